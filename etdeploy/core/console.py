@@ -1,0 +1,146 @@
+"""The only module that prints.
+
+stdout carries results only; progress and messages go to stderr. On a terminal, running tasks are
+shown live (rich); elsewhere each event is one plain line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+def result(text: str) -> None:
+    """Writes a result to stdout."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def result_json(value: Any) -> None:
+    """Writes a JSON result to stdout."""
+    result(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def message(text: str) -> None:
+    """Writes a message to stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def warn(text: str) -> None:
+    """Writes a warning to stderr."""
+    message(f"warning: {text}")
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()
+) -> str:
+    """A plain text table; columns named in `right` are aligned to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(columns)]
+
+    def line(values: Sequence[str]) -> str:
+        parts = [
+            v.rjust(w) if name in right else v.ljust(w)
+            for v, w, name in zip(values, widths, columns, strict=True)
+        ]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(list(columns)), line(["-" * w for w in widths]), *map(line, cells)])
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+class TaskDisplay:
+    """Shows tasks as they start, advance and end; safe to call from several threads."""
+
+    def __init__(self, live: bool | None = None, quiet: bool = False) -> None:
+        self._live_wanted = (sys.stderr.isatty() if live is None else live) and not quiet
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._running: dict[str, tuple[float, str, float | None]] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> TaskDisplay:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def start(self, name: str) -> None:
+        """A task begins."""
+        with self._lock:
+            self._running[name] = (time.monotonic(), "", None)
+            if self._live_wanted and self._live is None:
+                self._open_live()
+        if not self._live_wanted:
+            self._line(f"{name:<10} ...")
+
+    def advance(self, name: str, text: str, fraction: float | None = None) -> None:
+        """A task says where it is."""
+        with self._lock:
+            started, before, _ = self._running.get(name, (time.monotonic(), "", None))
+            self._running[name] = (started, text, fraction)
+        if not self._live_wanted and fraction is None and text != before:
+            self._line(f"{name:<10} {text}")
+
+    def end(self, name: str, text: str, seconds: float | None = None) -> None:
+        """A task has ended; `text` says how."""
+        with self._lock:
+            self._running.pop(name, None)
+        took = "" if seconds is None else f"  ({seconds:.1f} s)"
+        self._line(f"{name:<10} {text}{took}")
+
+    def _line(self, text: str) -> None:
+        if self._quiet:
+            return
+        if self._live:
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            message(text)
+
+    def _open_live(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(
+            console=Console(stderr=True),
+            get_renderable=self._render,
+            refresh_per_second=8,
+            transient=True,
+        )
+        self._live.start()
+
+    def _render(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 1))
+        with self._lock:
+            running = dict(self._running)
+        for name, (started, text, fraction) in running.items():
+            bar = (
+                ProgressBar(total=1.0, completed=fraction, width=24)
+                if fraction is not None
+                else Spinner("dots")
+            )
+            grid.add_row(f"{name:<10}", bar, text, f"{time.monotonic() - started:.0f} s")
+        return grid

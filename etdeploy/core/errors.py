@@ -1,0 +1,134 @@
+"""Errors that a user can act on: what happened, where, what to do, and the exit code.
+
+Library code raises one of these; `cli/main.py` is the only place that catches them.
+Everything else that escapes is a bug of ours and ends with exit code 9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+
+class EtdeployError(Exception):
+    """A failure with a message for the user.
+
+    Args:
+        message: What happened, in a sentence or two.
+        place: Where it happened: `file:line:column`, a device, a folder.
+        remedy: What to do next, if possible a command to copy.
+        log: The log file with the whole story.
+    """
+
+    exit_code: ClassVar[int] = 9
+    kind: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        place: str | None = None,
+        remedy: str | None = None,
+        log: Path | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        self.remedy = remedy
+        self.log = log
+
+    def __str__(self) -> str:
+        lines = [f"{self.place}: {self.message}" if self.place else self.message]
+        if self.remedy:
+            lines += [
+                f"  {'what to do: ' if i == 0 else ' ' * 12}{line}"
+                for i, line in enumerate(self.remedy.splitlines())
+            ]
+        if self.log:
+            lines.append(f"  log: {self.log}")
+        return "\n".join(lines)
+
+
+class UsageError(EtdeployError):
+    """The command line asks for something that does not exist or fit together."""
+
+    exit_code = 2
+    kind = "usage"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a recipe."""
+
+    place: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class RecipeError(EtdeployError):
+    """A recipe that cannot be read; carries every problem found, not only the first."""
+
+    exit_code = 2
+    kind = "recipe"
+
+    def __init__(self, problems: list[Problem], *, remedy: str | None = None) -> None:
+        count = len(problems)
+        head = "" if count == 1 else f"{count} problems in the recipe\n"
+        super().__init__(head + "\n".join(str(p) for p in problems), remedy=remedy)
+        self.problems = problems
+
+
+class ExportError(EtdeployError):
+    """The model could not be loaded, exported or lowered."""
+
+    exit_code = 3
+    kind = "export"
+
+
+class BuildError(EtdeployError):
+    """A tool for building is missing, or the build failed."""
+
+    exit_code = 4
+    kind = "build"
+
+
+class CheckError(EtdeployError):
+    """The runner lacks something that the program needs; nothing was sent to a device."""
+
+    exit_code = 5
+    kind = "check"
+
+
+class DeviceError(EtdeployError):
+    """A device cannot be reached, chosen, written to, or went away."""
+
+    exit_code = 6
+    kind = "device"
+
+
+class RunError(EtdeployError):
+    """The runner started on the device and did not end well."""
+
+    exit_code = 7
+    kind = "run"
+
+
+class MismatchError(EtdeployError):
+    """The device's outputs are not the model's."""
+
+    exit_code = 8
+    kind = "outputs differ"
+
+
+class Interrupted(EtdeployError):
+    """The user or the system asked to stop."""
+
+    exit_code = 130
+    kind = "interrupted"
+
+    def __init__(self, message: str = "stopped before the end") -> None:
+        super().__init__(message)

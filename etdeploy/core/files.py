@@ -1,0 +1,63 @@
+"""Files written whole or not at all, and paths that stay inside their folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replaces `path` in one step; a reader sees the old content or the new one."""
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_if_changed(path: Path, content: str) -> bool:
+    """Writes only a new content, so that build tools see an old date on an old file."""
+    if path.is_file() and path.read_text() == content:
+        return False
+    write_atomic(path, content)
+    return True
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """Gives an empty folder beside `final` that takes its place when the block ends well."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    work.chmod(0o755)
+    try:
+        yield work
+        if final.exists():
+            shutil.rmtree(final)
+        work.rename(final)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def inside(folder: Path, relative: str) -> Path:
+    """`folder / relative`, or ValueError when that is not below `folder`."""
+    path = (folder / relative).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise ValueError(f"{relative!r} leads out of {folder}")
+    return path
+
+
+def folder_files(folder: Path) -> list[str]:
+    """Every file below `folder`, as sorted POSIX paths relative to it."""
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())

@@ -1,0 +1,224 @@
+"""The only module that starts processes.
+
+A request goes in, an outcome comes out. Arguments are a list, never a shell string. Every child
+leads a process group of its own, so that a stop reaches its children too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from etdeploy.core import cancel
+
+_GRACE_S = 3.0
+_POLL_S = 0.05
+
+_children: set[subprocess.Popen[bytes]] = set()
+_children_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A process to run.
+
+    Attributes:
+        argv: Program and arguments.
+        cwd: Working folder; the caller's when None.
+        env: Changes to the environment; a value of None removes the variable.
+        timeout_s: After this many seconds the process is ended; None waits for ever.
+        log: File that gets the command and all of its output, appended.
+        on_line: Called with each line of output as it comes (stdout and stderr merged then).
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path | None = None
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    timeout_s: float | None = None
+    log: Path | None = None
+    on_line: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a process left: exit code (negative signal number when killed), output, times."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    stdout: str
+    stderr: str
+    duration_s: float
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and not self.timed_out
+
+    @property
+    def signal_name(self) -> str | None:
+        """`SIGSEGV` and the like when a signal ended the process."""
+        return signal_name(-self.exit_code) if self.exit_code < 0 else None
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, or its number where this system has no name for it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def run(request: Request) -> Outcome:
+    """Runs a process to its end.
+
+    Raises:
+        FileNotFoundError, PermissionError: The program cannot be started.
+        Interrupted: The run was asked to stop; the process and its children are gone.
+    """
+    cancel.checkpoint()
+    started = time.monotonic()
+    with _open_log(request) as log, _started(request) as child:
+        collector = _Collector(child, request.on_line, log)
+        timed_out = not _wait(child, request.timeout_s)
+        stdout, stderr = collector.finish()
+        duration_s = time.monotonic() - started
+        if log:
+            log.write(f"[exit {child.returncode} after {duration_s:.1f} s]\n".encode())
+    cancel.checkpoint()
+    return Outcome(request.argv, child.returncode, stdout, stderr, duration_s, timed_out)
+
+
+def which(name: str) -> Path | None:
+    """The program's path as the shell would find it."""
+    found = shutil.which(name)
+    return Path(found) if found else None
+
+
+def end_children() -> None:
+    """Asks every running child (and its group) to end; used when a stop is requested."""
+    with _children_lock:
+        children = list(_children)
+    for child in children:
+        _signal_group(child, signal.SIGTERM)
+
+
+cancel.on_request(end_children)
+
+
+@contextlib.contextmanager
+def _open_log(request: Request):  # type: ignore[no-untyped-def]
+    if request.log is None:
+        yield None
+        return
+    request.log.parent.mkdir(parents=True, exist_ok=True)
+    with request.log.open("ab", buffering=0) as log:
+        log.write(f"$ {' '.join(request.argv)}\n".encode())
+        yield log
+
+
+@contextlib.contextmanager
+def _started(request: Request):  # type: ignore[no-untyped-def]
+    env = dict(os.environ)
+    for name, value in request.env.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    child = subprocess.Popen(
+        list(request.argv),
+        cwd=request.cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if request.on_line else subprocess.PIPE,
+        start_new_session=True,
+    )
+    with _children_lock:
+        _children.add(child)
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            _end(child)
+        with _children_lock:
+            _children.discard(child)
+        for stream in (child.stdout, child.stderr):
+            if stream:
+                stream.close()
+
+
+def _wait(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
+    """Waits for the end; False when the time limit ended the child."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        try:
+            child.wait(timeout=_POLL_S)
+            return True
+        except subprocess.TimeoutExpired:
+            if cancel.requested():
+                _end(child)
+                return True
+            if deadline is not None and time.monotonic() > deadline:
+                _end(child)
+                return False
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Terminate, then kill, the child's whole group."""
+    _signal_group(child, signal.SIGTERM)
+    try:
+        child.wait(timeout=_GRACE_S)
+    except subprocess.TimeoutExpired:
+        _signal_group(child, signal.SIGKILL)
+        child.wait()
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+class _Collector:
+    """Reads a child's pipes in threads, so that neither fills up."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        on_line: Callable[[str], None] | None,
+        log: IO[bytes] | None,
+    ) -> None:
+        self._on_line = on_line
+        self._log = log
+        self._parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        self._threads = [
+            threading.Thread(target=self._read, args=(name, stream), daemon=True)
+            for name, stream in (("stdout", child.stdout), ("stderr", child.stderr))
+            if stream is not None
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, name: str, stream: IO[bytes]) -> None:
+        for line in stream:
+            self._parts[name].append(line)
+            if self._log:
+                self._log.write(line)
+            if self._on_line:
+                self._on_line(line.decode(errors="replace").rstrip("\r\n"))
+
+    def finish(self) -> tuple[str, str]:
+        for thread in self._threads:
+            # A grandchild that left the group may hold the pipe open: do not wait for it.
+            thread.join(timeout=_GRACE_S)
+        return tuple(  # type: ignore[return-value]
+            b"".join(self._parts[name]).decode(errors="replace") for name in ("stdout", "stderr")
+        )

@@ -1,0 +1,15 @@
+"""How long work tells where it is, without knowing who shows it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Called with a short text and, where known, the done fraction from 0 to 1."""
+
+    def __call__(self, text: str, fraction: float | None = None) -> None: ...
+
+
+def silent(text: str, fraction: float | None = None) -> None:
+    """A Progress that nobody sees."""

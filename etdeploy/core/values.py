@@ -1,0 +1,40 @@
+"""The base of every typed value that travels between stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from etdeploy.core.files import write_atomic
+
+V = TypeVar("V", bound="Value")
+
+
+class Value(BaseModel):
+    """Frozen, typed and stored as JSON; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def save(self, path: Path) -> None:
+        """Writes the value as indented JSON, all of it or nothing."""
+        write_atomic(path, self.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def load(cls: type[V], path: Path) -> V:
+        """Reads what `save` wrote.
+
+        Raises:
+            OSError: The file cannot be read.
+            pydantic.ValidationError: The file holds something else.
+        """
+        return cls.model_validate_json(path.read_bytes())
+
+
+class Explained(Value):
+    """A choice with its reason: a component, a cmake option, a task."""
+
+    name: str
+    value: str | None = None
+    reason: str

@@ -1,0 +1,136 @@
+"""The cache: content-addressed entries that are verified before they are used.
+
+    programs/<key>/   what export made          runners/<key>/   built runners
+    wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values, logs and database
+    locks/            one file per shared thing
+
+An entry is a folder with a manifest of digests. It is built aside, under a lock, and renamed into
+place; on use it is compared with its manifest, and built anew when it differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core.files import folder_files, new_folder, write_atomic
+from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.locks import exclusive
+from etdeploy.core.progress import Progress, silent
+
+CACHE_VARIABLE = "ETDEPLOY_CACHE_DIR"
+_MANIFEST = ".manifest.json"
+_STAMPS = ".stamps.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder of the cache; `kind` and `key` name it."""
+
+    kind: str
+    key: str
+    path: Path
+
+    def is_sound(self) -> bool:
+        """Whether the entry is there and every file is what was stored.
+
+        Files whose size, dates and inode are those of the last check are not read again.
+        """
+        manifest = _read_json(self.path / _MANIFEST)
+        if not isinstance(manifest, dict):
+            return False
+        stamps = {
+            name: list(stamp(self.path / name)) for name in manifest if (self.path / name).is_file()
+        }
+        if stamps.keys() != manifest.keys():
+            return False
+        known = _read_json(self.path / _STAMPS)
+        known = known if isinstance(known, dict) else {}
+        changed = [name for name, value in stamps.items() if known.get(name) != value]
+        if any(sha256_file(self.path / name) != manifest[name] for name in changed):
+            return False
+        if changed:
+            write_atomic(self.path / _STAMPS, json.dumps(stamps))
+        return True
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each file by its path in the entry."""
+        manifest = _read_json(self.path / _MANIFEST)
+        return dict(manifest) if isinstance(manifest, dict) else {}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The cache folder of this user."""
+
+    root: Path
+
+    @classmethod
+    def default(cls) -> Workspace:
+        """`ETDEPLOY_CACHE_DIR`, or the platform's user cache."""
+        chosen = os.environ.get(CACHE_VARIABLE)
+        if chosen:
+            return cls(Path(chosen).expanduser().resolve())
+        from platformdirs import user_cache_path
+
+        return cls(user_cache_path("etdeploy"))
+
+    def entry(self, kind: str, key: str) -> Entry:
+        """Names an entry; nothing is made."""
+        return Entry(kind, key, self.root / kind / key)
+
+    def obtain(
+        self,
+        entry: Entry,
+        build: Callable[[Path], None],
+        progress: Progress = silent,
+    ) -> bool:
+        """Makes sure that `entry` is sound; `build(folder)` fills it when it is not.
+
+        Returns:
+            True when it was built now, False when it was there.
+        """
+        with exclusive(
+            self.lock_path(entry.kind, entry.key), f"{entry.kind} {entry.key[:12]}", progress
+        ):
+            if entry.is_sound():
+                return False
+            with new_folder(entry.path) as work:
+                build(work)
+                manifest = {name: sha256_file(work / name) for name in folder_files(work)}
+                write_atomic(work / _MANIFEST, json.dumps(manifest, indent=1))
+            return True
+
+    def lock_path(self, *parts: str) -> Path:
+        """The lock file of a shared thing."""
+        safe = "-".join(parts).replace("/", "_").replace(":", "_")
+        return self.root / "locks" / f"{safe}.lock"
+
+    def state(self, name: str) -> Path:
+        """The folder of one recipe on one device: stage values, logs, task database."""
+        return self.root / "state" / name
+
+    def size_bytes(self) -> dict[str, int]:
+        """Bytes below each kind of entry."""
+        if not self.root.is_dir():
+            return {}
+        return {
+            kind.name: sum(f.lstat().st_size for f in kind.rglob("*") if f.is_file())
+            for kind in sorted(self.root.iterdir())
+            if kind.is_dir()
+        }
+
+    def remove(self, kind: str) -> None:
+        """Deletes every entry of a kind."""
+        shutil.rmtree(self.root / kind, ignore_errors=True)
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None

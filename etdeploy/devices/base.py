@@ -1,0 +1,158 @@
+"""What a device is: a small Protocol, its facts, and the bundle that goes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Value
+
+
+class DeviceFacts(Value):
+    """What stays the same while a device is connected; None where it does not tell."""
+
+    name: str
+    """As `--device` takes it: host, qemu, android:SERIAL."""
+    kind: str
+    target: str
+    model: str | None = None
+    manufacturer: str | None = None
+    soc: str | None = None
+    abi: str | None = None
+    os: str | None = None
+    cpu_count: int | None = None
+    memory_bytes: int | None = None
+    connection: str | None = None
+    """How it is reached: adb server, TCP, USB, this machine."""
+
+
+class DeviceState(Value):
+    """What changes from minute to minute; None where the device does not tell."""
+
+    battery_percent: int | None = None
+    battery_celsius: float | None = None
+    charging: bool | None = None
+    thermal_status: str | None = None
+    """Android's throttling status: none, light, moderate, severe, critical, emergency, shutdown."""
+    temperatures_celsius: dict[str, float] = {}
+    load_average: float | None = None
+
+
+class BundleFile(Value):
+    """A file of a bundle: where it is here, where it goes, what it must be there."""
+
+    source: str
+    path: str
+    """Relative POSIX path in the run's folder on the device."""
+    sha256: str
+    size_bytes: int
+    executable: bool = False
+
+
+class Bundle(Value):
+    """All that goes to a device for one program and runner.
+
+    Attributes:
+        files: What is pushed.
+        command: What starts the runner, relative to the bundle's folder; arguments are appended.
+        environment: Variables for it; `{bundle}` stands for the bundle's folder on the device.
+    """
+
+    files: tuple[BundleFile, ...]
+    command: tuple[str, ...]
+    environment: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """What a push did; sizes in bytes."""
+
+    pushed_files: int
+    pushed_bytes: int
+    kept_files: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run on the device ended.
+
+    Attributes:
+        exit_code: As the device's shell saw it; 128 + n when signal n ended it; None when the
+            time limit did.
+        signal_name: SIGSEGV and the like when a signal ended it.
+        stdout, stderr: Text of the runner.
+        seconds: Wall time seen from here, connection included.
+    """
+
+    exit_code: int | None
+    signal_name: str | None
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool = False
+
+
+class RunFolder(Protocol):
+    """A folder of one run on the device; it is removed when its context ends."""
+
+    def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+        """Runs the bundle's command with `arguments` appended; its working folder is the run's.
+
+        `{bundle}` and `{run}` in arguments stand for the two folders on the device.
+        """
+        ...
+
+    def pull(self, relative: str, to: Path) -> None:
+        """Copies a file or folder of the run's folder here."""
+        ...
+
+
+class Device(Protocol):
+    """What runs a runner."""
+
+    @property
+    def name(self) -> str:
+        """As the command line names it, e.g. `android:emulator-5554`."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """The same for every name of the same device, for its lock."""
+        ...
+
+    def facts(self) -> DeviceFacts:
+        """Asks the device what it is.
+
+        Raises:
+            DeviceError: It cannot be reached, is offline or unauthorised.
+        """
+        ...
+
+    def state(self) -> DeviceState:
+        """Asks for battery and temperatures."""
+        ...
+
+    def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
+        """Brings every file that the device does not have yet, by digest, and verifies it.
+
+        Raises:
+            DeviceError: No room, gone in the middle, or a file that arrived changed.
+        """
+        ...
+
+    def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RunFolder]:
+        """A new folder for one run of a bundle that was pushed."""
+        ...
+
+    def clean(self) -> Mapping[str, int]:
+        """Removes all that etdeploy left on the device; bytes freed by folder."""
+        ...
+
+    def close(self) -> None:
+        """Ends the connection."""
+        ...

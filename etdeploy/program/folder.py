@@ -1,0 +1,64 @@
+"""The program folder: a `.pte` with its inputs, expected outputs and provenance.
+
+    program.pte   program.json   export.json   etrecord.bin
+    inputs/0.bin ...   expected/0.bin ...
+
+Tensors are stored as their raw little-endian contiguous bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from etdeploy.core.values import Value
+
+PROGRAM_FILE = "program.pte"
+PROGRAM_INFO = "program.json"
+EXPORT_INFO = "export.json"
+ETRECORD_FILE = "etrecord.bin"
+
+
+class TensorFile(Value):
+    """A tensor on disk: path relative to the program folder, torch dtype name, shape."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Provenance(Value):
+    """How the program came to be.
+
+    Attributes:
+        source: The model source as a person reads it: `example mlp`, `file.py:factory`.
+        backend: The backend that it was lowered to; None for a finished program.
+        quantization: The scheme; None for a finished program.
+        inputs: Inputs of the method, in order; a non-tensor input has none and is a problem of
+            the exporter.
+        expected: What the eager model gave for those inputs, in order; empty for a finished
+            program.
+        etrecord: Whether `etrecord.bin` is there.
+        versions: Of Python, torch, executorch and torchao at export.
+        code_files: Digest of each file that the model's code and weights came from.
+        seconds: Time of each step: load, export, quantize, lower, write.
+        details: Delegated and undelegated nodes by operator, and the like.
+        notes: Sentences for the user, such as that the example inputs calibrated.
+    """
+
+    source: str
+    backend: str | None = None
+    quantization: str | None = None
+    inputs: tuple[TensorFile, ...] = ()
+    expected: tuple[TensorFile, ...] = ()
+    etrecord: bool = False
+    versions: dict[str, str] = {}
+    code_files: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    details: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+
+
+def load_provenance(folder: Path) -> Provenance:
+    """Reads `export.json` of a program folder."""
+    return Provenance.load(folder / EXPORT_INFO)

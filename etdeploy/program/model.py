@@ -1,0 +1,67 @@
+"""A program: the `.pte` file, and what inspection of it says."""
+
+from __future__ import annotations
+
+from etdeploy.core.values import Value
+
+
+class TensorInfo(Value):
+    """An input or output tensor. `dtype` is torch's name ("float32"); `shape` the largest one."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    dynamic: bool = False
+
+
+class Operator(Value):
+    """An operator that a method calls outside its delegates, `aten::add.out` in full."""
+
+    name: str
+    calls: int
+
+    @property
+    def namespace(self) -> str:
+        return self.name.split("::", 1)[0]
+
+
+class Delegate(Value):
+    """A partition that a backend executes.
+
+    `nodes` counts the backend's own nodes in it where its payload can be read, else None.
+    """
+
+    backend_id: str
+    size_bytes: int
+    nodes: int | None = None
+
+
+class Method(Value):
+    """An entry point of the program. Non-tensor inputs and outputs are None in the lists."""
+
+    name: str
+    inputs: tuple[TensorInfo | None, ...]
+    outputs: tuple[TensorInfo | None, ...]
+    operators: tuple[Operator, ...]
+    delegates: tuple[Delegate, ...]
+    instructions: int
+    planned_memory_bytes: int
+
+
+class Program(Value):
+    """What a `.pte` holds."""
+
+    sha256: str
+    size_bytes: int
+    schema_version: int
+    constant_bytes: int
+    methods: tuple[Method, ...]
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Every operator outside the delegates, sorted."""
+        return tuple(sorted({o.name for m in self.methods for o in m.operators}))
+
+    @property
+    def backend_ids(self) -> tuple[str, ...]:
+        """Every backend that a delegate names, sorted."""
+        return tuple(sorted({d.backend_id for m in self.methods for d in m.delegates}))
