@@ -43,7 +43,7 @@ def on_request(action: Callable[[], None]) -> None:
     _on_request.append(action)
 
 
-def _handle(signum: int, frame: FrameType | None) -> None:
+def _handle(signum: int, _frame: FrameType | None) -> None:
     if _requested.is_set() and signum == signal.SIGINT:
         # A second Ctrl-C: the user will not wait for the tidy end.
         os._exit(130)

@@ -144,3 +144,13 @@ class TaskDisplay:
             )
             grid.add_row(f"{name:<10}", bar, text, f"{time.monotonic() - started:.0f} s")
         return grid
+
+
+def size(size_bytes: int) -> str:
+    """A size as people read it, in decimal units: `12.3 MB`."""
+    value = float(size_bytes)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"

@@ -124,7 +124,7 @@ class MismatchError(EtdeployError):
     kind = "outputs differ"
 
 
-class Interrupted(EtdeployError):
+class Interrupted(EtdeployError):  # noqa: N818 - nothing went wrong
     """The user or the system asked to stop."""
 
     exit_code = 130

@@ -1,0 +1,45 @@
+"""The door for plain doit: the same graph as `etdeploy run`, and tasks for this project's own work.
+
+    doit list
+    doit run recipe=portable device=qemu
+    doit run reference          # write docs/recipes.md anew
+"""
+
+from etdeploy.graph.dodo import open_line
+
+DEPLOY_TASKS, DOIT_CONFIG = open_line()
+
+
+def task_deploy():
+    """The line from recipe to run record."""
+    yield from DEPLOY_TASKS
+
+
+def task_reference():
+    """Write docs/recipes.md from the recipe models."""
+    from etdeploy.graph.dodo import write_reference
+
+    return {
+        "actions": [write_reference],
+        "file_dep": ["etdeploy/recipe/model.py", "etdeploy/recipe/backends.py",
+                     "etdeploy/recipe/reference.py"],
+        "targets": ["docs/recipes.md"],
+    }
+
+
+def task_lint():
+    """Check style and types."""
+    return {
+        "actions": [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]],
+        "verbosity": 2,
+    }
+
+
+def task_test():
+    """Run the unit tests (doit run integration: those with real parts)."""
+    return {"actions": [["pytest", "tests/unit", "-q"]], "verbosity": 2}
+
+
+def task_integration():
+    """Run the tests with real exports, compilers and devices."""
+    return {"actions": [["pytest", "tests/integration"]], "verbosity": 2}

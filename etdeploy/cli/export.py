@@ -1,0 +1,44 @@
+"""etdeploy export."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from etdeploy.cli.options import json_option, quiet_option, recipe_options
+from etdeploy.core import console
+
+
+@click.command()
+@recipe_options
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+              help="Copy the program, its inputs and expected outputs there.")
+@json_option
+@quiet_option
+def command(recipe: str, overrides: tuple[str, ...], output: Path | None, as_json: bool,
+            quiet: bool) -> None:
+    """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord."""
+    from etdeploy.cli.walk import walk
+    from etdeploy.graph.line import load_program
+    from etdeploy.program.describe import describe
+
+    with walk(recipe, overrides, ("export",), quiet=quiet) as job:
+        exported, program = load_program(job)
+        folder = Path(exported.folder)
+        if output:
+            folder = _copy(folder, output)
+        if as_json:
+            console.result_json({"folder": str(folder), "program": program.model_dump(mode="json")})
+        else:
+            console.result(describe(program, str(folder / "program.pte")))
+
+
+def _copy(folder: Path, output: Path) -> Path:
+    from etdeploy.core.files import new_folder
+
+    with new_folder(output.resolve()) as work:
+        shutil.copytree(folder, work, dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns(".manifest.json", ".stamps.json"))
+    return output.resolve()

@@ -1,0 +1,25 @@
+"""etdeploy inspect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from etdeploy.cli.options import json_option
+from etdeploy.core import console
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="MODEL.pte")
+@json_option
+def command(file: Path, as_json: bool) -> None:
+    """Show a program's methods, operators, delegates and sizes (without torch)."""
+    from etdeploy.program.describe import describe
+    from etdeploy.program.inspect import inspect_file
+
+    program = inspect_file(file)
+    if as_json:
+        console.result_json(program.model_dump(mode="json"))
+    else:
+        console.result(describe(program, str(file)))

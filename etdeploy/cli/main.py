@@ -1,0 +1,104 @@
+"""The entry point: finds the verb, and is the only place that catches errors."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from etdeploy import __version__
+from etdeploy.core import cancel, console
+from etdeploy.core.errors import EtdeployError, Interrupted
+
+# Verbs in the order of the help, so that showing it imports none of them.
+VERBS: dict[str, str] = {
+    "run": "Export, build, deploy, measure and summarise: the whole line.",
+    "plan": "Explain what a run would do and why; change nothing.",
+    "export": "Turn the recipe's model into a program (.pte).",
+    "inspect": "Show what a .pte file holds.",
+    "build": "Build the runner for the program and a target.",
+    "push": "Bring runner and program to the device.",
+    "bench": "Measure again, even when nothing changed.",
+    "devices": "List the devices that can be reached.",
+    "recipes": "List, show and describe recipes.",
+    "doctor": "Check what is installed, with the command that mends each lack.",
+    "clean": "Show what the cache holds, and delete parts of it.",
+    "completion": "Print the completion script of a shell.",
+}
+
+EXIT_INTERRUPTED = 130
+EXIT_BUG = 9
+
+
+class LazyVerbs(click.Group):
+    """Imports a verb's module only when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"etdeploy.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"There is no verb {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyVerbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with:  etdeploy run    (no phone, NDK or ExecuTorch checkout needed)",
+)
+@click.version_option(__version__, prog_name="etdeploy")
+def cli() -> None:
+    """Put a PyTorch model on a device with ExecuTorch, and time it there."""
+
+
+def main() -> None:
+    """Runs the command line and ends the process with its exit code."""
+    sys.exit(run_cli(sys.argv[1:]))
+
+
+def run_cli(arguments: list[str]) -> int:
+    """Runs one command line; every failure becomes a message and an exit code."""
+    try:
+        with cancel.trapped_signals():
+            cli.main(args=arguments, prog_name="etdeploy", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort, Interrupted):
+        console.message(
+            "\nstopped. What was finished is kept; the same command goes on from there."
+        )
+        return EXIT_INTERRUPTED
+    except EtdeployError as error:
+        console.message(f"error ({error.kind}): {error}")
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nobody is left to tell.
+        return 1
+    except Exception as error:
+        from etdeploy.cli.bug import report_bug
+
+        report_bug(error, arguments)
+        return EXIT_BUG
+    return 0

@@ -1,0 +1,106 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_RECIPE = "xnnpack"
+
+
+def _complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    from etdeploy.core.resources import resource_folder
+
+    bundled = sorted(p.stem for p in resource_folder("recipes").glob("*.yaml"))
+    names = [CompletionItem(n) for n in bundled if n.startswith(incomplete)]
+    return [*names, CompletionItem(incomplete, type="file")]
+
+
+def _complete_device(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [d for d in ("host", "qemu", "android", "ios") if d.startswith(incomplete)]
+
+
+def _complete_target(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from etdeploy.targets.platforms import TARGETS
+
+    return [t for t in TARGETS if t.startswith(incomplete)]
+
+
+def recipe_options(function: F) -> F:
+    """--recipe and --set."""
+    function = click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change one value of the recipe, e.g. --set benchmark.iterations=200. Repeatable.",
+    )(function)
+    return click.option(
+        "-r",
+        "--recipe",
+        default=DEFAULT_RECIPE,
+        show_default=True,
+        metavar="NAME|PATH",
+        shell_complete=_complete_recipe,
+        help="A bundled recipe by name, or a YAML file.",
+    )(function)
+
+
+def device_option(function: F) -> F:
+    """--device."""
+    return click.option(
+        "-d",
+        "--device",
+        default="host",
+        show_default=True,
+        metavar="DEVICE",
+        shell_complete=_complete_device,
+        help="host, qemu, android, android:SERIAL or android:HOST:PORT.",
+    )(function)
+
+
+def target_option(function: F) -> F:
+    """--target."""
+    return click.option(
+        "-t",
+        "--target",
+        default=None,
+        metavar="TARGET",
+        shell_complete=_complete_target,
+        help="Build for this target instead of asking the device, e.g. linux-aarch64.",
+    )(function)
+
+
+def output_option(function: F) -> F:
+    """--output."""
+    return click.option(
+        "-o",
+        "--output",
+        default="etdeploy-out",
+        show_default=True,
+        metavar="FOLDER",
+        envvar="ETDEPLOY_OUTPUT_DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where run records and outputs go.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(
+        function
+    )
+
+
+def quiet_option(function: F) -> F:
+    """--quiet."""
+    return click.option("-q", "--quiet", is_flag=True, help="Show no progress, only the result.")(
+        function
+    )

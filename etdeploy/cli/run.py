@@ -1,0 +1,55 @@
+"""etdeploy run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from etdeploy.cli.options import (
+    device_option,
+    json_option,
+    output_option,
+    quiet_option,
+    recipe_options,
+)
+from etdeploy.core import console
+
+
+@click.command()
+@recipe_options
+@device_option
+@output_option
+@click.option("--again", is_flag=True, help="Measure again, even when nothing changed.")
+@json_option
+@quiet_option
+def command(recipe: str, overrides: tuple[str, ...], device: str, output: Path, again: bool,
+            as_json: bool, quiet: bool) -> None:
+    """Export, build, deploy and measure, then show the latencies.
+
+    Steps whose inputs did not change are skipped, the measurement too: --again repeats it.
+    """
+    measure_and_show(recipe, overrides, device, output, again, as_json, quiet)
+
+
+def measure_and_show(recipe: str, overrides: tuple[str, ...], device: str, output: Path,
+                     again: bool, as_json: bool, quiet: bool) -> None:
+    """Walks the whole line and prints the run record or its summary.
+
+    Raises:
+        MismatchError: The outputs differ; the record was printed first.
+    """
+    from etdeploy.bench.measure import require_match
+    from etdeploy.cli.walk import walk
+    from etdeploy.graph.line import load_record
+
+    with walk(recipe, overrides, ("bench",), device=device, output=output, measure_again=again,
+              quiet=quiet) as job:
+        record = load_record(job)
+    if as_json:
+        console.result_json(record.model_dump(mode="json"))
+    else:
+        from etdeploy.report.summary import summary
+
+        console.result("\n" + summary(record))
+    require_match(record)

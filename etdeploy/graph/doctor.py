@@ -1,0 +1,162 @@
+"""What is installed on this machine, compared with what the line needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.core import console, process
+from etdeploy.core.values import Value
+from etdeploy.core.workspace import Workspace
+from etdeploy.recipe.backends import BACKENDS
+from etdeploy.runtime.tools import probe_tools
+from etdeploy.targets.platforms import Target, find_target, host_target
+
+# The pair that is tested; pyproject.toml pins the same for the extra `export`.
+TESTED = {"torch": "2.13.0", "executorch": "1.5.1"}
+_NEEDED_FREE_BYTES = 2_000_000_000
+_NDK_VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
+
+
+class Finding(Value):
+    """One thing that was looked for.
+
+    `state` is ok, missing (a run on this machine needs it) or optional (something else does).
+    """
+
+    name: str
+    state: Literal["ok", "missing", "optional"]
+    found: str | None
+    needed_for: str
+    remedy: str | None = None
+
+
+def examine() -> tuple[Finding, ...]:
+    """Looks at Python, packages, tools, SDKs and disk space."""
+    host = host_target()
+    return (
+        _python(),
+        *(_package(name, version) for name, version in TESTED.items()),
+        *_tools(host),
+        _program("git", "the recipe's revision in run records", _install("git")),
+        _program("adb", "Android devices over USB that an adb server holds", _install("adb")),
+        _qemu(host),
+        _ndk(),
+        _qnn(),
+        _program("glslc", "lowering for Vulkan", BACKENDS["vulkan"].get or ""),
+        *_xcode(),
+        _disk(),
+    )
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    fits = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    return Finding(name="Python", state="ok" if fits else "missing", found=version,
+                   needed_for="everything", remedy=None if fits else "Use Python 3.10 to 3.13.")
+
+
+def _package(name: str, tested: str) -> Finding:
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name=name, state="missing", found=None, needed_for="exporting models",
+                       remedy='pip install "etdeploy[export]"')
+    if found.split("+")[0] == tested:
+        return Finding(name=name, state="ok", found=found, needed_for="exporting models")
+    return Finding(name=name, state="optional", found=f"{found} (tested: {tested})",
+                   needed_for="exporting models", remedy=f"pip install {name}=={tested}")
+
+
+def _tools(host: Target) -> Iterator[Finding]:
+    cross = find_target("linux-aarch64")
+    seen: set[str] = set()
+    for target, required in ((host, True), (cross, False)):
+        for tool in probe_tools(target, host):
+            if tool.name in seen:
+                continue
+            seen.add(tool.name)
+            missing: Literal["missing", "optional"] = (
+                "missing" if required and tool.required else "optional"
+            )
+            yield Finding(
+                name=tool.name,
+                state="ok" if tool.path else missing,
+                found=tool.version or (str(tool.path) if tool.path else None),
+                needed_for=tool.needed_for,
+                remedy=tool.remedy,
+            )
+
+
+def _program(name: str, needed_for: str, remedy: str) -> Finding:
+    path = process.which(name)
+    return Finding(name=name, state="ok" if path else "optional",
+                   found=str(path) if path else None, needed_for=needed_for, remedy=remedy)
+
+
+def _qemu(host: Target) -> Finding:
+    needed = "device qemu: arm64 runners on this machine"
+    path = process.which("qemu-aarch64-static") or process.which("qemu-aarch64")
+    if host.system != "linux":
+        return Finding(name="qemu-user", state="optional", found=None, needed_for=needed,
+                       remedy="qemu's user mode runs on Linux only.")
+    return Finding(name="qemu-user", state="ok" if path else "optional",
+                   found=str(path) if path else None, needed_for=needed,
+                   remedy=_install("qemu-user-static"))
+
+
+def _ndk() -> Finding:
+    found = next(iter(_ndk_folders()), None)
+    return Finding(
+        name="Android NDK", state="ok" if found else "optional",
+        found=str(found) if found else None,
+        needed_for="native Android builds (not needed: the portable runner does without)",
+        remedy="sdkmanager 'ndk;28.2.13676358'   or unpack an NDK and\n"
+               "export ANDROID_NDK=/path/to/android-ndk-r28c",
+    )
+
+
+def _ndk_folders() -> Iterator[Path]:
+    for variable in _NDK_VARIABLES:
+        value = os.environ.get(variable)
+        if value and (Path(value) / "build/cmake/android.toolchain.cmake").is_file():
+            yield Path(value)
+    for variable in ("ANDROID_HOME", "ANDROID_SDK_ROOT"):
+        value = os.environ.get(variable)
+        if value and (Path(value) / "ndk").is_dir():
+            yield from sorted((Path(value) / "ndk").iterdir(), reverse=True)
+
+
+def _qnn() -> Finding:
+    root = os.environ.get("QNN_SDK_ROOT")
+    sound = root is not None and (Path(root) / "lib").is_dir()
+    return Finding(name="QNN SDK", state="ok" if sound else "optional",
+                   found=root if sound else None, needed_for="the qnn backend",
+                   remedy=BACKENDS["qnn"].get)
+
+
+def _xcode() -> Iterator[Finding]:
+    if sys.platform == "darwin":
+        yield _program("xcodebuild", "iOS apps (a later release)", "xcode-select --install")
+
+
+def _disk() -> Finding:
+    folder = Workspace.default().root
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    enough = free_bytes >= _NEEDED_FREE_BYTES
+    return Finding(
+        name="disk space", state="ok" if enough else "missing",
+        found=f"{console.size(free_bytes)} free", needed_for=f"the cache in {folder}",
+        remedy="etdeploy clean all   or   export ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
+    )
+
+
+def _install(package: str) -> str:
+    return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"

@@ -1,0 +1,34 @@
+"""What dodo.py needs: the line of the recipe and device that doit's command line names."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from etdeploy.graph.engine import doit_variable, plain_doit_tasks
+from etdeploy.graph.job import open_job
+from etdeploy.graph.line import make_line
+from etdeploy.recipe.load import load_recipe
+
+
+def open_line() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
+    """The tasks and the doit configuration for `recipe=`, `device=`, `target=` and `output=`."""
+    target = doit_variable("target")
+    device = None if target else doit_variable("device", "host")
+    loaded = load_recipe(doit_variable("recipe") or "xnnpack")
+    output = Path(doit_variable("output") or "etdeploy-out")
+    context = open_job(loaded, output, device, target)
+    job = context.__enter__()
+    # doit reads this file once and runs the tasks afterwards: the device stays open until its end.
+    atexit.register(context.__exit__, None, None, None)
+    return plain_doit_tasks(make_line(job), job.state)
+
+
+def write_reference() -> None:
+    """Writes docs/recipes.md from the models."""
+    from etdeploy.core.files import write_if_changed
+    from etdeploy.recipe.reference import reference
+
+    write_if_changed(Path("docs/recipes.md"), reference())

@@ -1,0 +1,97 @@
+"""What `etdeploy plan` tells: the runtime plan, the tasks, and what stands in the way."""
+
+from __future__ import annotations
+
+from etdeploy.core.values import Explained, Value
+from etdeploy.graph.engine import StepStatus, step_statuses
+from etdeploy.graph.job import Job
+from etdeploy.graph.line import current_program, early_obstacles, known_plan, make_line
+from etdeploy.graph.steps import Step
+
+
+class Task(Value):
+    """A step of the graph: `value` is "run" or "up to date"."""
+
+    name: str
+    value: str
+    reason: str
+    title: str
+    needs: tuple[str, ...]
+
+
+class Hindrance(Value):
+    """Something that would stop the run, and what to do about it."""
+
+    name: str
+    reason: str
+    remedy: str
+
+
+class Explanation(Value):
+    """The whole answer of `etdeploy plan`; its JSON form is an interface."""
+
+    recipe: str
+    device: str | None
+    target: str
+    build_target: str
+    portable_runner: bool
+    provisional: bool
+    provider: Explained
+    executorch_version: str
+    toolchain: Explained | None
+    components: tuple[Explained, ...]
+    options: tuple[Explained, ...]
+    tasks: tuple[Task, ...]
+    obstacles: tuple[Hindrance, ...]
+
+
+def explain(job: Job) -> Explanation:
+    """Derives the plan from the program where it is exported, else from the recipe."""
+    line = make_line(job)
+    statuses = step_statuses(line, (line[-1].name,), job.state)
+    export_current = not next(s for s in statuses if s.name == "export").would_run
+    plan = known_plan(job, current_program(job) if export_current else None)
+    return Explanation(
+        recipe=job.loaded.name,
+        device=job.device.name if job.device else None,
+        target=plan.target,
+        build_target=plan.build_target,
+        portable_runner=plan.portable_runner,
+        provisional=plan.provisional,
+        provider=plan.provider,
+        executorch_version=plan.executorch_version,
+        toolchain=plan.toolchain,
+        components=plan.components,
+        options=plan.options,
+        tasks=tuple(_task(step, status) for step, status in zip(line, statuses, strict=True)),
+        obstacles=tuple(
+            Hindrance(name=o.what, reason=o.why, remedy=o.remedy)
+            for o in early_obstacles(job, plan)
+        ),
+    )
+
+
+def _task(step: Step, status: StepStatus) -> Task:
+    return Task(
+        name=step.name,
+        value="run" if status.would_run else "up to date",
+        reason="; ".join(status.reasons) or "nothing that it depends on changed",
+        title=step.title,
+        needs=step.needs,
+    )
+
+
+def mermaid(explanation: Explanation) -> str:
+    """The tasks as a Mermaid flowchart; those that would run are filled."""
+    lines = ["flowchart LR"]
+    for task in explanation.tasks:
+        state = "would run" if task.value == "run" else "up to date"
+        lines.append(f'    {task.name}["{task.name}<br/>{task.title}<br/><i>{state}</i>"]')
+    lines += [f"    {need} --> {task.name}" for task in explanation.tasks for need in task.needs]
+    lines += ["    classDef run fill:#fde68a,stroke:#b45309;",
+              "    classDef done fill:#d1fae5,stroke:#047857;"]
+    for name, value in (("run", "run"), ("done", "up to date")):
+        members = [t.name for t in explanation.tasks if t.value == value]
+        if members:
+            lines.append(f"    class {','.join(members)} {name};")
+    return "\n".join(lines)

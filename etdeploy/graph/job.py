@@ -1,0 +1,114 @@
+"""One job: a recipe, where it goes, and the folders that it uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core.hashing import sha256_bytes
+from etdeploy.core.locks import exclusive
+from etdeploy.core.progress import Progress, silent
+from etdeploy.core.workspace import Workspace
+from etdeploy.devices.base import Device, DeviceFacts
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run works on.
+
+    Attributes:
+        loaded: The recipe with where it came from.
+        target: What the runner is built for.
+        host: This machine's target.
+        workspace: The cache.
+        output: The folder for run records.
+        device: The device; None when only a target was named.
+        facts: What the device said of itself.
+        measure_again: Whether an unchanged measurement is repeated.
+    """
+
+    loaded: LoadedRecipe
+    target: Target
+    host: Target
+    workspace: Workspace
+    output: Path
+    device: Device | None = None
+    facts: DeviceFacts | None = None
+    measure_again: bool = False
+
+    @property
+    def place(self) -> str:
+        """The device's name, or the target's where there is no device."""
+        return self.device.name if self.device else self.target.name
+
+    @property
+    def state(self) -> Path:
+        """The folder of this recipe on this device, the same for every change of the recipe."""
+        origin = str(self.loaded.path or self.loaded.name)
+        recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
+        return self.workspace.state(f"{recipe}/{slug(self.place)}")
+
+    @contextmanager
+    def device_lock(self, progress: Progress) -> Iterator[Device]:
+        """The device, for this run alone."""
+        if self.device is None:
+            raise RuntimeError("a step that needs a device was selected without one")
+        lock = self.workspace.lock_path("device", self.device.identity)
+        with exclusive(lock, f"device {self.device.name}", progress):
+            yield self.device
+
+    @contextmanager
+    def state_lock(self, progress: Progress = silent) -> Iterator[None]:
+        """Keeps a second run of the same recipe on the same device waiting."""
+        lock = self.workspace.lock_path("state", self.state.parent.name, self.state.name)
+        with exclusive(lock, f"recipe {self.loaded.name} on {self.place}", progress):
+            yield
+
+
+def slug(text: str) -> str:
+    """A name for files: letters, digits, dot, dash and underscore only."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
+
+
+@contextmanager
+def open_job(
+    loaded: LoadedRecipe,
+    output: Path,
+    device: str | None = None,
+    target: str | None = None,
+    measure_again: bool = False,
+) -> Iterator[Job]:
+    """Opens the device, asks it what it is and derives the target from it.
+
+    Args:
+        loaded: The recipe.
+        output: The folder for run records.
+        device: As the command line names it; None when `target` is enough.
+        target: Overrides the device's own, or stands alone.
+        measure_again: Whether an unchanged measurement is repeated.
+
+    Raises:
+        UsageError: Unknown device kind or target, or a machine that ExecuTorch does not know.
+        DeviceError: The device cannot be reached or chosen.
+    """
+    from etdeploy.devices.registry import open_device
+
+    workspace = Workspace.default()
+    host = host_target()
+    chosen = find_target(target) if target else None
+    if device is None:
+        yield Job(loaded, chosen or host, host, workspace, output.resolve(),
+                  measure_again=measure_again)
+        return
+    opened = open_device(device, workspace)
+    try:
+        facts = opened.facts()
+        yield Job(loaded, chosen or TARGETS[facts.target], host, workspace, output.resolve(),
+                  opened, facts, measure_again)
+    finally:
+        opened.close()

@@ -1,0 +1,282 @@
+"""The line from recipe to run record, as steps; what each does stays in its own package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etdeploy.bench.record import RunRecord
+from etdeploy.core.hashing import sha256_file
+from etdeploy.core.values import Value
+from etdeploy.devices.base import Bundle
+from etdeploy.export.cache import program_key
+from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.spec import export_spec
+from etdeploy.graph.job import Job
+from etdeploy.graph.steps import Step, StepLog
+from etdeploy.program.folder import PROGRAM_INFO, load_provenance
+from etdeploy.program.model import Program
+from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
+
+STEPS = ("export", "runtime", "plan", "runner", "check", "bundle", "push", "bench")
+
+
+class Measured(Value):
+    """Where the last run record is."""
+
+    record: str
+    sha256: str
+    run_id: str
+
+
+def make_line(job: Job) -> tuple[Step, ...]:
+    """Every step of the job in order; push and bench only where there is a device."""
+    line = (
+        _export(job),
+        _runtime(job),
+        _plan(job),
+        _runner(job),
+        _check(job),
+        _bundle(job),
+    )
+    return (*line, _push(job), _bench(job)) if job.device else line
+
+
+def load_record(job: Job) -> RunRecord:
+    """The run record that the bench step made last."""
+    measured = Measured.load(_path(job, "bench"))
+    return RunRecord.load(Path(measured.record))
+
+
+def load_program(job: Job) -> tuple[ExportedProgram, Program]:
+    """The program that the export step made last."""
+    exported = ExportedProgram.load(_path(job, "export"))
+    return exported, Program.load(Path(exported.folder) / "program.json")
+
+
+def _path(job: Job, name: str) -> Path:
+    return job.state / f"{name}.json"
+
+
+def _flat(name: str, section: Any) -> Mapping[str, Any]:
+    """A recipe section as dotted names, so that a change can be told by its key."""
+    content = section.model_dump(mode="json")
+    return {f"{name}.{key}": value for key, value in content.items()}
+
+
+def _export(job: Job) -> Step:
+    recipe = job.loaded.recipe
+    spec = export_spec(recipe)
+    output = _path(job, "export")
+
+    def act(log: StepLog) -> str:
+        exported = export_program(spec, job.workspace, log.progress, log.log)
+        exported.save(output)
+        program = Program.load(Path(exported.folder) / PROGRAM_INFO)
+        made = "taken from the cache" if exported.cached else "made"
+        return f"program.pte {made}: {describe_briefly(program)}"
+
+    def sound() -> str | None:
+        exported = ExportedProgram.load(output)
+        if exported.key != program_key(spec, job.workspace):
+            return "the model's code, its weights or the export tools changed"
+        entry = job.workspace.entry("programs", exported.key)
+        return None if entry.is_sound() else "the cached program is damaged or gone"
+
+    return Step(
+        "export",
+        "export the model to a program",
+        output,
+        act,
+        inputs={**_flat("model", recipe.model), **_flat("export", recipe.export)},
+        sound=sound,
+    )
+
+
+def _runtime(job: Job) -> Step:
+    output = _path(job, "runtime")
+    build_target = find_target(job.target.portable or job.target.name)
+
+    def act(log: StepLog) -> str:
+        wheel = obtain_wheel(build_target, job.host, job.workspace, log.progress, log.log)
+        wheel.save(output)
+        return f"ExecuTorch {wheel.version} for {build_target.name}, {wheel.origin}"
+
+    def sound() -> str | None:
+        return wheel_problem(WheelRuntime.load(output), job.workspace)
+
+    return Step(
+        "runtime",
+        "get ExecuTorch's C++ libraries for the target",
+        output,
+        act,
+        inputs={"target": build_target.name, "ExecuTorch version": executorch_version()},
+        sound=sound,
+    )
+
+
+def _plan(job: Job) -> Step:
+    recipe = job.loaded.recipe
+    output = _path(job, "plan")
+
+    def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        _, program = load_program(job)
+        wheel = WheelRuntime.load(_path(job, "runtime"))
+        plan = plan_for(job, program, wheel)
+        require_feasible(plan)
+        plan.save(output)
+        return f"links {', '.join(c.name for c in plan.components)}"
+
+    return Step(
+        "plan",
+        "derive what the runner needs from the program",
+        output,
+        act,
+        needs=("export", "runtime"),
+        inputs={
+            "target": job.target.name,
+            "runtime.provider": recipe.runtime.provider,
+            "benchmark.profile": recipe.benchmark.profile,
+        },
+    )
+
+
+def _runner(job: Job) -> Step:
+    output = _path(job, "runner")
+
+    def act(log: StepLog) -> str:
+        plan = RuntimePlan.load(_path(job, "plan"))
+        wheel = WheelRuntime.load(_path(job, "runtime"))
+        runner = build_runner(plan, wheel, job.workspace, log.progress, log.log)
+        runner.save(output)
+        kind = "portable runner" if runner.loader else "runner"
+        return f"{kind} for {runner.target} with {len(runner.operators)} operators"
+
+    def sound() -> str | None:
+        folder = Path(BuiltRunner.load(output).path)
+        entry = job.workspace.entry("runners", folder.name)
+        return None if entry.is_sound() else "the cached runner is damaged or gone"
+
+    return Step(
+        "runner",
+        "build the runner",
+        output,
+        act,
+        needs=("plan", "runtime"),
+        inputs={"runner sources and compiler": runner_fingerprint(job.host)},
+        sound=sound,
+    )
+
+
+def _check(job: Job) -> Step:
+    output = _path(job, "check")
+
+    def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        _, program = load_program(job)
+        runner = BuiltRunner.load(_path(job, "runner"))
+        require_runnable(program, runner)
+        checked = Checked(program_sha256=program.sha256, runner_sha256=runner.sha256)
+        checked.save(output)
+        operators, backends = len(program.operators), len(program.backend_ids)
+        return f"the runner has all {operators} operators and {backends} backends of the program"
+
+    return Step(
+        "check",
+        "compare the program's operators and backends with the runner's",
+        output,
+        act,
+        needs=("export", "runner"),
+    )
+
+
+def _bundle(job: Job) -> Step:
+    output = _path(job, "bundle")
+
+    def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        exported, _ = load_program(job)
+        folder = Path(exported.folder)
+        runner = BuiltRunner.load(_path(job, "runner"))
+        bundle = make_bundle(runner, folder, load_provenance(folder))
+        bundle.save(output)
+        size_bytes = sum(f.size_bytes for f in bundle.files)
+        return f"{len(bundle.files)} files, {console.size(size_bytes)}"
+
+    return Step(
+        "bundle",
+        "list the files that go to the device",
+        output,
+        act,
+        needs=("export", "runner", "check"),
+    )
+
+
+def _push(job: Job) -> Step:
+    output = _path(job, "push")
+
+    def act(log: StepLog) -> str:
+        bundle = Bundle.load(_path(job, "bundle"))
+        with job.device_lock(log.progress) as device:
+            report = device.push(bundle, log.progress)
+        Pushed(device=job.place, files=tuple(f.sha256 for f in bundle.files)).save(output)
+        if not report.pushed_files:
+            return f"the device has all {report.kept_files} files"
+        return (
+            f"{report.pushed_files} files, {console.size(report.pushed_bytes)}; "
+            f"{report.kept_files} were there"
+        )
+
+    return Step(
+        "push",
+        "bring to the device what it does not have",
+        output,
+        act,
+        needs=("bundle",),
+        always=True,
+    )
+
+
+def _bench(job: Job) -> Step:
+    recipe = job.loaded.recipe
+    output = _path(job, "bench")
+
+    def act(log: StepLog) -> str:
+        exported, program = load_program(job)
+        with job.device_lock(log.progress) as device:
+            record = measure(
+                device,
+                Bundle.load(_path(job, "bundle")),
+                job.loaded,
+                Path(exported.folder),
+                program,
+                BuiltRunner.load(_path(job, "runner")),
+                job.output,
+                log.progress,
+            )
+        path = Path(record.files["record"])
+        Measured(record=str(path), sha256=sha256_file(path), run_id=record.run_id).save(output)
+        return f"median {record.latency_ms.median:.3f} ms over {len(record.latency_ms.samples)} runs"
+
+    def sound() -> str | None:
+        measured = Measured.load(output)
+        path = Path(measured.record)
+        if job.measure_again:
+            return "a new measurement was asked for"
+        if not path.is_file() or sha256_file(path) != measured.sha256:
+            return "the last run record is gone or was changed"
+        return None
+
+    return Step(
+        "bench",
+        "run on the device: timing, memory and profile passes",
+        output,
+        act,
+        needs=("bundle", "push", "export", "runner"),
+        inputs={
+            **_flat("benchmark", recipe.benchmark),
+            "runtime.threads": recipe.runtime.threads,
+            "device": job.facts.model_dump(mode="json") if job.facts else None,
+            "output folder": str(job.output),
+        },
+        sound=sound,
+    )

@@ -1,0 +1,97 @@
+"""What a step of the line is: a typed value in a file, made from other steps' values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etdeploy.core.progress import Progress
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """What an action may use while it runs."""
+
+    progress: Progress
+    log: Path
+
+
+@dataclass(frozen=True)
+class Step:
+    """One arrow of the line.
+
+    Attributes:
+        name: As `doit list`, the display and the log file name it.
+        title: What it does, for people.
+        needs: Steps whose output it reads.
+        output: The JSON value that it writes.
+        inputs: All else that decides its output, by name; a change makes it run, and says why.
+        sound: Whether what the output points to is still there and whole; None means yes.
+        action: Does the work, writes `output`, and returns a line for people.
+        always: Runs whenever it is selected (a device may have changed in the meantime).
+    """
+
+    name: str
+    title: str
+    output: Path
+    action: Callable[[StepLog], str]
+    needs: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    sound: Callable[[], str | None] | None = None
+    always: bool = False
+
+    @property
+    def inputs_path(self) -> Path:
+        """Where the inputs of the last run are kept, to say what changed."""
+        return self.output.with_suffix(".inputs.json")
+
+
+def changed_inputs(step: Step) -> list[str]:
+    """What differs from the last run of the step, as sentences."""
+    try:
+        before = json.loads(step.inputs_path.read_bytes())
+    except (OSError, ValueError):
+        return ["it has not run yet"]
+    now = json.loads(json.dumps(step.inputs))
+    return [
+        f"{name} changed{_from_to(before.get(name), value)}"
+        for name, value in now.items()
+        if before.get(name) != value
+    ] + [f"{name} is no longer given" for name in before if name not in now]
+
+
+def _from_to(before: object, now: object) -> str:
+    short = all(isinstance(v, str | int | float | bool | None) for v in (before, now))
+    texts = [str(v) for v in (before, now)]
+    return f" from {texts[0]} to {texts[1]}" if short and max(map(len, texts)) < 40 else ""
+
+
+def reasons_to_run(step: Step) -> list[str]:
+    """Why the step would run, looking at its own inputs and output; empty when it would not."""
+    if step.always:
+        return ["the device is asked each time"]
+    if not step.output.is_file():
+        return ["it has not run yet"]
+    reasons = changed_inputs(step)
+    if not reasons and step.sound and (problem := step.sound()):
+        reasons.append(problem)
+    return reasons
+
+
+def closure(steps: tuple[Step, ...], names: tuple[str, ...]) -> tuple[Step, ...]:
+    """The named steps and all that they need, in order."""
+    by_name = {step.name: step for step in steps}
+    wanted: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name not in wanted:
+            wanted.add(name)
+            for need in by_name[name].needs:
+                visit(need)
+
+    for name in names:
+        visit(name)
+    return tuple(step for step in steps if step.name in wanted)
