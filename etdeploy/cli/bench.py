@@ -21,8 +21,9 @@ from etdeploy.cli.options import (
 @output_option
 @json_option
 @quiet_option
-def command(recipe: str, overrides: tuple[str, ...], device: str, output: Path, as_json: bool,
-            quiet: bool) -> None:
+def command(
+    recipe: str, overrides: tuple[str, ...], device: str, output: Path, as_json: bool, quiet: bool
+) -> None:
     """Measure on the device, even when nothing changed since the last time.
 
     Steps before the measurement run only where their inputs changed.

@@ -21,12 +21,24 @@ from etdeploy.core import console
 @recipe_options
 @device_option
 @target_option
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-              help="Copy the runner with its libraries there.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Copy the runner with its libraries there.",
+)
 @json_option
 @quiet_option
-def command(recipe: str, overrides: tuple[str, ...], device: str, target: str | None,
-            output: Path | None, as_json: bool, quiet: bool) -> None:
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    target: str | None,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Build the runner that the program needs, and check that it has all of it.
 
     With --target no device is asked.
@@ -34,8 +46,9 @@ def command(recipe: str, overrides: tuple[str, ...], device: str, target: str | 
     from etdeploy.cli.walk import walk
     from etdeploy.graph.line import load_runner
 
-    with walk(recipe, overrides, ("check",), device=None if target else device, target=target,
-              quiet=quiet) as job:
+    with walk(
+        recipe, overrides, ("check",), device=None if target else device, target=target, quiet=quiet
+    ) as job:
         runner = load_runner(job)
         folder = Path(runner.path)
         if output:

@@ -37,9 +37,13 @@ def command(parts: tuple[str, ...], device: str | None, as_json: bool) -> None:
     if device:
         freed.update(_clean_device(device, workspace))
     if as_json:
-        console.result_json({
-            "cache": str(workspace.root), "size_bytes": sizes, "freed_bytes": freed,
-        })
+        console.result_json(
+            {
+                "cache": str(workspace.root),
+                "size_bytes": sizes,
+                "freed_bytes": freed,
+            }
+        )
     elif freed:
         rows = [(part, console.size(size)) for part, size in freed.items()]
         console.result(console.table(("deleted", "freed"), rows, right=("freed",)))

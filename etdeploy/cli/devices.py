@@ -24,24 +24,28 @@ def command(as_json: bool) -> None:
     rows = []
     for device in found:
         facts, state = device.facts, device.device_state
-        rows.append((
-            device.name,
-            device.status,
-            facts and facts.target,
-            facts and facts.model,
-            facts and facts.soc,
-            facts and facts.os,
-            _unit(state and state.battery_percent, " %"),
-            _unit(state and state.battery_celsius, " C"),
-            facts and facts.connection,
-        ))
+        rows.append(
+            (
+                device.name,
+                device.status,
+                facts and facts.target,
+                facts and facts.model,
+                facts and facts.soc,
+                facts and facts.os,
+                _unit(state and state.battery_percent, " %"),
+                _unit(state and state.battery_celsius, " C"),
+                facts and facts.connection,
+            )
+        )
     console.result(console.table(_COLUMNS, rows, right=("battery", "temp.")))
     for device in found:
         if device.remedy:
             console.message(f"\n{device.name}: {device.remedy}")
     if all(not device.name.startswith("android") for device in found):
-        console.message("\nNo Android device is connected. Turn on USB debugging and plug it in,\n"
-                        "or name one on the network: --device android:HOST:PORT")
+        console.message(
+            "\nNo Android device is connected. Turn on USB debugging and plug it in,\n"
+            "or name one on the network: --device android:HOST:PORT"
+        )
 
 
 def _unit(value: float | None, unit: str) -> str | None:

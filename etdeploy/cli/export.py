@@ -13,12 +13,18 @@ from etdeploy.core import console
 
 @click.command()
 @recipe_options
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-              help="Copy the program, its inputs and expected outputs there.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Copy the program, its inputs and expected outputs there.",
+)
 @json_option
 @quiet_option
-def command(recipe: str, overrides: tuple[str, ...], output: Path | None, as_json: bool,
-            quiet: bool) -> None:
+def command(
+    recipe: str, overrides: tuple[str, ...], output: Path | None, as_json: bool, quiet: bool
+) -> None:
     """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord."""
     from etdeploy.cli.walk import walk
     from etdeploy.graph.line import load_program
@@ -39,6 +45,10 @@ def _copy(folder: Path, output: Path) -> Path:
     from etdeploy.core.files import new_folder
 
     with new_folder(output.resolve()) as work:
-        shutil.copytree(folder, work, dirs_exist_ok=True,
-                        ignore=shutil.ignore_patterns(".manifest.json", ".stamps.json"))
+        shutil.copytree(
+            folder,
+            work,
+            dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns(".manifest.json", ".stamps.json"),
+        )
     return output.resolve()

@@ -22,11 +22,23 @@ if TYPE_CHECKING:
 @device_option
 @target_option
 @output_option
-@click.option("--format", "form", type=click.Choice(["text", "json", "mermaid"]), default="text",
-              show_default=True, help="How to print it.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "mermaid"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
-def command(recipe: str, overrides: tuple[str, ...], device: str, target: str | None,
-            output: Path, form: str) -> None:
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    target: str | None,
+    output: Path,
+    form: str,
+) -> None:
     """Explain every choice and every task of a run; change nothing.
 
     With --target no device is asked.
@@ -58,12 +70,20 @@ def text(plan: Explanation) -> str:
         _section("runtime", [plan.provider, *toolchain]),
         _section("components", plan.components),
         _section("cmake options", plan.options),
-        "tasks\n" + _indented(console.table(
-            ("task", "state", "why"), [(t.name, t.value, t.reason) for t in plan.tasks])),
+        "tasks\n"
+        + _indented(
+            console.table(
+                ("task", "state", "why"), [(t.name, t.value, t.reason) for t in plan.tasks]
+            )
+        ),
     ]
     if plan.obstacles:
-        parts.append("in the way\n" + "\n".join(
-            f"  {o.name}: {o.reason}\n{_indented(_indented(o.remedy))}" for o in plan.obstacles))
+        parts.append(
+            "in the way\n"
+            + "\n".join(
+                f"  {o.name}: {o.reason}\n{_indented(_indented(o.remedy))}" for o in plan.obstacles
+            )
+        )
     return "\n\n".join(parts)
 
 

@@ -13,8 +13,9 @@ from etdeploy.core import console
 @device_option
 @json_option
 @quiet_option
-def command(recipe: str, overrides: tuple[str, ...], device: str, as_json: bool,
-            quiet: bool) -> None:
+def command(
+    recipe: str, overrides: tuple[str, ...], device: str, as_json: bool, quiet: bool
+) -> None:
     """Bring runner and program to the device; what it has already is not sent again."""
     from etdeploy.cli.walk import walk
     from etdeploy.graph.line import load_bundle

@@ -24,11 +24,17 @@ def list_recipes(as_json: bool) -> None:
 
     found = [load_recipe(name) for name in bundled_recipes()]
     if as_json:
-        console.result_json([
-            {"name": r.name, "path": str(r.path), "description": r.recipe.description,
-             "backend": r.recipe.export.backend}
-            for r in found
-        ])
+        console.result_json(
+            [
+                {
+                    "name": r.name,
+                    "path": str(r.path),
+                    "description": r.recipe.description,
+                    "backend": r.recipe.export.backend,
+                }
+                for r in found
+            ]
+        )
         return
     rows = [(r.name, r.recipe.export.backend, r.recipe.description) for r in found]
     console.result(console.table(("recipe", "backend", "what it does"), rows))

@@ -23,8 +23,15 @@ from etdeploy.core import console
 @click.option("--again", is_flag=True, help="Measure again, even when nothing changed.")
 @json_option
 @quiet_option
-def command(recipe: str, overrides: tuple[str, ...], device: str, output: Path, again: bool,
-            as_json: bool, quiet: bool) -> None:
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    output: Path,
+    again: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Export, build, deploy and measure, then show the latencies.
 
     Steps whose inputs did not change are skipped, the measurement too: --again repeats it.
@@ -32,8 +39,15 @@ def command(recipe: str, overrides: tuple[str, ...], device: str, output: Path, 
     measure_and_show(recipe, overrides, device, output, again, as_json, quiet)
 
 
-def measure_and_show(recipe: str, overrides: tuple[str, ...], device: str, output: Path,
-                     again: bool, as_json: bool, quiet: bool) -> None:
+def measure_and_show(
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    output: Path,
+    again: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Walks the whole line and prints the run record or its summary.
 
     Raises:
@@ -43,8 +57,15 @@ def measure_and_show(recipe: str, overrides: tuple[str, ...], device: str, outpu
     from etdeploy.cli.walk import walk
     from etdeploy.graph.line import load_record
 
-    with walk(recipe, overrides, ("bench",), device=device, output=output, measure_again=again,
-              quiet=quiet) as job:
+    with walk(
+        recipe,
+        overrides,
+        ("bench",),
+        device=device,
+        output=output,
+        measure_again=again,
+        quiet=quiet,
+    ) as job:
         record = load_record(job)
     if as_json:
         console.result_json(record.model_dump(mode="json"))

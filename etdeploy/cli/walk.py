@@ -35,8 +35,9 @@ def walk(
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, device, target, measure_again) as job:
         refuse_early(job)
-        with console.TaskDisplay(quiet=quiet) as display, job.state_lock(
-            lambda text, _fraction=None: display.advance("wait", text)
+        with (
+            console.TaskDisplay(quiet=quiet) as display,
+            job.state_lock(lambda text, _fraction=None: display.advance("wait", text)),
         ):
             run_steps(make_line(job), steps, job.state, display)
         yield job

@@ -58,20 +58,35 @@ def examine() -> tuple[Finding, ...]:
 def _python() -> Finding:
     version = platform.python_version()
     fits = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    return Finding(name="Python", state="ok" if fits else "missing", found=version,
-                   needed_for="everything", remedy=None if fits else "Use Python 3.10 to 3.13.")
+    return Finding(
+        name="Python",
+        state="ok" if fits else "missing",
+        found=version,
+        needed_for="everything",
+        remedy=None if fits else "Use Python 3.10 to 3.13.",
+    )
 
 
 def _package(name: str, tested: str) -> Finding:
     try:
         found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name=name, state="missing", found=None, needed_for="exporting models",
-                       remedy='pip install "etdeploy[export]"')
+        return Finding(
+            name=name,
+            state="missing",
+            found=None,
+            needed_for="exporting models",
+            remedy='pip install "etdeploy[export]"',
+        )
     if found.split("+")[0] == tested:
         return Finding(name=name, state="ok", found=found, needed_for="exporting models")
-    return Finding(name=name, state="optional", found=f"{found} (tested: {tested})",
-                   needed_for="exporting models", remedy=f"pip install {name}=={tested}")
+    return Finding(
+        name=name,
+        state="optional",
+        found=f"{found} (tested: {tested})",
+        needed_for="exporting models",
+        remedy=f"pip install {name}=={tested}",
+    )
 
 
 def _tools(host: Target) -> Iterator[Finding]:
@@ -96,29 +111,44 @@ def _tools(host: Target) -> Iterator[Finding]:
 
 def _program(name: str, needed_for: str, remedy: str) -> Finding:
     path = process.which(name)
-    return Finding(name=name, state="ok" if path else "optional",
-                   found=str(path) if path else None, needed_for=needed_for, remedy=remedy)
+    return Finding(
+        name=name,
+        state="ok" if path else "optional",
+        found=str(path) if path else None,
+        needed_for=needed_for,
+        remedy=remedy,
+    )
 
 
 def _qemu(host: Target) -> Finding:
     needed = "device qemu: arm64 runners on this machine"
     path = process.which("qemu-aarch64-static") or process.which("qemu-aarch64")
     if host.system != "linux":
-        return Finding(name="qemu-user", state="optional", found=None, needed_for=needed,
-                       remedy="qemu's user mode runs on Linux only.")
-    return Finding(name="qemu-user", state="ok" if path else "optional",
-                   found=str(path) if path else None, needed_for=needed,
-                   remedy=_install("qemu-user-static"))
+        return Finding(
+            name="qemu-user",
+            state="optional",
+            found=None,
+            needed_for=needed,
+            remedy="qemu's user mode runs on Linux only.",
+        )
+    return Finding(
+        name="qemu-user",
+        state="ok" if path else "optional",
+        found=str(path) if path else None,
+        needed_for=needed,
+        remedy=_install("qemu-user-static"),
+    )
 
 
 def _ndk() -> Finding:
     found = next(iter(_ndk_folders()), None)
     return Finding(
-        name="Android NDK", state="ok" if found else "optional",
+        name="Android NDK",
+        state="ok" if found else "optional",
         found=str(found) if found else None,
         needed_for="native Android builds (not needed: the portable runner does without)",
         remedy="sdkmanager 'ndk;28.2.13676358'   or unpack an NDK and\n"
-               "export ANDROID_NDK=/path/to/android-ndk-r28c",
+        "export ANDROID_NDK=/path/to/android-ndk-r28c",
     )
 
 
@@ -136,9 +166,13 @@ def _ndk_folders() -> Iterator[Path]:
 def _qnn() -> Finding:
     root = os.environ.get("QNN_SDK_ROOT")
     sound = root is not None and (Path(root) / "lib").is_dir()
-    return Finding(name="QNN SDK", state="ok" if sound else "optional",
-                   found=root if sound else None, needed_for="the qnn backend",
-                   remedy=BACKENDS["qnn"].get)
+    return Finding(
+        name="QNN SDK",
+        state="ok" if sound else "optional",
+        found=root if sound else None,
+        needed_for="the qnn backend",
+        remedy=BACKENDS["qnn"].get,
+    )
 
 
 def _xcode() -> Iterator[Finding]:
@@ -152,8 +186,10 @@ def _disk() -> Finding:
     free_bytes = shutil.disk_usage(existing).free
     enough = free_bytes >= _NEEDED_FREE_BYTES
     return Finding(
-        name="disk space", state="ok" if enough else "missing",
-        found=f"{console.size(free_bytes)} free", needed_for=f"the cache in {folder}",
+        name="disk space",
+        state="ok" if enough else "missing",
+        found=f"{console.size(free_bytes)} free",
+        needed_for=f"the cache in {folder}",
         remedy="etdeploy clean all   or   export ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
     )
 

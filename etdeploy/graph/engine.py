@@ -32,7 +32,7 @@ class StepStatus:
     reasons: tuple[str, ...]
 
 
-class StepFailure(Exception):
+class StepError(Exception):
     """An error of ours inside a step, with the step's name; the cause is chained."""
 
 
@@ -184,12 +184,12 @@ class _Run:
             if isinstance(error, EtdeployError) and not isinstance(error, Interrupted):
                 raise error
             if not isinstance(error, Interrupted | KeyboardInterrupt):
-                raise StepFailure(f"step {name} failed: {error!r}") from error
+                raise StepError(f"step {name} failed: {error!r}") from error
         cancel.checkpoint()
         if self._failures:
             raise Interrupted
         if code:
-            raise StepFailure(f"the task engine ended with code {code}")
+            raise StepError(f"the task engine ended with code {code}")
 
 
 def _is_current(step: Step) -> bool:
@@ -246,6 +246,6 @@ def _reporter_for(run: _Run) -> Any:
             run.ended(task.name, "up to date")
 
         def runtime_error(self, msg: str) -> None:
-            raise StepFailure(msg)
+            raise StepError(msg)
 
     return Reporter

@@ -88,8 +88,10 @@ def mermaid(explanation: Explanation) -> str:
         state = "would run" if task.value == "run" else "up to date"
         lines.append(f'    {task.name}["{task.name}<br/>{task.title}<br/><i>{state}</i>"]')
     lines += [f"    {need} --> {task.name}" for task in explanation.tasks for need in task.needs]
-    lines += ["    classDef run fill:#fde68a,stroke:#b45309;",
-              "    classDef done fill:#d1fae5,stroke:#047857;"]
+    lines += [
+        "    classDef run fill:#fde68a,stroke:#b45309;",
+        "    classDef done fill:#d1fae5,stroke:#047857;",
+    ]
     for name, value in (("run", "run"), ("done", "up to date")):
         members = [t.name for t in explanation.tasks if t.value == value]
         if members:

@@ -102,13 +102,22 @@ def open_job(
     host = host_target()
     chosen = find_target(target) if target else None
     if device is None:
-        yield Job(loaded, chosen or host, host, workspace, output.resolve(),
-                  measure_again=measure_again)
+        yield Job(
+            loaded, chosen or host, host, workspace, output.resolve(), measure_again=measure_again
+        )
         return
     opened = open_device(device, workspace)
     try:
         facts = opened.facts()
-        yield Job(loaded, chosen or TARGETS[facts.target], host, workspace, output.resolve(),
-                  opened, facts, measure_again)
+        yield Job(
+            loaded,
+            chosen or TARGETS[facts.target],
+            host,
+            workspace,
+            output.resolve(),
+            opened,
+            facts,
+            measure_again,
+        )
     finally:
         opened.close()

@@ -255,7 +255,9 @@ def _bench(job: Job) -> Step:
             )
         path = Path(record.files["record"])
         Measured(record=str(path), sha256=sha256_file(path), run_id=record.run_id).save(output)
-        return f"median {record.latency_ms.median:.3f} ms over {len(record.latency_ms.samples)} runs"
+        return (
+            f"median {record.latency_ms.median:.3f} ms over {len(record.latency_ms.samples)} runs"
+        )
 
     def sound() -> str | None:
         measured = Measured.load(output)

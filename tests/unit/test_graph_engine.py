@@ -15,7 +15,7 @@ from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.files import write_atomic
 from etdeploy.graph.engine import (
     DATABASE,
-    StepFailure,
+    StepError,
     plain_doit_tasks,
     run_steps,
     step_statuses,
@@ -115,7 +115,7 @@ def test_the_error_of_a_step_comes_out_as_it_was_raised_with_the_steps_log(line:
 
 def test_a_bug_in_a_step_names_the_step_and_keeps_the_cause(line: Line) -> None:
     line.failures["b"] = ZeroDivisionError("division by zero")
-    with pytest.raises(StepFailure, match="step b failed") as caught:
+    with pytest.raises(StepError, match="step b failed") as caught:
         line.run()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -131,9 +131,7 @@ def test_independent_steps_run_side_by_side(line: Line, tmp_path: Path) -> None:
 
         return act
 
-    steps = tuple(Step(n, n, tmp_path / f"{n}.json", meet(n)) for n in "ab") + (
-        Step("c", "c", tmp_path / "c.json", line._action("c"), needs=("a", "b")),
-    )
+    steps = tuple(Step(n, n, tmp_path / f"{n}.json", meet(n)) for n in "ab")
     line.state.mkdir()
     with console.TaskDisplay(quiet=True) as display:
         run_steps(steps, ("a", "b"), line.state, display)
@@ -147,13 +145,14 @@ def test_a_stop_request_ends_the_run_and_keeps_what_was_finished(line: Line) -> 
         cancel.request()
         return "never counted"
 
-    steps = tuple(
-        s if s.name != "b" else Step("b", "b", s.output, stop) for s in line.steps()
-    )
+    steps = tuple(s if s.name != "b" else Step("b", "b", s.output, stop) for s in line.steps())
     line.ran.clear()
-    with cancel.trapped_signals(), console.TaskDisplay(quiet=True) as display:
-        with pytest.raises(Interrupted):
-            run_steps(steps, ("c",), line.state, display)
+    with (
+        cancel.trapped_signals(),
+        console.TaskDisplay(quiet=True) as display,
+        pytest.raises(Interrupted),
+    ):
+        run_steps(steps, ("c",), line.state, display)
     assert line.ran == []
     assert line.run() == ["b", "c"], "a was finished before and is not done again"
 

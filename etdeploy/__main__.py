@@ -1,0 +1,5 @@
+"""`python -m etdeploy`."""
+
+from etdeploy.cli.main import main
+
+main()
