@@ -1,0 +1,42 @@
+// The command line.
+#pragma once
+
+#include <map>
+
+#include "files.h"
+
+inline unsigned parse_count(const std::string& option, const std::string& text) {
+  if (text.empty() || text.size() > 8 || text.find_first_not_of("0123456789") != text.npos) {
+    throw Failure(kArguments, option + " takes a whole number below 10^8, not '" + text + "'");
+  }
+  return static_cast<unsigned>(std::stoul(text));
+}
+
+struct Arguments {
+  bool list_kernels = false;
+  std::map<std::string, std::string> texts{{"--program", ""}, {"--method", "forward"},
+      {"--inputs", ""}, {"--results", "results.json"}, {"--outputs", ""}, {"--etdump", ""}};
+  // The first inference stands alone; warm-up comes between it and the timed iterations.
+  // --threads 0 leaves ExecuTorch's choice.
+  std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0}};
+
+  Arguments(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string option = argv[i];
+      if (option == "--list-kernels") {
+        list_kernels = true;
+      } else if (texts.count(option) + counts.count(option) == 0) {
+        throw Failure(kArguments, "unknown option '" + option + "'");
+      } else if (++i == argc) {
+        throw Failure(kArguments, option + " needs a value");
+      } else if (texts.count(option) != 0) {
+        texts[option] = argv[i];
+      } else {
+        counts[option] = parse_count(option, argv[i]);
+      }
+    }
+    if (!list_kernels && (texts["--program"].empty() || counts["--iterations"] == 0)) {
+      throw Failure(kArguments, "--program and at least one iteration are needed");
+    }
+  }
+};

@@ -1,0 +1,85 @@
+// What depends on which ExecuTorch components are linked.
+#pragma once
+
+#include <memory>
+#include <set>
+
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/kernel/operator_registry.h>
+#ifdef HAS_etdump
+#include <executorch/devtools/etdump/etdump_flatcc.h>
+#endif
+
+#include "files.h"
+
+#ifdef HAS_threadpool
+// The wheel exports the thread pool without its header. These are the functions that are called
+// here; none is virtual, so that the layout of the class does not matter.
+namespace executorch::extension::threadpool {
+class ThreadPool {
+ public:
+  size_t get_thread_count() const;
+  bool _unsafe_reset_threadpool(uint32_t num_threads);
+};
+ThreadPool* get_threadpool();
+} // namespace executorch::extension::threadpool
+#endif
+
+// The registered operators and backends.
+inline std::string json_kernels() {
+  // An operator may have several kernels, one for each data type and dim order.
+  std::set<std::string> operators, backends;
+  for (const auto& kernel : executorch::runtime::get_registered_kernels()) {
+    operators.insert(kernel.name_);
+  }
+  for (size_t i = 0; i < executorch::runtime::get_num_registered_backends(); ++i) {
+    backends.insert(*executorch::runtime::get_backend_name(i));
+  }
+  return kJsonHead + ",\n  \"operators\": " + json_list(operators, json_string) +
+      ",\n  \"backends\": " + json_list(backends, json_string) + "\n}\n";
+}
+
+// Sets the size of the thread pool (0 leaves it) and returns the threads in use; 1 without a pool.
+inline unsigned use_threads(unsigned threads) {
+#ifdef HAS_threadpool
+  auto* pool = executorch::extension::threadpool::get_threadpool();
+  if (pool != nullptr && (threads == 0 || pool->_unsafe_reset_threadpool(threads))) {
+    return static_cast<unsigned>(pool->get_thread_count());
+  }
+#endif
+  if (threads > 1) {
+    std::fprintf(stderr, "etdeploy-runner: note: without a thread pool, one thread is used\n");
+  }
+  return 1;
+}
+
+// A tracer for the method; none when there is no file for its trace.
+inline std::unique_ptr<executorch::runtime::EventTracer> make_tracer(const std::string& path) {
+  if (path.empty()) {
+    return nullptr;
+  }
+#ifdef HAS_etdump
+  return std::make_unique<executorch::etdump::ETDumpGen>();
+#else
+  throw Failure(kArguments, "--etdump: this runner is built without the component etdump");
+#endif
+}
+
+inline void restart_trace([[maybe_unused]] executorch::runtime::EventTracer* tracer) {
+#ifdef HAS_etdump
+  if (tracer != nullptr) {
+    static_cast<executorch::etdump::ETDumpGen*>(tracer)->reset();
+  }
+#endif
+}
+
+inline void write_trace([[maybe_unused]] executorch::runtime::EventTracer* tracer,
+                        [[maybe_unused]] const std::string& path) {
+#ifdef HAS_etdump
+  if (tracer != nullptr) {
+    const auto trace = static_cast<executorch::etdump::ETDumpGen*>(tracer)->get_etdump_data();
+    const std::unique_ptr<void, decltype(&std::free)> owner(trace.buf, &std::free);
+    write_file(path, trace.buf, trace.size);
+  }
+#endif
+}

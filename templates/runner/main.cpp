@@ -1,0 +1,130 @@
+// Loads a program, runs one of its methods, and writes times, memory and outputs to files.
+// The list of kernels goes to stdout, what is for people to stderr.
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+
+#include <executorch/runtime/platform/runtime.h>
+
+#include "arguments.h"
+#include "components.h"
+#include "tensors.h"
+
+using executorch::extension::Module;
+using executorch::runtime::Error;
+
+static int64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// The most memory that this program has had resident so far, in bytes; 0 when unknown.
+static int64_t peak_rss_bytes() {
+#ifdef __APPLE__
+  rusage usage{};
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_maxrss : 0;
+#else
+  // Not ru_maxrss: Linux carries it over exec, so that a large parent would be measured.
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) {
+      return std::stoll(line.substr(6)) * 1024;
+    }
+  }
+  return 0;
+#endif
+}
+
+static void require(Error error, Exit code, const std::string& what) {
+  if (error != Error::Ok) {
+    throw Failure(code, what + ": " + executorch::runtime::to_string(error));
+  }
+}
+
+// Loads program and method; gives the times of both as JSON.
+static std::string load(Module& module, const std::string& program, const std::string& method) {
+  if (!std::ifstream(program)) {
+    throw Failure(kProgram, "cannot read the program " + program);
+  }
+  const int64_t started = now_ns();
+  // The thorough check keeps a damaged file from crashing the loader.
+  require(module.load(executorch::runtime::Program::Verification::InternalConsistency), kProgram,
+          program + " is no sound program");
+  const int64_t loaded = now_ns();
+  require(module.method_meta(method).error(), kProgram, "the program has no method " + method);
+  require(module.load_method(method), kProgram, "method " + method + " cannot be loaded");
+  return ",\n  \"load_program_ms\": " + json_ms(loaded - started) +
+      ",\n  \"load_method_ms\": " + json_ms(now_ns() - loaded);
+}
+
+// One inference as an application does it: inputs are set each time, since the method may use
+// their memory for something else once it has read them. Returns the time in ns.
+static int64_t infer(Module& module, const std::string& method, const Inputs& inputs,
+                     std::vector<EValue>& outputs) {
+  const int64_t started = now_ns();
+  auto result = module.execute(method, inputs.values);
+  const int64_t ended = now_ns();
+  require(result.error(), kInference, "method " + method + " failed");
+  outputs = std::move(*result);
+  return ended - started;
+}
+
+static void run(Arguments& arguments) {
+  auto& [listing, texts, counts] = arguments;
+  const std::string &method = texts["--method"], &folder = texts["--outputs"];
+  std::ostringstream json;
+  json << kJsonHead << ",\n  \"method\": " << json_string(method)
+       << ",\n  \"started_unix_s\": " << std::time(nullptr)
+       << ",\n  \"threads\": " << use_threads(counts["--threads"])
+       << ",\n  \"warmup\": " << counts["--warmup"];
+  Module module(texts["--program"], Module::LoadMode::Mmap, make_tracer(texts["--etdump"]));
+  json << load(module, texts["--program"], method)
+       << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
+  const auto meta = *module.method_meta(method);
+  const Inputs inputs = read_inputs(texts["--inputs"], meta);
+  for (size_t i = 0; i < inputs.values.size(); ++i) {
+    require(module.set_input(method, inputs.values[i], i), kInputs,
+            "method " + method + " does not take input " + std::to_string(i));
+  }
+  const auto memory = provide_outputs(module, meta);
+  std::vector<EValue> outputs;
+  json << ",\n  \"first_inference_ms\": " << json_ms(infer(module, method, inputs, outputs));
+  // These outputs count: a method with state gives others from now on.
+  json << ",\n  \"outputs\": " << (folder.empty() ? "[]" : write_outputs(outputs, folder));
+  for (unsigned i = 0; i < counts["--warmup"]; ++i) {
+    infer(module, method, inputs, outputs);
+  }
+  restart_trace(module.event_tracer()); // only the timed iterations are of interest
+  std::vector<int64_t> samples_ns(counts["--iterations"]);
+  for (int64_t& sample_ns : samples_ns) {
+    sample_ns = infer(module, method, inputs, outputs);
+  }
+  json << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
+       << ",\n  \"samples_ms\": " << json_list(samples_ns, json_ms) << "\n}\n";
+  write_trace(module.event_tracer(), texts["--etdump"]);
+  const std::string text = json.str();
+  write_file(texts["--results"], text.data(), text.size());
+}
+
+static int fail(Exit code, const char* message) {
+  std::fprintf(stderr, "etdeploy-runner: error: %s\n", message);
+  return code;
+}
+
+int main(int argc, char** argv) {
+  // Reached also from code that was built without exceptions.
+  std::set_new_handler([] { _exit(fail(kMemory, "out of memory")); });
+  executorch::runtime::runtime_init();
+  try {
+    Arguments arguments(argc, argv);
+    arguments.list_kernels ? void(std::fputs(json_kernels().c_str(), stdout)) : run(arguments);
+    return 0;
+  } catch (const Failure& failure) {
+    return fail(failure.code, failure.what());
+  } catch (const std::exception& error) { // a folder that cannot be made
+    return fail(kOutput, error.what());
+  }
+}

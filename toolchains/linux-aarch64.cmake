@@ -1,0 +1,11 @@
+# Builds for 64-bit Arm Linux on another machine, with GCC's cross compiler
+# (Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu).
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+if(NOT CMAKE_CXX_COMPILER)
+  set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+endif()
+
+# Programs that run during the build are this machine's. Packages are found where the command line
+# says: the compiler knows its own C library, and ExecuTorch is not part of it.
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
