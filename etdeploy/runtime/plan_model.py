@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained, Value
+
+
+class Obstacle(Value):
+    """Something that keeps a plan from being built: what, why, and what to do about it."""
+
+    what: str
+    why: str
+    remedy: str
 
 
 class RuntimePlan(Value):
@@ -19,6 +30,7 @@ class RuntimePlan(Value):
         options: cmake options; the list has what goes on the command line as -Dname=value.
         program_sha256: The program that it was derived from.
         provisional: True while only the recipe is known.
+        obstacles: What keeps it from being built; empty when nothing does.
     """
 
     target: str
@@ -31,6 +43,26 @@ class RuntimePlan(Value):
     options: tuple[Explained, ...]
     program_sha256: str | None
     provisional: bool = False
+    obstacles: tuple[Obstacle, ...] = ()
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        return tuple(component.name for component in self.components)
+
+    @property
+    def build_digest(self) -> str:
+        """The same for plans that give the same runner, whatever the program or the reasons."""
+        return digest_json(
+            {
+                "build_target": self.build_target,
+                "portable_runner": self.portable_runner,
+                "provider": self.provider.value,
+                "executorch_version": self.executorch_version,
+                "toolchain": self.toolchain.value if self.toolchain else None,
+                "components": self.component_names,
+                "options": {option.name: option.value for option in self.options},
+            }
+        )
 
 
 class BuiltRunner(Value):
@@ -46,6 +78,8 @@ class BuiltRunner(Value):
         operators: All that are registered in it, by full name.
         backends: All delegates that are registered in it.
         executorch_version: Of its libraries.
+        listed_by: Who told operators and backends: the `runner` itself, started here or under
+            qemu, or the names in its `libraries` where it cannot be started here.
     """
 
     path: str
@@ -57,3 +91,4 @@ class BuiltRunner(Value):
     operators: tuple[str, ...]
     backends: tuple[str, ...]
     executorch_version: str
+    listed_by: Literal["runner", "libraries"] = "runner"

@@ -1,0 +1,77 @@
+"""Compares what a program needs with what a runner has, before anything goes to a device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from etdeploy.core.errors import CheckError
+from etdeploy.core.values import Value
+from etdeploy.program.model import Program
+from etdeploy.runtime.components import DELEGATES, operator_component
+from etdeploy.runtime.plan_model import BuiltRunner
+
+
+class Missing(Value):
+    """An operator or backend that the program uses and the runner does not have."""
+
+    kind: Literal["operator", "backend"]
+    name: str
+    needed_by: str
+    remedy: str
+
+
+def check_program(program: Program, runner: BuiltRunner) -> tuple[Missing, ...]:
+    """Everything that the runner lacks for the program; empty when it can run it."""
+    operators, backends = set(runner.operators), set(runner.backends)
+    missing = []
+    for name in program.backend_ids:
+        if name not in backends:
+            methods = [m.name for m in program.methods if any(
+                d.backend_id == name for d in m.delegates)]
+            missing.append(Missing(kind="backend", name=name, needed_by=_methods(methods),
+                                   remedy=_backend_remedy(name)))
+    for name in program.operators:
+        if name not in operators:
+            methods = [m.name for m in program.methods if any(
+                o.name == name for o in m.operators)]
+            missing.append(Missing(kind="operator", name=name, needed_by=_methods(methods),
+                                   remedy=_operator_remedy(name)))
+    return tuple(missing)
+
+
+def require_runnable(program: Program, runner: BuiltRunner) -> None:
+    """Passes a program that the runner can run.
+
+    Raises:
+        CheckError: Something is missing; all of it is named.
+    """
+    missing = check_program(program, runner)
+    if missing:
+        raise CheckError(
+            f"the runner for {runner.target} lacks what the program uses:\n"
+            + "\n".join(f"  {m.kind} {m.name}, used by {m.needed_by}" for m in missing),
+            remedy="\n".join(dict.fromkeys(m.remedy for m in missing)),
+        )
+
+
+def _methods(names: list[str]) -> str:
+    return ("method " if len(names) == 1 else "methods ") + ", ".join(names)
+
+
+def _backend_remedy(backend_id: str) -> str:
+    component = DELEGATES.get(backend_id)
+    if component is None:
+        return "Lower to a backend that the wheel has: --set export.backend=xnnpack"
+    return f"Link the component {component}, or lower to another backend: " \
+        "--set export.backend=xnnpack"
+
+
+def _operator_remedy(name: str) -> str:
+    component = operator_component(name)
+    if component is None:
+        namespace = name.split("::", 1)[0]
+        return f"Export the model without the custom operators of {namespace}::."
+    return (
+        f"The component {component} has no {name}: replace it in the model, or let a backend take "
+        "it: --set export.backend=xnnpack"
+    )

@@ -1,0 +1,81 @@
+"""What goes into a runner and comes out of it: its list of inputs and its results.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from etdeploy.core.errors import RunError
+from etdeploy.core.values import Value
+from etdeploy.program.folder import TensorFile
+
+
+class RunnerOutput(Value):
+    """An output of the first inference, by ExecuTorch's name of its kind.
+
+    A `Tensor` has dtype, shape and the path of its contiguous bytes, relative to the folder of
+    outputs. `Int`, `Double` and `Bool` have a value; it is None for an infinite or undefined one.
+    """
+
+    kind: str
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    path: str | None = None
+    value: float | int | bool | None = None
+
+
+class RunnerResults(Value):
+    """results.json of the runner.
+
+    Attributes:
+        started_unix_s: When it started, by the device's clock.
+        threads: That ExecuTorch's thread pool really has.
+        warmup: Iterations between the first inference and the timed ones.
+        rss_after_load_bytes, peak_rss_bytes: Most memory resident until then; 0 when the system
+            does not tell.
+        samples_ms: Time of each timed inference; setting the inputs is part of it.
+        outputs: Of the first inference, when a folder for them was given.
+    """
+
+    schema_version: Literal[1]
+    executorch_version: str
+    method: str
+    started_unix_s: int
+    threads: int = Field(ge=1)
+    warmup: int = Field(ge=0)
+    load_program_ms: float
+    load_method_ms: float
+    rss_after_load_bytes: int
+    first_inference_ms: float
+    outputs: tuple[RunnerOutput, ...]
+    peak_rss_bytes: int
+    samples_ms: tuple[float, ...] = Field(min_length=1)
+
+
+def inputs_list(tensors: Sequence[TensorFile]) -> str:
+    """The text of the file that the runner's --inputs names: a line for each input.
+
+    Paths stay as they are; the runner reads them relative to the list.
+    """
+    return "".join(
+        " ".join([t.dtype, str(len(t.shape)), *map(str, t.shape), t.path]) + "\n" for t in tensors
+    )
+
+
+def load_results(path: Path) -> RunnerResults:
+    """Reads results.json.
+
+    Raises:
+        RunError: It is missing, cut short, or from another kind of runner.
+    """
+    try:
+        return RunnerResults.load(path)
+    except FileNotFoundError:
+        raise RunError("the runner ended without results", place=str(path)) from None
+    except (OSError, ValidationError) as error:
+        problem: Any = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise RunError(f"the runner's results cannot be read: {problem}",
+                       place=str(path)) from error

@@ -1,0 +1,73 @@
+"""Which operators and backends a runner has registered."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.core import process
+from etdeploy.core.errors import BuildError
+from etdeploy.runtime.components import DELEGATES, NAMESPACES
+
+_OPERATOR = re.compile(
+    rb"(?<![\w:])((?:" + "|".join(NAMESPACES).encode() + rb")::\w+(?:\.\w+)?)\0"
+)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Operators by full name and backends by id, both sorted."""
+
+    operators: tuple[str, ...]
+    backends: tuple[str, ...]
+    listed_by: Literal["runner", "libraries"]
+
+
+def ask_runner(command: tuple[str, ...], log: Path | None) -> Kernels:
+    """Starts the runner and lets it list what it has.
+
+    Args:
+        command: The runner, with qemu or the C library's loader before it where needed.
+        log: Gets the command and its output.
+
+    Raises:
+        BuildError: It does not start or gives no list.
+    """
+    outcome = process.run(process.Request((*command, "--list-kernels"), timeout_s=120, log=log))
+    if not outcome.ok:
+        lines = [line for line in outcome.stderr.splitlines() if line.strip()]
+        reason = lines[-1] if lines else outcome.signal_name or f"exit code {outcome.exit_code}"
+        raise BuildError(f"the runner was built and does not start: {reason}", log=log)
+    listed = json.loads(outcome.stdout)
+    return Kernels(tuple(listed["operators"]), tuple(listed["backends"]), "runner")
+
+
+def read_libraries(libraries: list[Path]) -> Kernels:
+    """Reads from ExecuTorch's libraries what they register when they are loaded.
+
+    For a runner that cannot be started here. Operators are found by the form of their names in the
+    read-only data, backends by the name of the library. Compared with what a runner itself lists
+    for the wheels of ExecuTorch 1.5.1, this gives two names more, `embedding_xbit.out` and
+    `.dtype_out` of quantized_decomposed, which no program has.
+    """
+    operators: set[str] = set()
+    backends: set[str] = set()
+    by_component = {c: backend_id for backend_id, c in DELEGATES.items() if c}
+    for path in libraries:
+        component = path.stem.removeprefix("libexecutorch_")
+        if component in by_component:
+            backends.add(by_component[component])
+        elif component == "libexecutorch" or component.startswith("kernels_"):
+            operators |= {name.decode() for name in _OPERATOR.findall(_read_only_data(path))}
+    return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
+
+
+def _read_only_data(path: Path) -> bytes:
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(".rodata")
+        return bytes(section.data()) if section else b""
