@@ -24,6 +24,8 @@ class DeviceFacts(Value):
     soc: str | None = None
     abi: str | None = None
     os: str | None = None
+    fingerprint: str | None = None
+    """Of the system's build; changes with every update."""
     cpu_count: int | None = None
     memory_bytes: int | None = None
     connection: str | None = None
@@ -42,6 +44,22 @@ class DeviceState(Value):
     load_average: float | None = None
 
 
+class DeviceListing(Value):
+    """A device as `etdeploy devices` shows it.
+
+    `status` is `device` when it can be used; else offline, unauthorized, missing and the like, and
+    `remedy` says what to do.
+    """
+
+    name: str
+    kind: str
+    status: str
+    facts: DeviceFacts | None = None
+    device_state: DeviceState | None = None
+    connection: str | None = None
+    remedy: str | None = None
+
+
 class BundleFile(Value):
     """A file of a bundle: where it is here, where it goes, what it must be there."""
 
@@ -58,8 +76,12 @@ class Bundle(Value):
 
     Attributes:
         files: What is pushed.
-        command: What starts the runner, relative to the bundle's folder; arguments are appended.
-        environment: Variables for it; `{bundle}` stands for the bundle's folder on the device.
+        command: What starts the runner: its first word is a path in the bundle's folder, arguments
+            are appended.
+        environment: Variables for it.
+
+    `{bundle}` and `{run}` in the command and the environment stand for the two folders on the
+    device.
     """
 
     files: tuple[BundleFile, ...]
@@ -103,12 +125,21 @@ class RunFolder(Protocol):
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
         """Runs the bundle's command with `arguments` appended; its working folder is the run's.
 
-        `{bundle}` and `{run}` in arguments stand for the two folders on the device.
+        `{bundle}` and `{run}` in arguments stand for the two folders on the device. A program that
+        crashes or takes too long is an outcome, not an error.
+
+        Raises:
+            DeviceError: The device went away, or cannot start the program at all.
+            Interrupted: The run was asked to stop; the program on the device is ended too.
         """
         ...
 
     def pull(self, relative: str, to: Path) -> None:
-        """Copies a file or folder of the run's folder here."""
+        """Copies a file or folder of the run's folder here.
+
+        Raises:
+            DeviceError: It is not there, or the device went away.
+        """
         ...
 
 
@@ -122,7 +153,7 @@ class Device(Protocol):
 
     @property
     def identity(self) -> str:
-        """The same for every name of the same device, for its lock."""
+        """The same for every name of the same device, for its lock; the device may be asked."""
         ...
 
     def facts(self) -> DeviceFacts:

@@ -1,0 +1,108 @@
+"""A device spoken to directly, where no adb server has it: over TCP or USB."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from etdeploy.devices.adb_keys import Signer, key_path, user_signer
+from etdeploy.devices.adb_pipes import Pipe, TcpPipe, UsbPipe
+from etdeploy.devices.adb_stream import AdbError, AdbGoneError, Patience, Stream
+from etdeploy.devices.adb_wire import WireConnection, WireStream
+
+_CONFIRM_S = 10.0
+
+
+def _user_key() -> Signer:
+    return user_signer(key_path())
+
+
+class DirectTransport:
+    """A way to a device that connects on first use, and again after a connection broke.
+
+    Args:
+        connect: Opens the pipe.
+        description: How the device is reached, for people.
+        signer: Gives the user's key.
+        confirm_s: How long to wait for the user's consent on the device's screen.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Patience], Pipe],
+        description: str,
+        signer: Callable[[], Signer] = _user_key,
+        confirm_s: float = _CONFIRM_S,
+    ) -> None:
+        self._connect = connect
+        self._signer = signer
+        self._confirm_s = confirm_s
+        self._connection: WireConnection | None = None
+        self.description = description
+
+    def open(self, service: str, patience: Patience) -> Stream:
+        with self._broken_on_error():
+            connection = self._connection or self._connected(patience)
+            return _GuardedStream(self, connection.open(service, patience))
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection:
+            connection.close()
+
+    def _connected(self, patience: Patience) -> WireConnection:
+        connection = WireConnection(self._connect(patience), self._signer, self._confirm_s)
+        self._connection = connection
+        connection.connect()
+        return connection
+
+    @contextlib.contextmanager
+    def _broken_on_error(self) -> Iterator[None]:
+        # After an error or a stop, half a packet may be under way: only a new connection is clean.
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def guarded(self, stream: WireStream) -> contextlib.AbstractContextManager[None]:
+        """Drops the connection when the block fails, if the stream is still in it."""
+        if stream.connection is self._connection:
+            return self._broken_on_error()
+        raise AdbGoneError("the connection was closed")
+
+
+@dataclass(frozen=True)
+class _GuardedStream:
+    """A stream whose failure drops the connection that it is in."""
+
+    transport: DirectTransport
+    stream: WireStream
+
+    def send(self, data: bytes) -> None:
+        with self.transport.guarded(self.stream):
+            self.stream.send(data)
+
+    def receive(self, size: int) -> bytes:
+        with self.transport.guarded(self.stream):
+            return self.stream.receive(size)
+
+    def has_input(self) -> bool:
+        with self.transport.guarded(self.stream):
+            return self.stream.has_input()
+
+    def close(self) -> None:
+        with contextlib.suppress(AdbError), self.transport.guarded(self.stream):
+            self.stream.close()
+
+
+def tcp_transport(host: str, port: int) -> DirectTransport:
+    """The adbd that listens on a TCP port."""
+    return DirectTransport(lambda patience: TcpPipe(host, port, patience), "TCP")
+
+
+def usb_transport(transport: Any) -> DirectTransport:
+    """A phone on USB; `transport` is an adb_shell UsbTransport."""
+    return DirectTransport(lambda patience: UsbPipe(transport, patience), "USB")

@@ -1,0 +1,113 @@
+"""Where adb packets travel without a server: a TCP connection, or USB through adb-shell."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Protocol
+
+from etdeploy.devices.adb_stream import (
+    AdbGoneError,
+    AdbRefusedError,
+    Patience,
+    SocketStream,
+    receive_exactly,
+)
+
+_CONNECT_S = 5.0
+_USB_SLICE_S = 0.5
+
+
+class Pipe(Protocol):
+    """Carries whole buffers both ways; `patience` may be changed between two of them."""
+
+    patience: Patience
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive_exactly(self, size: int) -> bytes: ...
+
+    def has_input(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class TcpPipe(SocketStream):
+    """adbd on a TCP port."""
+
+    def __init__(self, host: str, port: int, patience: Patience) -> None:
+        try:
+            connection = socket.create_connection((host, port), timeout=_CONNECT_S)
+        except socket.gaierror as error:
+            raise AdbGoneError(f"the name {host} is not known") from error
+        except TimeoutError as error:
+            raise AdbGoneError(f"{host} does not answer on port {port}") from error
+        except OSError as error:
+            raise AdbGoneError(
+                f"cannot connect to {host}:{port}: {error.strerror or error}"
+            ) from error
+        super().__init__(connection, patience)
+
+    def receive_exactly(self, size: int) -> bytes:
+        return receive_exactly(self, size)
+
+
+class UsbPipe:
+    """The adb interface of a phone, through adb-shell and libusb.
+
+    Args:
+        transport: An adb_shell UsbTransport.
+        patience: How long to wait.
+    """
+
+    def __init__(self, transport: Any, patience: Patience) -> None:
+        self._transport = transport
+        self.patience = patience
+        try:
+            transport.connect(_CONNECT_S)
+        except Exception as error:  # libusb's errors have no base class that is always importable
+            raise AdbRefusedError(
+                f"cannot open the USB device: {error}. Another program may hold it, or the "
+                "permission is missing"
+            ) from error
+
+    def send(self, data: bytes) -> None:
+        from adb_shell.exceptions import UsbWriteFailedError
+
+        try:
+            self._transport.bulk_write(data, self.patience.idle_s)
+        except UsbWriteFailedError as error:
+            raise AdbGoneError(f"the USB connection broke: {error}") from error
+
+    def receive_exactly(self, size: int) -> bytes:
+        from adb_shell.exceptions import UsbReadFailedError
+
+        since = time.monotonic()
+        data = bytearray()
+        while len(data) < size:
+            slice_s = min(self.patience.check(since), _USB_SLICE_S)
+            try:
+                data += self._transport.bulk_read(size - len(data), slice_s)
+            except UsbReadFailedError as error:
+                if type(error.usb_error).__name__ != "USBErrorTimeout":
+                    raise AdbGoneError(f"the USB connection broke: {error}") from error
+        return bytes(data)
+
+    def has_input(self) -> bool:
+        # libusb cannot tell without reading; the device's answer is read after the last block.
+        return False
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def usb_transports() -> dict[str, Any]:
+    """The phones on USB by serial number; none where libusb is not installed."""
+    try:
+        from adb_shell.transport.usb_transport import UsbTransport
+    except (ImportError, OSError):
+        return {}
+    found = {}
+    for transport in UsbTransport.find_all_adb_devices():
+        found[str(transport.serial_number)] = transport
+    return found

@@ -1,0 +1,167 @@
+"""The one thing that both ways to a device give: a stream of bytes to a service of its adbd."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from etdeploy.core import cancel
+
+_SLICE_S = 0.2
+_BUFFER_BYTES = 1 << 20
+
+
+class AdbError(Exception):
+    """Something went wrong on the way to the device; the message is for the user."""
+
+
+class AdbGoneError(AdbError):
+    """The connection ended before its time."""
+
+
+class AdbTimeoutError(AdbError):
+    """Nothing came or went for too long."""
+
+
+class AdbRefusedError(AdbError):
+    """The adb server or the device said no; the message is what it said."""
+
+
+class AdbUnauthorizedError(AdbError):
+    """The device does not accept this computer's key yet."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a single read or write may wait, in seconds, and whether a stop request ends it.
+
+    Cleaning up after a stop must not be stopped by the same request.
+    """
+
+    idle_s: float = 30.0
+    heed_cancel: bool = True
+
+    def check(self, since: float) -> float:
+        """The seconds to wait until the next check.
+
+        Raises:
+            Interrupted: The run was asked to stop.
+            AdbTimeoutError: The time is over.
+        """
+        if self.heed_cancel:
+            cancel.checkpoint()
+        left_s = self.idle_s - (time.monotonic() - since)
+        if left_s <= 0:
+            raise AdbTimeoutError(f"no answer within {self.idle_s:g} s")
+        return min(left_s, _SLICE_S)
+
+
+class Stream(Protocol):
+    """A connection to one service of the device."""
+
+    def send(self, data: bytes) -> None:
+        """Sends all of `data`."""
+        ...
+
+    def receive(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end of the stream."""
+        ...
+
+    def has_input(self) -> bool:
+        """Whether `receive` would return at once."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """A way to a device.
+
+    Every method raises AdbError, or Interrupted where the patience heeds it.
+    """
+
+    @property
+    def description(self) -> str:
+        """How the device is reached, for people."""
+        ...
+
+    def open(self, service: str, patience: Patience) -> Stream:
+        """A stream to a service, such as `sync:` or `exec:COMMAND`; connects when needed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def receive_exactly(stream: Stream, size: int) -> bytes:
+    """Exactly `size` bytes.
+
+    Raises:
+        AdbGoneError: The stream ended before.
+    """
+    parts = bytearray()
+    while len(parts) < size:
+        part = stream.receive(size - len(parts))
+        if not part:
+            raise AdbGoneError("the connection ended in the middle of an answer")
+        parts += part
+    return bytes(parts)
+
+
+class SocketStream:
+    """A stream on a socket that notices stop requests and a peer that went away silently."""
+
+    def __init__(self, connection: socket.socket, patience: Patience) -> None:
+        self._socket = connection
+        self.patience = patience
+        _set_up(connection)
+
+    def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        since = time.monotonic()
+        while view:
+            self._socket.settimeout(self.patience.check(since))
+            try:
+                sent = self._socket.send(view)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise AdbGoneError(f"the connection broke: {error.strerror or error}") from error
+            view = view[sent:]
+            since = time.monotonic()
+
+    def receive(self, size: int) -> bytes:
+        since = time.monotonic()
+        while True:
+            self._socket.settimeout(self.patience.check(since))
+            try:
+                return self._socket.recv(size)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise AdbGoneError(f"the connection broke: {error.strerror or error}") from error
+
+    def has_input(self) -> bool:
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _set_up(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    if connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A phone that left the network answers no probe: 10 s + 3 x 5 s until that is noticed.
+        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

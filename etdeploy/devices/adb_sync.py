@@ -1,0 +1,111 @@
+"""Adb's file protocol (SYNC.TXT in AOSP): a file to the device, a file from the device."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO
+
+from etdeploy.devices.adb_stream import (
+    AdbGoneError,
+    AdbRefusedError,
+    Patience,
+    Stream,
+    Transport,
+    receive_exactly,
+)
+
+# A DATA packet holds at most 64 KiB; 15 with their headers fit into one adb packet of 1 MiB.
+_CHUNK = 64 * 1024
+_CHUNKS_PER_BLOCK = 15
+_REGULAR_FILE = 0o100000
+
+
+def push_file(
+    transport: Transport,
+    source: Path,
+    target: str,
+    patience: Patience,
+    on_bytes: Callable[[int], None],
+) -> None:
+    """Sends a file; the device writes it as it comes.
+
+    Args:
+        transport: The way to the device.
+        source: The file here.
+        target: Its absolute path on the device.
+        patience: For each read and write.
+        on_bytes: Told how many bytes have gone so far.
+
+    Raises:
+        OSError: The source cannot be read.
+        AdbRefusedError: The device could not write it; the message is the device's.
+        AdbError: The device went away.
+    """
+    with source.open("rb") as file, closing(transport.open("sync:", patience)) as stream:
+        name = f"{target},{_REGULAR_FILE | 0o644}".encode()
+        stream.send(_packet(b"SEND", len(name)) + name)
+        try:
+            _send_content(stream, file, on_bytes)
+        except AdbGoneError:
+            # A device that cannot write says why before it hangs up.
+            if not stream.has_input():
+                raise
+        _read_status(stream)
+
+
+def _send_content(stream: Stream, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
+    sent = 0
+    while block := file.read(_CHUNK * _CHUNKS_PER_BLOCK):
+        if stream.has_input():
+            return
+        stream.send(_data_packets(block))
+        sent += len(block)
+        on_bytes(sent)
+    # The device sets this time as the file's: a fixed one, since the content is what counts.
+    stream.send(_packet(b"DONE", 1))
+
+
+def _data_packets(block: bytes) -> bytes:
+    view = memoryview(block)
+    parts: list[bytes | memoryview] = []
+    for start in range(0, len(block), _CHUNK):
+        chunk = view[start : start + _CHUNK]
+        parts += (_packet(b"DATA", len(chunk)), chunk)
+    return b"".join(parts)
+
+
+def _read_status(stream: Stream) -> None:
+    kind, size = struct.unpack("<4sI", receive_exactly(stream, 8))
+    if kind == b"FAIL":
+        raise AdbRefusedError(receive_exactly(stream, size).decode(errors="replace"))
+    if kind != b"OKAY":
+        raise AdbGoneError(f"the device answered {kind!r} instead of OKAY")
+
+
+def pull_file(transport: Transport, source: str, patience: Patience) -> Iterator[bytes]:
+    """The content of a file on the device, in pieces.
+
+    Raises:
+        AdbRefusedError: The device cannot read it.
+        AdbError: The device went away.
+    """
+    with closing(transport.open("sync:", patience)) as stream:
+        name = source.encode()
+        stream.send(_packet(b"RECV", len(name)) + name)
+        while True:
+            kind, size = struct.unpack("<4sI", receive_exactly(stream, 8))
+            if kind == b"DONE":
+                return
+            content = receive_exactly(stream, size)
+            if kind == b"FAIL":
+                raise AdbRefusedError(content.decode(errors="replace"))
+            if kind != b"DATA":
+                raise AdbGoneError(f"the device answered {kind!r} instead of DATA")
+            yield content
+
+
+def _packet(kind: bytes, value: int) -> bytes:
+    return struct.pack("<4sI", kind, value)

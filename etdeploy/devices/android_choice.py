@@ -1,0 +1,148 @@
+"""Which Android device a name means, and the way to it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+
+from etdeploy.core.errors import DeviceError
+from etdeploy.devices import adb_server
+from etdeploy.devices.adb_direct import tcp_transport, usb_transport
+from etdeploy.devices.adb_pipes import usb_transports
+from etdeploy.devices.adb_server import ServerDevice, ServerTransport
+from etdeploy.devices.adb_stream import AdbError, Transport
+from etdeploy.devices.android import AndroidDevice
+from etdeploy.devices.android_link import offline, unauthorized
+from etdeploy.devices.spec import DeviceSpec
+
+USABLE = "device"
+
+CONNECT_STEPS = (
+    "1. On the phone: Settings > About phone, tap Build number seven times;\n"
+    "   then Settings > Developer options > turn on USB debugging.\n"
+    "2. Plug it in and confirm the prompt `Allow USB debugging?`.\n"
+    "3. adb devices    (starts the adb server; the phone's state must be `device`)\n"
+    "A device in the network:  adb connect HOST:PORT   or   --device android:HOST:PORT"
+)
+
+
+def open_android(spec: DeviceSpec) -> AndroidDevice:
+    """The device that `android`, `android:SERIAL` or `android:HOST:PORT` means.
+
+    A running adb server is used when it has the device, because a phone's USB interface can have
+    one owner only. No server is started.
+
+    Raises:
+        DeviceError: There is none, it cannot be used, or there are several and none is named.
+    """
+    known = known_devices()
+    serial = spec.serial or os.environ.get("ANDROID_SERIAL") or None
+    if serial is None:
+        return _open_known(_only(known))
+    for device in known:
+        if device.serial == serial:
+            return _open_known(device)
+    address = DeviceSpec("android", serial).address
+    if address:
+        return AndroidDevice(serial, tcp_transport(*address))
+    raise _unknown(serial, known)
+
+
+def known_devices() -> list[ServerDevice]:
+    """The devices of the adb server; where none runs, those that libusb finds.
+
+    Raises:
+        DeviceError: What runs on the adb server's port does not answer as one.
+    """
+    try:
+        if adb_server.server_is_running():
+            return adb_server.list_devices()
+    except AdbError as error:
+        host, port = adb_server.server_address()
+        raise DeviceError(
+            f"what listens on {host}:{port} does not answer as an adb server: {error}",
+            place="android",
+            remedy="adb kill-server && adb start-server",
+        ) from error
+    return [ServerDevice(serial, USABLE) for serial in usb_transports()]
+
+
+def remedy_for(device: ServerDevice) -> str | None:
+    """What to do about a device that cannot be used; None for one that can."""
+    return None if device.state == USABLE else _unusable(device).remedy
+
+
+def open_listed(device: ServerDevice, idle_s: float = 30.0) -> AndroidDevice:
+    """A device of `known_devices`; `idle_s` is how long to wait for an answer."""
+    transport: Transport
+    if adb_server.server_is_running():
+        transport = ServerTransport(device.serial)
+    else:
+        transport = usb_transport(usb_transports()[device.serial])
+    return AndroidDevice(device.serial, transport, idle_s)
+
+
+def _open_known(device: ServerDevice) -> AndroidDevice:
+    if device.state != USABLE:
+        raise _unusable(device)
+    return open_listed(device)
+
+
+def _only(known: Sequence[ServerDevice]) -> ServerDevice:
+    usable = [d for d in known if d.state == USABLE]
+    if len(usable) == 1:
+        return usable[0]
+    if usable:
+        names = "\n".join(f"--device android:{d.serial}{_model(d)}" for d in usable)
+        raise DeviceError(
+            f"{len(usable)} Android devices are connected, and none is chosen",
+            place="android",
+            remedy=f"Choose one:\n{names}",
+        )
+    if len(known) == 1:
+        raise _unusable(known[0])
+    if known:
+        states = ", ".join(f"{d.serial} is {d.state}" for d in known)
+        raise DeviceError(
+            f"no Android device can be used: {states}",
+            place="android",
+            remedy="etdeploy devices    tells what to do about each",
+        )
+    raise DeviceError("no Android device is connected", place="android", remedy=CONNECT_STEPS)
+
+
+def _model(device: ServerDevice) -> str:
+    return f"    ({device.model})" if device.model else ""
+
+
+def _unknown(serial: str, known: Sequence[ServerDevice]) -> DeviceError:
+    close = difflib.get_close_matches(serial, [d.serial for d in known], n=1)
+    if close:
+        remedy = f"Did you mean --device android:{close[0]}?"
+    elif known:
+        remedy = "Connected are:\n" + "\n".join(f"--device android:{d.serial}" for d in known)
+    else:
+        remedy = CONNECT_STEPS
+    return DeviceError("the device is not connected", place=f"android:{serial}", remedy=remedy)
+
+
+def _unusable(device: ServerDevice) -> DeviceError:
+    name = f"android:{device.serial}"
+    if device.state in ("unauthorized", "authorizing"):
+        return unauthorized(name)
+    if device.state == "offline":
+        return offline(name)
+    if device.state == "no permissions":
+        return DeviceError(
+            "this user may not use the device's USB interface",
+            place=name,
+            remedy="sudo apt install android-sdk-platform-tools-common && "
+            "sudo usermod -aG plugdev $USER\n"
+            "Then log in again, and plug the phone in again.",
+        )
+    return DeviceError(
+        f"the device cannot be used: its state is {device.state}",
+        place=name,
+        remedy=f"Wait until it has started, or start it again:\nadb -s {device.serial} reboot",
+    )

@@ -1,0 +1,183 @@
+"""What Android's own tools say, as values; every function here is pure.
+
+Output of getprop, /proc/meminfo, dumpsys battery and dumpsys thermalservice, as Android 6 to 16
+print it. What is absent gives None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.targets.android import soc_name
+from etdeploy.targets.platforms import ANDROID_ABIS
+
+# android.os.PowerManager.THERMAL_STATUS_*
+_THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
+# android.os.BatteryManager.BATTERY_STATUS_CHARGING and _FULL
+_CHARGING = (2, 5)
+
+FACTS_COMMAND = (
+    "getprop; echo '#meminfo'; cat /proc/meminfo; echo '#nproc'; nproc; "
+    "echo '#boot_id'; cat /proc/sys/kernel/random/boot_id; true"
+)
+STATE_COMMAND = (
+    "echo '#battery'; dumpsys battery; echo '#thermal'; dumpsys thermalservice; "
+    "echo '#loadavg'; cat /proc/loadavg; true"
+)
+
+
+def sections(text: str) -> dict[str, str]:
+    """Splits an output at its lines `#name`; what comes before the first is under ""."""
+    parts = re.split(r"^#(\w+)\n", text, flags=re.MULTILINE)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def parse_getprop(text: str) -> dict[str, str]:
+    """Reads `[name]: [value]` lines; a value may go over several lines."""
+    return {
+        match[1]: match[2]
+        for match in re.finditer(r"^\[([^\]]+)\]: \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
+    }
+
+
+def parse_meminfo(text: str) -> int | None:
+    """The size of the main memory in bytes."""
+    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def android_facts(name: str, connection: str, output: str) -> DeviceFacts | None:
+    """The facts in the output of FACTS_COMMAND; None for an ABI that ExecuTorch has no target for.
+
+    Args:
+        name: The device's name for the user.
+        connection: How it is reached.
+        output: Of the command.
+    """
+    parts = sections(output)
+    properties = parse_getprop(parts[""])
+    abi = properties.get("ro.product.cpu.abi")
+    if abi not in ANDROID_ABIS:
+        return None
+    return DeviceFacts(
+        name=name,
+        kind="android",
+        target=ANDROID_ABIS[abi],
+        model=properties.get("ro.product.model"),
+        manufacturer=properties.get("ro.product.manufacturer"),
+        soc=soc_name(properties.get("ro.soc.model"), properties.get("ro.board.platform")),
+        abi=abi,
+        os=_os(properties),
+        fingerprint=properties.get("ro.build.fingerprint"),
+        cpu_count=_integer(parts.get("nproc", "")),
+        memory_bytes=parse_meminfo(parts.get("meminfo", "")),
+        connection=connection,
+    )
+
+
+def android_abi(output: str) -> str | None:
+    """The ABI in the output of FACTS_COMMAND."""
+    return parse_getprop(sections(output)[""]).get("ro.product.cpu.abi")
+
+
+def android_identity(serial: str, output: str) -> str:
+    """A name that is the same over USB, TCP and every adb server.
+
+    Emulators share one serial number; they are told apart by the id of their boot.
+
+    Args:
+        serial: What the connection calls the device; taken when it tells nothing of itself.
+        output: Of FACTS_COMMAND.
+    """
+    parts = sections(output)
+    properties = parse_getprop(parts[""])
+    emulated = "1" in (properties.get("ro.kernel.qemu"), properties.get("ro.boot.qemu"))
+    own = properties.get("ro.serialno") or properties.get("ro.boot.serialno")
+    if own and not emulated:
+        return f"android-{own}"
+    return f"android-{parts.get('boot_id', '').strip() or serial}"
+
+
+def android_state(output: str) -> DeviceState:
+    """The state in the output of STATE_COMMAND."""
+    parts = sections(output)
+    battery = parse_battery(parts.get("battery", ""))
+    thermal = parts.get("thermal", "")
+    return DeviceState(
+        battery_percent=_percent(battery),
+        battery_celsius=_tenths(battery.get("temperature")),
+        charging=_charging(battery),
+        thermal_status=parse_thermal_status(thermal),
+        temperatures_celsius=parse_temperatures(thermal),
+        load_average=_first_number(parts.get("loadavg", "")),
+    )
+
+
+def parse_battery(text: str) -> dict[str, str]:
+    """Reads the `name: value` lines of `dumpsys battery`."""
+    return dict(re.findall(r"^\s+([A-Za-z][\w ]*?): (\S+)\s*$", text, re.MULTILINE))
+
+
+def parse_thermal_status(text: str) -> str | None:
+    """The throttling status in `dumpsys thermalservice`."""
+    match = re.search(r"^Thermal Status: (\d+)\s*$", text, re.MULTILINE)
+    if not match or int(match[1]) >= len(_THERMAL_STATUS):
+        return None
+    return _THERMAL_STATUS[int(match[1])]
+
+
+def parse_temperatures(text: str) -> dict[str, float]:
+    """Sensors by name in degrees Celsius, read now; what the service had cached is older.
+
+    Some phones list a sensor that is not there with the value NaN or below absolute zero.
+    """
+    heading = "Current temperatures from HAL:"
+    start = text.find(heading)
+    if start < 0:
+        heading = "Cached temperatures:"
+        start = text.find(heading)
+    block = text[start + len(heading) :] if start >= 0 else ""
+    block = re.split(r"^\S", block, maxsplit=1, flags=re.MULTILINE)[0]
+    found = re.findall(r"Temperature\{mValue=([^,]+), mType=-?\d+, mName=([^,]+),", block)
+    return {name: float(value) for value, name in found if _is_temperature(value)}
+
+
+def _is_temperature(text: str) -> bool:
+    try:
+        return -60 < float(text) < 250
+    except ValueError:
+        return False
+
+
+def _os(properties: Mapping[str, str]) -> str | None:
+    release = properties.get("ro.build.version.release")
+    sdk = properties.get("ro.build.version.sdk")
+    if not release:
+        return None
+    return f"Android {release}" + (f" (API {sdk})" if sdk else "")
+
+
+def _percent(battery: Mapping[str, str]) -> int | None:
+    level, scale = _integer(battery.get("level", "")), _integer(battery.get("scale", "100"))
+    return None if level is None or not scale else round(100 * level / scale)
+
+
+def _charging(battery: Mapping[str, str]) -> bool | None:
+    status = _integer(battery.get("status", ""))
+    return None if status is None else status in _CHARGING
+
+
+def _tenths(text: str | None) -> float | None:
+    value = _integer(text or "")
+    return None if value is None else value / 10
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"\s*-?\d+\s*", text) else None
+
+
+def _first_number(text: str) -> float | None:
+    match = re.match(r"\s*(\d+\.\d+)", text)
+    return float(match[1]) if match else None
