@@ -16,7 +16,7 @@ from etdeploy.runtime.wheel import WheelRuntime
 
 _NINJA_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _ERROR = re.compile(
-    r"error:|undefined reference|undefined symbol|cannot find -l|CMake Error|not found: |ld: "
+    r"error:|undefined reference|undefined symbol|cannot find -l|CMake Error|ld: (?!.*in function)"
 )
 _LINES_OF_CMAKE_ERROR = 8
 

@@ -143,7 +143,7 @@ def _recipe_reasons(recipe: Recipe) -> dict[str, str]:
         reasons[component] = f"export.backend is {export.backend}; nothing is exported yet"
     reasons[KERNELS_OPTIMIZED] = (
         f"operators that {export.backend} does not take may remain; nothing is exported yet"
-        if component
+        if delegate_id
         else f"export.backend is {export.backend}; nothing is exported yet"
     )
     if export.quantization.startswith("int8"):
@@ -157,7 +157,8 @@ def _recipe_reasons(recipe: Recipe) -> dict[str, str]:
 def _threadpool_reason(names: Iterable[str]) -> str:
     users = sorted(THREADED.intersection(names))
     if users:
-        return f"{' and '.join(users)} {'runs' if len(users) == 1 else 'run'} on its threads"
+        verb = "runs" if len(users) == 1 else "run"
+        return f"{', '.join(users)} {verb} on its threads"
     return "the wheel's runtime library is linked together with it"
 
 
@@ -172,7 +173,9 @@ def _provider(
         else ""
     )
     if wanted != "auto":
-        return Explained(name="provider", value=wanted, reason=f"runtime.provider is {wanted}")
+        return Explained(
+            name="provider", value=wanted, reason=f"runtime.provider is {wanted}{portable}"
+        )
     if build_target.wheel_platform is None:
         return Explained(name="provider", value="source",
                          reason=f"there is no ExecuTorch wheel with libraries for {target.name}")

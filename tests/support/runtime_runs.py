@@ -1,0 +1,120 @@
+"""Real programs and runners for the runner's tests, and how a runner is started in them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etdeploy.core.workspace import Workspace
+from etdeploy.program.folder import TensorFile
+from etdeploy.program.model import Program
+from etdeploy.runtime.build import build_runner
+from etdeploy.runtime.exchange import RunnerResults, inputs_list, load_results
+from etdeploy.runtime.plan import derive_plan
+from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
+from etdeploy.runtime.wheel import obtain_wheel
+from etdeploy.targets.platforms import find_target, host_target
+from tests.support.runtime_values import make_recipe
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def export_programs(folder: Path) -> Path:
+    """Exports every program of runtime_export into `folder`, in a process of its own."""
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.support.runtime_export", str(folder)],
+        cwd=_REPOSITORY, check=True, capture_output=True,
+    )  # fmt: skip
+    for program in folder.iterdir():
+        described = json.loads((program / "tensors.json").read_text())
+        tensors = [TensorFile.model_validate(t) for t in described["inputs"]]
+        (program / "inputs.txt").write_text(inputs_list(tensors))
+    return folder
+
+
+def plan_here(program: Program, target: str = "", profile: bool = True) -> RuntimePlan:
+    """The plan for a program on this machine, or for another target."""
+    host = host_target()
+    chosen = find_target(target) if target else host
+    build_target = find_target(chosen.portable or chosen.name)
+    wheel = obtain_wheel(build_target, host, Workspace.default())
+    recipe = make_recipe(benchmark={"profile": profile})
+    return derive_plan(
+        recipe, program, chosen, host, wheel.version, frozenset(wheel.components)
+    )
+
+
+def build(plan: RuntimePlan, workspace: Workspace, log: Path | None = None) -> BuiltRunner:
+    """Builds in `workspace`; wheels come from the cache of the whole test run."""
+    wheel = obtain_wheel(find_target(plan.build_target), host_target(), Workspace.default())
+    return build_runner(plan, wheel, workspace, log=log)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A runner's end: exit code, stderr, and the folder with what it wrote."""
+
+    exit_code: int
+    stderr: str
+    folder: Path
+
+    @property
+    def error(self) -> str:
+        """The runner's own line."""
+        return next(line for line in self.stderr.splitlines() if line.startswith("etdeploy-"))
+
+    @property
+    def results(self) -> RunnerResults:
+        return load_results(self.folder / "results.json")
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a runner is started: what stands before it, and its folder as it sees it."""
+
+    runner: BuiltRunner
+    prefix: tuple[str, ...] = ()
+    environment: dict[str, str] | None = field(default=None)
+
+    def run(self, program: Path, folder: Path, *arguments: str, inputs: Path | None = None) -> Run:
+        """Runs the program in a folder of exported files; `folder` gets results and outputs."""
+        executable = Path(self.runner.path) / self.runner.executable
+        pte = program / "program.pte" if program.is_dir() else program
+        listed = inputs or pte.parent / "inputs.txt"
+        ended = subprocess.run(
+            [*self.prefix, str(executable), "--program", str(pte), "--inputs", str(listed),
+             "--results", "results.json", "--outputs", "outputs", *arguments],
+            cwd=folder, env=self.environment, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        return Run(ended.returncode, ended.stderr, folder)
+
+
+def differences(program: Path, run: Run) -> list[float]:
+    """The largest absolute difference of each output tensor from the eager model's."""
+    expected: Sequence[dict[str, Any]] = json.loads((program / "tensors.json").read_text())[
+        "expected"
+    ]
+    assert len(expected) == len(run.results.outputs)
+    found = []
+    for want, have in zip(expected, run.results.outputs, strict=True):
+        if "path" not in want:
+            assert have.value == want["value"]
+            continue
+        assert (have.dtype, list(have.shape or ())) == (want["dtype"], want["shape"])
+        difference = _read(program / want["path"], want["dtype"]) - _read(
+            run.folder / "outputs" / str(have.path), want["dtype"]
+        )
+        found.append(float(np.abs(difference).max()))
+    return found
+
+
+def _read(path: Path, dtype: str) -> NDArray[Any]:
+    return np.fromfile(path, dtype)

@@ -1,0 +1,64 @@
+"""Small programs and recipes, written by hand, for tests of the runtime plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etdeploy.program.model import Delegate, Method, Operator, Program
+from etdeploy.recipe.model import Recipe
+from etdeploy.runtime.components import shipped_components
+from etdeploy.runtime.plan import derive_plan
+from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
+from etdeploy.targets.platforms import find_target
+
+
+def make_method(
+    name: str = "forward", operators: tuple[str, ...] = (), delegates: tuple[str, ...] = ()
+) -> Method:
+    return Method(
+        name=name,
+        inputs=(),
+        outputs=(),
+        operators=tuple(Operator(name=o, calls=1) for o in operators),
+        delegates=tuple(Delegate(backend_id=d, size_bytes=1) for d in delegates),
+        instructions=len(operators) + len(delegates),
+        planned_memory_bytes=0,
+    )
+
+
+def make_program(*methods: Method) -> Program:
+    return Program(
+        sha256="0" * 64, size_bytes=1, schema_version=0, constant_bytes=0, methods=methods
+    )
+
+
+def make_recipe(**sections: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"example": "mlp"}} | sections)
+
+
+def make_plan(
+    recipe: Recipe,
+    program: Program | None,
+    target: str = "linux-x86_64",
+    host: str = "linux-x86_64",
+    shipped: frozenset[str] | None = None,
+) -> RuntimePlan:
+    """A plan from names; by default the wheel carries what it is known to carry."""
+    chosen = find_target(target)
+    if shipped is None:
+        shipped = shipped_components(chosen.portable or chosen.name)
+    return derive_plan(recipe, program, chosen, find_target(host), "1.5.1", shipped)
+
+
+def make_runner(operators: tuple[str, ...] = (), backends: tuple[str, ...] = ()) -> BuiltRunner:
+    return BuiltRunner(
+        path="/nowhere",
+        executable="etdeploy-runner",
+        libraries=(),
+        loader=None,
+        target="linux-x86_64",
+        sha256="0" * 64,
+        operators=operators,
+        backends=backends,
+        executorch_version="1.5.1",
+    )
