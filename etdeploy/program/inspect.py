@@ -1,0 +1,175 @@
+"""Reads what a `.pte` holds, without torch and without the executorch package.
+
+Slots are those of schema/program.fbs in the ExecuTorch wheel (file identifier ET12).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from etdeploy.core.errors import UsageError
+from etdeploy.core.hashing import sha256_file
+from etdeploy.program import xnnpack
+from etdeploy.program.flatbuffer import CorruptError, FlatBuffer, Table
+from etdeploy.program.model import Delegate, Method, Operator, Program, TensorInfo
+from etdeploy.program.pte import PteFile, damaged, map_pte
+
+# enum ScalarType of schema/scalar_type.fbs, by torch's names.
+_DTYPES = {
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32",
+    7: "float64", 11: "bool", 12: "qint8", 13: "quint8", 14: "qint32", 15: "bfloat16",
+    16: "quint4x2", 17: "quint2x4", 22: "bits16", 23: "float8_e5m2", 24: "float8_e4m3fn",
+    25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16", 28: "uint32", 29: "uint64",
+}  # fmt: skip
+
+# Slots of the tables, named as the schema names them.
+_VERSION, _EXECUTION_PLAN, _CONSTANT_BUFFER, _DELEGATE_DATA, _SEGMENTS = range(5)
+_CONSTANT_SEGMENT, _MUTABLE_DATA_SEGMENTS, _NAMED_DATA = range(5, 8)
+_PLAN_NAME, _PLAN_VALUES, _PLAN_INPUTS, _PLAN_OUTPUTS = 0, 2, 3, 4
+_PLAN_CHAINS, _PLAN_OPERATORS, _PLAN_DELEGATES, _PLAN_BUFFER_SIZES = range(5, 9)
+_CHAIN_INSTRUCTIONS = 2
+_UNION_TYPE, _UNION_VALUE = 0, 1
+_TENSOR_SCALAR_TYPE, _TENSOR_SIZES, _TENSOR_DYNAMISM = 0, 2, 8
+_KERNEL_CALL, _TENSOR = 1, 5
+_DELEGATE_ID, _DELEGATE_PROCESSED = 0, 1
+_LOCATION, _INDEX, _IN_SEGMENT = 0, 1, 1
+
+
+def inspect_file(path: Path) -> Program:
+    """What the program at `path` holds.
+
+    Raises:
+        UsageError: There is no file, it is no program, or it is damaged or cut short.
+    """
+    pte = map_pte(path)
+    try:
+        root = FlatBuffer(pte.flatbuffer).root()
+        program = Program(
+            sha256=_sha256(path),
+            size_bytes=pte.size_bytes,
+            schema_version=root.uint32(_VERSION),
+            constant_bytes=_constant_bytes(root, pte),
+            methods=tuple(_method(root, plan, pte) for plan in root.tables(_EXECUTION_PLAN)),
+        )
+    except CorruptError as error:
+        raise damaged(path, str(error)) from error
+    if not program.methods:
+        raise damaged(path, "it has no method")
+    return program
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256_file(path)
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
+
+
+def _method(root: Table, plan: Table, pte: PteFile) -> Method:
+    instructions, calls = _count_instructions(plan)
+    return Method(
+        name=plan.string(_PLAN_NAME),
+        inputs=tuple(_value(plan, i) for i in plan.int32s(_PLAN_INPUTS)),
+        outputs=tuple(_value(plan, i) for i in plan.int32s(_PLAN_OUTPUTS)),
+        operators=_operators(plan, calls),
+        delegates=tuple(_delegate(root, d, pte) for d in plan.tables(_PLAN_DELEGATES)),
+        instructions=instructions,
+        planned_memory_bytes=_planned_bytes(plan),
+    )
+
+
+def _value(plan: Table, index: int) -> TensorInfo | None:
+    """The value as a tensor; None when it is another kind."""
+    value = plan.table_at(_PLAN_VALUES, index)
+    if value.uint8(_UNION_TYPE) != _TENSOR:
+        return None
+    tensor = value.table(_UNION_VALUE)
+    if tensor is None:
+        raise CorruptError("a tensor has no description")
+    scalar_type = tensor.int8(_TENSOR_SCALAR_TYPE)
+    shape = tensor.int32s(_TENSOR_SIZES)
+    if any(size < 0 for size in shape):
+        raise CorruptError(f"a tensor has the shape {list(shape)}")
+    return TensorInfo(
+        dtype=_DTYPES.get(scalar_type, f"type {scalar_type}"),
+        shape=shape,
+        dynamic=tensor.int8(_TENSOR_DYNAMISM) != 0,
+    )
+
+
+def _count_instructions(plan: Table) -> tuple[int, Counter[int]]:
+    """All instructions, and the kernel calls by index of their operator."""
+    total = 0
+    calls: Counter[int] = Counter()
+    for chain in plan.tables(_PLAN_CHAINS):
+        for instruction in chain.tables(_CHAIN_INSTRUCTIONS):
+            total += 1
+            if instruction.uint8(_UNION_TYPE) == _KERNEL_CALL:
+                call = instruction.table(_UNION_VALUE)
+                if call is None:
+                    raise CorruptError("a kernel call names no operator")
+                calls[call.int32(0)] += 1
+    return total, calls
+
+
+def _operators(plan: Table, calls: Counter[int]) -> tuple[Operator, ...]:
+    """Operators by falling number of calls; one that is listed and never called has 0."""
+    names = [_operator_name(o) for o in plan.tables(_PLAN_OPERATORS)]
+    if any(not 0 <= index < len(names) for index in calls):
+        raise CorruptError("a kernel call names an operator that is not in the list")
+    by_name: Counter[str] = Counter()
+    for index, name in enumerate(names):
+        by_name[name] += calls[index]
+    ordered = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Operator(name=name, calls=count) for name, count in ordered)
+
+
+def _operator_name(operator: Table) -> str:
+    name, overload = operator.string(0), operator.string(1)
+    return f"{name}.{overload}" if overload else name
+
+
+def _delegate(root: Table, delegate: Table, pte: PteFile) -> Delegate:
+    backend_id = delegate.string(_DELEGATE_ID)
+    payload = _payload(root, delegate.table(_DELEGATE_PROCESSED), pte)
+    is_xnnpack = backend_id == xnnpack.BACKEND_ID
+    return Delegate(
+        backend_id=backend_id,
+        size_bytes=len(payload),
+        nodes=xnnpack.count_nodes(payload) if is_xnnpack else None,
+    )
+
+
+def _payload(root: Table, reference: Table | None, pte: PteFile) -> memoryview:
+    if reference is None:
+        return memoryview(b"")
+    index = reference.uint32(_INDEX)
+    if reference.int8(_LOCATION) == _IN_SEGMENT:
+        return _segment(root, index, pte)
+    return root.table_at(_DELEGATE_DATA, index).content(0)
+
+
+def _segment(root: Table, index: int, pte: PteFile) -> memoryview:
+    segment = root.table_at(_SEGMENTS, index)
+    return pte.segment(segment.uint64(0), segment.uint64(1))
+
+
+def _constant_bytes(root: Table, pte: PteFile) -> int:
+    """Bytes of weights and initial states, delegates' named data included, their payloads not."""
+    inline = sum(len(buffer.content(0)) for buffer in root.tables(_CONSTANT_BUFFER))
+    segments = {data.uint32(1) for data in root.tables(_NAMED_DATA)}
+    constants = root.table(_CONSTANT_SEGMENT)
+    for part in (*([constants] if constants else []), *root.tables(_MUTABLE_DATA_SEGMENTS)):
+        # Index 0 of the offsets stands for "no constant": a segment with less is not used.
+        if part.length(1, item_bytes=8) > 1:
+            segments.add(part.uint32(0))
+    return inline + sum(len(_segment(root, index, pte)) for index in segments)
+
+
+def _planned_bytes(plan: Table) -> int:
+    """Memory for activations; entry 0 of the list is reserved by the schema."""
+    sizes = plan.int64s(_PLAN_BUFFER_SIZES)[1:]
+    if any(size < 0 for size in sizes):
+        raise CorruptError("a memory plan has a negative size")
+    return sum(sizes)
