@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,9 @@ from etdeploy.runtime.tools import BuildTools
 from etdeploy.runtime.wheel import WheelRuntime
 
 _NINJA_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
-_ERROR = re.compile(
-    r"error:|undefined reference|undefined symbol|cannot find -l|CMake Error|ld: (?!.*in function)"
+_TOOL_ERROR = re.compile(
+    r"error: |undefined reference|undefined symbol|cannot find -l|ld: (?!.*in function)"
 )
-_LINES_OF_CMAKE_ERROR = 8
 
 
 def compile_runner(
@@ -62,17 +62,23 @@ def cmake_arguments(
 
 
 def first_error(lines: Sequence[str]) -> str:
-    """The first error that cmake, a compiler or a linker printed; else the last line."""
-    for number, line in enumerate(lines):
-        if _ERROR.search(line) and not _NINJA_STEP.match(line):
-            if not line.startswith("CMake Error"):
-                return line.strip()
-            # The text of a cmake error is in the indented lines that follow.
-            block = lines[number : number + _LINES_OF_CMAKE_ERROR]
-            end = next((i for i, t in enumerate(block[1:], 1) if t and not t.startswith(" ")),
-                       len(block))
-            return " ".join(text.strip() for text in block[:end] if text.strip())
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    """The first error that a compiler, a linker or cmake printed; else the last line.
+
+    What a compiler says comes before cmake's summary of it: a compiler that cannot compile cmake's
+    own test program is shown with its reason.
+    """
+    said = (line.strip() for line in lines if _TOOL_ERROR.search(line))
+    last = (line.strip() for line in reversed(lines) if line.strip())
+    return next(said, None) or _cmake_error(lines) or next(last, "no output")
+
+
+def _cmake_error(lines: Sequence[str]) -> str | None:
+    """The first error of cmake in one line; its text is in the indented lines that follow."""
+    start = next((i for i, line in enumerate(lines) if line.startswith("CMake Error")), None)
+    if start is None:
+        return None
+    text = itertools.takewhile(lambda t: not t or t.startswith(" "), lines[start + 1 :])
+    return " ".join(t.strip() for t in (lines[start], *text) if t.strip())
 
 
 def _run(argv: tuple[str, ...], doing: str, log: Path | None, progress: Progress) -> None:
