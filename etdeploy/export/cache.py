@@ -1,0 +1,207 @@
+"""By what an exported program is known in the cache.
+
+Two levels, like the direct mode of ccache. The first is what can be told before anything runs:
+the spec, the content of the files that it names, and the versions of the tools. The second adds
+the files that the user's code really read, which only an export can tell: each export leaves a
+note of them, and a later run compares that note with the files as they are now.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from etdeploy.core.hashing import digest_json, sha256_bytes
+from etdeploy.core.values import Value
+from etdeploy.core.workspace import Workspace
+from etdeploy.export.digests import FileDigests
+from etdeploy.export.protocol import Sources
+from etdeploy.export.spec import CodeReference, ExportSpec
+
+_REMEMBERED = 16
+_TOOLS = ("torch", "torchao", "executorch")
+# Paths are named by their content, and a wanted version is only compared with the installed one.
+_NOT_IN_KEY = {"python", "calibration", "exported", "program", "weights", "wanted_versions"}
+
+
+class Remembered(Value):
+    """One export of the past: what it read, and the key of what it made."""
+
+    key: str
+    sources: Sources
+
+
+class Memory(Value):
+    """The last exports of one spec, newest first."""
+
+    exports: tuple[Remembered, ...] = ()
+
+
+def program_key(spec: ExportSpec, workspace: Workspace) -> str | None:
+    """The cache key of the program that an export would make now.
+
+    Returns:
+        None when only an export can tell: the user's code was not exported before, or something
+        that it read is different now.
+    """
+    return Situation.now(spec, workspace).known_key()
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that is known of an export before it runs.
+
+    Attributes:
+        spec: What is to be exported.
+        first: The first level: a digest that does not depend on where the files are.
+        memory_path: What exports of just these files have read.
+        digests: Of the files.
+    """
+
+    spec: ExportSpec
+    first: str
+    memory_path: Path
+    digests: FileDigests
+
+    @classmethod
+    def now(cls, spec: ExportSpec, workspace: Workspace) -> Situation:
+        """Looks at the files and the installed tools."""
+        state = workspace.state("export")
+        digests = FileDigests(state / "digests.json")
+        paths = _paths(spec)
+        first = digest_json(
+            {
+                "spec": spec.model_dump(mode="json", exclude=_NOT_IN_KEY),
+                "functions": [str(r) for r in (spec.python, spec.calibration) if r],
+                "files": {role: digests.of(path) for role, path in paths.items()},
+                "tools": tool_versions(spec),
+                "exporter": _own_code_digest(),
+            }
+        )
+        digests.save()
+        # The same code in another folder may import another file beside it.
+        here = digest_json({"first": first, "paths": paths})
+        return cls(spec, first, state / "memory" / f"{here[:32]}.json", digests)
+
+    def key(self, sources: Sources) -> str:
+        """The cache key of a program that was made from `sources`."""
+        files = sorted((Path(p).name, digest) for p, digest in sources.files.items())
+        content = {
+            "first": self.first,
+            "files": files,
+            "distributions": sources.distributions,
+        }
+        return digest_json(content)[:32]
+
+    def known_key(self) -> str | None:
+        """The key, where it is known without an export."""
+        if not self.spec.runs_user_code:
+            return self.key(Sources())
+        found = next((e.key for e in self._memory().exports if self._holds(e.sources)), None)
+        self.digests.save()
+        return found
+
+    def remember(self, key: str, sources: Sources) -> None:
+        """Notes what an export read, for the next run."""
+        if not self.spec.runs_user_code:
+            return
+        others = tuple(e for e in self._memory().exports if e.sources != sources)
+        newest = Remembered(key=key, sources=sources)
+        Memory(exports=(newest, *others)[:_REMEMBERED]).save(self.memory_path)
+
+    def _memory(self) -> Memory:
+        try:
+            return Memory.load(self.memory_path)
+        except (OSError, ValidationError):
+            return Memory()
+
+    def _holds(self, sources: Sources) -> bool:
+        return all(
+            installed_version(name) == version for name, version in sources.distributions.items()
+        ) and all(self.digests.of(path) == digest for path, digest in sources.files.items())
+
+
+def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
+    """Versions of what exports; None for what is not installed. Nothing is imported."""
+    versions: dict[str, str | None] = {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "machine": platform.machine(),
+    }
+    if spec.program:
+        return versions
+    tools = (*_TOOLS, "coremltools") if spec.backend == "coreml" else _TOOLS
+    return versions | {name: installed_version(name) for name in tools}
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def module_file(name: str) -> Path | None:
+    """The source file of a module, found as an import would, but without running any code.
+
+    Namespace packages and modules that an import hook provides are not found.
+    """
+    search: list[str] | None = None
+    full = ""
+    spec: importlib.machinery.ModuleSpec | None = None
+    for part in name.split("."):
+        full = f"{full}.{part}" if full else part
+        spec = importlib.machinery.PathFinder.find_spec(full, search)
+        if spec is None:
+            return None
+        search = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
+
+
+def _paths(spec: ExportSpec) -> dict[str, str]:
+    """Every file that can be named before the export, by what it is for."""
+    found = dict(spec.named_files())
+    for role, reference in (("factory", spec.python), ("calibration", spec.calibration)):
+        if path := _module_path(reference):
+            found[role] = str(path)
+    for place, text in _strings("arguments", spec.arguments):
+        if Path(text).is_file():
+            found[place] = str(Path(text).resolve())
+    return found
+
+
+def _module_path(reference: CodeReference | None) -> Path | None:
+    return module_file(reference.module) if reference and reference.module else None
+
+
+def _strings(place: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Each string below a JSON value, with its place; an argument may be the path of a file."""
+    if isinstance(value, str) and value and "\n" not in value and len(value) < 1024:
+        yield place, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(f"{place}.{key}", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _strings(f"{place}[{index}]", item)
+
+
+@functools.cache
+def _own_code_digest() -> str:
+    """Of the code that makes a program folder: export/ and what it takes from program/."""
+    package = Path(__file__).resolve().parent.parent
+    files = sorted(p for part in ("export", "program") for p in (package / part).rglob("*.py"))
+    return digest_json({p.relative_to(package).as_posix(): _digest(p) for p in files})
+
+
+def _digest(path: Path) -> str:
+    return sha256_bytes(path.read_bytes())

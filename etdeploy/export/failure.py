@@ -1,0 +1,60 @@
+"""A worker's failure as an error for the user."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from etdeploy.core.errors import ExportError
+from etdeploy.core.process import Outcome
+from etdeploy.export.protocol import Failure
+
+
+def failure_error(failure: Failure, log: Path) -> ExportError:
+    """The error for a failure that the worker described."""
+    message = failure.message
+    if failure.operator and failure.operator not in message:
+        message += f" (operator {failure.operator})"
+    if failure.code:
+        message += f"\n    {failure.code}"
+    return ExportError(message, place=_place(failure), remedy=failure.remedy, log=log)
+
+
+def crash_error(outcome: Outcome, log: Path) -> ExportError:
+    """The error for a worker that ended without a description."""
+    signal = outcome.signal_name
+    if signal == "SIGKILL":
+        return ExportError(
+            "the export process was killed (SIGKILL); the usual cause is that memory ran out",
+            remedy="Close other programs, export a smaller model, or use a larger machine.",
+            log=log,
+        )
+    if signal:
+        return ExportError(
+            f"the export process crashed ({signal}), in native code of PyTorch, ExecuTorch or an "
+            "extension that the model uses",
+            remedy="The log has the Python stack at the crash.",
+            log=log,
+        )
+    return ExportError(
+        f"the export process ended with code {outcome.exit_code} without saying why; code that the "
+        "model imports may have ended it",
+        remedy="Read the end of the log.",
+        log=log,
+    )
+
+
+def _place(failure: Failure) -> str | None:
+    if failure.file is None:
+        return None
+    path = _short(failure.file)
+    return path if failure.line is None else f"{path}:{failure.line}"
+
+
+def _short(path: str) -> str:
+    """Relative to the working folder where the file is below it."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        return path
+    return path if relative.startswith("..") else relative

@@ -1,0 +1,88 @@
+"""What the export step and its worker process tell each other.
+
+The worker gets the path of a spec and a folder to fill. Beside the spec it leaves `sources.json`,
+the files that the model was made from, or `failure.json`. On its output, lines that start with
+`::progress` say where it is; everything else is for the log.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from etdeploy.core.values import Value
+
+SPEC_FILE = "spec.json"
+SOURCES_FILE = "sources.json"
+FAILURE_FILE = "failure.json"
+PROGRESS_PREFIX = "::progress"
+
+FailureKind = Literal[
+    "factory-missing",
+    "factory-raised",
+    "factory-result",
+    "arguments",
+    "inputs",
+    "outputs",
+    "model-raised",
+    "weights",
+    "exported-file",
+    "calibration",
+    "quantization",
+    "dynamic-shapes",
+    "data-dependent",
+    "trace",
+    "operator",
+    "lowering",
+    "memory",
+    "write",
+]
+
+
+class Failure(Value):
+    """Why the worker gave up, for the user.
+
+    Attributes:
+        kind: What sort of failure.
+        message: What happened, in a sentence or two.
+        operator: The operator that cannot be exported or lowered.
+        file, line: The user's own line.
+        code: The text of that line.
+        remedy: What to do.
+    """
+
+    kind: FailureKind
+    message: str
+    operator: str | None = None
+    file: str | None = None
+    line: int | None = None
+    code: str | None = None
+    remedy: str | None = None
+
+
+class Sources(Value):
+    """What the model was made from, as the worker saw it.
+
+    Attributes:
+        files: SHA-256 of each file by absolute path: imported modules of the user, and files that
+            the user's code opened for reading.
+        distributions: Version of each installed distribution that the user's code imported.
+    """
+
+    files: dict[str, str] = {}
+    distributions: dict[str, str] = {}
+
+
+def progress_line(text: str, fraction: float) -> str:
+    """The line for a step that begins when `fraction` of the work is done."""
+    return f"{PROGRESS_PREFIX} {fraction:.2f} {text}"
+
+
+def parse_progress(line: str) -> tuple[str, float] | None:
+    """Text and done fraction of a progress line; None for any other line."""
+    parts = line.split(" ", 2)
+    if len(parts) != 3 or parts[0] != PROGRESS_PREFIX:
+        return None
+    try:
+        return parts[2], min(max(float(parts[1]), 0.0), 1.0)
+    except ValueError:
+        return None

@@ -1,0 +1,157 @@
+"""Makes sure that a program is in the cache; exports it in a child process when it is not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from etdeploy.core import process
+from etdeploy.core.files import folder_files
+from etdeploy.core.locks import exclusive
+from etdeploy.core.progress import Progress
+from etdeploy.core.values import Value
+from etdeploy.core.workspace import Entry, Workspace
+from etdeploy.export.cache import Situation
+from etdeploy.export.failure import crash_error, failure_error
+from etdeploy.export.finished import write_finished
+from etdeploy.export.needs import QNN_ROOT, check_needs, qnn_libraries
+from etdeploy.export.protocol import (
+    FAILURE_FILE,
+    SOURCES_FILE,
+    SPEC_FILE,
+    Failure,
+    Sources,
+    parse_progress,
+)
+from etdeploy.export.spec import ExportSpec
+from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
+
+KIND = "programs"
+
+
+class ExportedProgram(Value):
+    """A program folder in the cache.
+
+    Attributes:
+        folder: Its path.
+        key: By what it is known in the cache.
+        cached: Whether it was there before.
+        sha256: Of the `.pte`.
+    """
+
+    folder: str
+    key: str
+    cached: bool
+    sha256: str
+
+
+def export_program(
+    spec: ExportSpec, workspace: Workspace, progress: Progress, log: Path
+) -> ExportedProgram:
+    """Gives the program folder of a spec, from the cache or by exporting.
+
+    Args:
+        spec: What is to be exported.
+        workspace: The cache.
+        progress: Told of each step.
+        log: Gets all that the worker process prints, with full tracebacks.
+
+    Raises:
+        ExportError: Something that the export needs is missing, or the export failed.
+        Interrupted: The run was stopped; nothing is left behind.
+    """
+    check_needs(spec)
+    situation = Situation.now(spec, workspace)
+    lock = workspace.lock_path("export", situation.memory_path.stem)
+    with exclusive(lock, f"the export of {spec.source}", progress):
+        key = situation.known_key()
+        if key and workspace.entry(KIND, key).is_sound():
+            return _result(workspace.entry(KIND, key), cached=True)
+        with _staging(workspace) as staging:
+            folder = staging / "program"
+            folder.mkdir()
+            sources = _make(spec, staging, folder, progress, log)
+            entry = workspace.entry(KIND, situation.key(sources))
+            workspace.obtain(entry, lambda work: _move_files(folder, work))
+        situation.remember(entry.key, sources)
+        return _result(entry, cached=False)
+
+
+def _result(entry: Entry, cached: bool) -> ExportedProgram:
+    return ExportedProgram(
+        folder=str(entry.path), key=entry.key, cached=cached, sha256=entry.digests()[PROGRAM_FILE]
+    )
+
+
+@contextmanager
+def _staging(workspace: Workspace) -> Iterator[Path]:
+    """A folder in the cache's own file system that is gone afterwards.
+
+    The key of a program depends on the files that its code read, so it is known only after the
+    export: the folder cannot have its final name before.
+    """
+    parent = workspace.root / KIND
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".staging-", dir=parent) as name:
+        yield Path(name)
+
+
+def _make(spec: ExportSpec, staging: Path, folder: Path, progress: Progress, log: Path) -> Sources:
+    from etdeploy.program.inspect import inspect_file
+
+    if spec.program:
+        program = inspect_file(Path(spec.program))
+        write_finished(spec, program, folder)
+        program.save(folder / PROGRAM_INFO)
+        return Sources()
+    _run_worker(spec, staging, folder, progress, log)
+    program = inspect_file(folder / PROGRAM_FILE)
+    program.save(folder / PROGRAM_INFO)
+    return Sources.load(staging / SOURCES_FILE)
+
+
+def _run_worker(
+    spec: ExportSpec, staging: Path, folder: Path, progress: Progress, log: Path
+) -> None:
+    spec_path = staging / SPEC_FILE
+    spec.save(spec_path)
+    outcome = process.run(
+        process.Request(
+            argv=(sys.executable, "-m", "etdeploy.export.worker", str(spec_path), str(folder)),
+            env=_worker_environment(spec),
+            log=log,
+            on_line=lambda line: _pass_on(line, progress),
+        )
+    )
+    if outcome.ok:
+        return
+    failure_path = staging / FAILURE_FILE
+    if failure_path.is_file():
+        raise failure_error(Failure.load(failure_path), log)
+    raise crash_error(outcome, log)
+
+
+def _worker_environment(spec: ExportSpec) -> dict[str, str | None]:
+    # Unbuffered, so that the log is in order; a crash in native code leaves the Python stack.
+    environment: dict[str, str | None] = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    if spec.backend == "qnn":
+        libraries = str(qnn_libraries(os.environ[QNN_ROOT]))
+        before = os.environ.get("LD_LIBRARY_PATH")
+        environment["LD_LIBRARY_PATH"] = f"{libraries}:{before}" if before else libraries
+    return environment
+
+
+def _pass_on(line: str, progress: Progress) -> None:
+    if step := parse_progress(line):
+        progress(*step)
+
+
+def _move_files(source: Path, target: Path) -> None:
+    for name in folder_files(source):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source / name, target / name)

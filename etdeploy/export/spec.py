@@ -1,0 +1,156 @@
+"""What is to be exported: the part of a recipe that decides the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from etdeploy.core.errors import Problem, RecipeError
+from etdeploy.core.values import Value
+from etdeploy.recipe.model import Recipe
+
+# The pair that is tested; pyproject.toml pins the same for the extra `export`.
+TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
+
+# Schemes that find the ranges of activations from calibration inputs.
+STATIC_SCHEMES = ("int8_static", "16a4w")
+
+# "Delegation to XNNPACK requires group_size to be a multiple of 32" (its partitioner).
+_XNNPACK_GROUP = 32
+
+
+class CodeReference(Value):
+    """A function in a file or in an importable module.
+
+    Attributes:
+        file: The absolute path of a Python file; None for a module.
+        module: The module's dotted name; None for a file.
+        name: The function.
+    """
+
+    file: str | None = None
+    module: str | None = None
+    name: str
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name if self.file else self.module}:{self.name}"
+
+
+class ExportSpec(Value):
+    """Everything that the export step reads; paths are absolute.
+
+    Attributes:
+        example, python, exported, program: The model source; exactly one is given.
+        weights: State dict for the factory's module.
+        arguments: Keyword arguments for the factory or the example.
+        backend, quantization: None for a finished program.
+        calibration: Yields calibration inputs.
+        group_size: Weights that share a scale; None where the scheme has no groups.
+        soc: qnn: the SoC, `auto` while no device has been asked.
+        strict: Whether torch.export traces with TorchDynamo.
+        seed: Of random weights and inputs.
+        method: The method that a finished program's inputs are made for.
+        wanted_versions: The versions that are tested together, by distribution.
+    """
+
+    example: str | None = None
+    python: CodeReference | None = None
+    exported: str | None = None
+    program: str | None = None
+    weights: str | None = None
+    arguments: dict[str, Any] = {}
+    backend: str | None = None
+    quantization: str | None = None
+    calibration: CodeReference | None = None
+    group_size: int | None = None
+    soc: str | None = None
+    strict: bool = False
+    seed: int = 0
+    method: str | None = None
+    wanted_versions: dict[str, str] = TESTED_VERSIONS
+
+    @property
+    def source(self) -> str:
+        """The model source as a person reads it."""
+        if self.example:
+            return f"example {self.example}"
+        path = self.exported or self.program
+        return Path(path).name if path else str(self.python)
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether code of the user decides the program, which may read files of its own."""
+        return bool(self.python or self.calibration)
+
+    def named_files(self) -> dict[str, str]:
+        """Files that the spec names, by what they are for."""
+        candidates = {
+            "factory": self.python.file if self.python else None,
+            "calibration": self.calibration.file if self.calibration else None,
+            "exported": self.exported,
+            "program": self.program,
+            "weights": self.weights,
+        }
+        return {role: path for role, path in candidates.items() if path}
+
+
+def export_spec(recipe: Recipe) -> ExportSpec:
+    """Takes from a recipe what decides the program.
+
+    Args:
+        recipe: Loaded, with absolute paths.
+
+    Raises:
+        RecipeError: A function reference or the group size cannot be used.
+    """
+    model, export = recipe.model, recipe.export
+    if model.program:
+        return ExportSpec(program=model.program, seed=export.seed, method=recipe.benchmark.method)
+    problems = _group_problems(export.backend, export.quantization, export.group_size)
+    python = _reference("model.python", model.python, problems)
+    calibration = _reference("export.calibration", export.calibration, problems)
+    if problems:
+        raise RecipeError(problems)
+    return ExportSpec(
+        example=model.example,
+        python=python,
+        exported=model.exported,
+        weights=model.weights,
+        arguments=model.arguments,
+        backend=export.backend,
+        quantization=export.quantization,
+        calibration=calibration,
+        group_size=export.group_size if export.quantization == "8da4w" else None,
+        soc=export.soc if export.backend == "qnn" else None,
+        strict=export.strict,
+        seed=export.seed,
+    )
+
+
+def _group_problems(backend: str, quantization: str, group_size: int) -> list[Problem]:
+    if backend != "xnnpack" or quantization != "8da4w" or group_size % _XNNPACK_GROUP == 0:
+        return []
+    return [
+        Problem(
+            "export.group_size",
+            f"XNNPACK takes groups of a multiple of {_XNNPACK_GROUP} weights, not {group_size}",
+        )
+    ]
+
+
+def _reference(place: str, text: str | None, problems: list[Problem]) -> CodeReference | None:
+    if text is None:
+        return None
+    origin, colon, name = text.rpartition(":")
+    if not colon or not origin or not name.isidentifier():
+        problems.append(
+            Problem(
+                place,
+                f"{text!r} does not name a function",
+                "write file.py:function or package.module:function",
+            )
+        )
+        return None
+    if origin.endswith(".py") or "/" in origin:
+        return CodeReference(file=origin, name=name)
+    return CodeReference(module=origin, name=name)

@@ -1,0 +1,40 @@
+"""`python -m etdeploy.export.worker SPEC FOLDER`: exports what the spec says into the folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+from etdeploy.export.protocol import FAILURE_FILE, SOURCES_FILE, progress_line
+from etdeploy.export.spec import ExportSpec
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the export; a failure is described in `failure.json` beside the spec."""
+    spec_path, folder = Path(arguments[0]), Path(arguments[1])
+    # Warnings of the libraries are not about the user's recipe; they belong into the log.
+    warnings.simplefilter("default")
+    try:
+        from etdeploy.export.worker.pipeline import run
+
+        sources = run(ExportSpec.load(spec_path), folder, _tell)
+        sources.save(spec_path.with_name(SOURCES_FILE))
+    except BaseException as error:  # a factory may even raise SystemExit
+        traceback.print_exc()
+        from etdeploy.export.worker.failures import failure_of
+
+        failure_of(error).save(spec_path.with_name(FAILURE_FILE))
+        return 1
+    return 0
+
+
+def _tell(text: str, fraction: float) -> None:
+    # One write of one line, so that output of other threads and of C++ cannot split it.
+    os.write(1, f"{progress_line(text, fraction)}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

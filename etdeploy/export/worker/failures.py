@@ -1,0 +1,136 @@
+"""Failures of the worker: raised with a description, or described from what was caught."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from etdeploy.export.protocol import Failure, FailureKind
+
+OUR_PACKAGE = Path(__file__).resolve().parent.parent.parent
+_MEMORY = re.compile(r"can't allocate memory|not enough memory|bad_alloc|cannot allocate", re.I)
+
+
+class WorkerError(Exception):
+    """The export cannot go on; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def fail(
+    kind: FailureKind, message: str, *, remedy: str | None = None, file: str | None = None
+) -> WorkerError:
+    """A failure that is not about an exception."""
+    return WorkerError(Failure(kind=kind, message=message, remedy=remedy, file=file))
+
+
+@contextmanager
+def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator[None]:
+    """Describes any exception of the block as `what` and the exception, at the user's line."""
+    try:
+        yield
+    except (WorkerError, MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit of the user's code is a failure like any other
+        if _is_memory(error):
+            raise
+        file, line, code = user_line(error)
+        raise WorkerError(
+            Failure(
+                kind=kind,
+                message=f"{what} {exception_text(error)}",
+                file=file,
+                line=line,
+                code=code,
+                remedy=remedy,
+            )
+        ) from error
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The description of whatever ended the export."""
+    if isinstance(error, WorkerError):
+        return error.failure
+    if _is_memory(error):
+        return Failure(
+            kind="memory",
+            message=f"the export ran out of memory: {first_line(error) or 'MemoryError'}",
+            remedy="Close other programs, export a smaller model, or use a larger machine.",
+        )
+    if isinstance(error, OSError):
+        return Failure(kind="write", message=f"the program cannot be written: {error}")
+    return Failure(kind="lowering", message=f"the export failed: {exception_text(error)}")
+
+
+def exception_text(error: BaseException) -> str:
+    """`ValueError: bad width`, the message cut after its first line."""
+    line = first_line(error)
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the exception's message that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def user_line(error: BaseException) -> tuple[str | None, int | None, str | None]:
+    """File, line number and text of the innermost line of the user's own code in a traceback."""
+    for trace in _traces(error):
+        for frame, number in reversed(list(traceback.walk_tb(trace))):
+            file = frame.f_code.co_filename
+            if is_user_file(file):
+                return file, number, linecache.getline(file, number).strip() or None
+    if isinstance(error, SyntaxError) and error.filename and is_user_file(error.filename):
+        return error.filename, error.lineno, (error.text or "").strip() or None
+    return None, None, None
+
+
+def is_user_file(name: str) -> bool:
+    """Whether code in that file is neither Python's, nor an installed package's, nor ours.
+
+    A bundled example counts as the user's: its line is where to look.
+    """
+    if name.startswith("<") or not Path(name).is_file():
+        return False
+    path = Path(name).resolve()
+    if path.is_relative_to(OUR_PACKAGE):
+        return "examples" in path.parts
+    return not any(path.is_relative_to(root) for root in system_folders())
+
+
+def system_folders() -> tuple[Path, ...]:
+    """Where Python, its library and installed packages live."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {Path(p).resolve() for n in names if (p := sysconfig.get_paths().get(n))}
+    import site
+
+    extra = [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple(
+        folders | {Path(p).resolve() for p in extra} | {Path(sys.prefix).resolve() / "lib"}
+    )
+
+
+def _traces(error: BaseException) -> Iterator[TracebackType]:
+    """The exception's traceback, then those of what it came from."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if current.__traceback__:
+            yield current.__traceback__
+        current = current.__cause__ or current.__context__
+
+
+def _is_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and bool(_MEMORY.search(str(error)))
+    )

@@ -1,0 +1,182 @@
+"""The steps of an export: load, quantise, trace, lower, write."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etdeploy.export.cache import installed_version
+from etdeploy.export.protocol import Sources
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.delegation import delegation, delegation_note
+from etdeploy.export.worker.lower import emit, lower
+from etdeploy.export.worker.quantize import quantize
+from etdeploy.export.worker.recorder import FileRecorder
+from etdeploy.export.worker.source import Source, load_source
+from etdeploy.export.worker.tensors import (
+    Tensors,
+    distances,
+    flat_inputs,
+    run_eagerly,
+    write_tensors,
+)
+from etdeploy.export.worker.trace import trace
+from etdeploy.program.folder import (
+    ETRECORD_FILE,
+    EXPORT_INFO,
+    PROGRAM_FILE,
+    Provenance,
+)
+
+Tell = Callable[[str, float], None]
+_VERSIONS = ("torch", "torchao", "executorch", "coremltools")
+
+
+@dataclass
+class Steps:
+    """Times each step and tells where the export is."""
+
+    tell: Tell
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str, text: str, fraction: float) -> Iterator[None]:
+        """One step, which begins when `fraction` of the work is done."""
+        self.tell(text, fraction)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 3)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is lowered, with its outputs.
+
+    Attributes:
+        module: Quantised where the scheme quantises before lowering.
+        outputs: Of that module, run eagerly.
+        details: How far quantisation moved the outputs.
+        notes: Sentences for the user.
+    """
+
+    module: torch.nn.Module
+    outputs: Tensors
+    details: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
+    """Fills the program folder, but for `program.json`.
+
+    Returns:
+        The files that the model was made from.
+
+    Raises:
+        WorkerError: The export cannot go on.
+    """
+    steps, recorder = Steps(tell), FileRecorder()
+    with steps.step("import", "importing ExecuTorch", 0.05):
+        import executorch.exir  # noqa: F401 - takes seconds, which are not the model's
+    with steps.step("load", f"loading {spec.source}", 0.3), recorder.recording():
+        source = load_source(spec)
+        inputs = flat_inputs(source.inputs)
+    with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
+        model = _quantized(spec, source)
+    with steps.step("export", "tracing with torch.export", 0.6):
+        traced = _traced(spec, source, model)
+    with steps.step("lower", f"lowering to {spec.backend}", 0.7):
+        edge = lower(spec, model.module, source.inputs, traced)
+        counts = delegation(edge)
+        program = emit(spec, edge, traced)
+    with steps.step("write", "writing the program", 0.95):
+        written = (
+            write_tensors(folder, "inputs", inputs),
+            write_tensors(folder, "expected", model.outputs),
+        )
+        _write_program(program, folder)
+    sources = recorder.sources()
+    Provenance(
+        source=spec.source,
+        backend=spec.backend,
+        quantization=spec.quantization,
+        inputs=written[0],
+        expected=written[1],
+        etrecord=True,
+        versions=_versions(),
+        code_files=sources.files,
+        seconds=steps.seconds,
+        details={"delegation": counts, **model.details, "bytes": _sizes(folder)},
+        notes=(*model.notes, *_notes(spec, traced, counts)),
+    ).save(folder / EXPORT_INFO)
+    return sources
+
+
+def _quantize_text(spec: ExportSpec) -> str:
+    if spec.quantization in (None, "none", "fp16"):
+        return "running the model eagerly"
+    return f"quantising: {spec.quantization}"
+
+
+def _quantized(spec: ExportSpec, source: Source) -> Model:
+    """The model to lower. Expected outputs are those of the quantised model.
+
+    Only so can a device's outputs be held to a narrow tolerance; what quantisation itself does to
+    the outputs is told apart from that.
+    """
+    before = run_eagerly(source.module, source.inputs, "the model")
+    quantized = quantize(spec, source)
+    if quantized is None:
+        return Model(source.module, before, {}, ())
+    after = run_eagerly(quantized.module, source.inputs, "the quantised model")
+    details: dict[str, Any] = {"quantization_error": distances(before, after)}
+    if quantized.samples is not None:
+        details["calibration_samples"] = quantized.samples
+    return Model(quantized.module, after, details, quantized.notes)
+
+
+def _traced(spec: ExportSpec, source: Source, model: Model) -> torch.export.ExportedProgram:
+    if source.exported and model.module is source.module:
+        return source.exported
+    return trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
+
+
+def _write_program(program: Any, folder: Path) -> None:
+    with (folder / PROGRAM_FILE).open("wb") as stream:
+        program.write_to_file(stream)
+    program.get_etrecord().save(str(folder / ETRECORD_FILE))
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_size for name in (PROGRAM_FILE, ETRECORD_FILE)}
+
+
+def _versions() -> dict[str, str]:
+    found = {name: installed_version(name) for name in _VERSIONS}
+    return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
+
+
+def _notes(
+    spec: ExportSpec, traced: torch.export.ExportedProgram, counts: dict[str, Any]
+) -> Iterator[str]:
+    for name, wanted in spec.wanted_versions.items():
+        installed = (installed_version(name) or "").partition("+")[0]
+        if installed != wanted:
+            yield f"Exported with {name} {installed}; {wanted} is the version that is tested."
+    if state := traced.graph_signature.buffers_to_mutate:
+        yield (
+            f"The model keeps state between calls ({', '.join(state.values())}); the expected "
+            "outputs are those of its first call."
+        )
+    if spec.backend == "qnn" and spec.quantization == "none":
+        yield "QNN's HTP computes floats as 16-bit floats."
+    if note := delegation_note(spec.backend, counts):
+        yield note

@@ -1,0 +1,164 @@
+"""torch.export, with its failures described at the user's own line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from etdeploy.export.protocol import Failure
+from etdeploy.export.worker.failures import WorkerError, first_line, is_user_file, user_line
+
+_STRICT_REMEDY = "Rewrite that line with tensor operators, or try --set export.strict=true"
+_VALUES_REMEDY = (
+    "Keep values of tensors out of Python's control flow: torch.where or torch.cond for a branch,\n"
+    "torch._check for the bounds of a size that is read with item()."
+)
+_SHAPES_REMEDY = (
+    "Compare the dynamic_shapes that the factory returns with the example inputs, and give each\n"
+    "dimension that changes a range: torch.export.Dim(name, min=1, max=512)"
+)
+_IN_STACK = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def trace(
+    module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any, *, strict: bool
+) -> torch.export.ExportedProgram:
+    """Traces the module with torch.export.
+
+    Raises:
+        WorkerError: It cannot be traced; operator and line are named where they can be found.
+    """
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes, strict=strict)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise WorkerError(trace_failure(error, strict=strict)) from error
+
+
+def trace_failure(error: BaseException, *, strict: bool) -> Failure:
+    """What torch.export's exception means for the user."""
+    file, line, code = user_line(error)
+    if file is None:
+        file, line, code = _line_in_message(str(error))
+    place = {"file": file, "line": line, "code": code}
+    operator = failing_operator(error)
+    if _is_about_values(error):
+        return Failure(
+            kind="data-dependent",
+            message="torch.export cannot trace the model: what it does, or a shape in it, depends "
+            "on the values of a tensor, which are not known at export",
+            operator=operator,
+            remedy=_VALUES_REMEDY,
+            **place,
+        )
+    if _is_about_shapes(error):
+        return Failure(
+            kind="dynamic-shapes",
+            message=f"the dynamic shapes do not fit the model: {_brief(error)}",
+            remedy=_SHAPES_REMEDY,
+            **place,
+        )
+    return Failure(
+        kind="trace",
+        message=f"torch.export cannot trace the model: {_brief(error)}",
+        operator=operator,
+        remedy=None if strict else _STRICT_REMEDY,
+        **place,
+    )
+
+
+def failing_operator(error: BaseException) -> str | None:
+    """The operator that torch was working on, from the exception or the frames of its traceback."""
+    for current in _chain(error):
+        if name := _operator_name(getattr(current, "func", None)):
+            return name
+        frames = list(traceback.walk_tb(current.__traceback__))
+        for frame, _ in reversed(frames):
+            if is_user_file(frame.f_code.co_filename):
+                break  # further out are the operators that called the user's code
+            if name := _operator_name(frame.f_locals.get("func")):
+                return name
+    return None
+
+
+def stack_line(stack: str | None) -> tuple[str | None, int | None, str | None]:
+    """The innermost line of the user's code in a graph node's `stack_trace`."""
+    return _line_in_message(stack or "")
+
+
+def _operator_name(function: object) -> str | None:
+    if isinstance(function, torch._ops.OpOverload):
+        return str(function.name())
+    name = getattr(function, "__qualname__", None)
+    owner = getattr(function, "__objclass__", None)
+    if name and (owner is not None or getattr(function, "__module__", "").startswith("torch")):
+        return str(name).replace("TensorBase.", "Tensor.")
+    return None
+
+
+def _line_in_message(text: str) -> tuple[str | None, int | None, str | None]:
+    """TorchDynamo and graph nodes tell their stack as text, innermost last."""
+    import linecache
+
+    for file, number in reversed(_IN_STACK.findall(text)):
+        if is_user_file(file):
+            return file, int(number), linecache.getline(file, int(number)).strip() or None
+    return None, None, None
+
+
+def _is_about_values(error: BaseException) -> bool:
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (GuardOnDataDependentSymNode, DataDependentOutputException)
+    texts = ("data-dependent", "Data-dependent")
+    return any(isinstance(e, kinds) or any(t in str(e)[:200] for t in texts) for e in _chain(error))
+
+
+def _is_about_shapes(error: BaseException) -> bool:
+    from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+    texts = ("dynamic_shapes", "Constraints violated", "marked as dynamic")
+    return isinstance(error, ConstraintViolationError) or any(t in str(error) for t in texts)
+
+
+def _brief(error: BaseException) -> str:
+    """The exception's first line, and the bullet points that may follow it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    points = [line[1:].strip() for line in lines[1:] if line.startswith("- ")][:3]
+    # The documentation's address and hints on logging follow in the same line.
+    head = re.split(r" For more (?:information|about)", first_line(error))[0]
+    return " ".join([head or type(error).__name__, *points])
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def node_place(
+    program: torch.export.ExportedProgram, operator: str
+) -> tuple[str | None, int | None, str | None]:
+    """The user's line that calls an operator, from the graph of a traced program."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and schema_name(node.target) == operator:
+            return stack_line(node.meta.get("stack_trace"))
+    return None, None, None
+
+
+def schema_name(target: object) -> str | None:
+    """`aten::add`, without the overload, of an ATen or edge operator."""
+    schema = getattr(target, "_schema", None) or getattr(
+        getattr(target, "_op", None), "_schema", None
+    )
+    return str(schema.name) if schema is not None else None
