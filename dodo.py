@@ -1,8 +1,8 @@
 """The door for plain doit: the same graph as `etdeploy run`, and tasks for this project's own work.
 
-    doit list
-    doit run recipe=portable device=qemu
-    doit run reference          # write docs/recipes.md anew
+doit list
+doit run recipe=portable device=qemu
+doit run reference          # write docs/recipes.md anew
 """
 
 from etdeploy.graph.dodo import open_line
@@ -21,8 +21,11 @@ def task_reference():
 
     return {
         "actions": [write_reference],
-        "file_dep": ["etdeploy/recipe/model.py", "etdeploy/recipe/backends.py",
-                     "etdeploy/recipe/reference.py"],
+        "file_dep": [
+            "etdeploy/recipe/model.py",
+            "etdeploy/recipe/backends.py",
+            "etdeploy/recipe/reference.py",
+        ],
         "targets": ["docs/recipes.md"],
     }
 

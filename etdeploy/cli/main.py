@@ -87,7 +87,7 @@ def run_cli(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort, Interrupted):
         console.message(
-            "\nstopped. What was finished is kept; the same command goes on from there."
+            "stopped. What was finished is kept; the same command goes on from there."
         )
         return EXIT_INTERRUPTED
     except EtdeployError as error:

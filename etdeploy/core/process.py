@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -115,7 +115,7 @@ cancel.on_request(end_children)
 
 
 @contextlib.contextmanager
-def _open_log(request: Request):  # type: ignore[no-untyped-def]
+def _open_log(request: Request) -> Iterator[IO[bytes] | None]:
     if request.log is None:
         yield None
         return
@@ -126,7 +126,7 @@ def _open_log(request: Request):  # type: ignore[no-untyped-def]
 
 
 @contextlib.contextmanager
-def _started(request: Request):  # type: ignore[no-untyped-def]
+def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
     env = dict(os.environ)
     for name, value in request.env.items():
         if value is None:
@@ -219,6 +219,7 @@ class _Collector:
         for thread in self._threads:
             # A grandchild that left the group may hold the pipe open: do not wait for it.
             thread.join(timeout=_GRACE_S)
-        return tuple(  # type: ignore[return-value]
-            b"".join(self._parts[name]).decode(errors="replace") for name in ("stdout", "stderr")
-        )
+        return self._text("stdout"), self._text("stderr")
+
+    def _text(self, name: str) -> str:
+        return b"".join(self._parts[name]).decode(errors="replace")

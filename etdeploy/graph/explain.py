@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
-from etdeploy.graph.line import current_program, early_obstacles, known_plan, make_line
+from etdeploy.graph.line import known_plan, make_line
 from etdeploy.graph.steps import Step
 
 
@@ -49,8 +49,7 @@ def explain(job: Job) -> Explanation:
     """Derives the plan from the program where it is exported, else from the recipe."""
     line = make_line(job)
     statuses = step_statuses(line, (line[-1].name,), job.state)
-    export_current = not next(s for s in statuses if s.name == "export").would_run
-    plan = known_plan(job, current_program(job) if export_current else None)
+    plan = known_plan(job)
     return Explanation(
         recipe=job.loaded.name,
         device=job.device.name if job.device else None,
@@ -65,8 +64,7 @@ def explain(job: Job) -> Explanation:
         options=plan.options,
         tasks=tuple(_task(step, status) for step, status in zip(line, statuses, strict=True)),
         obstacles=tuple(
-            Hindrance(name=o.what, reason=o.why, remedy=o.remedy)
-            for o in early_obstacles(job, plan)
+            Hindrance(name=o.what, reason=o.why, remedy=o.remedy) for o in plan.obstacles
         ),
     )
 

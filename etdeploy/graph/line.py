@@ -6,20 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from etdeploy.bench.bundle import make_bundle
+from etdeploy.bench.measure import measure
 from etdeploy.bench.record import RunRecord
+from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle
 from etdeploy.export.cache import program_key
+from etdeploy.export.needs import check_needs
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import export_spec
 from etdeploy.graph.job import Job
-from etdeploy.graph.steps import Step, StepLog
+from etdeploy.graph.steps import Step, StepLog, reasons_to_run
+from etdeploy.program.describe import describe_briefly
 from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
+from etdeploy.runtime.build import build_runner, runner_fingerprint
+from etdeploy.runtime.check import require_runnable
+from etdeploy.runtime.components import shipped_components
+from etdeploy.runtime.plan import derive_plan, require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
-
-STEPS = ("export", "runtime", "plan", "runner", "check", "bundle", "push", "bench")
+from etdeploy.runtime.tools import find_tools
+from etdeploy.runtime.wheel import WheelRuntime, executorch_version, obtain_wheel, wheel_problem
+from etdeploy.targets.platforms import find_target
 
 
 class Measured(Value):
@@ -28,6 +38,20 @@ class Measured(Value):
     record: str
     sha256: str
     run_id: str
+
+
+class Checked(Value):
+    """The program and runner that were found to fit."""
+
+    program_sha256: str
+    runner_sha256: str
+
+
+class Pushed(Value):
+    """What is on which device."""
+
+    device: str
+    files: tuple[str, ...]
 
 
 def make_line(job: Job) -> tuple[Step, ...]:
@@ -52,7 +76,50 @@ def load_record(job: Job) -> RunRecord:
 def load_program(job: Job) -> tuple[ExportedProgram, Program]:
     """The program that the export step made last."""
     exported = ExportedProgram.load(_path(job, "export"))
-    return exported, Program.load(Path(exported.folder) / "program.json")
+    return exported, Program.load(Path(exported.folder) / PROGRAM_INFO)
+
+
+def load_runner(job: Job) -> BuiltRunner:
+    """The runner that the runner step built last."""
+    return BuiltRunner.load(_path(job, "runner"))
+
+
+def load_bundle(job: Job) -> Bundle:
+    """The bundle that was listed last."""
+    return Bundle.load(_path(job, "bundle"))
+
+
+def plan_for(job: Job, program: Program | None, components: frozenset[str]) -> RuntimePlan:
+    """The runtime plan of the job; provisional without a program."""
+    return derive_plan(
+        job.loaded.recipe, program, job.target, job.host, executorch_version(), components
+    )
+
+
+def known_plan(job: Job) -> RuntimePlan:
+    """The plan from what is known before anything runs: the program, if it is up to date."""
+    build_target = job.target.portable or job.target.name
+    return plan_for(job, _current_program(job), shipped_components(build_target))
+
+
+def refuse_early(job: Job) -> None:
+    """Stops a run that cannot end well before it exports anything.
+
+    Raises:
+        ExportError: The backend needs an SDK, or a package for exporting is missing.
+        BuildError: No runner can be built for what the recipe asks, or a tool for it is missing.
+    """
+    if not _path(job, "export").is_file():
+        check_needs(export_spec(job.loaded.recipe))
+    plan = known_plan(job)
+    require_feasible(plan)
+    if not _path(job, "runner").is_file():
+        find_tools(find_target(plan.build_target), job.host)
+
+
+def _current_program(job: Job) -> Program | None:
+    step = _export(job)
+    return load_program(job)[1] if not reasons_to_run(step) else None
 
 
 def _path(job: Job, name: str) -> Path:
@@ -123,7 +190,7 @@ def _plan(job: Job) -> Step:
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         _, program = load_program(job)
         wheel = WheelRuntime.load(_path(job, "runtime"))
-        plan = plan_for(job, program, wheel)
+        plan = plan_for(job, program, frozenset(wheel.components))
         require_feasible(plan)
         plan.save(output)
         return f"links {', '.join(c.name for c in plan.components)}"
@@ -144,6 +211,7 @@ def _plan(job: Job) -> Step:
 
 def _runner(job: Job) -> Step:
     output = _path(job, "runner")
+    build_target = find_target(job.target.portable or job.target.name)
 
     def act(log: StepLog) -> str:
         plan = RuntimePlan.load(_path(job, "plan"))
@@ -164,7 +232,7 @@ def _runner(job: Job) -> Step:
         output,
         act,
         needs=("plan", "runtime"),
-        inputs={"runner sources and compiler": runner_fingerprint(job.host)},
+        inputs={"runner sources and compiler": runner_fingerprint(job.host, build_target)},
         sound=sound,
     )
 
