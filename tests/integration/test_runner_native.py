@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.workspace import Workspace
-from etdeploy.program.model import Program
+from etdeploy.program.inspect import inspect_file
 from etdeploy.runtime.check import check_program
 from tests.support.runtime_runs import Start, build, differences, export_programs, plan_here
 from tests.support.runtime_values import make_method, make_program
@@ -151,18 +152,20 @@ def test_runner_names_no_folder_of_this_machine(runner: Start) -> None:
         assert str(folder).encode() not in content
 
 
-def _operator_program(*operators: str) -> Program:
-    return make_program(make_method(operators=operators))
+def test_program_spells_operators_and_backends_as_the_runner_does(
+    runner: Start, programs: Path
+) -> None:
+    for folder in programs.iterdir():
+        assert check_program(inspect_file(folder / "program.pte"), runner.runner) == ()
 
 
 def test_missing_kernels_are_found_before_the_run_and_by_the_runner(
     delegated_runner: Start, programs: Path, tmp_path: Path
 ) -> None:
-    missing = check_program(
-        _operator_program("aten::addmm.out", "executorch_prim::add.Scalar"),
-        delegated_runner.runner,
-    )
-    assert [m.name for m in missing] == ["aten::addmm.out"]
+    program = inspect_file(programs / "mlp_portable" / "program.pte")
+    missing = check_program(program, delegated_runner.runner)
+    assert {m.name for m in missing} == set(program.operators)
+    assert "aten::addmm.out" in program.operators
     run = delegated_runner.run(programs / "mlp_portable", tmp_path)
     assert run.exit_code == 3
     assert "method forward cannot be loaded: Error::OperatorMissing" in run.error
@@ -257,12 +260,9 @@ def test_results_that_cannot_be_written_are_told(
     assert "cannot write no/such/folder.json: No such file or directory" in run.error
 
 
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit of util-linux")
 def test_no_memory_is_told(runner: Start, programs: Path, tmp_path: Path) -> None:
-    limit_bytes = 600_000_000
-    limited = Start(
-        runner.runner,
-        prefix=("prlimit", f"--as={limit_bytes}"),
-    )
+    limited = Start(runner.runner, prefix=("prlimit", "--as=600000000"))
     # Room for a hundred million samples of eight bytes is more than the limit allows.
     run = limited.run(programs / "mlp_portable", tmp_path, "--iterations", "99999999")
     assert run.exit_code == 7, run.stderr
