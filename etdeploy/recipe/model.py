@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from etdeploy.recipe.backends import BACKENDS
 
@@ -17,6 +18,12 @@ Quantization = Literal["none", "fp16", "int8_static", "int8_dynamic", "8da4w", "
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
 EXAMPLES: tuple[str, ...] = get_args(ExampleName)
+MODEL_SOURCES = ("example", "python", "exported", "program")
+
+
+def _misfit(key: str, message: str) -> PydanticCustomError:
+    """A finding about one key of a section, seen only when the whole section is known."""
+    return PydanticCustomError("misfit", "{message}", {"key": key, "message": message})
 
 
 class Section(BaseModel):
@@ -54,16 +61,16 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
-        given = [n for n in ("example", "python", "exported", "program") if getattr(self, n)]
+        given = [name for name in MODEL_SOURCES if getattr(self, name)]
         if len(given) != 1:
             raise ValueError(
                 "name one model source: example, python, exported or program"
                 + (f"; here are {len(given)}: {', '.join(given)}" if given else "")
             )
         if self.weights and not self.python:
-            raise ValueError("weights go with a `python` model source")
+            raise _misfit("weights", "weights go with a `python` model source")
         if self.arguments and not (self.python or self.example):
-            raise ValueError("arguments go with a `python` or `example` model source")
+            raise _misfit("arguments", "arguments go with a `python` or `example` source")
         return self
 
 
@@ -96,14 +103,17 @@ class Export(Section):
     def _backend_can_quantize(self) -> Export:
         known = BACKENDS[self.backend].quantizations
         if self.quantization not in known:
-            raise ValueError(
+            raise _misfit(
+                "quantization",
                 f"the backend {self.backend} has no quantization {self.quantization!r}; "
-                f"it has {', '.join(known)}"
+                f"it has {', '.join(known)}",
             )
         if self.calibration and self.quantization not in ("int8_static", "16a4w"):
-            raise ValueError(f"quantization {self.quantization!r} uses no calibration inputs")
+            raise _misfit(
+                "calibration", f"quantization {self.quantization!r} uses no calibration inputs"
+            )
         if self.soc != "auto" and self.backend != "qnn":
-            raise ValueError("soc is read by the qnn backend only")
+            raise _misfit("soc", "soc is read by the qnn backend only")
         return self
 
 

@@ -1,0 +1,121 @@
+"""Pydantic's findings as sentences with a place and a suggestion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from etdeploy.core.errors import Problem
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.yaml import Document, KeyPath, Place
+
+_KINDS: Mapping[str, str] = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping of keys",
+    "model_attributes_type": "a mapping of keys",
+}
+
+
+def translate(error: ValidationError, document: Document) -> list[Problem]:
+    """Every finding, in the order of the file."""
+    found = [(_place(document, _location(d)), _problem(d)) for d in error.errors()]
+    found.sort(key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0))
+    return [Problem(str(place), message, hint) for place, (message, hint) in found]
+
+
+def _location(details: ErrorDetails) -> KeyPath:
+    key = details.get("ctx", {}).get("key")
+    return (*details["loc"], key) if key else details["loc"]
+
+
+def _place(document: Document, location: KeyPath) -> Place:
+    """The place of the key, or of the nearest section around it."""
+    for length in range(len(location), 0, -1):
+        if location[:length] in document.places:
+            return document.places[location[:length]]
+    first = next(iter(document.places.values()), Place("recipe"))
+    return Place(first.file, 1, 1) if first.line else first
+
+
+def _problem(details: ErrorDetails) -> tuple[str, str | None]:
+    key = ".".join(map(str, _location(details)))
+    describe = _DESCRIBED.get(details["type"])
+    if describe:
+        return describe(key, details)
+    found = details["input"]
+    if details["type"] in _KINDS:
+        return f"{key} takes {_KINDS[details['type']]}, not {_shown(found)}", None
+    if details["type"] in ("value_error", "misfit"):
+        message = str(details["ctx"].get("error") or details["msg"])
+        return (f"{key}: {message}" if key else message), None
+    message = details["msg"].replace("Input should", f"{key} should")
+    return f"{message}, not {_shown(found)}", None
+
+
+def _unknown_key(key: str, details: ErrorDetails) -> tuple[str, str | None]:
+    *section, name = details["loc"]
+    known = _fields(tuple(section))
+    near = get_close_matches(str(name), known, n=1)
+    where = f"the section {'.'.join(map(str, section))}" if section else "a recipe"
+    hint = f"did you mean {near[0]!r}?" if near else f"{where} has {', '.join(known)}"
+    return f"unknown key {key!r}", hint
+
+
+def _missing(key: str, _details: ErrorDetails) -> tuple[str, str | None]:
+    hint = "e.g. model: {example: mlp}" if key == "model" else None
+    return f"the key {key!r} is missing", hint
+
+
+def _not_allowed(key: str, details: ErrorDetails) -> tuple[str, str | None]:
+    expected = str(details["ctx"]["expected"])
+    allowed = [word.strip().strip("'") for word in expected.replace(" or ", ", ").split(",")]
+    near = get_close_matches(str(details["input"]), allowed, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else None
+    return f"{key} takes {expected.replace(chr(39), '')}, not {_shown(details['input'])}", hint
+
+
+def _bad_name(key: str, details: ErrorDetails) -> tuple[str, str | None]:
+    return (
+        f"{key} {_shown(details['input'])} cannot name a folder",
+        "use letters, digits, dot, dash and underscore",
+    )
+
+
+_DESCRIBED: Mapping[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] = {
+    "extra_forbidden": _unknown_key,
+    "missing": _missing,
+    "literal_error": _not_allowed,
+    "string_pattern_mismatch": _bad_name,
+}
+
+
+def _fields(section: KeyPath) -> list[str]:
+    model: type[BaseModel] = Recipe
+    for name in section:
+        annotation = model.model_fields[str(name)].annotation
+        if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):
+            return []
+        model = annotation
+    return list(model.model_fields)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
