@@ -1,0 +1,184 @@
+"""Writes small `.pte` files by the published schema, without torch or ExecuTorch."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import flatbuffers
+
+FLOAT, INT64 = 6, 4
+_TENSOR, _INT = 5, 2
+_KERNEL_CALL, _DELEGATE_CALL = 1, 2
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor value; `scalar_type` as the schema numbers it."""
+
+    shape: tuple[int, ...]
+    scalar_type: int = FLOAT
+    dynamism: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method: inputs and outputs (None is an integer), operators with calls, delegates by the
+    index of their segment.
+    """
+
+    name: str = "forward"
+    inputs: tuple[Tensor | None, ...] = (Tensor((2, 16)),)
+    outputs: tuple[Tensor | None, ...] = (Tensor((2, 4)),)
+    operators: tuple[tuple[str, str, int], ...] = ()
+    delegates: tuple[tuple[str, int], ...] = ()
+    buffer_sizes: tuple[int, ...] = (0, 224)
+
+
+def pte(
+    *plans: Plan,
+    segments: Sequence[bytes] = (),
+    constant_segment: int | None = None,
+    named: Sequence[int] = (),
+    identifier: bytes = b"ET12",
+) -> bytes:
+    """A program with an extended header, its segments behind the FlatBuffer."""
+    return _with_segments(
+        bytes(_program(plans, segments, constant_segment, named, identifier)), segments
+    )
+
+
+def xnnpack_payload(nodes: int) -> bytes:
+    """The payload of an XNNPACK delegate with so many (empty) nodes."""
+    builder = flatbuffers.Builder(64)
+    xnodes = _tables(builder, [lambda: _table(builder, 0, {}) for _ in range(nodes)])
+    builder.Finish(_table(builder, 2, {1: xnodes}), b"XN01")
+    graph = bytes(builder.Output())
+    header = struct.pack("<4x4sHIIIQ2x", b"XH00", 30, 32, len(graph), 32 + len(graph), 0)
+    return header + graph
+
+
+def _program(
+    plans: Sequence[Plan],
+    segments: Sequence[bytes],
+    constant_segment: int | None,
+    named: Sequence[int],
+    identifier: bytes,
+) -> bytearray:
+    builder = flatbuffers.Builder(256)
+    fields = {1: _tables(builder, [partial(_plan, builder, p) for p in plans])}
+    offsets = [sum(map(len, segments[:i])) for i in range(len(segments))]
+    fields[4] = _tables(
+        builder,
+        [
+            partial(_table, builder, 2, {}, u64={0: o, 1: len(s)})
+            for o, s in zip(offsets, segments, strict=True)
+        ],
+    )
+    if constant_segment is not None:
+        values = _numbers(builder, (0, 0), 8)
+        fields[5] = _table(builder, 2, {1: values}, u32={0: constant_segment})
+    fields[7] = _tables(
+        builder, [partial(_table, builder, 2, {}, u32={1: i}) for i in named]
+    )
+    builder.Finish(_table(builder, 8, fields), identifier)
+    output: bytearray = builder.Output()
+    return output
+
+
+def _with_segments(flatbuffer: bytes, segments: Sequence[bytes]) -> bytes:
+    root = struct.unpack_from("<I", flatbuffer)[0] + 32
+    body = flatbuffer[8:]
+    size = 8 + 32 + len(body)
+    base = size if segments else 0
+    data = b"".join(segments)
+    header = struct.pack("<4sIQQQ", b"eh00", 32, size, base, len(data))
+    return struct.pack("<I", root) + flatbuffer[4:8] + header + body + data
+
+
+def _plan(builder: Any, plan: Plan) -> int:
+    tensors = (*plan.inputs, *plan.outputs)
+    calls = [i for i, (_, _, count) in enumerate(plan.operators) for _ in range(count)]
+    instructions = [
+        *(partial(_instruction, builder, _KERNEL_CALL, i) for i in calls),
+        *(partial(_instruction, builder, _DELEGATE_CALL, i) for i in range(len(plan.delegates))),
+    ]
+    fields = {
+        0: builder.CreateString(plan.name),
+        2: _tables(builder, [partial(_value, builder, t) for t in tensors]),
+        3: _numbers(builder, tuple(range(len(plan.inputs))), 4),
+        4: _numbers(builder, tuple(range(len(plan.inputs), len(tensors))), 4),
+        5: _tables(builder, [lambda: _table(builder, 4, {2: _tables(builder, instructions)})]),
+        6: _tables(builder, [partial(_operator, builder, o) for o in plan.operators]),
+        7: _tables(builder, [partial(_delegate, builder, d) for d in plan.delegates]),
+        8: _numbers(builder, plan.buffer_sizes, 8),
+    }
+    return _table(builder, 10, fields)
+
+
+def _value(builder: Any, tensor: Tensor | None) -> int:
+    if tensor is None:
+        number = _table(builder, 1, {}, u64={0: 3})
+        return _table(builder, 2, {1: number}, u8={0: _INT})
+    sizes = _numbers(builder, tensor.shape, 4)
+    value = _table(builder, 10, {2: sizes}, u8={0: tensor.scalar_type, 8: tensor.dynamism})
+    return _table(builder, 2, {1: value}, u8={0: _TENSOR})
+
+
+def _instruction(builder: Any, kind: int, index: int) -> int:
+    call = _table(builder, 2, {}, u32={0: index})
+    return _table(builder, 2, {1: call}, u8={0: kind})
+
+
+def _operator(builder: Any, operator: tuple[str, str, int]) -> int:
+    name, overload, _ = operator
+    return _table(
+        builder, 2, {0: builder.CreateString(name), 1: builder.CreateString(overload)}
+    )
+
+
+def _delegate(builder: Any, delegate: tuple[str, int]) -> int:
+    backend_id, segment = delegate
+    processed = _table(builder, 2, {}, u8={0: 1}, u32={1: segment})
+    return _table(builder, 3, {0: builder.CreateString(backend_id), 1: processed})
+
+
+def _table(
+    builder: Any,
+    slots: int,
+    offsets: dict[int, int],
+    u8: dict[int, int] | None = None,
+    u32: dict[int, int] | None = None,
+    u64: dict[int, int] | None = None,
+) -> int:
+    builder.StartObject(slots)
+    for slot, value in offsets.items():
+        builder.PrependUOffsetTRelativeSlot(slot, value, 0)
+    for slot, value in (u64 or {}).items():
+        builder.PrependUint64Slot(slot, value, 0)
+    for slot, value in (u32 or {}).items():
+        builder.PrependUint32Slot(slot, value, 0)
+    for slot, value in (u8 or {}).items():
+        builder.PrependUint8Slot(slot, value, 0)
+    end: int = builder.EndObject()
+    return end
+
+
+def _tables(builder: Any, makers: Sequence[Callable[[], int]]) -> int:
+    positions = [make() for make in makers]
+    builder.StartVector(4, len(positions), 4)
+    for position in reversed(positions):
+        builder.PrependUOffsetTRelative(position)
+    end: int = builder.EndVector()
+    return end
+
+
+def _numbers(builder: Any, values: Sequence[int], size_bytes: int) -> int:
+    builder.StartVector(size_bytes, len(values), size_bytes)
+    for value in reversed(values):
+        (builder.PrependInt32 if size_bytes == 4 else builder.PrependInt64)(value)
+    end: int = builder.EndVector()
+    return end
