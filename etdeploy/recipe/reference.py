@@ -1,0 +1,144 @@
+"""docs/recipes.md, made from the recipe's models."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from etdeploy.recipe.backends import BACKENDS, QUANTIZATIONS
+from etdeploy.recipe.model import Recipe
+
+_INTRODUCTION = """# Recipes
+
+<!-- Made from etdeploy/recipe/model.py by `doit run reference`; edit there. -->
+
+A recipe is one YAML file. The smallest one:
+
+```yaml
+model: {example: mlp}
+export: {backend: xnnpack}
+```
+
+Everything else has a default. `etdeploy recipes` lists those that come with etdeploy,
+`etdeploy recipes show --recipe xnnpack > my.yaml` starts your own from one, and
+`etdeploy recipes show --recipe my.yaml --resolved` prints every value as etdeploy understands it.
+
+* `extends: NAME` takes another recipe and changes the keys that stand here. A model source that
+  stands here replaces the whole `model` section of the other.
+* `--set key.path=value` changes one value for one command; the value is read as YAML.
+* Paths are relative to the file that names them, those of `--set` to the current folder.
+* `etdeploy recipes schema > recipe.schema.json` gives editors completion: with the YAML language
+  server, put `# yaml-language-server: $schema=recipe.schema.json` on the first line of your recipe.
+"""
+
+_KIND_NAMES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    dict: "mapping",
+}
+
+
+def reference() -> str:
+    """The page as Markdown; it changes only when the models do."""
+    return "\n".join([_INTRODUCTION, *_sections(), *_backends(), *_quantizations()])
+
+
+def _sections() -> Iterator[str]:
+    yield from _section("Top level", Recipe, "")
+    for name, field in Recipe.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from _section(f"`{name}`", model, f"{name}.")
+
+
+def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
+    yield f"## {title}\n"
+    if prefix:
+        yield f"{_one_line(model.__doc__)}\n"
+    yield "| key | type | default | what it does |"
+    yield "| --- | --- | --- | --- |"
+    yield from _rows(model, prefix)
+    yield ""
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        nested = isinstance(kind, type) and issubclass(kind, BaseModel)
+        if nested and not prefix:
+            yield f"| `{name}` | section | {_default(field)} | {_text(field)} |"
+        elif nested:
+            assert isinstance(kind, type)  # noqa: S101 - for the type checker
+            yield from _rows(kind, f"{prefix}{name}.")
+        else:
+            yield f"| `{prefix}{name}` | {_kind(kind)} | {_default(field)} | {_text(field)} |"
+
+
+def _kind(annotation: Any) -> str:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _kind(next(a for a in get_args(annotation) if a is not type(None)))
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(annotation))
+    return _KIND_NAMES.get(get_origin(annotation) or annotation, "value")
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if field.is_required():
+        return "(needed)"
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _text(field: FieldInfo) -> str:
+    return _one_line(field.description) + _bounds(field)
+
+
+def _bounds(field: FieldInfo) -> str:
+    found = {
+        name: getattr(item, name)
+        for item in field.metadata
+        for name in ("ge", "gt", "le")
+        if hasattr(item, name)
+    }
+    low, high = found.get("ge", found.get("gt")), found.get("le")
+    if low is None and high is None:
+        return ""
+    above = "above " if "gt" in found else "from "
+    parts = [
+        f"{above}{low:g}" if low is not None else "",
+        f"to {high:g}" if high is not None else "",
+    ]
+    return f" ({' '.join(p for p in parts if p)})"
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def _backends() -> Iterator[str]:
+    yield "## Backends\n"
+    yield "| backend | delegate | `export.quantization` | needs |"
+    yield "| --- | --- | --- | --- |"
+    for backend in BACKENDS.values():
+        schemes = ", ".join(f"`{name}`" for name in backend.quantizations)
+        delegate = f"`{backend.delegate_id}`" if backend.delegate_id else "none"
+        yield f"| `{backend.name}` | {delegate} | {schemes} | {backend.needs or 'nothing more'} |"
+    yield ""
+
+
+def _quantizations() -> Iterator[str]:
+    yield "## Quantisation\n"
+    yield "| scheme | what it does |"
+    yield "| --- | --- |"
+    for name, text in QUANTIZATIONS.items():
+        yield f"| `{name}` | {text} |"
+    yield ""

@@ -1,0 +1,30 @@
+"""The JSON Schema of recipes, for the completion and checks of editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etdeploy.recipe.model import MODEL_SOURCES, Recipe
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a recipe file; descriptions are the fields' docstrings."""
+    content = Recipe.model_json_schema(mode="validation")
+    # A file that extends another need not name a model of its own.
+    content["required"] = []
+    content["anyOf"] = [{"required": ["model"]}, {"required": ["extends"]}]
+    for name in MODEL_SOURCES:
+        _drop_null(content["$defs"]["Model"]["properties"][name])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **content,
+        "title": "etdeploy deployment recipe",
+    }
+
+
+def _drop_null(field: dict[str, Any]) -> None:
+    """A source that is named has a value; `null` would name none."""
+    options = [option for option in field.pop("anyOf", []) if option != {"type": "null"}]
+    if len(options) == 1:
+        field.update(options[0])
+    field.pop("default", None)
