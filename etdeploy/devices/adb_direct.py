@@ -81,6 +81,10 @@ class _GuardedStream:
     transport: DirectTransport
     stream: WireStream
 
+    @property
+    def block_bytes(self) -> int:
+        return self.stream.block_bytes
+
     def send(self, data: bytes) -> None:
         with self.transport.guarded(self.stream):
             self.stream.send(data)

@@ -58,8 +58,12 @@ def server_address() -> tuple[str, int]:
 
 def server_is_running() -> bool:
     """Whether something listens where the adb server does."""
+    return _listens(server_address())
+
+
+def _listens(address: tuple[str, int]) -> bool:
     try:
-        socket.create_connection(server_address(), timeout=_PROBE_S).close()
+        socket.create_connection(address, timeout=_PROBE_S).close()
     except OSError:
         return False
     return True
@@ -73,7 +77,7 @@ def list_devices() -> list[ServerDevice]:
     """
     if not server_is_running():
         return []
-    with _our_errors(), _connect() as connection:
+    with _our_errors(), _connect(server_address()) as connection:
         connection.conn.settimeout(_ANSWER_S)
         connection.send_command("host:devices-l")
         connection.check_okay()
@@ -101,6 +105,7 @@ class ServerTransport:
 
     def __init__(self, serial: str) -> None:
         self._serial = serial
+        self._address = server_address()
 
     @property
     def description(self) -> str:
@@ -108,7 +113,7 @@ class ServerTransport:
 
     def open(self, service: str, patience: Patience) -> SocketStream:
         with _our_errors():
-            connection = _connect()
+            connection = _connect(self._address)
             try:
                 connection.conn.settimeout(min(_ANSWER_S, patience.idle_s))
                 for request in (f"host:transport:{self._serial}", service):
@@ -123,13 +128,13 @@ class ServerTransport:
         """The server keeps the device."""
 
 
-def _connect() -> Any:
+def _connect(address: tuple[str, int]) -> Any:
     # adbutils would start a server of its own where none answers.
-    if not server_is_running():
+    if not _listens(address):
         raise AdbGoneError("the adb server has ended")
     import adbutils
 
-    return adbutils.AdbClient(*server_address()).make_connection()
+    return adbutils.AdbClient(*address).make_connection()
 
 
 @contextmanager

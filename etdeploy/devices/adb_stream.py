@@ -11,6 +11,9 @@ from etdeploy.core import cancel
 
 _SLICE_S = 0.2
 _BUFFER_BYTES = 1 << 20
+# Measured: with a fourth of the buffer per call, this process, the adb server and adbd all work
+# at the same time.
+_BLOCK_BYTES = _BUFFER_BYTES // 4
 
 
 class AdbError(Exception):
@@ -60,6 +63,11 @@ class Patience:
 
 class Stream(Protocol):
     """A connection to one service of the device."""
+
+    @property
+    def block_bytes(self) -> int:
+        """The size of a `send` that goes fastest."""
+        ...
 
     def send(self, data: bytes) -> None:
         """Sends all of `data`."""
@@ -116,6 +124,10 @@ class SocketStream:
         self._socket = connection
         self.patience = patience
         _set_up(connection)
+
+    @property
+    def block_bytes(self) -> int:
+        return _BLOCK_BYTES
 
     def send(self, data: bytes) -> None:
         view = memoryview(data)

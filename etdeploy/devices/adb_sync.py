@@ -17,9 +17,9 @@ from etdeploy.devices.adb_stream import (
     receive_exactly,
 )
 
-# A DATA packet holds at most 64 KiB; 15 with their headers fit into one adb packet of 1 MiB.
+# What a DATA packet holds at most, and its header.
 _CHUNK = 64 * 1024
-_CHUNKS_PER_BLOCK = 15
+_HEADER_BYTES = 8
 _REGULAR_FILE = 0o100000
 
 
@@ -58,7 +58,9 @@ def push_file(
 
 def _send_content(stream: Stream, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
     sent = 0
-    while block := file.read(_CHUNK * _CHUNKS_PER_BLOCK):
+    # Whole packets only, so that a block fits into one packet of the connection below.
+    chunks = max(1, stream.block_bytes // (_CHUNK + _HEADER_BYTES))
+    while block := file.read(_CHUNK * chunks):
         if stream.has_input():
             return
         stream.send(_data_packets(block))

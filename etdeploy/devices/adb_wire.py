@@ -190,6 +190,10 @@ class WireStream:
     ended: bool = False
     inbox: deque[bytes] = field(default_factory=deque)
 
+    @property
+    def block_bytes(self) -> int:
+        return self.connection.max_data
+
     def send(self, data: bytes) -> None:
         view = memoryview(data)
         size = self.connection.max_data

@@ -72,7 +72,8 @@ def survey_command(bundle: Bundle, digest: str) -> str:
     return "\n".join(
         (
             f"mkdir -p {folders} || exit 1",
-            f"cd {ROOT} && find runs incoming -mindepth 1 -maxdepth 1 -mtime +0"
+            # More than one day by toybox's count, two by that of other finds.
+            f"cd {ROOT} && find runs incoming -mindepth 1 -maxdepth 1 -mtime +1"
             " -exec rm -rf {} +",
             f"echo '#df'; df -k {ROOT}",
             f"echo '#store'; cd {ROOT}/store && stat -c '{_STAMP}' -- * 2>/dev/null",

@@ -36,12 +36,13 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
     survey = push.survey()
     missing = push.missing(survey)
     push.check_room(missing, survey)
-    push.send(missing)
+    verify_seconds = push.send(missing)
     if missing or not survey.is_laid_out(bundle):
         push.lay_out()
     pushed_bytes = sum(f.size_bytes for f in missing)
     kept = len(by_content(bundle)) - len(missing)
-    return PushReport(len(missing), pushed_bytes, kept, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return PushReport(len(missing), pushed_bytes, kept, seconds, verify_seconds)
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,22 @@ class _Push:
         if survey.free_bytes is not None and needed > survey.free_bytes:
             raise _no_room(self.link.name, needed, survey.free_bytes)
 
-    def send(self, missing: list[BundleFile]) -> None:
+    def send(self, missing: list[BundleFile]) -> float:
+        """Pushes contents one by one, so that each that has arrived stays; seconds of verifying."""
         total = sum(f.size_bytes for f in missing) or 1
         before = 0
+        verify_seconds = 0.0
         for file in missing:
-            self._send_one(file, before, total)
+            verify_seconds += self._send_one(file, before, total)
             before += file.size_bytes
+        return verify_seconds
 
     def lay_out(self) -> None:
         part = f"{layout.ROOT}/incoming/{secrets.token_hex(8)}"
         command = layout.layout_command(self.bundle, self.digest, part)
         self.link.require(command, "laying out the bundle")
 
-    def _send_one(self, file: BundleFile, before: int, total: int) -> None:
+    def _send_one(self, file: BundleFile, before: int, total: int) -> float:
         part = f"{layout.ROOT}/incoming/{file.sha256}.{secrets.token_hex(8)}"
         text = f"pushing {file.path}"
 
@@ -104,9 +108,12 @@ class _Push:
                     push_file(self.link.transport, source, part, self.link.patience, on_bytes)
                 except AdbRefusedError as error:
                     raise self._refused(file, str(error)) from error
+            started = time.monotonic()
             self._verify(file, part)
+            verify_seconds = time.monotonic() - started
             command = layout.keep_command(part, file.sha256, file.executable)
             self.link.require(command, f"keeping {file.path}")
+            return verify_seconds
         except OSError as error:
             raise DeviceError(f"cannot read {file.source}: {error.strerror}") from error
         except BaseException:

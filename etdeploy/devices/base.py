@@ -91,12 +91,21 @@ class Bundle(Value):
 
 @dataclass(frozen=True)
 class PushReport:
-    """What a push did; sizes in bytes."""
+    """What a push did; sizes in bytes.
+
+    Attributes:
+        pushed_files: Contents that went to the device.
+        pushed_bytes: Their size.
+        kept_files: Contents that it had.
+        seconds: Wall time of all of it.
+        verify_seconds: The part of it that the device took to read again what had arrived.
+    """
 
     pushed_files: int
     pushed_bytes: int
     kept_files: int
     seconds: float
+    verify_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

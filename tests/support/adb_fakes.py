@@ -1,0 +1,120 @@
+"""Stand-ins for what cannot be had for real, at the level of adb's protocols.
+
+`FakeServer` answers what an adb server answers about devices that cannot be used; `FakeAdbd` is a
+phone that asks for a key, or for TLS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Serving(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+@contextmanager
+def _serving(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
+    with _Serving(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def fake_server(devices: str, transport_answer: bytes = b"OKAY") -> Iterator[int]:
+    """An adb server; its port.
+
+    Args:
+        devices: What `host:devices-l` gives.
+        transport_answer: To `host:transport:SERIAL`; `FAIL` with a text, or OKAY.
+    """
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError, ValueError):
+                size = int(_read(self.request, 4), 16)
+                request = _read(self.request, size).decode()
+                if request == "host:devices-l":
+                    data = devices.encode()
+                    self.request.sendall(b"OKAY%04x" % len(data) + data)
+                elif request.startswith("host:transport:"):
+                    self.request.sendall(transport_answer)
+                else:
+                    self.request.sendall(b"FAIL%04x" % 15 + b"unknown request")
+
+    with _serving(Handler) as port:
+        yield port
+
+
+def fail(text: str) -> bytes:
+    """A refusal in the server's protocol."""
+    return b"FAIL%04x" % len(text) + text.encode()
+
+
+@contextmanager
+def fake_adbd(greeting: bytes, knows_key: bool = False) -> Iterator[int]:
+    """A phone; its port.
+
+    Args:
+        greeting: Its answer to CNXN: AUTH, STLS, or bytes of something that is no adbd.
+        knows_key: Whether it accepts the first signature.
+    """
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError, ConnectionError):
+                _read_packet(self.request)
+                if greeting not in (b"AUTH", b"STLS"):
+                    self.request.sendall(greeting)
+                    return
+                self.request.sendall(_packet(greeting, 1, 0, b"t" * 20))
+                _read_packet(self.request)
+                if knows_key:
+                    self.request.sendall(_packet(b"CNXN", 0x01000001, 4096, b"device::\0"))
+                    _refuse_streams(self.request)
+                    return
+                self.request.sendall(_packet(b"AUTH", 1, 0, b"u" * 20))
+                while True:
+                    _read_packet(self.request)
+
+    with _serving(Handler) as port:
+        yield port
+
+
+def _refuse_streams(connection: socket.socket) -> None:
+    while True:
+        command, arg0, _ = _read_packet(connection)
+        if command == b"OPEN":
+            connection.sendall(_packet(b"CLSE", 0, arg0))
+
+
+def _packet(command: bytes, arg0: int, arg1: int, data: bytes = b"") -> bytes:
+    magic = int.from_bytes(command, "little") ^ 0xFFFFFFFF
+    return struct.pack("<4s5I", command, arg0, arg1, len(data), sum(data), magic) + data
+
+
+def _read_packet(connection: socket.socket) -> tuple[bytes, int, bytes]:
+    command, arg0, _, size, _, _ = struct.unpack("<4s5I", _read(connection, 24))
+    return command, arg0, _read(connection, size)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the other side hung up")
+        data += part
+    return data

@@ -1,0 +1,380 @@
+"""A real adbd in namespaces of its own: a test device made of nothing but Debian's packages.
+
+    from tests.support.adbd import android_x86_64
+
+    def test_something(android_x86_64):
+        open_device(f"android:{android_x86_64.serial}")
+
+Fixtures: `android_x86_64` and `android_arm64` are fresh devices for one test; `make_android` makes
+any number of them; `adb_server` is a private adb server for the test. Each is skipped, with the
+reason, where the machine cannot have it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.adbd_root import (
+    ARM64,
+    X86_64,
+    AdbdUnavailable,
+    Flavour,
+    obtain_root,
+)
+
+_DATA = Path(__file__).parent.parent / "data" / "android"
+_INIT = Path(__file__).with_name("adbd_init.sh")
+_PORT = 5555
+# Addresses for tests of networks (RFC 2544): no machine has them.
+_NETWORK = ipaddress.ip_network("198.18.0.0/15")
+_START_S = 10.0
+
+
+class AndroidRoot:
+    """A running test device.
+
+    Attributes:
+        serial: HOST:PORT of its adbd.
+        host: The address alone.
+        is_up: Whether adbd runs.
+    """
+
+    def __init__(
+        self, flavour: Flavour, root: Path, init: subprocess.Popen[str], link: str
+    ) -> None:
+        self.flavour = flavour
+        self._root = root
+        self._init = init
+        self._link = link
+        self.host = ""
+        self.pid = _only_child(init.pid)
+        self.is_up = False
+
+    @property
+    def serial(self) -> str:
+        return f"{self.host}:{_PORT}"
+
+    @property
+    def spec(self) -> str:
+        """As `--device` takes it."""
+        return f"android:{self.serial}"
+
+    def path(self, on_device: str) -> Path:
+        """A path of the device as this machine sees it."""
+        return Path(f"/proc/{self.pid}/root") / str(self._root / on_device.lstrip("/")).lstrip("/")
+
+    def processes(self) -> list[str]:
+        """Command lines of all that runs on the device, adbd and its first process excepted."""
+        found = []
+        for folder in self.path("proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) > 1:
+                words = _read(folder / "cmdline").replace("\0", " ").strip()
+                if words and "/apex/adbd/adbd" not in words:
+                    found.append(words)
+        return found
+
+    def wait_for_processes(self, count: int, command: str) -> bool:
+        """Waits until so many command lines end with `command`; False when that takes too long."""
+        deadline = time.monotonic() + _START_S
+        while sum(words.endswith(command) for words in self.processes()) != count:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def kill_adbd(self) -> None:
+        """As if the cable had been pulled: connections break, what runs goes on running."""
+        self._do("kill_adbd")
+        self.is_up = False
+
+    def start_adbd(self) -> None:
+        """Starts adbd again; what is on the device is still there."""
+        self._do("start_adbd")
+        self._wait_for_adbd()
+        self.is_up = True
+
+    def cut_network(self) -> None:
+        """As if the device had left the network: nothing answers, no connection breaks."""
+        _ip("link", "set", self._link, "down")
+
+    def write(self, name: str, text: str) -> None:
+        """Changes what `getprop` or `dumpsys-SERVICE` says."""
+        self.path(f"mnt/{name}").write_text(text)
+
+    def hide_tool(self, name: str) -> None:
+        """Makes a command fail as on a device without it."""
+        tools = self._root / "system/bin"
+        self._do(f"mount --bind /dev/null {tools / name}")
+
+    def set_up(self, properties: dict[str, str]) -> None:
+        """Gives the device its address, facts and adbd."""
+        text = (_DATA / "getprop.txt").read_text()
+        for name, value in {"ro.product.cpu.abi": self.flavour.abi, **properties}.items():
+            text = re.sub(rf"^\[{re.escape(name)}\]: .*\n", "", text, flags=re.MULTILINE)
+            text += f"[{name}]: [{value}]\n"
+        self.write("getprop", text)
+        for name in ("dumpsys-battery", "dumpsys-thermalservice"):
+            self.write(name, (_DATA / f"{name}.txt").read_text())
+        self._connect_network()
+        self.start_adbd()
+
+    def _connect_network(self) -> None:
+        inner = f"i{self._link}"
+        ours, theirs = _free_addresses()
+        _ip("link", "add", self._link, "type", "veth", "peer", "name", inner)
+        _ip("link", "set", inner, "netns", str(self.pid))
+        _ip("addr", "add", f"{ours}/30", "dev", self._link)
+        _ip("link", "set", self._link, "up")
+        self._do(f"ip addr add {theirs}/30 dev {inner} && ip link set {inner} up")
+        self.host = str(theirs)
+
+    def _do(self, command: str) -> None:
+        stdin, stdout = self._init.stdin, self._init.stdout
+        assert stdin
+        assert stdout
+        stdin.write(f"{command}\n")
+        stdin.flush()
+        answer = stdout.readline().strip()
+        assert answer == "done", f"the device's first process ended at {command!r}: {answer}"
+
+    def _wait_for_adbd(self) -> None:
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                socket.create_connection((self.host, _PORT), timeout=1).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, "adbd did not start"
+                time.sleep(0.02)
+
+
+@contextmanager
+def running_android(
+    flavour: Flavour = X86_64, size_mib: int = 256, **properties: str
+) -> Iterator[AndroidRoot]:
+    """A device of its own, with `size_mib` of room under /data/local/tmp.
+
+    Properties are given with `_` for `.`: `ro_serialno="A1"`.
+
+    Raises:
+        AdbdUnavailable: This machine cannot have it.
+    """
+    root = obtain_root(flavour)
+    link = f"etd{secrets.token_hex(4)}"
+    init = _start_init(flavour, root, size_mib)
+    try:
+        device = AndroidRoot(flavour, root, init, link)
+        named = {name.replace("_", "."): value for name, value in properties.items()}
+        device.set_up({"ro.serialno": link.upper(), **named})
+        yield device
+    finally:
+        _end(init)
+        subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+
+
+def _start_init(flavour: Flavour, root: Path, size_mib: int) -> subprocess.Popen[str]:
+    qemu = "" if flavour.is_native else _static_qemu()
+    # The emulator is registered in a user namespace of the device's own.
+    user = ["--user", "--map-root-user"] if qemu else []
+    log = (root.parent / f"{root.name}.log").open("a")
+    with log:
+        init = subprocess.Popen(
+            [
+                "unshare",
+                *user,
+                "--mount",
+                "--net",
+                "--pid",
+                "--fork",
+                "sh",
+                str(_INIT),
+                str(root),
+                str(size_mib),
+                qemu,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    assert init.stdout
+    if init.stdout.readline().strip() != "ready":
+        _end(init)
+        raise AdbdUnavailable(f"the device's namespaces cannot be made; see {log.name}")
+    return init
+
+
+def _end(init: subprocess.Popen[str]) -> None:
+    """Its end is the end of every process and mount of the device."""
+    if init.stdin:
+        init.stdin.close()
+    if init.stdout:
+        init.stdout.close()
+    try:
+        init.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.kill(_only_child(init.pid), 9)
+        init.wait()
+
+
+def _static_qemu() -> str:
+    for name in ("qemu-aarch64-static", "qemu-aarch64"):
+        if found := shutil.which(name):
+            return found
+    raise AdbdUnavailable("an arm64 device needs qemu: apt install qemu-user-static")
+
+
+def _only_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def _free_addresses() -> tuple[ipaddress.IPv4Address, ipaddress.IPv4Address]:
+    used = subprocess.run(
+        ["ip", "-o", "-4", "addr"], capture_output=True, text=True, check=True
+    ).stdout
+    while True:
+        offset = secrets.randbelow(_NETWORK.num_addresses // 4) * 4
+        ours = ipaddress.IPv4Address(int(_NETWORK.network_address) + offset + 1)
+        if f"{ours}/" not in used:
+            return ours, ours + 1
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class AdbServer:
+    """A private adb server."""
+
+    port: int
+    environment: dict[str, str]
+
+    def adb(self, *arguments: str) -> str:
+        """Runs the adb program against it."""
+        done = subprocess.run(
+            ["adb", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    def connect(self, device: AndroidRoot) -> None:
+        """Makes the server know a device, anew if it did, and waits until it can be used."""
+        subprocess.run(
+            ["adb", "disconnect", device.serial],
+            env=self.environment,
+            capture_output=True,
+            check=False,
+        )
+        self.adb("connect", device.serial)
+        self.adb("-s", device.serial, "wait-for-device")
+
+
+@contextmanager
+def running_adb_server(home: Path) -> Iterator[AdbServer]:
+    """An adb server on a port of its own, with keys in `home`.
+
+    Raises:
+        AdbdUnavailable: There is no adb program.
+    """
+    if not shutil.which("adb"):
+        raise AdbdUnavailable("needs the adb program: apt install adb")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "HOME": str(home), "ANDROID_ADB_SERVER_PORT": str(port)}
+    server = subprocess.Popen(
+        ["adb", "-P", str(port), "server", "nodaemon"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for_port(port)
+        yield AdbServer(port, environment)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, "the adb server did not start"
+            time.sleep(0.02)
+
+
+MakeAndroid = Callable[..., AndroidRoot]
+
+
+def _entered(stack: ExitStack, context: AbstractContextManager[AndroidRoot]) -> AndroidRoot:
+    try:
+        return stack.enter_context(context)
+    except AdbdUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def make_android() -> Iterator[MakeAndroid]:
+    """Makes devices for one test; arguments are those of `running_android`."""
+    with ExitStack() as stack:
+        yield lambda *args, **kw: _entered(stack, running_android(*args, **kw))
+
+
+@pytest.fixture
+def android_x86_64(make_android: MakeAndroid) -> AndroidRoot:
+    """A device with the ABI x86_64."""
+    return make_android(X86_64)
+
+
+@pytest.fixture
+def android_arm64(make_android: MakeAndroid) -> AndroidRoot:
+    """A device with the ABI arm64-v8a: its shell and tools run under qemu."""
+    return make_android(ARM64)
+
+
+@pytest.fixture
+def adb_server(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AdbServer]:
+    """A private adb server, which this process then uses too."""
+    home = tmp_path_factory.mktemp("adb-home")
+    try:
+        with running_adb_server(home) as server:
+            monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
+            yield server
+    except AdbdUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def no_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes sure that this test finds no adb server."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))

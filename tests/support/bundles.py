@@ -1,0 +1,68 @@
+"""Small bundles for tests of devices."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from etdeploy.core.hashing import sha256_file
+from etdeploy.devices.base import Bundle, BundleFile
+
+# One program with every way to end; static, so that it runs where there is no C library.
+PROGRAM = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int argc, char **argv) {
+  const char *what = argc > 1 ? argv[1] : "";
+  printf("out %s\n", what);
+  fprintf(stderr, "err %s\n", getenv("GREETING") ? getenv("GREETING") : "");
+  fflush(stdout);
+  if (!strcmp(what, "exit")) return atoi(argv[2]);
+  if (!strcmp(what, "crash")) { signal(SIGSEGV, SIG_DFL); raise(SIGSEGV); }
+  if (!strcmp(what, "hang")) { if (fork() == 0) for (;;) pause(); for (;;) pause(); }
+  if (!strcmp(what, "write")) {
+    FILE *file = fopen(argv[2], "w");
+    if (!file) return 3;
+    fputs(argv[3], file);
+    fclose(file);
+  }
+  return 0;
+}
+"""
+
+
+def compile_program(folder: Path, compiler: str = "gcc", *options: str) -> Path:
+    """The program above as a static executable named `fate`."""
+    source = folder / "fate.c"
+    source.write_text(PROGRAM)
+    program = folder / "fate"
+    subprocess.run([compiler, "-O1", *options, str(source), "-o", str(program)], check=True)
+    return program
+
+
+def make_bundle(
+    files: Mapping[str, Path],
+    command: Sequence[str] = ("fate",),
+    executable: Sequence[str] = ("fate",),
+    environment: Mapping[str, str] | None = None,
+) -> Bundle:
+    """A bundle of the files by their paths in it."""
+    return Bundle(
+        files=tuple(
+            BundleFile(
+                source=str(source),
+                path=path,
+                sha256=sha256_file(source),
+                size_bytes=source.stat().st_size,
+                executable=path in executable,
+            )
+            for path, source in files.items()
+        ),
+        command=tuple(command),
+        environment=dict(environment or {}),
+    )
