@@ -14,9 +14,9 @@ from yaml import YAMLError
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.resources import resource_folder
+from etdeploy.recipe.document import Document, KeyPath, Place, parse_value, read_document
 from etdeploy.recipe.model import MODEL_SOURCES, Recipe
 from etdeploy.recipe.problems import translate
-from etdeploy.recipe.yaml import Document, KeyPath, Place, parse_value, read_document
 
 # Values that name files; those of functions are `file.py:function` or `package.module:function`.
 _FILE_KEYS: tuple[tuple[str, str], ...] = (
@@ -176,13 +176,14 @@ def _places_below(path: KeyPath, value: Any, place: Place) -> dict[KeyPath, Plac
 
 
 def _validate(document: Document) -> Recipe:
-    problems = [*document.problems, *_absolute_paths(document)]
+    paths = _absolute_paths(document)
     try:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:
-        raise RecipeError([*translate(error, document), *problems]) from None
-    if problems:
-        raise RecipeError(problems)
+        problems = [*document.problems, *translate(error, document), *paths]
+        raise RecipeError(problems) from None
+    if document.problems or paths:
+        raise RecipeError([*document.problems, *paths])
     return recipe
 
 

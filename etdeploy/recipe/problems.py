@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from etdeploy.core.errors import Problem
+from etdeploy.recipe.document import Document, KeyPath, Place
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.yaml import Document, KeyPath, Place
 
 _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -42,8 +42,7 @@ def _place(document: Document, location: KeyPath) -> Place:
     for length in range(len(location), 0, -1):
         if location[:length] in document.places:
             return document.places[location[:length]]
-    first = next(iter(document.places.values()), Place("recipe"))
-    return Place(first.file, 1, 1) if first.line else first
+    return document.places[()]
 
 
 def _problem(details: ErrorDetails) -> tuple[str, str | None]:
