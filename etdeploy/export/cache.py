@@ -9,10 +9,6 @@ note of them, and a later run compares that note with the files as they are now.
 from __future__ import annotations
 
 import functools
-import importlib.machinery
-import importlib.metadata
-import platform
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +20,11 @@ from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
 from etdeploy.export.digests import FileDigests
+from etdeploy.export.installed import installed_version, module_file, tool_versions
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import CodeReference, ExportSpec
 
 _REMEMBERED = 16
-_TOOLS = ("torch", "torchao", "executorch")
 # Paths are named by their content, and a wanted version is only compared with the installed one.
 _NOT_IN_KEY = {"python", "calibration", "exported", "program", "weights", "wanted_versions"}
 
@@ -128,43 +124,6 @@ class Situation:
         return all(
             installed_version(name) == version for name, version in sources.distributions.items()
         ) and all(self.digests.of(path) == digest for path, digest in sources.files.items())
-
-
-def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
-    """Versions of what exports; None for what is not installed. Nothing is imported."""
-    versions: dict[str, str | None] = {
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "machine": platform.machine(),
-    }
-    if spec.program:
-        return versions
-    tools = (*_TOOLS, "coremltools") if spec.backend == "coreml" else _TOOLS
-    return versions | {name: installed_version(name) for name in tools}
-
-
-def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def module_file(name: str) -> Path | None:
-    """The source file of a module, found as an import would, but without running any code.
-
-    Namespace packages and modules that an import hook provides are not found.
-    """
-    search: list[str] | None = None
-    full = ""
-    spec: importlib.machinery.ModuleSpec | None = None
-    for part in name.split("."):
-        full = f"{full}.{part}" if full else part
-        spec = importlib.machinery.PathFinder.find_spec(full, search)
-        if spec is None:
-            return None
-        search = list(spec.submodule_search_locations or ())
-    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
 def _paths(spec: ExportSpec) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import ExportError
-from etdeploy.export.cache import installed_version
+from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.backends import BACKENDS
 

@@ -82,6 +82,16 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
+def described(value: object) -> str:
+    """What a value is, for a message: `None`, `an int`, `a tuple of 4`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    count = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"{article} {name}{count}"
+
+
 def user_line(error: BaseException) -> tuple[str | None, int | None, str | None]:
     """File, line number and text of the innermost line of the user's own code in a traceback."""
     for trace in _traces(error):

@@ -11,7 +11,7 @@ from etdeploy.export.protocol import Failure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, blaming, exception_text
 from etdeploy.export.worker.source import Inputs
-from etdeploy.export.worker.trace import node_place
+from etdeploy.export.worker.trace import Place, node_place
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.(\w+)\.(\w+)\.\w+ is not in Core ATen")
 _NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
@@ -50,21 +50,49 @@ def emit(spec: ExportSpec, edge: Any, traced: torch.export.ExportedProgram) -> A
     Raises:
         WorkerError: An operator has no kernel with an output argument, or a shape no bound.
     """
-    from executorch.exir import ExecutorchBackendConfig
-
-    config = ExecutorchBackendConfig()
-    if spec.backend == "qnn":
-        from etdeploy.export.worker.qnn import segment_alignment
-
-        config = ExecutorchBackendConfig(segment_alignment=segment_alignment())
     try:
-        return edge.to_executorch(config)
+        return edge.to_executorch(_backend_config(spec, edge.exported_program()))
     except Exception as error:
         failure = _operator_failure(error, traced) or _shape_failure(error)
         if failure:
             raise WorkerError(failure) from error
         with blaming("lowering", "making the program failed:"):
             raise
+
+
+def _backend_config(spec: ExportSpec, lowered: torch.export.ExportedProgram) -> Any:
+    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+
+    config = ExecutorchBackendConfig(
+        passes=[InitializedMutableBufferPass(_states_with_values(lowered))]
+    )
+    if spec.backend == "qnn":
+        from etdeploy.export.worker.qnn import segment_alignment
+
+        config.segment_alignment = segment_alignment()
+    return config
+
+
+def _states_with_values(lowered: torch.export.ExportedProgram) -> list[str]:
+    """Placeholders of the buffers that the model writes to and that do not start at zero.
+
+    Without the pass above such a buffer starts at zero on the device. One that is all zero, as an
+    empty cache is, needs no place in the file.
+    """
+    signature = lowered.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    return [
+        placeholder
+        for placeholder, name in signature.inputs_to_buffers.items()
+        if name in written and _buffer(lowered, name).count_nonzero()
+    ]
+
+
+def _buffer(lowered: torch.export.ExportedProgram, name: str) -> torch.Tensor:
+    """A buffer, also one that is not part of the state dict."""
+    stored = lowered.state_dict if name in lowered.state_dict else lowered.constants
+    return stored[name]
 
 
 def _partitioners(spec: ExportSpec) -> tuple[list[Any], Any]:
@@ -101,7 +129,7 @@ def _coreml(half: bool) -> Any:
     precision = coremltools.precision.FLOAT16 if half else coremltools.precision.FLOAT32
     specs = CoreMLBackend.generate_compile_specs(
         compute_precision=precision,
-        # The oldest system that ExecuTorch's iOS libraries still run on.
+        # ExecuTorch's own Swift package asks for iOS 17.
         minimum_deployment_target=coremltools.target.iOS17,
     )
     return CoreMLPartitioner(compile_specs=specs)
@@ -137,9 +165,7 @@ def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) ->
     )
 
 
-def _place(
-    operator: str, traced: torch.export.ExportedProgram
-) -> tuple[str | None, int | None, str | None]:
+def _place(operator: str, traced: torch.export.ExportedProgram) -> Place:
     """Where the model calls the operator, itself or through one that decomposes into it."""
     place = node_place(traced, operator)
     return place if place[0] else node_place(traced.run_decompositions(), operator)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.cache import installed_version
+from etdeploy.export.installed import installed_version
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.delegation import delegation, delegation_note
@@ -115,7 +115,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
         code_files=sources.files,
         seconds=steps.seconds,
         details={"delegation": counts, **model.details, "bytes": _sizes(folder)},
-        notes=(*model.notes, *_notes(spec, traced, counts)),
+        notes=(*model.notes, *_notes(spec, edge.exported_program(), counts)),
     ).save(folder / EXPORT_INFO)
     return sources
 
@@ -165,13 +165,13 @@ def _versions() -> dict[str, str]:
 
 
 def _notes(
-    spec: ExportSpec, traced: torch.export.ExportedProgram, counts: dict[str, Any]
+    spec: ExportSpec, lowered: torch.export.ExportedProgram, counts: dict[str, Any]
 ) -> Iterator[str]:
     for name, wanted in spec.wanted_versions.items():
         installed = (installed_version(name) or "").partition("+")[0]
         if installed != wanted:
             yield f"Exported with {name} {installed}; {wanted} is the version that is tested."
-    if state := traced.graph_signature.buffers_to_mutate:
+    if state := lowered.graph_signature.buffers_to_mutate:
         yield (
             f"The model keeps state between calls ({', '.join(state.values())}); the expected "
             "outputs are those of its first call."

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.spec import STATIC_SCHEMES, ExportSpec
-from etdeploy.export.worker.failures import blaming, fail
+from etdeploy.export.worker.failures import blaming, described, fail
 from etdeploy.export.worker.source import Inputs, Source
 from etdeploy.export.worker.tensors import copied
 from etdeploy.export.worker.trace import trace
@@ -110,7 +110,7 @@ def _checked(samples: Iterable[Inputs]) -> Iterable[Inputs]:
             if not isinstance(sample, tuple | list):
                 raise fail(
                     "calibration",
-                    f"the calibration function yielded a {type(sample).__name__}; it yields "
+                    f"the calibration function yielded {described(sample)}; it yields "
                     "tuples of inputs",
                     remedy="yield (x,)",
                 )

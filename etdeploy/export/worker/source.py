@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import random
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from etdeploy.export.cache import module_file
-from etdeploy.export.spec import CodeReference, ExportSpec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.examples import EXAMPLES, Example
-from etdeploy.export.worker.failures import WorkerError, blaming, exception_text, fail
+from etdeploy.export.worker.failures import (
+    WorkerError,
+    blaming,
+    described,
+    exception_text,
+    fail,
+)
+from etdeploy.export.worker.user_code import check_arguments, load_function
 from etdeploy.export.worker.weights import load_weights
 
 Inputs = tuple[Any, ...]
@@ -57,7 +58,7 @@ def load_source(spec: ExportSpec) -> Source:
     else:
         source = _from_factory(spec)
     if spec.calibration:
-        function = _function(spec.calibration, "export.calibration")
+        function = load_function(spec.calibration, "export.calibration")
         return Source(
             source.module, source.inputs, source.dynamic_shapes, function, source.exported
         )
@@ -74,7 +75,7 @@ def _seed(seed: int) -> None:
 
 def _from_example(spec: ExportSpec) -> Source:
     make = EXAMPLES[spec.example or ""]
-    _check_arguments(make, spec.arguments, f"the example {spec.example}")
+    check_arguments(make, spec.arguments, f"the example {spec.example}")
     try:
         example: Example = make(**spec.arguments)
     except ValueError as error:
@@ -113,9 +114,9 @@ def _from_exported(path: Path) -> Source:
 def _from_factory(spec: ExportSpec) -> Source:
     if spec.python is None:
         raise ValueError("the spec names no model source")
-    factory = _function(spec.python, "model.python")
+    factory = load_function(spec.python, "model.python")
     name = spec.python.name
-    _check_arguments(factory, spec.arguments, f"the factory {name}")
+    check_arguments(factory, spec.arguments, f"the factory {name}")
     with blaming("factory-raised", f"the factory {name} raised"):
         made = factory(**spec.arguments)
     module, inputs, shapes = _checked_result(made, name)
@@ -128,13 +129,13 @@ def _checked_result(made: object, name: str) -> tuple[torch.nn.Module, Inputs, A
     expected = "(module, example_inputs) or (module, example_inputs, dynamic_shapes)"
     if not isinstance(made, tuple | list) or len(made) not in (2, 3):
         raise fail(
-            "factory-result", f"the factory {name} returned {_described(made)}, not {expected}"
+            "factory-result", f"the factory {name} returned {described(made)}, not {expected}"
         )
     module, inputs = made[0], made[1]
     if not isinstance(module, torch.nn.Module):
         raise fail(
             "factory-result",
-            f"the factory {name} returned {_described(module)} in place of the torch.nn.Module; "
+            f"the factory {name} returned {described(module)} in place of the torch.nn.Module; "
             f"it returns {expected}",
         )
     if isinstance(inputs, Mapping):
@@ -142,7 +143,7 @@ def _checked_result(made: object, name: str) -> tuple[torch.nn.Module, Inputs, A
     if not isinstance(inputs, tuple | list):
         raise fail(
             "factory-result",
-            f"the factory {name} returned {_described(inputs)} as example inputs; they are a "
+            f"the factory {name} returned {described(inputs)} as example inputs; they are a "
             "tuple, also when there is only one",
             remedy="return module, (x,)",
         )
@@ -157,83 +158,3 @@ def _keyword_inputs(keywords: Mapping[str, Any]) -> WorkerError:
         remedy="Return a tuple of positional inputs, and wrap the model where its forward needs "
         "keywords.",
     )
-
-
-def _described(value: object) -> str:
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _check_arguments(function: Callable[..., Any], arguments: dict[str, Any], what: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables written in C have none
-        return
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        names = ", ".join(signature.parameters) or "none"
-        raise fail(
-            "arguments",
-            f"{what} cannot be called with model.arguments: {error}; its arguments are: {names}",
-        ) from error
-
-
-def _function(reference: CodeReference, key: str) -> Callable[..., Any]:
-    module = _module_of_file(Path(reference.file)) if reference.file else _module(reference, key)
-    place = reference.file or getattr(module, "__file__", None)
-    function = getattr(module, reference.name, None)
-    if function is None:
-        functions = [
-            name
-            for name, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__
-        ]
-        raise fail(
-            "factory-missing",
-            f"{key} names {reference}, but there is no {reference.name!r} there"
-            + (f"; it has {', '.join(functions)}" if functions else ""),
-            file=place,
-        )
-    if not callable(function):
-        raise fail(
-            "factory-missing",
-            f"{key} names {reference}, which is {_described(function)} and cannot be called",
-            file=place,
-        )
-    return function  # type: ignore[no-any-return]
-
-
-def _module(reference: CodeReference, key: str) -> ModuleType:
-    name = reference.module or ""
-    try:
-        found = module_file(name) is not None or importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
-        raise fail(
-            "factory-missing",
-            f"{key} names the module {name!r}, which cannot be imported by {sys.executable} from "
-            f"{Path.cwd()}",
-            remedy="Install the package there, or name the file: file.py:function",
-        )
-    with blaming("factory-raised", f"importing {name} raised"):
-        return importlib.import_module(name)
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    """Runs a Python file as a module; files beside it can be imported, as from a script."""
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise fail("factory-missing", "the file cannot be loaded as Python code", file=str(path))
-    known = sys.modules.get(path.stem)
-    if known and getattr(known, "__file__", None) == str(path):
-        return known
-    module = importlib.util.module_from_spec(spec)
-    # Under its own name where that is free, so that helpers can import it too.
-    sys.modules[f"_model_file_{path.stem}" if known else path.stem] = module
-    with blaming("factory-raised", f"importing {path.name} raised"):
-        spec.loader.exec_module(module)
-    return module

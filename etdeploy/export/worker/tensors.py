@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from etdeploy.export.protocol import FailureKind
-from etdeploy.export.worker.failures import blaming, fail
+from etdeploy.export.worker.failures import blaming, described, fail
 from etdeploy.program.folder import TensorFile
 
 Tensors = list[torch.Tensor]
@@ -114,7 +114,7 @@ def _flat(tree: object, kind: FailureKind, what: str, remedy: str) -> Tensors:
         if not isinstance(leaf, torch.Tensor):
             raise fail(
                 kind,
-                f"{what} {index} is {_described(leaf)}; it must be a tensor",
+                f"{what} {index} is {_leaf(leaf)}; it must be a tensor",
                 remedy=remedy,
             )
         if leaf.layout != torch.strided or leaf.is_complex() or leaf.is_quantized:
@@ -126,7 +126,6 @@ def _flat(tree: object, kind: FailureKind, what: str, remedy: str) -> Tensors:
     return leaves
 
 
-def _described(leaf: object) -> str:
-    if leaf is None or isinstance(leaf, bool | int | float | str):
-        return f"{type(leaf).__name__} {leaf!r}" if leaf is not None else "None"
-    return f"a {type(leaf).__name__}"
+def _leaf(leaf: object) -> str:
+    plain = isinstance(leaf, bool | int | float | str)
+    return f"{described(leaf)}, {leaf!r}" if plain else described(leaf)

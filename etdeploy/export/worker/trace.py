@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator
+from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -21,7 +22,12 @@ _SHAPES_REMEDY = (
     "Compare the dynamic_shapes that the factory returns with the example inputs, and give each\n"
     "dimension that changes a range: torch.export.Dim(name, min=1, max=512)"
 )
+_LONGEST = 400
 _IN_STACK = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+# File, line number and text of a line; None where it is not known.
+Place = tuple[str | None, int | None, str | None]
 
 
 def trace(
@@ -43,9 +49,7 @@ def trace(
 
 def trace_failure(error: BaseException, *, strict: bool) -> Failure:
     """What torch.export's exception means for the user."""
-    file, line, code = user_line(error)
-    if file is None:
-        file, line, code = _line_in_message(str(error))
+    file, line, code = _place(error)
     place = {"file": file, "line": line, "code": code}
     operator = failing_operator(error)
     if _is_about_values(error):
@@ -87,22 +91,33 @@ def failing_operator(error: BaseException) -> str | None:
     return None
 
 
-def stack_line(stack: str | None) -> tuple[str | None, int | None, str | None]:
+def stack_line(stack: str | None) -> Place:
     """The innermost line of the user's code in a graph node's `stack_trace`."""
-    return _line_in_message(stack or "")
+    return _line_in_text(stack or "")
+
+
+def _place(error: BaseException) -> Place:
+    """The user's line: from the traceback, or as TorchDynamo tells it."""
+    place = user_line(error)
+    for current in _chain(error):
+        # TorchDynamo follows the user's code without running it, and keeps the stack apart.
+        stack = getattr(current, "real_stack", None) or ()
+        told = "".join(f'File "{f.filename}", line {f.lineno}\n' for f in stack)
+        place = place if place[0] else _line_in_text(told or str(current))
+    return place
 
 
 def _operator_name(function: object) -> str | None:
     if isinstance(function, torch._ops.OpOverload):
         return str(function.name())
-    name = getattr(function, "__qualname__", None)
-    owner = getattr(function, "__objclass__", None)
-    if name and (owner is not None or getattr(function, "__module__", "").startswith("torch")):
-        return str(name).replace("TensorBase.", "Tensor.")
+    if isinstance(function, BuiltinFunctionType):
+        return f"torch.{function.__name__}"
+    if isinstance(function, MethodDescriptorType | WrapperDescriptorType):
+        return f"Tensor.{function.__name__}"
     return None
 
 
-def _line_in_message(text: str) -> tuple[str | None, int | None, str | None]:
+def _line_in_text(text: str) -> Place:
     """TorchDynamo and graph nodes tell their stack as text, innermost last."""
     import linecache
 
@@ -129,12 +144,17 @@ def _is_about_shapes(error: BaseException) -> bool:
 
 
 def _brief(error: BaseException) -> str:
-    """The exception's first line, and the bullet points that may follow it."""
+    """The exception's first line, and what explains it in the lines that follow."""
     lines = [line.strip() for line in str(error).splitlines()]
-    points = [line[1:].strip() for line in lines[1:] if line.startswith("- ")][:3]
+    points = [_point(line) for line in lines[1:] if line.startswith(("- ", "Explanation:"))][:3]
     # The documentation's address and hints on logging follow in the same line.
     head = re.split(r" For more (?:information|about)", first_line(error))[0]
-    return " ".join([head or type(error).__name__, *points])
+    return ": ".join([head or type(error).__name__, *points])
+
+
+def _point(line: str) -> str:
+    text = line.removeprefix("Explanation:").removeprefix("-").strip()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -146,9 +166,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def node_place(
-    program: torch.export.ExportedProgram, operator: str
-) -> tuple[str | None, int | None, str | None]:
+def node_place(program: torch.export.ExportedProgram, operator: str) -> Place:
     """The user's line that calls an operator, from the graph of a traced program."""
     for node in program.graph.nodes:
         if node.op == "call_function" and schema_name(node.target) == operator:

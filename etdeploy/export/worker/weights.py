@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.export.worker.failures import WorkerError, described, exception_text, fail
 
 _SHOWN = 8
 
@@ -99,7 +99,7 @@ def _is_state_dict(content: object) -> bool:
 def _described(content: object) -> str:
     if isinstance(content, Mapping):
         return f"a dictionary with {_some([str(key) for key in content])}"
-    return f"a {type(content).__name__}"
+    return described(content)
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -1,0 +1,113 @@
+"""Functions of the user, from files and modules."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from etdeploy.export.installed import module_file
+from etdeploy.export.spec import CodeReference
+from etdeploy.export.worker.failures import blaming, described, fail
+
+_SHOWN = 12
+
+
+def check_arguments(function: Callable[..., Any], arguments: dict[str, Any], what: str) -> None:
+    """Whether the function can be called so, told before it is called.
+
+    Raises:
+        WorkerError: It cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables written in C have none
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        names = ", ".join(signature.parameters) or "none"
+        raise fail(
+            "arguments",
+            f"{what} cannot be called with model.arguments: {error}; its arguments are: {names}",
+        ) from error
+
+
+def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:
+    """The function that a recipe names; its module is run for that.
+
+    Args:
+        reference: The function.
+        key: Where the recipe names it, for messages.
+
+    Raises:
+        WorkerError: There is none, or its module raises.
+    """
+    module = _module_of_file(Path(reference.file)) if reference.file else _module(reference, key)
+    place = reference.file or getattr(module, "__file__", None)
+    function = getattr(module, reference.name, None)
+    if function is None:
+        raise fail(
+            "factory-missing",
+            f"{key} names {reference}, but there is no {reference.name!r} there"
+            + _functions_of(module),
+            file=place,
+        )
+    if not callable(function):
+        raise fail(
+            "factory-missing",
+            f"{key} names {reference}, which is {described(function)} and cannot be called",
+            file=place,
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _functions_of(module: ModuleType) -> str:
+    names = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
+    shown = ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
+    return f"; it has {shown}" if names else ""
+
+
+def _module(reference: CodeReference, key: str) -> ModuleType:
+    name = reference.module or ""
+    try:
+        found = module_file(name) is not None or importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        raise fail(
+            "factory-missing",
+            f"{key} names the module {name!r}, which cannot be imported by {sys.executable} from "
+            f"{Path.cwd()}",
+            remedy="Install the package there, or name the file: file.py:function",
+        )
+    with blaming("factory-raised", f"importing {name} raised"):
+        return importlib.import_module(name)
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """Runs a Python file as a module; files beside it can be imported, as from a script."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise fail("factory-missing", "the file cannot be loaded as Python code", file=str(path))
+    known = sys.modules.get(path.stem)
+    if known and getattr(known, "__file__", None) == str(path):
+        return known
+    module = importlib.util.module_from_spec(spec)
+    # Under its own name where that is free, so that helpers can import it too.
+    sys.modules[f"_model_file_{path.stem}" if known else path.stem] = module
+    with blaming("factory-raised", f"importing {path.name} raised"):
+        spec.loader.exec_module(module)
+    return module
