@@ -74,6 +74,7 @@ class UsbPipe:
     def send(self, data: bytes) -> None:
         from adb_shell.exceptions import UsbWriteFailedError
 
+        self.patience.check(time.monotonic())
         try:
             self._transport.bulk_write(data, self.patience.idle_s)
         except UsbWriteFailedError as error:
@@ -102,12 +103,18 @@ class UsbPipe:
 
 
 def usb_transports() -> dict[str, Any]:
-    """The phones on USB by serial number; none where libusb is not installed."""
+    """The phones on USB by serial number; none where libusb is not installed.
+
+    A phone whose USB interface this user may not open has no transport, and its port for a name.
+    """
     try:
         from adb_shell.transport.usb_transport import UsbTransport
     except (ImportError, OSError):
         return {}
-    found = {}
+    found: dict[str, Any] = {}
     for transport in UsbTransport.find_all_adb_devices():
-        found[str(transport.serial_number)] = transport
+        try:
+            found[str(transport.serial_number)] = transport
+        except Exception:  # as above
+            found[f"usb-{'.'.join(map(str, transport.port_path))}"] = None
     return found

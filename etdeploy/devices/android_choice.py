@@ -65,7 +65,10 @@ def known_devices() -> list[ServerDevice]:
             place="android",
             remedy="adb kill-server && adb start-server",
         ) from error
-    return [ServerDevice(serial, USABLE) for serial in usb_transports()]
+    return [
+        ServerDevice(serial, USABLE if transport else "no permissions")
+        for serial, transport in usb_transports().items()
+    ]
 
 
 def remedy_for(device: ServerDevice) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from adb_shell.exceptions import UsbReadFailedError, UsbWriteFailedError
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
+from etdeploy.devices.adb_direct import tcp_transport, usb_transport
+from etdeploy.devices.android import AndroidDevice
 from etdeploy.devices.base import Bundle, Device
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.adbd import (
@@ -497,6 +501,67 @@ def test_a_device_that_left_is_offline_or_gone(
         device.facts()
     assert caught.value.place == android_x86_64.spec
     assert caught.value.remedy
+
+
+class USBErrorTimeout(Exception):  # noqa: N818 - libusb's own name
+    """What libusb raises when nothing came."""
+
+
+class UsbOverTcp:
+    """What adb-shell's UsbTransport does, on a socket instead of libusb."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+
+    def connect(self, timeout_s: float) -> None:
+        self._socket = socket.create_connection(self._address, timeout_s)
+
+    def bulk_read(self, size: int, timeout_s: float) -> bytes:
+        self._socket.settimeout(timeout_s)
+        try:
+            data = self._socket.recv(size)
+        except TimeoutError:
+            raise UsbReadFailedError("nothing", USBErrorTimeout()) from None
+        if not data:
+            raise UsbReadFailedError("unplugged", OSError())
+        return data
+
+    def bulk_write(self, data: bytes, timeout_s: float) -> int:
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise UsbWriteFailedError("unplugged", error) from None
+        return len(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_packets_travel_over_usb_as_well(android_x86_64: AndroidRoot, bundle: Bundle) -> None:
+    usb = UsbOverTcp(android_x86_64.host, 5555)
+    device = AndroidDevice("A1", usb_transport(usb))
+    assert device.facts().connection == "USB"
+    assert device.push(bundle).pushed_files == 3
+    with device.open_run(bundle, "r1") as run:
+        assert run.run(["exit", "2"], 20).exit_code == 2
+        assert run.run(["hang"], 1.0).timed_out
+        assert run.run(["exit", "3"], 20).exit_code == 3
+    android_x86_64.kill_adbd()
+    with pytest.raises(DeviceError, match="the device went away while asking for its battery"):
+        device.state()
+    device.close()
+
+
+def test_a_device_that_left_the_network_is_noticed(
+    android_x86_64: AndroidRoot, bundle: Bundle
+) -> None:
+    device = AndroidDevice("A1", tcp_transport(android_x86_64.host, 5555), idle_s=0.5)
+    device.facts()
+    android_x86_64.cut_network()
+    with pytest.raises(DeviceError, match="the device stopped answering while looking at what"):
+        device.push(bundle)
+    device.close()
 
 
 def test_nothing_listens_at_the_address(no_adb_server: None) -> None:

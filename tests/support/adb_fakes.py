@@ -75,10 +75,11 @@ def fake_adbd(greeting: bytes, knows_key: bool = False) -> Iterator[int]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with contextlib.suppress(OSError, ConnectionError):
-                _read_packet(self.request)
                 if greeting not in (b"AUTH", b"STLS"):
+                    self.request.recv(4096)
                     self.request.sendall(greeting)
                     return
+                _read_packet(self.request)
                 self.request.sendall(_packet(greeting, 1, 0, b"t" * 20))
                 _read_packet(self.request)
                 if knows_key:

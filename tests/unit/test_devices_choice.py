@@ -1,0 +1,204 @@
+"""Choosing among Android devices, and refusals, against stand-ins at the level of the protocol."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import DeviceError, UsageError
+from etdeploy.devices.adb_direct import DirectTransport
+from etdeploy.devices.adb_keys import Signer, user_signer
+from etdeploy.devices.adb_pipes import TcpPipe
+from etdeploy.devices.android import AndroidDevice
+from etdeploy.devices.registry import list_devices, open_device
+from tests.support.adb_fakes import fail, fake_adbd, fake_server
+
+UNAUTHORIZED = (
+    "android:A1: the device does not allow USB debugging from this computer yet\n"
+    "  what to do: Unlock the phone and confirm the prompt `Allow USB debugging?` on its screen,\n"
+    "              then run the same command again. If no prompt shows: Settings > Developer"
+    " options >\n"
+    "              Revoke USB debugging authorizations, and plug the phone in again."
+)
+
+
+@pytest.fixture(autouse=True)
+def adb_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANDROID_SERIAL", "ADB_SERVER_SOCKET", "ANDROID_ADB_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
+
+
+def refusal(
+    monkeypatch: pytest.MonkeyPatch, devices: str, spec: str = "android", answer: bytes = b"OKAY"
+) -> DeviceError:
+    """What opening a device and asking it for its facts raises."""
+    with fake_server(devices, answer) as port, pytest.raises(DeviceError) as caught:  # noqa: PT012
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        open_device(spec).facts()
+    return caught.value
+
+
+def test_none_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, "")
+    assert str(error).splitlines()[0] == "android: no Android device is connected"
+    assert "turn on USB debugging" in str(error.remedy)
+    assert "adb connect HOST:PORT" in str(error.remedy)
+    assert error.exit_code == 6
+
+
+def test_no_server_and_no_usb(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match="no Android device is connected"):
+        open_device("android")
+
+
+def test_two_and_none_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = "A1 device model:One\nB2 device model:Two\nC3 offline\n"
+    assert str(refusal(monkeypatch, devices)) == (
+        "android: 2 Android devices are connected, and none is chosen\n"
+        "  what to do: Choose one:\n"
+        "              --device android:A1    (One)\n"
+        "              --device android:B2    (Two)"
+    )
+
+
+def test_the_environment_may_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANDROID_SERIAL", "C3")
+    error = refusal(monkeypatch, "A1 device\nC3 offline\n")
+    assert error.place == "android:C3"
+
+
+def test_the_only_usable_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server("A1 unauthorized\nB2 device\n") as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        assert open_device("android").name == "android:B2"
+
+
+def test_unauthorized(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(refusal(monkeypatch, "A1 unauthorized usb:1-1\n")) == UNAUTHORIZED
+    assert str(refusal(monkeypatch, "A1 unauthorized\n", "android:A1")) == UNAUTHORIZED
+
+
+def test_unauthorized_after_it_was_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = fail("device unauthorized.\nThis adb server's $ADB_VENDOR_KEYS is not set")
+    assert str(refusal(monkeypatch, "A1 device\n", answer=answer)) == UNAUTHORIZED
+
+
+def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(refusal(monkeypatch, "10.0.0.7:5555 offline\n")) == (
+        "android:10.0.0.7:5555: the device is offline: the adb server knows it, but it does not "
+        "answer\n"
+        "  what to do: Wake the phone or plug it in again, or:\n"
+        "              adb disconnect 10.0.0.7:5555 && adb connect 10.0.0.7:5555"
+    )
+    error = refusal(monkeypatch, "A1 device\n", answer=fail("device offline"))
+    assert "adb reconnect" in str(error.remedy)
+
+
+def test_no_permissions(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, "A1 no permissions (user is in the plugdev group); see [x]\n")
+    assert "may not use the device's USB interface" in error.message
+    assert "usermod -aG plugdev" in str(error.remedy)
+
+
+def test_another_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, "A1 recovery\n")
+    assert error.message == "the device cannot be used: its state is recovery"
+    assert "adb -s A1 reboot" in str(error.remedy)
+
+
+def test_several_and_none_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, "A1 offline\nB2 unauthorized\n")
+    assert error.message == "no Android device can be used: A1 is offline, B2 is unauthorized"
+
+
+def test_a_serial_number_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, "R5CX1234ABC device\n", "android:R5CX1234ABD")
+    assert error.remedy == "Did you mean --device android:R5CX1234ABC?"
+    error = refusal(monkeypatch, "R5CX1234ABC device\n", "android:emulator-5554")
+    assert error.remedy == "Connected are:\n--device android:R5CX1234ABC"
+
+
+def test_what_listens_is_no_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_adbd(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        with pytest.raises(DeviceError, match="does not answer as an adb server") as caught:
+            open_device("android")
+    assert f"127.0.0.1:{port}" in caught.value.message
+
+
+def test_a_server_port_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "usb")
+    with pytest.raises(UsageError, match="ANDROID_ADB_SERVER_PORT is 'usb'"):
+        open_device("android")
+
+
+def test_the_listing_says_what_to_do_about_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server("A1 unauthorized\nB2 offline\nC3 device\n", fail("closed")) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        listed = {d.name: d for d in list_devices()}
+    states = {name: d.status for name, d in listed.items() if d.kind == "android"}
+    assert states == {"android:A1": "unauthorized", "android:B2": "offline", "android:C3": "error"}
+    assert "confirm the prompt" in str(listed["android:A1"].remedy)
+    assert "adb reconnect" in str(listed["android:B2"].remedy)
+    assert "the device went away" in str(listed["android:C3"].remedy)
+
+
+def directly(port: int, key: Path) -> AndroidDevice:
+    """A device at a port of this machine, with a key and little patience for its user."""
+
+    def signer() -> Signer:
+        return user_signer(key)
+
+    transport = DirectTransport(
+        lambda patience: TcpPipe("127.0.0.1", port, patience), "TCP", signer, confirm_s=0.2
+    )
+    return AndroidDevice("A1", transport, idle_s=5)
+
+
+def test_a_phone_that_does_not_know_our_key(tmp_path: Path) -> None:
+    key = tmp_path / ".android" / "adbkey"
+    with fake_adbd(b"AUTH") as port, pytest.raises(DeviceError) as caught:
+        directly(port, key).facts()
+    assert str(caught.value) == UNAUTHORIZED
+    # A key was made for it, as adb does.
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.with_name("adbkey.pub").read_text().split()[0]
+    assert {p.name for p in key.parent.iterdir()} == {"adbkey", "adbkey.pub"}
+
+
+def test_the_key_is_kept_and_its_public_half_made_again(tmp_path: Path) -> None:
+    key = tmp_path / "adbkey"
+    public = user_signer(key).GetPublicKey()
+    private = key.read_bytes()
+    (tmp_path / "adbkey.pub").unlink()
+    again = user_signer(key)
+    assert key.read_bytes() == private
+    assert again.GetPublicKey().split()[0] == public.split()[0]
+
+
+def test_a_phone_that_knows_our_key_lets_us_in(tmp_path: Path) -> None:
+    with (
+        fake_adbd(b"AUTH", knows_key=True) as port,
+        pytest.raises(DeviceError, match="the device has no service 'exec'"),
+    ):
+        directly(port, tmp_path / "adbkey").facts()
+
+
+def test_a_phone_that_wants_tls(tmp_path: Path) -> None:
+    with fake_adbd(b"STLS") as port, pytest.raises(DeviceError) as caught:
+        directly(port, tmp_path / "adbkey").facts()
+    assert "wants an encrypted connection" in caught.value.message
+    assert "adb pair HOST:PAIRING_PORT && adb connect A1" in str(caught.value.remedy)
+    assert not (tmp_path / "adbkey").exists()
+
+
+def test_something_else_listens(tmp_path: Path) -> None:
+    with (
+        fake_adbd(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n") as port,
+        pytest.raises(DeviceError, match="what answers there does not speak adb"),
+    ):
+        directly(port, tmp_path / "adbkey").facts()
