@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from etdeploy.cli.options import json_option
 from etdeploy.core import console
+
+if TYPE_CHECKING:
+    from etdeploy.devices.base import DeviceListing
 
 _COLUMNS = ("device", "state", "target", "model", "SoC", "OS", "battery", "temp.", "connection")
 
@@ -21,22 +26,7 @@ def command(as_json: bool) -> None:
     if as_json:
         console.result_json([device.model_dump(mode="json") for device in found])
         return
-    rows = []
-    for device in found:
-        facts, state = device.facts, device.device_state
-        rows.append(
-            (
-                device.name,
-                device.status,
-                facts and facts.target,
-                facts and facts.model,
-                facts and facts.soc,
-                facts and facts.os,
-                _unit(state and state.battery_percent, " %"),
-                _unit(state and state.battery_celsius, " C"),
-                facts and facts.connection,
-            )
-        )
+    rows = [_row(device) for device in found]
     console.result(console.table(_COLUMNS, rows, right=("battery", "temp.")))
     for device in found:
         if device.remedy:
@@ -46,6 +36,24 @@ def command(as_json: bool) -> None:
             "\nNo Android device is connected. Turn on USB debugging and plug it in,\n"
             "or name one on the network: --device android:HOST:PORT"
         )
+
+
+def _row(device: DeviceListing) -> tuple[object, ...]:
+    from etdeploy.devices.base import DeviceFacts, DeviceState
+
+    facts = device.facts or DeviceFacts(name=device.name, kind=device.kind, target="-")
+    state = device.device_state or DeviceState()
+    return (
+        device.name,
+        device.status,
+        facts.target,
+        facts.model,
+        facts.soc,
+        facts.os,
+        _unit(state.battery_percent, " %"),
+        _unit(state.battery_celsius, " C"),
+        device.connection or facts.connection,
+    )
 
 
 def _unit(value: float | None, unit: str) -> str | None:

@@ -86,9 +86,7 @@ def run_cli(arguments: list[str]) -> int:
         error.show(sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort, Interrupted):
-        console.message(
-            "stopped. What was finished is kept; the same command goes on from there."
-        )
+        console.message("stopped. What was finished is kept; the same command goes on from there.")
         return EXIT_INTERRUPTED
     except EtdeployError as error:
         console.message(f"error ({error.kind}): {error}")

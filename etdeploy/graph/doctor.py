@@ -14,12 +14,11 @@ from typing import Literal
 from etdeploy.core import console, process
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
+from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.recipe.backends import BACKENDS
 from etdeploy.runtime.tools import probe_tools
 from etdeploy.targets.platforms import Target, find_target, host_target
 
-# The pair that is tested; pyproject.toml pins the same for the extra `export`.
-TESTED = {"torch": "2.13.0", "executorch": "1.5.1"}
 _NEEDED_FREE_BYTES = 2_000_000_000
 _NDK_VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
 
@@ -42,7 +41,7 @@ def examine() -> tuple[Finding, ...]:
     host = host_target()
     return (
         _python(),
-        *(_package(name, version) for name, version in TESTED.items()),
+        *(_package(name, version) for name, version in TESTED_VERSIONS.items()),
         *_tools(host),
         _program("git", "the recipe's revision in run records", _install("git")),
         _program("adb", "Android devices over USB that an adb server holds", _install("adb")),
@@ -175,9 +174,10 @@ def _qnn() -> Finding:
     )
 
 
-def _xcode() -> Iterator[Finding]:
-    if sys.platform == "darwin":
-        yield _program("xcodebuild", "iOS apps (a later release)", "xcode-select --install")
+def _xcode() -> tuple[Finding, ...]:
+    if platform.system() != "Darwin":
+        return ()
+    return (_program("xcodebuild", "iOS apps (a later release)", "xcode-select --install"),)
 
 
 def _disk() -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.files import write_atomic
+from etdeploy.core.progress import Progress
 from etdeploy.graph.steps import Step, StepLog, closure, reasons_to_run
 
 DATABASE = "tasks.sqlite3"
@@ -162,7 +163,7 @@ class _Run:
         self._lines[step.name] = line
         return True
 
-    def _progress(self, name: str) -> Callable[[str, float | None], None]:
+    def _progress(self, name: str) -> Progress:
         def report(text: str, fraction: float | None = None) -> None:
             if self.display:
                 self.display.advance(name, text, fraction)
@@ -211,7 +212,7 @@ def _tasks(dicts: list[dict[str, Any]]) -> list[Any]:
 def _loader(dicts: list[dict[str, Any]], state: Path, reporter: Any) -> Any:
     from doit.cmd_base import TaskLoader2
 
-    class Loader(TaskLoader2):
+    class Loader(TaskLoader2):  # type: ignore[misc]  # doit has no types
         """Hands doit the steps of this run instead of a dodo.py."""
 
         def load_doit_config(self) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def _loader(dicts: list[dict[str, Any]], state: Path, reporter: Any) -> Any:
 def _reporter_for(run: _Run) -> Any:
     from doit.reporter import ZeroReporter
 
-    class Reporter(ZeroReporter):
+    class Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
         """Hands doit's events to the display; failures are kept by the run itself."""
 
         def execute_task(self, task: Any) -> None:

@@ -19,7 +19,6 @@ from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import export_spec
 from etdeploy.graph.job import Job
 from etdeploy.graph.steps import Step, StepLog, reasons_to_run
-from etdeploy.program.describe import describe_briefly
 from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.runtime.build import build_runner, runner_fingerprint
@@ -126,6 +125,15 @@ def _path(job: Job, name: str) -> Path:
     return job.state / f"{name}.json"
 
 
+def _briefly(program: Program) -> str:
+    delegates = sum(len(method.delegates) for method in program.methods)
+    outside = sum(operator.calls for method in program.methods for operator in method.operators)
+    return (
+        f"{console.size(program.size_bytes)}, {delegates} delegated partitions, "
+        f"{outside} operator calls outside"
+    )
+
+
 def _flat(name: str, section: Any) -> Mapping[str, Any]:
     """A recipe section as dotted names, so that a change can be told by its key."""
     content = section.model_dump(mode="json")
@@ -142,7 +150,7 @@ def _export(job: Job) -> Step:
         exported.save(output)
         program = Program.load(Path(exported.folder) / PROGRAM_INFO)
         made = "taken from the cache" if exported.cached else "made"
-        return f"program.pte {made}: {describe_briefly(program)}"
+        return f"program.pte {made}: {_briefly(program)}"
 
     def sound() -> str | None:
         exported = ExportedProgram.load(output)
@@ -260,12 +268,13 @@ def _check(job: Job) -> Step:
 
 def _bundle(job: Job) -> Step:
     output = _path(job, "bundle")
+    inputs_list = job.state / "inputs.txt"
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         exported, _ = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(_path(job, "runner"))
-        bundle = make_bundle(runner, folder, load_provenance(folder))
+        bundle = make_bundle(runner, folder, load_provenance(folder), inputs_list)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
         return f"{len(bundle.files)} files, {console.size(size_bytes)}"
@@ -276,6 +285,7 @@ def _bundle(job: Job) -> Step:
         output,
         act,
         needs=("export", "runner", "check"),
+        sound=lambda: None if inputs_list.is_file() else "the list of inputs is gone",
     )
 
 
