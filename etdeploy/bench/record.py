@@ -6,6 +6,7 @@ from typing import Any
 
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.program.model import Delegate, Operator
 
 SCHEMA_VERSION = 1
 
@@ -23,7 +24,14 @@ class Latency(Value):
 
 
 class OutputCheck(Value):
-    """One output against the eager model's. `None` where it has no meaning (an integer cosine)."""
+    """One output against the eager model's.
+
+    Attributes:
+        max_abs_error, cosine_similarity: Over all values that are finite on both sides; None where
+            they have no meaning: the cosine of integers, outputs that cannot be compared.
+        tolerance_max_abs, tolerance_cosine: The limits that were used.
+        problem: Why the output cannot be right, or cannot be compared, whatever the limits.
+    """
 
     name: str
     dtype: str
@@ -45,39 +53,88 @@ class DeviceRecord(Value):
 
 
 class ProgramRecord(Value):
-    """The program that ran."""
+    """The program that ran.
+
+    Attributes:
+        method: The method that was run.
+        operators, backends: All that the program uses, in every method.
+        operator_calls, delegates: Of the method that was run.
+        source: The model source as a person reads it.
+        backend, quantization: What the program was exported for; None for a finished program.
+    """
 
     sha256: str
     size_bytes: int
+    method: str
     operators: tuple[str, ...]
     backends: tuple[str, ...]
+    operator_calls: tuple[Operator, ...]
+    delegates: tuple[Delegate, ...]
     source: str
     backend: str | None
     quantization: str | None
 
 
 class RunnerRecord(Value):
-    """The runner that ran it."""
+    """The runner that ran it.
+
+    Attributes:
+        sha256: Of the executable.
+        portable: Whether it brought its own C library to the device.
+        threads: That its thread pool had.
+    """
 
     sha256: str
     target: str
     portable: bool
     executorch_version: str
-    threads: int | None
+    threads: int
 
 
 class RecipeRecord(Value):
-    """The recipe, resolved, and the revision of the folder that it came from."""
+    """The recipe, resolved, and where it came from.
+
+    Attributes:
+        path: Of its file.
+        files: SHA-256 of every file that it was read from.
+        git_revision: Commit of the folder that the file is in; None outside of a repository.
+        git_dirty: Whether files below that folder differ from the commit.
+        content: All values.
+    """
 
     name: str
-    path: str | None
+    path: str
+    files: dict[str, str]
     git_revision: str | None
     git_dirty: bool | None
     content: dict[str, Any]
 
 
+class PassRecord(Value):
+    """One start of the runner; `seconds` is wall time seen from here, connection included."""
+
+    warmup: int
+    iterations: int
+    seconds: float
+
+
 class RunRecord(Value):
-    """What one measured run gave; `run --json` prints it."""
+    """What one measured run gave; `run --json` prints it.
+
+    Attributes:
+        run_id: Names the run's folder.
+        started_at: Date and time in UTC, ISO 8601.
+        latency_ms: Of the timed inferences; setting the inputs is part of each.
+        load_ms: Loading the program and its method.
+        first_inference_ms: The first inference, before all warm-up.
+        peak_rss_bytes: Most memory resident in the memory pass; None when it was not measured.
+        outputs: One entry for each output that is expected or came.
+        outputs_compared: False when there is nothing to compare with.
+        versions: At export, with those of etdeploy and of the runner's libraries.
+        passes: By name: timing, memory, profile.
+        files: Absolute paths by what they are: record, outputs, log, etdump, etrecord, program.
+        notes: Sentences that a reader of the numbers has to know.
+    """
 
     schema_version: int = SCHEMA_VERSION
     run_id: str
@@ -93,6 +150,6 @@ class RunRecord(Value):
     runner: RunnerRecord
     recipe: RecipeRecord
     versions: dict[str, str]
-    passes: dict[str, Any]
+    passes: dict[str, PassRecord]
     files: dict[str, str]
     notes: tuple[str, ...] = ()

@@ -1,0 +1,175 @@
+"""A run record from everything that a measurement gave; nothing is read or run here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import etdeploy
+from etdeploy.bench.notes import measurement_notes
+from etdeploy.bench.passes import ETDUMP, OUTPUTS, RUNNER_LOG, PassResult
+from etdeploy.bench.record import (
+    DeviceRecord,
+    OutputCheck,
+    PassRecord,
+    ProgramRecord,
+    RecipeRecord,
+    RunnerRecord,
+    RunRecord,
+)
+from etdeploy.bench.revision import Revision
+from etdeploy.bench.statistics import summarize
+from etdeploy.core.errors import UsageError
+from etdeploy.program.folder import ETRECORD_FILE, PROGRAM_FILE, Provenance
+from etdeploy.program.model import Method, Program
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.runtime.exchange import RunnerResults
+from etdeploy.runtime.plan_model import BuiltRunner
+
+RECORD_FILE = "record.json"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured, and what is known of it."""
+
+    loaded: LoadedRecipe
+    program_folder: Path
+    program: Program
+    provenance: Provenance
+    runner: BuiltRunner
+
+    def require_method(self) -> Method:
+        """The method that the recipe names.
+
+        Raises:
+            UsageError: The program has no such method.
+        """
+        wanted = self.loaded.recipe.benchmark.method
+        for method in self.program.methods:
+            if method.name == wanted:
+                return method
+        names = [method.name for method in self.program.methods]
+        raise UsageError(
+            f"the program has no method {wanted!r}; it has {', '.join(names)}",
+            place=str(self.loaded.path),
+            remedy=f"--set benchmark.method={names[0]}",
+        )
+
+
+def assemble(
+    subject: Subject,
+    device: DeviceRecord,
+    results: Mapping[str, PassResult],
+    outputs: Sequence[OutputCheck],
+    revision: Revision,
+    started: datetime,
+    here: Path,
+) -> RunRecord:
+    """The run record.
+
+    Args:
+        subject: What was measured.
+        device: Its facts and states.
+        results: By name of the pass; `timing` is always there.
+        outputs: How they compare.
+        revision: Of the recipe's folder.
+        started: In UTC.
+        here: The run's folder on this machine.
+    """
+    timing = results["timing"].results
+    latency = summarize(timing.samples_ms)
+    portable = subject.runner.loader is not None
+    notes = measurement_notes(latency, device, portable, timing.warmup)
+    return RunRecord(
+        run_id=here.name,
+        started_at=started.isoformat(timespec="seconds"),
+        latency_ms=latency,
+        load_ms=timing.load_program_ms + timing.load_method_ms,
+        first_inference_ms=timing.first_inference_ms,
+        peak_rss_bytes=_peak_rss_bytes(results),
+        outputs=tuple(outputs),
+        outputs_compared=bool(subject.provenance.expected),
+        device=device,
+        program=_program(subject),
+        runner=_runner(subject.runner, timing),
+        recipe=_recipe(subject.loaded, revision),
+        versions=_versions(subject, timing),
+        passes={name: _pass(result) for name, result in results.items()},
+        files=_files(subject, results, here),
+        notes=(*subject.provenance.notes, *notes),
+    )
+
+
+def _peak_rss_bytes(results: Mapping[str, PassResult]) -> int | None:
+    """Of the memory pass; None without one, and where the system does not tell (0)."""
+    return (results["memory"].results.peak_rss_bytes or None) if "memory" in results else None
+
+
+def _versions(subject: Subject, timing: RunnerResults) -> dict[str, str]:
+    return {
+        **subject.provenance.versions,
+        "etdeploy": etdeploy.__version__,
+        "executorch of the runner": timing.executorch_version,
+    }
+
+
+def _pass(result: PassResult) -> PassRecord:
+    return PassRecord(
+        warmup=result.results.warmup,
+        iterations=len(result.results.samples_ms),
+        seconds=result.seconds,
+    )
+
+
+def _runner(runner: BuiltRunner, timing: RunnerResults) -> RunnerRecord:
+    return RunnerRecord(
+        sha256=runner.sha256,
+        target=runner.target,
+        portable=runner.loader is not None,
+        executorch_version=timing.executorch_version,
+        threads=timing.threads,
+    )
+
+
+def _program(subject: Subject) -> ProgramRecord:
+    method = subject.require_method()
+    return ProgramRecord(
+        sha256=subject.program.sha256,
+        size_bytes=subject.program.size_bytes,
+        method=method.name,
+        operators=subject.program.operators,
+        backends=subject.program.backend_ids,
+        operator_calls=method.operators,
+        delegates=method.delegates,
+        source=subject.provenance.source,
+        backend=subject.provenance.backend,
+        quantization=subject.provenance.quantization,
+    )
+
+
+def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:
+    return RecipeRecord(
+        name=loaded.name,
+        path=str(loaded.path),
+        files={str(path): sha256 for path, sha256 in loaded.files},
+        git_revision=revision.commit,
+        git_dirty=revision.dirty,
+        content=loaded.recipe.model_dump(mode="json"),
+    )
+
+
+def _files(subject: Subject, results: Mapping[str, PassResult], here: Path) -> dict[str, str]:
+    files = {
+        "record": here / RECORD_FILE,
+        "outputs": here / OUTPUTS,
+        "log": here / RUNNER_LOG,
+        "program": subject.program_folder / PROGRAM_FILE,
+    }
+    if "profile" in results:
+        files["etdump"] = here / ETDUMP
+    if subject.provenance.etrecord:
+        files["etrecord"] = subject.program_folder / ETRECORD_FILE
+    return {name: str(path) for name, path in files.items()}

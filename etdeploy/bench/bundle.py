@@ -1,0 +1,75 @@
+"""What goes to a device: the runner with its libraries, the program and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.files import inside, write_if_changed
+from etdeploy.core.hashing import sha256_file
+from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.program.folder import PROGRAM_FILE, Provenance
+from etdeploy.runtime.exchange import inputs_list
+from etdeploy.runtime.plan_model import BuiltRunner
+
+INPUTS_LIST = "inputs.txt"
+_RUNNER_FOLDER = "runner"
+
+
+def make_bundle(
+    runner: BuiltRunner, program_folder: Path, provenance: Provenance, list_path: Path
+) -> Bundle:
+    """Lists the files for one program and runner, with their digests.
+
+    Args:
+        runner: From the cache.
+        program_folder: Holds `program.pte` and the inputs.
+        provenance: Names the inputs.
+        list_path: Where the runner's list of inputs is written, the only file that is made here;
+            it has to stay as long as the bundle is used.
+
+    Raises:
+        OSError: A file is missing.
+        ValueError: The runner or the provenance names a file outside of its folder.
+    """
+    write_if_changed(list_path, inputs_list(provenance.inputs))
+    files = [
+        *_runner_files(runner),
+        _file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
+        _file(list_path, INPUTS_LIST),
+        *(_file(inside(program_folder, t.path), t.path) for t in provenance.inputs),
+    ]
+    return Bundle(files=tuple(files), command=_command(runner))
+
+
+def _runner_files(runner: BuiltRunner) -> Iterator[BundleFile]:
+    started = [runner.executable, *([runner.loader] if runner.loader else [])]
+    for name in (*started, *runner.libraries):
+        source = inside(Path(runner.path), name)
+        yield _file(source, f"{_RUNNER_FOLDER}/{name}", executable=name in started)
+
+
+def _command(runner: BuiltRunner) -> tuple[str, ...]:
+    """How the runner starts; a portable one through the loader of the C library it brings along,
+    since the loader's usual path, written in the executable, does not exist on the device.
+    """
+    if runner.loader is None:
+        return (f"{_RUNNER_FOLDER}/{runner.executable}",)
+    return (
+        f"{_RUNNER_FOLDER}/{runner.loader}",
+        "--library-path",
+        f"{{bundle}}/{_RUNNER_FOLDER}",
+        f"{{bundle}}/{_RUNNER_FOLDER}/{runner.executable}",
+    )
+
+
+def _file(source: Path, path: str, executable: bool = False) -> BundleFile:
+    checkpoint()
+    return BundleFile(
+        source=str(source),
+        path=path,
+        sha256=sha256_file(source),
+        size_bytes=source.stat().st_size,
+        executable=executable,
+    )

@@ -1,0 +1,145 @@
+"""Outputs of a run against the expected ones of the eager model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.bench.distance import Distance, measure_distance
+from etdeploy.bench.record import OutputCheck
+from etdeploy.bench.tensors import UnreadableError, read_tensor
+from etdeploy.bench.tolerance import Limits, limits_for
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.files import inside
+from etdeploy.program.folder import TensorFile
+from etdeploy.recipe.model import Tolerance
+from etdeploy.runtime.exchange import RunnerOutput
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the outputs are held to.
+
+    Attributes:
+        tensors: The eager model's outputs; empty when there are none.
+        folder: Where their files are.
+        quantization: The program's scheme.
+        tolerance: The recipe's own limits.
+    """
+
+    tensors: tuple[TensorFile, ...]
+    folder: Path
+    quantization: str | None
+    tolerance: Tolerance
+
+
+def compare_outputs(
+    outputs: Sequence[RunnerOutput], folder: Path, expectation: Expectation
+) -> tuple[OutputCheck, ...]:
+    """Compares every expected output; a difference is part of the result, not an error.
+
+    Args:
+        outputs: What the runner says it wrote.
+        folder: Where those files are now.
+        expectation: Without tensors the result is empty.
+    """
+    expected = expectation.tensors
+    if not expected:
+        return ()
+    checks = []
+    for index, tensor in enumerate(expected):
+        checkpoint()
+        try:
+            if index >= len(outputs):
+                raise UnreadableError("the device gave no such output")
+            checks.append(_check(index, outputs[index], folder, expectation))
+        except UnreadableError as error:
+            checks.append(_failed(index, tensor, str(error)))
+    checks += [_surplus(i, outputs[i]) for i in range(len(expected), len(outputs))]
+    return tuple(checks)
+
+
+def _check(
+    index: int, output: RunnerOutput, folder: Path, expectation: Expectation
+) -> OutputCheck:
+    expected = expectation.tensors[index]
+    if output.kind != "Tensor" or output.path is None:
+        raise UnreadableError(f"a value of kind {output.kind} came instead of a tensor")
+    have = f"{output.dtype} {list(output.shape or ())}"
+    want = f"{expected.dtype} {list(expected.shape)}"
+    if have != want:
+        raise UnreadableError(f"{have} came instead of {want}")
+    actual = read_tensor(_inside(folder, output.path), expected.dtype, expected.shape)
+    wanted = read_tensor(
+        _inside(expectation.folder, expected.path), expected.dtype, expected.shape
+    )
+    distance = measure_distance(actual, wanted)
+    limits = limits_for(
+        expected.dtype, expectation.quantization, distance.largest, expectation.tolerance
+    )
+    return judged(_name(index), expected, distance, limits)
+
+
+def judged(name: str, tensor: TensorFile, distance: Distance, limits: Limits) -> OutputCheck:
+    """The verdict on one output."""
+    judges_angle = "float" in tensor.dtype or limits.cosine_similarity is not None
+    cosine = distance.cosine_similarity if judges_angle else None
+    error = distance.max_abs_error
+    problem = None
+    if distance.odd_places:
+        problem = (
+            f"{distance.odd_places} of {distance.elements} values are NaN or infinite on one side "
+            "only"
+        )
+    return OutputCheck(
+        name=name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        max_abs_error=error,
+        cosine_similarity=cosine,
+        tolerance_max_abs=limits.max_abs_error,
+        tolerance_cosine=limits.cosine_similarity,
+        within_tolerance=problem is None and _within(error, cosine, limits),
+        problem=problem,
+    )
+
+
+def _within(error: float | None, cosine: float | None, limits: Limits) -> bool:
+    if error is None:
+        return True
+    if error > limits.max_abs_error:
+        return False
+    if cosine is None or limits.cosine_similarity is None or error <= limits.negligible:
+        return True
+    return cosine >= limits.cosine_similarity
+
+
+def _inside(folder: Path, relative: str) -> Path:
+    try:
+        return inside(folder, relative)
+    except ValueError as error:
+        raise UnreadableError(str(error)) from error
+
+
+def _name(index: int) -> str:
+    return f"output_{index}"
+
+
+def _failed(index: int, tensor: TensorFile, problem: str) -> OutputCheck:
+    return OutputCheck(
+        name=_name(index),
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        max_abs_error=None,
+        cosine_similarity=None,
+        tolerance_max_abs=None,
+        tolerance_cosine=None,
+        within_tolerance=False,
+        problem=problem,
+    )
+
+
+def _surplus(index: int, output: RunnerOutput) -> OutputCheck:
+    tensor = TensorFile(path="", dtype=output.dtype or output.kind, shape=output.shape or ())
+    return _failed(index, tensor, "the model has no such output")

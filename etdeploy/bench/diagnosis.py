@@ -1,0 +1,155 @@
+"""Why a runner did not end well: what its end and its last words usually mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core.errors import RunError
+from etdeploy.devices.base import RunOutcome
+from etdeploy.recipe.model import Recipe
+
+_LAST_LINES = 8
+_LONGEST_LINE = 300
+_PREFIX = "etdeploy-runner: error: "
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A usual cause and what to do about it."""
+
+    cause: str
+    remedy: str
+
+
+_CRASHED = (
+    "Run the same program on this machine to see whether it is the device: etdeploy run "
+    "--device host,\nor on the plain kernels: --set export.backend=portable"
+)
+_SIGNALS = {
+    "SIGKILL": Cause(
+        "the system killed it, nearly always because memory ran out",
+        "Close other apps, or make the model smaller, for instance by export.quantization.",
+    ),
+    "SIGILL": Cause(
+        "the processor lacks an instruction that the libraries use",
+        "Run on a newer device; ExecuTorch's prebuilt libraries choose kernels by processor, so "
+        "this is\nworth reporting with the output of: etdeploy devices",
+    ),
+    "SIGSEGV": Cause("it read or wrote memory that is not its own", _CRASHED),
+    "SIGBUS": Cause("a file that it had mapped was cut short, or memory was misaligned", _CRASHED),
+    "SIGFPE": Cause("a kernel divided by zero", _CRASHED),
+    "SIGABRT": Cause("it gave up itself: a failed check in ExecuTorch or in the C library",
+                     _CRASHED),
+    "SIGSYS": Cause(
+        "the system forbids a call that it made, as Android does inside of apps",
+        "Use a device whose adb shell may run programs of its own, or: --device qemu",
+    ),
+    "SIGTERM": Cause("something on the device asked it to end", "Run the same command again."),
+}  # fmt: skip
+
+# Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
+_WORDS: tuple[tuple[str, Cause], ...] = (
+    (r"[Mm]issing operator: \[\d+\] (?P<name>\S+)", Cause(
+        "the runner has no kernel for {name}",
+        "Build it anew: etdeploy clean runners; or let a backend take it: "
+        "--set export.backend=xnnpack")),
+    (r"[Bb]ackend (?P<name>\S+) is not (?:registered|available)", Cause(
+        "the backend {name} is not in the runner",
+        "Build it anew: etdeploy clean runners; or lower to another: "
+        "--set export.backend=xnnpack")),
+    (r"the program has no method (?P<name>\S+)", Cause(
+        "the recipe's benchmark.method does not exist in the program",
+        "Name one of the program's methods, as `etdeploy inspect` lists them: "
+        "--set benchmark.method=forward")),
+    (r"No space left on device", Cause(
+        "the device's storage is full",
+        "Free some space, for instance: etdeploy clean --device {device}")),
+    (r"out of memory|MemoryAllocationFailed|bad_alloc", Cause(
+        "memory ran out",
+        "Close other apps, or make the model smaller, for instance by export.quantization.")),
+    (r"without the component etdump", Cause(
+        "the runner was built without tracing",
+        "Build it anew: etdeploy clean runners; or leave the profile out: "
+        "--set benchmark.profile=false")),
+    (r"loading shared libraries: (?P<name>\S+):|library \"(?P<name2>[^\"]+)\" not found", Cause(
+        "the device has no library {name}", "Build the runner anew: etdeploy clean runners")),
+    (r"[Ee]xec format error|cannot execute", Cause(
+        "the runner is built for another kind of processor",
+        "Let the device choose the target: leave out --target.")),
+    (r"is no sound program|InvalidProgram", Cause(
+        "the program is damaged, or its format is newer than the runner's libraries",
+        "Export it again with the same ExecuTorch version: etdeploy clean programs")),
+)  # fmt: skip
+
+
+def run_error(
+    outcome: RunOutcome, pass_name: str, recipe: Recipe, device: str, log: Path
+) -> RunError:
+    """The error for a run that did not end with exit code 0.
+
+    Args:
+        outcome: How it ended.
+        pass_name: timing, memory or profile.
+        recipe: For the remedies.
+        device: The device's name.
+        log: Where the runner's words are kept.
+    """
+    known = _cause(outcome, recipe)
+    message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
+    if known:
+        message += f": {known.cause}"
+    said = last_lines(outcome.stderr)
+    if said:
+        message += "\n" + "\n".join(f"  | {line}" for line in said)
+    remedy = (known.remedy if known else _CRASHED).replace("{device}", device)
+    return RunError(message, place=device, remedy=remedy, log=log)
+
+
+def last_lines(text: str) -> list[str]:
+    """The last lines that say something, each of bounded length and free of control characters."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return [
+        "".join(c if c.isprintable() else " " for c in line[:_LONGEST_LINE])
+        for line in lines[-_LAST_LINES:]
+    ]
+
+
+def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
+    if outcome.timed_out:
+        return f"took longer than {recipe.benchmark.timeout_s:g} s and was ended"
+    if outcome.signal_name:
+        return f"was ended by {outcome.signal_name}"
+    return f"ended with exit code {outcome.exit_code}"
+
+
+def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
+    if outcome.timed_out:
+        return _too_slow(recipe)
+    for pattern, cause in _WORDS:
+        found = re.search(pattern, outcome.stderr)
+        if found:
+            names = [name for name in found.groups() if name]
+            return Cause(cause.cause.replace("{name}", names[0] if names else ""), cause.remedy)
+    if outcome.signal_name:
+        return _SIGNALS.get(outcome.signal_name)
+    return _own_words(outcome)
+
+
+def _too_slow(recipe: Recipe) -> Cause:
+    doubled = min(2 * recipe.benchmark.timeout_s, 86_400)
+    fewer = max(1, recipe.benchmark.iterations // 10)
+    return Cause(
+        "it hangs, or the model is too slow on this device for so many iterations",
+        f"Give it more time: --set benchmark.timeout_s={doubled:g}\n"
+        f"or less to do: --set benchmark.iterations={fewer}",
+    )
+
+
+def _own_words(outcome: RunOutcome) -> Cause | None:
+    """The runner's own message; it ends with one line when it cannot go on."""
+    for line in reversed(outcome.stderr.splitlines()):
+        if line.startswith(_PREFIX):
+            return Cause(line.removeprefix(_PREFIX), _CRASHED)
+    return None

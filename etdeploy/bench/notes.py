@@ -1,0 +1,95 @@
+"""What a reader of the numbers has to know: sentences derived from a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from etdeploy.bench.record import DeviceRecord, Latency
+from etdeploy.bench.statistics import percentile
+
+# Within one run on a quiet machine the spread is a few percent.
+SPREAD_LIMIT = 0.20
+SPREAD_SAMPLES = 5
+# A phone that throttles gets slower over the run instead of at random.
+DRIFT_LIMIT = 0.10
+DRIFT_SAMPLES = 10
+# The gate that react-native-executorch's benchmarks set for batteries.
+WARM_CELSIUS = 37.0
+# More work waiting than there are processors for it.
+BUSY_PER_CPU = 1.0
+
+
+def measurement_notes(
+    latency: Latency, device: DeviceRecord, portable_runner: bool, warmup: int
+) -> tuple[str, ...]:
+    """Sentences on the device, the runner and the samples, in this order.
+
+    Args:
+        latency: The timed samples, in the order in which they were measured.
+        device: Its facts and states.
+        portable_runner: Whether the runner brought its own C library.
+        warmup: Iterations between the first inference and the timed ones.
+    """
+    return (
+        *_device_notes(device),
+        *(_PORTABLE if portable_runner else ()),
+        *_sample_notes(latency, warmup),
+    )
+
+
+_QEMU = (
+    "Measured under qemu, which translates every instruction: these times are not those of a "
+    "phone, and the memory includes the emulator's.",
+)
+_PORTABLE = (
+    "The portable runner was used: it brings a Linux C library along instead of using Android's, "
+    "so that no NDK is needed. Times may differ a little from those of a native runner.",
+)
+
+
+def _device_notes(device: DeviceRecord) -> Iterator[str]:
+    before, after, facts = device.before, device.after, device.facts
+    if facts.kind == "qemu":
+        yield from _QEMU
+    if before.battery_celsius is not None and before.battery_celsius > WARM_CELSIUS:
+        yield (
+            f"The battery had {before.battery_celsius:.0f} °C at the start: a warm device is "
+            "slower. Let it cool below 37 °C and measure again."
+        )
+    status = after.thermal_status
+    if status not in (None, "none"):
+        yield f"The device throttled itself: its thermal status was {status} at the end."
+    load, cpus = before.load_average, facts.cpu_count
+    if load is not None and cpus and load > BUSY_PER_CPU * cpus:
+        yield f"The device was busy at the start: load average {load:.1f} on {cpus} CPUs."
+
+
+def _sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
+    samples = latency.samples
+    spread = latency.stddev / latency.median if latency.median > 0 else 0.0
+    if len(samples) >= SPREAD_SAMPLES and spread > SPREAD_LIMIT:
+        yield (
+            f"The times vary much: their standard deviation is "
+            f"{100 * spread:.0f} % of the median. Compare medians, and end other "
+            "work on the device."
+        )
+    drift = _drift(samples)
+    if drift is not None and drift > DRIFT_LIMIT:
+        yield (
+            f"The second half of the samples is {100 * drift:.0f} % slower than the first: the device may "
+            "get warm and throttle."
+        )
+    if drift is not None and drift < -DRIFT_LIMIT:
+        yield (
+            f"The second half of the samples is {-100 * drift:.0f} % faster than the first: {warmup} "
+            f"warm-up iterations may be too few (--set benchmark.warmup={max(10, 4 * warmup)})."
+        )
+
+
+def _drift(samples: Sequence[float]) -> float | None:
+    """Median of the second half by that of the first, less 1; None for few samples."""
+    if len(samples) < DRIFT_SAMPLES:
+        return None
+    middle = len(samples) // 2
+    first, second = (percentile(half, 50) for half in (samples[:middle], samples[middle:]))
+    return second / first - 1 if first > 0 else None

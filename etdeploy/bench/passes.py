@@ -1,0 +1,127 @@
+"""The passes of a measurement: separate processes on the device, each for one purpose.
+
+Timing runs without tracer, since a tracer changes the times. Memory runs on its own, since files
+of outputs and long lists of samples would count. The profile pass records an ETDump.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.bench.bundle import INPUTS_LIST
+from etdeploy.bench.diagnosis import run_error
+from etdeploy.devices.base import RunFolder, RunOutcome
+from etdeploy.program.folder import PROGRAM_FILE
+from etdeploy.recipe.model import Recipe
+from etdeploy.runtime.exchange import RunnerResults, load_results
+
+OUTPUTS = "outputs"
+ETDUMP = "etdump.etdp"
+RUNNER_LOG = "runner.stderr.txt"
+
+# The plan of memory is fixed before the first inference; a second one shows what stays allocated.
+_MEMORY_ITERATIONS = 2
+# A trace grows with every iteration, and the shares of operators settle quickly.
+_PROFILE_ITERATIONS = 10
+_PROFILE_WARMUP = 5
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One start of the runner.
+
+    Attributes:
+        name: timing, memory or profile.
+        warmup, iterations: As the runner is told.
+        outputs: Whether the outputs of the first inference are written.
+        etdump: Whether a trace is recorded.
+    """
+
+    name: str
+    warmup: int
+    iterations: int
+    outputs: bool = False
+    etdump: bool = False
+
+    @property
+    def results(self) -> str:
+        """The file with its results, in the run's folder."""
+        return f"{self.name}.json"
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass gave; `seconds` is wall time seen from here, connection included."""
+
+    results: RunnerResults
+    seconds: float
+
+
+def passes(recipe: Recipe) -> tuple[Pass, ...]:
+    """The passes that a recipe asks for, in the order in which they run."""
+    wanted = recipe.benchmark
+    planned = [Pass("timing", wanted.warmup, wanted.iterations, outputs=True)]
+    if wanted.memory:
+        planned.append(Pass("memory", 0, min(wanted.iterations, _MEMORY_ITERATIONS)))
+    if wanted.profile:
+        warmup = min(wanted.warmup, _PROFILE_WARMUP)
+        iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
+        planned.append(Pass("profile", warmup, iterations, etdump=True))
+    return tuple(planned)
+
+
+def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
+    """The runner's command line for a pass; `{bundle}` is filled in by the device."""
+    arguments = [
+        "--program", f"{{bundle}}/{PROGRAM_FILE}",
+        "--method", recipe.benchmark.method,
+        "--inputs", f"{{bundle}}/{INPUTS_LIST}",
+        "--warmup", str(step.warmup),
+        "--iterations", str(step.iterations),
+        "--threads", str(recipe.runtime.threads),
+        "--results", step.results,
+    ]  # fmt: skip
+    if step.outputs:
+        arguments += ["--outputs", OUTPUTS]
+    if step.etdump:
+        arguments += ["--etdump", ETDUMP]
+    return tuple(arguments)
+
+
+def run_pass(
+    folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: Path
+) -> PassResult:
+    """Runs one pass and brings its results here.
+
+    Args:
+        folder: Of the run on the device.
+        step: The pass.
+        recipe: Gives method, threads and time limit.
+        device: Its name, for messages.
+        here: The run's folder on this machine; its `runner.stderr.txt` gets what the runner said.
+
+    Raises:
+        RunError: The runner crashed, refused, took too long or left no usable results.
+        DeviceError: The device went away.
+        Interrupted: The run was stopped.
+    """
+    outcome = folder.run(runner_arguments(step, recipe), recipe.benchmark.timeout_s)
+    log = here / RUNNER_LOG
+    _append(log, step, outcome)
+    if outcome.exit_code != 0:
+        raise run_error(outcome, step.name, recipe, device, log)
+    folder.pull(step.results, here / step.results)
+    if step.outputs:
+        folder.pull(OUTPUTS, here / OUTPUTS)
+    if step.etdump:
+        folder.pull(ETDUMP, here / ETDUMP)
+    return PassResult(load_results(here / step.results), outcome.seconds)
+
+
+def _append(log: Path, step: Pass, outcome: RunOutcome) -> None:
+    ended = "ended by the time limit" if outcome.timed_out else f"exit code {outcome.exit_code}"
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(f"== {step.name} pass: {ended} after {outcome.seconds:.1f} s\n")
+        for text in (outcome.stdout, outcome.stderr):
+            stream.write(text if text.endswith("\n") or not text else text + "\n")

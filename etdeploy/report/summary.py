@@ -1,0 +1,197 @@
+"""A run record as the text that ends a run."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from etdeploy.bench.record import Latency, OutputCheck, RunRecord
+from etdeploy.bench.verdict import explain
+from etdeploy.core.console import size, table
+from etdeploy.program.delegation import where_it_runs
+from etdeploy.program.model import Operator
+
+WIDTH = 100
+_LABEL = 12
+_MOST_OPERATORS = 6
+_MOST_OUTPUTS = 5
+
+
+def summary(record: RunRecord) -> str:
+    """Latencies, verdict on the outputs, what ran where, notes and files; at most 100 columns.
+
+    Only the path of the run's folder may be longer.
+    """
+    sections = [
+        _wrapped("", [_headline(record)], indent=""),
+        _indented(_latencies(record)),
+        "\n".join(_facts(record)),
+    ]
+    notes = "\n".join(_wrapped("note", [note]) for note in record.notes)
+    return "\n\n".join([*sections, *([notes] if notes else []), _files(record)])
+
+
+def _headline(record: RunRecord) -> str:
+    return (
+        f"{record.recipe.name} on {record.device.facts.name}: "
+        f"{_number(record.latency_ms.median)} ms per inference, "
+        f"{_rate(record.latency_ms)} inferences per second"
+    )
+
+
+def _latencies(record: RunRecord) -> str:
+    latency = record.latency_ms
+    spread = f"{100 * latency.stddev / latency.median:.0f} % of the median" if latency.median > 0 else ""
+    rows = (
+        ("median", latency.median, _timed(record)),
+        ("min", latency.min, ""),
+        ("mean", latency.mean, ""),
+        ("p90", latency.p90, ""),
+        ("p99", latency.p99, ""),
+        ("stddev", latency.stddev, spread),
+        ("first inference", record.first_inference_ms, "before any warm-up"),
+        ("load", record.load_ms, "program and method"),
+    )
+    decimals = _decimals(latency.median)
+    cells = [(name, f"{value:,.{decimals}f}") for name, value, _ in rows]
+    lines = table(("latency", "ms"), cells, right=("ms",)).splitlines()
+    comments = ("", "", *(comment for _, _, comment in rows))
+    return "\n".join(f"{line}  {text}" for line, text in zip(lines, comments, strict=True))
+
+
+def _timed(record: RunRecord) -> str:
+    timing = record.passes["timing"]
+    threads = record.runner.threads
+    return (
+        f"of {timing.iterations} inferences after {timing.warmup} for warm-up, "
+        f"{threads} {'thread' if threads == 1 else 'threads'}"
+    )
+
+
+def _facts(record: RunRecord) -> Iterator[str]:
+    yield _wrapped("outputs", list(_verdict(record)))
+    if record.peak_rss_bytes is not None:
+        yield _wrapped("peak memory", [f"{size(record.peak_rss_bytes)} resident"])
+    yield _wrapped("device", [_device(record)])
+    yield _wrapped("program", [_program(record)])
+    yield _wrapped("runs on", list(_placement(record)))
+    yield _wrapped("runner", [_runner(record)])
+
+
+def _verdict(record: RunRecord) -> Iterator[str]:
+    if not record.outputs_compared:
+        yield "not checked: there are no expected outputs"
+        return
+    wrong = [check for check in record.outputs if not check.within_tolerance]
+    if not wrong:
+        count = len(record.outputs)
+        what = "the output is" if count == 1 else f"all {count} outputs are"
+        yield f"correct: {what} within tolerance of the model's"
+        yield explain(max(record.outputs, key=_closeness))
+        return
+    yield f"WRONG: {len(wrong)} of {len(record.outputs)} outputs are not what the model gives"
+    for check in wrong[:_MOST_OUTPUTS]:
+        yield f"{check.name} ({check.dtype}): {explain(check)}"
+    if len(wrong) > _MOST_OUTPUTS:
+        yield f"and {len(wrong) - _MOST_OUTPUTS} more"
+
+
+def _closeness(check: OutputCheck) -> float:
+    """How much of its tolerance an output uses."""
+    if not check.max_abs_error or not check.tolerance_max_abs:
+        return 0.0
+    return check.max_abs_error / check.tolerance_max_abs
+
+
+def _device(record: RunRecord) -> str:
+    facts, before, after = record.device.facts, record.device.before, record.device.after
+    named = (facts.manufacturer, facts.model) if facts.manufacturer else (facts.model,)
+    parts = [" ".join(name for name in named if name), facts.soc, facts.os]
+    parts += [f"{facts.cpu_count} CPUs" if facts.cpu_count else None]
+    parts += [size(facts.memory_bytes) if facts.memory_bytes else None]
+    if before.battery_celsius is not None:
+        end = "" if after.battery_celsius is None else f" to {after.battery_celsius:.0f}"
+        parts.append(f"battery {before.battery_celsius:.0f}{end} °C")
+    if after.thermal_status:
+        parts.append(f"thermal status {after.thermal_status}")
+    return ", ".join(part for part in parts if part) or facts.kind
+
+
+def _program(record: RunRecord) -> str:
+    program = record.program
+    parts = [program.source, program.backend]
+    if program.quantization not in (None, "none"):
+        parts.append(program.quantization)
+    if program.method != "forward":
+        parts.append(f"method {program.method}")
+    parts.append(size(program.size_bytes))
+    return ", ".join(part for part in parts if part)
+
+
+def _placement(record: RunRecord) -> Iterator[str]:
+    program = record.program
+    yield from where_it_runs(program.delegates, program.operator_calls)
+    called = [operator for operator in program.operator_calls if operator.calls]
+    if called:
+        yield _operators(called)
+
+
+def _operators(operators: Sequence[Operator]) -> str:
+    shown = [f"{o.calls} x {o.name}" for o in operators[:_MOST_OPERATORS]]
+    more = len(operators) - len(shown)
+    return ", ".join(shown) + (f" and {more} more operators" if more else "")
+
+
+def _runner(record: RunRecord) -> str:
+    kind = "portable runner" if record.runner.portable else "runner"
+    return (
+        f"{kind} for {record.runner.target}, ExecuTorch {record.runner.executorch_version}"
+    )
+
+
+def _files(record: RunRecord) -> str:
+    folder = Path(record.files["record"]).parent
+    inside = [
+        Path(path).name
+        for name, path in record.files.items()
+        if name != "record" and Path(path).parent == folder
+    ]
+    record_line = f"  {'files':<{_LABEL}} {record.files['record']}"
+    return record_line + "\n" + _wrapped("", [f"beside it: {', '.join(inside)}"])
+
+
+def _wrapped(label: str, lines: Sequence[str], indent: str = "  ") -> str:
+    """Lines behind a label, each wrapped to the width."""
+    start = f"{indent}{label:<{_LABEL}} " if indent else ""
+    wrapped = []
+    for line in lines:
+        wrapped += textwrap.wrap(
+            line, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        start = " " * len(start)
+    return "\n".join(wrapped)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _decimals(value_ms: float) -> int:
+    """Digits after the point that show four significant ones, down to nanoseconds."""
+    if value_ms <= 0:
+        return 3
+    return min(6, max(1, 3 - math.floor(math.log10(value_ms))))
+
+
+def _number(value_ms: float) -> str:
+    return f"{value_ms:,.{_decimals(value_ms)}f}"
+
+
+def _rate(latency: Latency) -> str:
+    if latency.median <= 0:
+        return "countless"
+    rate = 1000 / latency.median
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
