@@ -6,6 +6,8 @@ twice is a problem, and every node remembers its line and column.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,28 +15,15 @@ from typing import Any
 import yaml
 
 from etdeploy.core.errors import Problem, RecipeError
-
-KeyPath = tuple["str | int", ...]
+from etdeploy.recipe.place import KeyPath, Place
+from etdeploy.recipe.syntax import LOADER, compose
 
 # Aliases are expanded; a document that grows beyond this is an attack or a mistake.
 _MAX_NODES = 20_000
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where something stands; line and column count from 1, `line` is None for an override.
-
-    Paths that stand here are relative to `folder`.
-    """
-
-    file: str
-    line: int | None = None
-    column: int | None = None
-    folder: Path = Path()
-
-    def __str__(self) -> str:
-        return self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
+_TAG = "tag:yaml.org,2002:"
+# Dates stay text: JSON has none, and a recipe has no use for them.
+_TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value"))
+_VALUE_TAGS = frozenset(_TAG + name for name in ("int", "float", "bool", "null"))
 
 
 @dataclass
@@ -60,10 +49,7 @@ def read_document(path: Path) -> Document:
             [Problem(shown, f"the file is not UTF-8 text (byte {error.start})")],
             remedy="Save it as UTF-8.",
         ) from None
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise RecipeError([_syntax_problem(shown, error)]) from None
+    node = compose(text, shown)
     top = Place(shown, 1, 1, path.resolve().parent)
     if node is None:
         raise RecipeError(
@@ -78,13 +64,23 @@ def read_document(path: Path) -> Document:
     return Document(data, walk.places, walk.problems)
 
 
-def parse_value(text: str) -> Any:
-    """The value of an override, as YAML reads it.
+def parse_value(text: str, shown: str) -> Any:
+    """The value of an override, as YAML reads it; `shown` names it in problems.
 
     Raises:
-        yaml.YAMLError: It is not YAML.
+        RecipeError: It is not YAML, or holds what a recipe cannot.
     """
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    try:
+        node = compose(text, shown)
+        walk = _Walk(shown, Path())
+        value = None if node is None else walk.value(node, ())
+        problems = walk.problems
+    except RecipeError as error:
+        problems = error.problems
+    if problems:
+        # Lines and columns inside a value of the command line help nobody.
+        raise RecipeError([Problem(shown, p.message, p.hint) for p in problems])
+    return value
 
 
 class _Walk:
@@ -95,23 +91,44 @@ class _Walk:
         self.folder = folder
         self.places: dict[KeyPath, Place] = {}
         self.problems: list[Problem] = []
-        self._scalars = _Loader("")
+        self._scalars = LOADER("")
         self._count = 0
+        self._around: list[yaml.Node] = []
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self._count += 1
         if self._count > _MAX_NODES:
             raise RecipeError([Problem(self.file, "the file holds too many values")])
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._item(child, (*path, i)) for i, child in enumerate(node.value)]
+        if any(node is outer for outer in self._around):
+            raise RecipeError([Problem(str(self._place(node)), "this value holds itself")])
+        self._around.append(node)
         try:
-            return self._scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError):
-            message = f"{node.tag.removeprefix('tag:yaml.org,2002:')} values are not read"
-            self.problems.append(Problem(str(self._place(node)), message))
+            return self._value(node, path)
+        finally:
+            self._around.pop()
+
+    def _value(self, node: yaml.Node, path: KeyPath) -> Any:
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self._item(child, (*path, i)) for i, child in enumerate(node.value)]
+        if node.tag in _TEXT_TAGS:
+            return str(node.value)
+        if node.tag in _VALUE_TAGS:
+            return self._scalar(node)
+        self._problem(node, f"{node.tag.removeprefix(_TAG)} values are not read")
+        return None
+
+    def _scalar(self, node: yaml.Node) -> Any:
+        try:
+            value = self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError, LookupError):
+            self._problem(node, f"this cannot be read as {node.tag.removeprefix(_TAG)}")
             return None
+        if isinstance(value, float) and not math.isfinite(value):
+            self._problem(node, "a number has to be finite")
+            return None
+        return value
 
     def _item(self, node: yaml.Node, path: KeyPath) -> Any:
         self.places[path] = self._place(node)
@@ -119,10 +136,15 @@ class _Walk:
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for key_node, value_node in node.value:
             place = self._place(key_node)
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.append(Problem(str(place), "a key has to be a plain word"))
+                self._problem(key_node, "a key has to be a plain word")
+                continue
+            if key_node.tag == _TAG + "merge":
+                for other in self._merged(value_node, path):
+                    merged = {**other, **merged}
                 continue
             key = str(key_node.value)
             here = (*path, key)
@@ -133,19 +155,26 @@ class _Walk:
                 continue
             self.places[here] = place
             result[key] = self.value(value_node, here)
-        return result
+        # As safe_load does it: the mapping's own keys win over those of `<<`.
+        return {**merged, **result}
+
+    def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[dict[str, Any]]:
+        """The mappings that `<<` names; their keys have the place of their definition."""
+        for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            known = dict(self.places)
+            value = self.value(part, path)
+            self.places.update(known)
+            if isinstance(value, dict):
+                yield value
+            else:
+                self._problem(part, "`<<` takes a mapping or a list of mappings")
+
+    def _problem(self, node: yaml.Node, message: str) -> None:
+        self.problems.append(Problem(str(self._place(node)), message))
 
     def _place(self, node: yaml.Node) -> Place:
         mark = node.start_mark
         return Place(self.file, mark.line + 1, mark.column + 1, self.folder)
-
-
-def _syntax_problem(file: str, error: yaml.YAMLError) -> Problem:
-    mark = getattr(error, "problem_mark", None)
-    place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
-    what = getattr(error, "problem", None) or str(error).splitlines()[0]
-    context = getattr(error, "context", None)
-    return Problem(str(place), f"this is not YAML: {what}", context)
 
 
 def _shown(path: Path) -> str:

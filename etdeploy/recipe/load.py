@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from yaml import YAMLError
 
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.resources import resource_folder
-from etdeploy.recipe.document import Document, KeyPath, Place, parse_value, read_document
-from etdeploy.recipe.model import MODEL_SOURCES, Recipe
+from etdeploy.recipe.document import Document, parse_value, read_document
+from etdeploy.recipe.find import bundled_recipes, find_recipe
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.paths import absolute_paths
+from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.problems import translate
+from etdeploy.recipe.rules import MODEL_SOURCES
 
-# Values that name files; those of functions are `file.py:function` or `package.module:function`.
-_FILE_KEYS: tuple[tuple[str, str], ...] = (
-    ("model", "exported"),
-    ("model", "program"),
-    ("model", "weights"),
-)
-_FUNCTION_KEYS: tuple[tuple[str, str], ...] = (("model", "python"), ("export", "calibration"))
-_SUFFIXES = (".yaml", ".yml")
+__all__ = ["LoadedRecipe", "bundled_recipes", "load_recipe"]
 
 
 @dataclass(frozen=True)
@@ -45,56 +39,20 @@ class LoadedRecipe:
     files: tuple[tuple[Path, str], ...]
 
 
-def bundled_recipes() -> tuple[str, ...]:
-    """The names of the recipes that come with etdeploy."""
-    return tuple(sorted(path.stem for path in resource_folder("recipes").glob("*.yaml")))
-
-
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Loads a bundled recipe by name or a file by path, with `key.path=value` overrides.
 
     Raises:
         RecipeError: It cannot be found, read or used; every problem is named with its place.
     """
-    path = _find(name, Path.cwd(), None)
+    path = find_recipe(name, Path.cwd())
     document, chain = _with_parents(path, ())
-    for override in overrides:
-        document = _overridden(document, override)
+    if overrides:
+        document = _merged(document, _overrides(overrides, document))
     document.data.pop("extends", None)
     recipe = _validate(document)
     files = tuple((file, sha256_file(file)) for file in chain)
     return LoadedRecipe(recipe.name or path.stem, path, recipe, files)
-
-
-def _find(name: str, folder: Path, place: Place | None) -> Path:
-    """The file of a bundled name or a path relative to `folder`."""
-    shown = str(place) if place else name
-    if not name.endswith(_SUFFIXES) and "/" not in name and name in bundled_recipes():
-        return (resource_folder("recipes") / f"{name}.yaml").resolve()
-    path = folder / Path(name).expanduser()
-    if path.is_dir():
-        found = sorted(p.name for p in path.iterdir() if p.suffix in _SUFFIXES)
-        raise RecipeError(
-            [Problem(shown, "a recipe is a YAML file, and this is a folder" + _named(name, place))],
-            remedy=f"Name a file in it: {', '.join(found[:5])}" if found else None,
-        )
-    if not path.is_file():
-        known = [*bundled_recipes(), *(p.name for p in folder.glob("*.y*ml"))]
-        near = get_close_matches(name, known, n=1)
-        raise RecipeError(
-            [Problem(shown, "there is no such recipe" + _named(name, place), _mean(near))],
-            remedy=f"Bundled recipes: {', '.join(bundled_recipes())}. Or give the path of a YAML "
-            "file.",
-        )
-    return path.resolve()
-
-
-def _named(name: str, place: Place | None) -> str:
-    return f": {name!r}" if place else ""
-
-
-def _mean(near: list[str]) -> str | None:
-    return f"did you mean {near[0]!r}?" if near else None
 
 
 def _with_parents(path: Path, seen: tuple[Path, ...]) -> tuple[Document, tuple[Path, ...]]:
@@ -109,7 +67,7 @@ def _with_parents(path: Path, seen: tuple[Path, ...]) -> tuple[Document, tuple[P
     place = document.places["extends",]
     if not isinstance(parent, str):
         raise RecipeError([Problem(str(place), "extends takes the name or path of one recipe")])
-    parent_path = _find(parent, path.parent, place)
+    parent_path = find_recipe(parent, path.parent, place)
     if parent_path in (*seen, path):
         circle = " -> ".join(p.name for p in (*seen, path, parent_path))
         raise RecipeError([Problem(str(place), f"recipes extend each other in a circle: {circle}")])
@@ -139,31 +97,48 @@ def _merge(below: Any, above: Any) -> Any:
 def _drop_other_sources(below: dict[str, Any], above: dict[str, Any]) -> None:
     """A recipe that names a model source replaces the whole model of what it extends."""
     model = above.get("model")
-    if isinstance(model, dict) and any(source in model for source in MODEL_SOURCES):
+    if isinstance(model, dict) and any(model.get(s) is not None for s in MODEL_SOURCES):
         below.pop("model", None)
 
 
-def _overridden(document: Document, text: str) -> Document:
-    key, equals, value_text = text.partition("=")
-    place = Place(f"--set {key}", folder=Path.cwd())
-    keys = tuple(key.split("."))
-    if not equals or not all(keys):
-        hint = "e.g. --set benchmark.iterations=100"
-        problem = Problem(f"--set {text}", "write it as key.path=value", hint)
-        return Document(document.data, document.places, [*document.problems, problem])
-    try:
-        value = parse_value(value_text)
-    except YAMLError as error:
-        what = getattr(error, "problem", None) or str(error)
-        problem = Problem(str(place), f"the value is not YAML: {what}")
-        return Document(document.data, document.places, [*document.problems, problem])
-    nested: Any = value
+def _overrides(texts: Sequence[str], below: Document) -> Document:
+    """All overrides as one document, so that their order matters for equal keys only."""
+    above = Document({}, {})
+    for text in texts:
+        key, equals, value_text = text.partition("=")
+        keys = tuple(key.split("."))
+        try:
+            if not equals or not all(keys):
+                hint = "e.g. --set benchmark.iterations=100"
+                raise RecipeError([Problem(f"--set {text}", "write it as key.path=value", hint)])
+            if keys[0] == "extends":
+                raise RecipeError([Problem(f"--set {key}", "only a file can extend a recipe")])
+            value = parse_value(value_text, f"--set {key}")
+        except RecipeError as error:
+            above.problems.extend(error.problems)
+            continue
+        _put(above, keys, value, below)
+    return above
+
+
+def _put(document: Document, keys: tuple[str, ...], value: Any, below: Document) -> None:
+    place = Place(f"--set {'.'.join(keys)}", folder=Path.cwd())
+    nested = value
     for part in reversed(keys):
         nested = {part: nested}
-    sections = [keys[:n] for n in range(1, len(keys)) if keys[:n] not in document.places]
-    places: dict[KeyPath, Place] = dict.fromkeys((*sections, keys), place)
-    places.update(_places_below(keys, value, place))
-    return _merged(document, Document(nested, places))
+    document.data = _merge(document.data, nested)
+    for length in range(1, len(keys)):
+        # A section that stands in the file stays there: only this key of it is overridden.
+        if not _is_section(below.data, keys[:length]):
+            document.places.setdefault(keys[:length], place)
+    document.places[keys] = place
+    document.places.update(_places_below(keys, value, place))
+
+
+def _is_section(data: Any, keys: tuple[str, ...]) -> bool:
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return isinstance(data, dict)
 
 
 def _places_below(path: KeyPath, value: Any, place: Place) -> dict[KeyPath, Place]:
@@ -176,45 +151,12 @@ def _places_below(path: KeyPath, value: Any, place: Place) -> dict[KeyPath, Plac
 
 
 def _validate(document: Document) -> Recipe:
-    paths = _absolute_paths(document)
+    paths = absolute_paths(document)
+    found = list(document.problems)
     try:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:
-        problems = [*document.problems, *translate(error, document), *paths]
-        raise RecipeError(problems) from None
-    if document.problems or paths:
-        raise RecipeError([*document.problems, *paths])
+        found += translate(error, document)
+    if found or paths:
+        raise RecipeError([*found, *paths])
     return recipe
-
-
-def _absolute_paths(document: Document) -> list[Problem]:
-    """Makes paths absolute against the file that names them; what is not there is a problem."""
-    problems = []
-    for keys in (*_FILE_KEYS, *_FUNCTION_KEYS):
-        section = document.data.get(keys[0])
-        value = section.get(keys[1]) if isinstance(section, dict) else None
-        if not isinstance(section, dict) or not isinstance(value, str):
-            continue
-        place = document.places[keys]
-        if keys in _FUNCTION_KEYS:
-            file, colon, function = value.rpartition(":")
-            if not colon or not file or not function.isidentifier():
-                problems.append(
-                    Problem(
-                        str(place),
-                        f"{'.'.join(keys)}: {value!r} names no function",
-                        "write file.py:function or package.module:function",
-                    )
-                )
-                continue
-            if not file.endswith(".py"):
-                continue
-            suffix = f":{function}"
-        else:
-            file, suffix = value, ""
-        path = (place.folder / Path(file).expanduser()).resolve()
-        if not path.is_file():
-            what = "is a folder" if path.is_dir() else "does not exist"
-            problems.append(Problem(str(place), f"{'.'.join(keys)}: the file {path} {what}"))
-        section[keys[1]] = f"{path}{suffix}"
-    return problems

@@ -9,29 +9,29 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from etdeploy.recipe.backends import BACKENDS
+from etdeploy.recipe.rules import DEFAULT_GROUP_SIZE, export_rules, model_rules, require
 
 BackendName = Literal["portable", "xnnpack", "qnn", "vulkan", "coreml"]
 Quantization = Literal["none", "fp16", "int8_static", "int8_dynamic", "8da4w", "16a4w"]
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
 EXAMPLES: tuple[str, ...] = get_args(ExampleName)
-MODEL_SOURCES = ("example", "python", "exported", "program")
-
-
-def _misfit(key: str, message: str) -> PydanticCustomError:
-    """A finding about one key of a section, seen only when the whole section is known."""
-    return PydanticCustomError("misfit", "{message}", {"key": key, "message": message})
 
 
 class Section(BaseModel):
-    """A part of a recipe; unknown keys are refused."""
+    """A part of a recipe; unknown keys are refused, empty ones (null) have their default."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_default(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if v is not None or k not in cls.model_fields}
 
 
 class Model(Section):
@@ -60,17 +60,8 @@ class Model(Section):
     """Keyword arguments for the factory or the example."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> Model:
-        given = [name for name in MODEL_SOURCES if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(
-                "name one model source: example, python, exported or program"
-                + (f"; here are {len(given)}: {', '.join(given)}" if given else "")
-            )
-        if self.weights and not self.python:
-            raise _misfit("weights", "weights go with a `python` model source")
-        if self.arguments and not (self.python or self.example):
-            raise _misfit("arguments", "arguments go with a `python` or `example` source")
+    def _rules(self) -> Model:
+        require(model_rules(vars(self)))
         return self
 
 
@@ -87,33 +78,22 @@ class Export(Section):
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
     tuples of inputs. Without it the example inputs calibrate, which is enough to measure speed."""
 
-    group_size: int = Field(default=32, ge=8, le=4096)
-    """Weights that share a scale in grouped schemes (8da4w)."""
+    group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
+    """8da4w: weights that share a scale. A multiple of 32, which XNNPACK needs to take the layer,
+    and a divisor of the layer's input size."""
 
-    soc: str = "auto"
+    soc: str = Field(default="auto", min_length=1)
     """qnn: the SoC that the program is compiled for, like `SM8650`; `auto` asks the device."""
 
     strict: bool = False
     """Whether torch.export traces with TorchDynamo (strict mode)."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of random weights and inputs, set before the factory is called."""
 
     @model_validator(mode="after")
-    def _backend_can_quantize(self) -> Export:
-        known = BACKENDS[self.backend].quantizations
-        if self.quantization not in known:
-            raise _misfit(
-                "quantization",
-                f"the backend {self.backend} has no quantization {self.quantization!r}; "
-                f"it has {', '.join(known)}",
-            )
-        if self.calibration and self.quantization not in ("int8_static", "16a4w"):
-            raise _misfit(
-                "calibration", f"quantization {self.quantization!r} uses no calibration inputs"
-            )
-        if self.soc != "auto" and self.backend != "qnn":
-            raise _misfit("soc", "soc is read by the qnn backend only")
+    def _rules(self) -> Export:
+        require(export_rules(vars(self)))
         return self
 
 
@@ -143,7 +123,7 @@ class Tolerance(Section):
 class Benchmark(Section):
     """What is measured on the device."""
 
-    method: str = "forward"
+    method: str = Field(default="forward", min_length=1)
     """The program's method to run."""
 
     warmup: int = Field(default=5, ge=0, le=100_000)
@@ -175,7 +155,8 @@ class Recipe(Section):
     """A sentence for people."""
 
     extends: str | None = None
-    """Another recipe that this one changes: a bundled name, or a path relative to this file."""
+    """Another recipe that this one changes: a bundled name, or a path relative to this file.
+    Its name and description are not inherited."""
 
     model: Model
     """Where the model comes from."""

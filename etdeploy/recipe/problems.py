@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -10,8 +11,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from etdeploy.core.errors import Problem
-from etdeploy.recipe.document import Document, KeyPath, Place
+from etdeploy.recipe.document import Document
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.place import KeyPath, Place
+from etdeploy.recipe.rules import RULES
 
 _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -26,15 +29,21 @@ _KINDS: Mapping[str, str] = {
 
 
 def translate(error: ValidationError, document: Document) -> list[Problem]:
-    """Every finding, in the order of the file."""
-    found = [(_place(document, _location(d)), _problem(d)) for d in error.errors()]
+    """Every finding and every broken rule, in the order of the file."""
+    details = [d for d in error.errors() if not _is_rule(d)]
+    found = [(_place(document, d["loc"]), *_problem(d)) for d in details]
+    for section, rules in RULES.items():
+        data = document.data.get(section, {})
+        for key, text in rules(data) if isinstance(data, dict) else ():
+            location = (section, key) if key else (section,)
+            found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
     found.sort(key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0))
-    return [Problem(str(place), message, hint) for place, (message, hint) in found]
+    return [Problem(str(place), message, hint) for place, message, hint in found]
 
 
-def _location(details: ErrorDetails) -> KeyPath:
-    key = details.get("ctx", {}).get("key")
-    return (*details["loc"], key) if key else details["loc"]
+def _is_rule(details: ErrorDetails) -> bool:
+    """Whether a model found a broken rule; those are looked for in all sections anyway."""
+    return details["type"] == "value_error" and details["loc"][:1] in {(name,) for name in RULES}
 
 
 def _place(document: Document, location: KeyPath) -> Place:
@@ -46,18 +55,25 @@ def _place(document: Document, location: KeyPath) -> Place:
 
 
 def _problem(details: ErrorDetails) -> tuple[str, str | None]:
-    key = ".".join(map(str, _location(details)))
+    key = ".".join(map(str, details["loc"]))
     describe = _DESCRIBED.get(details["type"])
     if describe:
         return describe(key, details)
     found = details["input"]
     if details["type"] in _KINDS:
-        return f"{key} takes {_KINDS[details['type']]}, not {_shown(found)}", None
-    if details["type"] in ("value_error", "misfit"):
-        message = str(details["ctx"].get("error") or details["msg"])
-        return (f"{key}: {message}" if key else message), None
+        hint = _spelling(details["type"], found)
+        return f"{key} takes {_KINDS[details['type']]}, not {_shown(found)}", hint
     message = details["msg"].replace("Input should", f"{key} should")
     return f"{message}, not {_shown(found)}", None
+
+
+def _spelling(kind: str, found: object) -> str | None:
+    """YAML's own rules, where they surprise: `1e-3` is text, and so is a quoted number."""
+    if kind == "float_type" and isinstance(found, str) and re.fullmatch(r"[0-9.]+[eE]-?\d+", found):
+        return "YAML wants a point and a sign: 1.0e-3"
+    if kind == "string_type" and isinstance(found, int | float):
+        return "put it in quotes"
+    return None
 
 
 def _unknown_key(key: str, details: ErrorDetails) -> tuple[str, str | None]:

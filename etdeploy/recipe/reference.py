@@ -29,7 +29,8 @@ Everything else has a default. `etdeploy recipes` lists those that come with etd
 `etdeploy recipes show --recipe my.yaml --resolved` prints every value as etdeploy understands it.
 
 * `extends: NAME` takes another recipe and changes the keys that stand here. A model source that
-  stands here replaces the whole `model` section of the other.
+  stands here replaces the whole `model` section of the other, weights and arguments too.
+* An empty value (`null`) stands for the default.
 * `--set key.path=value` changes one value for one command; the value is read as YAML.
 * Paths are relative to the file that names them, those of `--set` to the current folder.
 * `etdeploy recipes schema > recipe.schema.json` gives editors completion: with the YAML language
@@ -106,7 +107,7 @@ def _bounds(field: FieldInfo) -> str:
     found = {
         name: getattr(item, name)
         for item in field.metadata
-        for name in ("ge", "gt", "le")
+        for name in ("ge", "gt", "le", "multiple_of")
         if hasattr(item, name)
     }
     low, high = found.get("ge", found.get("gt")), found.get("le")
@@ -114,8 +115,9 @@ def _bounds(field: FieldInfo) -> str:
         return ""
     above = "above " if "gt" in found else "from "
     parts = [
-        f"{above}{low:g}" if low is not None else "",
-        f"to {high:g}" if high is not None else "",
+        f"{above}{low}" if low is not None else "",
+        f"to {high}" if high is not None else "",
+        f"in steps of {found['multiple_of']}" if "multiple_of" in found else "",
     ]
     return f" ({' '.join(p for p in parts if p)})"
 

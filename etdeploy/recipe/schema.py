@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etdeploy.recipe.model import MODEL_SOURCES, Recipe
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.rules import MODEL_SOURCES
 
 
 def schema() -> dict[str, Any]:

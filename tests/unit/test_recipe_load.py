@@ -127,7 +127,8 @@ benchmark:
     assert problems(bad, "benchmark.itrations=4", "foo", "x.y=[", "runtime.threads=-1") == [
         "bad.yaml:4:3: 'program' stands here again (first at bad.yaml:3:3)",
         "--set foo: write it as key.path=value (e.g. --set benchmark.iterations=100)",
-        "--set x.y: the value is not YAML: did not find expected node content",
+        "--set x.y: this is not YAML: did not find expected node content "
+        "(while parsing a flow node)",
         "--set benchmark.itrations: unknown key 'benchmark.itrations' (did you mean 'iterations'?)",
         "--set runtime.threads: runtime.threads should be greater than or equal to 0, not -1",
         "bad.yaml:2:3: unknown key 'model.exmaple' (did you mean 'example'?)",
@@ -178,15 +179,18 @@ def test_one_problem(text: str, expected: str) -> None:
 
 
 def test_broken_yaml_is_told_with_line_and_column() -> None:
-    [problem] = problems(write("r.yaml", "model:\n\texample: mlp\n"))
-    assert problem.startswith("r.yaml:2:1: this is not YAML: ")
+    assert problems(write("r.yaml", "model:\n\texample: mlp\n")) == [
+        "r.yaml:2:1: this is not YAML: a tab indents here (use spaces)"
+    ]
 
 
 def test_what_is_no_file() -> None:
     write("some/my.yaml", SMALLEST)
     assert problems("some") == ["some: a recipe is a YAML file, and this is a folder"]
     assert problems("xnpack") == ["xnpack: there is no such recipe (did you mean 'xnnpack'?)"]
-    assert problems("some/mine.yaml") == ["some/mine.yaml: there is no such recipe"]
+    assert problems("some/mine.yaml") == [
+        "some/mine.yaml: there is no such recipe (did you mean 'some/my.yaml'?)"
+    ]
     Path("latin.yaml").write_bytes(b"name: caf\xe9\n")
     assert problems("latin.yaml") == ["latin.yaml: the file is not UTF-8 text (byte 9)"]
 

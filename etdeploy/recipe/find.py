@@ -1,0 +1,86 @@
+"""Which file a recipe's name stands for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from etdeploy.core.errors import Problem, RecipeError
+from etdeploy.core.resources import resource_folder
+from etdeploy.recipe.place import Place
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def bundled_recipes() -> tuple[str, ...]:
+    """The names of the recipes that come with etdeploy."""
+    return tuple(sorted(path.stem for path in resource_folder("recipes").glob("*.yaml")))
+
+
+def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
+    """The file of a bundled name, or of a path relative to `folder`.
+
+    Args:
+        name: A bundled recipe, or a path: whatever has a suffix or a slash is one.
+        folder: Where relative paths start.
+        place: Where the name stands, for messages; the command line when None.
+
+    Raises:
+        RecipeError: There is no such recipe, or it is a folder.
+    """
+    shown = str(place) if place else name
+    if not name.endswith(_SUFFIXES) and "/" not in name and name in bundled_recipes():
+        return (resource_folder("recipes") / f"{name}.yaml").resolve()
+    named = f": {name!r}" if place else ""
+    try:
+        path = resolved(folder, name)
+        if path.is_file():
+            return path
+        is_folder = path.is_dir()
+    except OSError as error:
+        problem = Problem(shown, f"this path cannot be used{named} ({error.strerror})")
+        raise RecipeError([problem]) from None
+    if is_folder:
+        found = _recipes_in(path)
+        raise RecipeError(
+            [Problem(shown, "a recipe is a YAML file, and this is a folder" + named)],
+            remedy=f"Name a file in it: {', '.join(found[:5])}" if found else None,
+        )
+    near = None if path.exists() else _alike(name, folder)
+    what = "this is not a regular file" if path.exists() else "there is no such recipe"
+    raise RecipeError(
+        [Problem(shown, what + named, f"did you mean {near!r}?" if near else None)],
+        remedy=f"Bundled recipes: {', '.join(bundled_recipes())}. Or give the path of a YAML file.",
+    )
+
+
+def resolved(folder: Path, name: str) -> Path:
+    """The absolute path of `name`, which may start with `~`.
+
+    Raises:
+        OSError: No file can have that path.
+    """
+    try:
+        return (folder / Path(name).expanduser()).resolve()
+    except (ValueError, RuntimeError) as error:
+        # A null byte, an unknown user after `~`, a circle of links.
+        raise OSError(0, str(error)) from None
+
+
+def _recipes_in(folder: Path) -> list[str]:
+    try:
+        return sorted(p.name for p in folder.iterdir() if p.suffix in _SUFFIXES and p.is_file())
+    except OSError:
+        return []
+
+
+def _alike(name: str, folder: Path) -> str | None:
+    """A bundled recipe or a file in the same folder whose name is nearly that."""
+    parent, _, last = name.rpartition("/")
+    files = _recipes_in(folder / (parent or "/" if "/" in name else "."))
+    if last in {Path(file).stem for file in files}:
+        found = next(file for file in files if Path(file).stem == last)
+    else:
+        known = files if parent else [*bundled_recipes(), *files]
+        found = next(iter(get_close_matches(last, known, n=1)), "")
+    return (f"{parent}/{found}" if "/" in name else found) if found else None

@@ -1,0 +1,72 @@
+"""What must hold between the keys of one section; single keys are the models' affair.
+
+The rules read plain data, so that what breaks them is told next to every other problem of the
+section. A key that is missing or None has its default; wrong types are left to the models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from etdeploy.recipe.backends import BACKENDS
+
+MODEL_SOURCES = ("example", "python", "exported", "program")
+DEFAULT_GROUP_SIZE = 32
+_CALIBRATED = ("int8_static", "16a4w")
+
+# The key that a finding is about (empty for the section as a whole), and the finding.
+Finding = tuple[str, str]
+
+
+def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+    """The rules of the section `model`."""
+    given = [name for name in MODEL_SOURCES if section.get(name) is not None]
+    if not given and section.keys() - {*MODEL_SOURCES, "weights", "arguments"}:
+        return  # An unknown key is told by itself, and most likely it was to be the source.
+    if len(given) != 1:
+        yield (
+            "",
+            "name one model source: example, python, exported or program"
+            + (f"; here are {len(given)}: {', '.join(given)}" if given else ""),
+        )
+        return
+    if section.get("weights") is not None and given != ["python"]:
+        yield "weights", "weights go with a `python` model source"
+    if section.get("arguments") and given[0] not in ("python", "example"):
+        yield "arguments", "arguments go with a `python` or `example` source"
+
+
+def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+    """The rules of the section `export`."""
+    backend = BACKENDS.get(str(section.get("backend") or "xnnpack"))
+    scheme = section.get("quantization") or "none"
+    if backend and isinstance(scheme, str) and scheme not in backend.quantizations:
+        has = ", ".join(backend.quantizations)
+        yield (
+            "quantization",
+            f"the backend {backend.name} has no quantization {scheme!r}; it has {has}",
+        )
+    if section.get("calibration") is not None and scheme not in _CALIBRATED:
+        yield "calibration", f"quantization {scheme!r} uses no calibration inputs"
+    if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and scheme != "8da4w":
+        yield "group_size", f"quantization {scheme!r} has no groups; only '8da4w' has"
+    if section.get("soc") not in (None, "auto") and backend and backend.name != "qnn":
+        yield "soc", "soc is read by the qnn backend only"
+
+
+RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
+    "model": model_rules,
+    "export": export_rules,
+}
+
+
+def require(findings: Iterator[Finding]) -> None:
+    """Raises ValueError when a rule is broken, with all that is.
+
+    Raises:
+        ValueError: A rule is broken.
+    """
+    messages = [f"{key}: {text}" if key else text for key, text in findings]
+    if messages:
+        raise ValueError("; ".join(messages))

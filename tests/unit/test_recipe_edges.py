@@ -1,0 +1,251 @@
+"""Recipes at the edges: hostile YAML, empty values, rules between keys, odd paths."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from etdeploy.core.errors import RecipeError
+from etdeploy.recipe.document import parse_value, read_document
+from etdeploy.recipe.load import load_recipe
+
+MLP = "model: {example: mlp}\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, content: str | bytes) -> str:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return name
+
+
+def problems(name: str, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(name, overrides)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: 2.5\nc: true\nd: ~\ne: text\nf: '5'\ng: 0x1f\nh: 1_000\n",
+        "a: {b: [1, {c: d}], e: []}\nf: {}\n",
+        "base: &base {x: 1, y: 2}\nchild: {<<: *base, y: 3}\n",
+        "one: &one {x: 1}\ntwo: &two {x: 2, z: 2}\nboth: {<<: [*one, *two]}\n",
+        "a: &a [1, 2]\nb: *a\nc: |\n  two\n  lines\n",
+        "'quoted key': \"caf\\u00e9\"\nümlaut: naïve\n",
+    ],
+)
+def test_data_is_what_safe_load_gives(text: str) -> None:
+    document = read_document(Path(write("r.yaml", text)))
+    assert document.data == yaml.safe_load(text)
+    assert document.problems == []
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read() -> None:
+    name = write("r.yaml", b"\xef\xbb\xbfmodel:\r\n  example: mlp\r\n")
+    assert load_recipe(name).recipe.model.example == "mlp"
+
+
+def test_dates_stay_text() -> None:
+    name = write("r.yaml", "model: {example: mlp, arguments: {day: 2024-02-30}}\n")
+    assert load_recipe(name).recipe.model.arguments == {"day": "2024-02-30"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[" * 100_000, "r.yaml:1:65: more than 64 levels deep"),
+        ("a: " + "{b: " * 100_000, "r.yaml:1:256: more than 64 levels deep"),
+        ("a: &a [*a]\n", "r.yaml:1:4: this value holds itself"),
+        ("a: &a {<<: *a}\n", "r.yaml:1:4: this value holds itself"),
+        ("a: *b\n", "r.yaml:1:4: this is not YAML: found undefined alias"),
+        (MLP + "x: !!python/object/apply:os.system [ls]\n",
+         "r.yaml:2:4: python/object/apply:os.system values are not read"),
+        (MLP + "x: !mine {a: 1}\n", "r.yaml:2:4: !mine values are not read"),
+        (MLP + "x: !!set {a, b}\n", "r.yaml:2:4: set values are not read"),
+        (MLP + "x: !!binary aGk=\n", "r.yaml:2:4: binary values are not read"),
+        (MLP + "x: !!int abc\n", "r.yaml:2:4: this cannot be read as int"),
+        (MLP + "x: .nan\n", "r.yaml:2:4: a number has to be finite"),
+        (MLP + "x: {<<: 5}\n", "r.yaml:2:9: `<<` takes a mapping or a list of mappings"),
+        (MLP + "[a, b]: 5\n", "r.yaml:2:1: a key has to be a plain word"),
+        ("a: 1\n---\nb: 2\n",
+         "r.yaml:2:1: a second document starts here (a recipe is one document)"),
+        ("a: b: c\n", "r.yaml:1:5: this is not YAML: mapping values are not allowed in this "
+         "context (text that holds ': ' needs quotes)"),
+        ("model:\n  example: \x07\n", "r.yaml:2:12: this is not YAML: unacceptable character "
+         "#x0007: control characters are not allowed"),
+    ],
+)  # fmt: skip
+def test_hostile_yaml_is_one_problem(text: str, expected: str) -> None:
+    assert problems(write("r.yaml", text))[0] == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 100_000, "&a [*a]", "!!python/name:os.system", "{a: .inf}"]
+)
+def test_hostile_overrides_are_told_without_lines(value: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_value(value, "--set a.b")
+    [problem] = caught.value.problems
+    assert problem.place == "--set a.b"
+
+
+def test_an_empty_value_stands_for_the_default() -> None:
+    name = write("r.yaml", MLP + "export:\n  quantization:\n  calibration: null\nbenchmark:\n")
+    recipe = load_recipe(name).recipe
+    assert (recipe.export.quantization, recipe.benchmark.iterations) == ("none", 50)
+
+
+def test_an_empty_value_takes_back_what_is_inherited() -> None:
+    write("base.yaml", MLP + "benchmark: {iterations: 7, warmup: 1}\nexport: {seed: 3}\n")
+    child = write("child.yaml", "extends: base.yaml\nbenchmark: {iterations: }\nexport: ~\n")
+    recipe = load_recipe(child).recipe
+    assert (recipe.benchmark.iterations, recipe.benchmark.warmup, recipe.export.seed) == (50, 1, 0)
+
+
+def test_an_empty_source_is_no_other_source() -> None:
+    write("base.yaml", MLP)
+    child = write("child.yaml", "extends: base.yaml\nmodel: {program: , arguments: {width: 8}}\n")
+    model = load_recipe(child).recipe.model
+    assert (model.example, model.arguments) == ("mlp", {"width": 8})
+
+
+def test_an_unknown_key_without_a_value_is_still_unknown() -> None:
+    assert problems(write("r.yaml", MLP + "exprot:\n")) == [
+        "r.yaml:2:1: unknown key 'exprot' (did you mean 'export'?)"
+    ]
+
+
+def test_rules_between_keys_are_told_with_all_else() -> None:
+    text = """\
+model: {example: mlp, weights: r.yaml}
+export:
+  backend: portable
+  quantization: int8_dynamic
+  calibration: r:f
+  group_size: 64
+  soc: SM8650
+  sed: 1
+"""
+    assert problems(write("r.yaml", text)) == [
+        "r.yaml:1:23: model.weights: weights go with a `python` model source",
+        "r.yaml:4:3: export.quantization: the backend portable has no quantization "
+        "'int8_dynamic'; it has none",
+        "r.yaml:5:3: export.calibration: quantization 'int8_dynamic' uses no calibration inputs",
+        "r.yaml:6:3: export.group_size: quantization 'int8_dynamic' has no groups; only '8da4w' "
+        "has",
+        "r.yaml:7:3: export.soc: soc is read by the qnn backend only",
+        "r.yaml:8:3: unknown key 'export.sed' (did you mean 'seed'?)",
+    ]
+
+
+def test_a_misspelt_source_is_told_once() -> None:
+    assert problems(write("r.yaml", "model: {exmple: mlp}\n")) == [
+        "r.yaml:1:9: unknown key 'model.exmple' (did you mean 'example'?)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("benchmark.tolerance.max_abs_error=1e-3",
+         "takes a number, not '1e-3' (YAML wants a point and a sign: 1.0e-3)"),
+        ("description=5", "description takes text, not 5 (put it in quotes)"),
+        ("runtime.threads=4.0", "runtime.threads takes a whole number, not 4.0"),
+        ("benchmark.warmup=true", "benchmark.warmup takes a whole number, not true"),
+        ("export.quantization=no", "or 16a4w, not false"),
+        ("export.group_size=40", "export.group_size should be a multiple of 32, not 40"),
+        ("extends=portable", "--set extends: only a file can extend a recipe"),
+        (".a=1", "--set .a=1: write it as key.path=value"),
+        ("=1", "--set =1: write it as key.path=value"),
+        ("export.backend.x=1", "coreml, not a mapping"),
+        ("model.weights=~nobody_here/w.pt", "names no file"),
+        ('model.weights="a\\0b"', "names no file"),
+        ("model.weights=" + "x" * 5000, "names no file"),
+        ("model.weights=.", "is a folder"),
+    ],
+)  # fmt: skip
+def test_overrides_that_do_not_fit(override: str, expected: str) -> None:
+    found = problems("xnnpack", override)
+    assert all(text.startswith(f"--set {override.partition('=')[0]}") for text in found)
+    assert any(expected in text for text in found)
+
+
+def test_the_order_of_overrides_of_different_keys_does_not_matter() -> None:
+    write("make.py", "")
+    write("w.pt", "")
+    overrides = ["model.weights=w.pt", "model.python=make.py:make"]
+    one = load_recipe("xnnpack", overrides).recipe.model
+    assert one == load_recipe("xnnpack", overrides[::-1]).recipe.model
+    assert one.weights == f"{Path.cwd()}/w.pt"
+
+
+def test_two_sources_on_the_command_line_are_a_problem() -> None:
+    write("m.pte", "")
+    [text] = problems("xnnpack", "model.example=mlp", "model.program=m.pte")
+    assert text.endswith("here are 2: example, program")
+
+
+def test_whole_sections_can_be_overridden_and_keep_their_place() -> None:
+    recipe = load_recipe("xnnpack", ["benchmark={iterations: 3}"]).recipe
+    assert (recipe.benchmark.iterations, recipe.benchmark.warmup) == (3, 10)
+    assert problems("xnnpack", "benchmark={itrations: 3}") == [
+        "--set benchmark: unknown key 'benchmark.itrations' (did you mean 'iterations'?)"
+    ]
+
+
+def test_a_circle_through_two_recipes_is_told() -> None:
+    write("a.yaml", "extends: b.yaml\n")
+    write("b.yaml", "extends: a.yaml\n")
+    assert problems("a.yaml") == [
+        "b.yaml:1:1: recipes extend each other in a circle: a.yaml -> b.yaml -> a.yaml"
+    ]
+
+
+def test_problems_of_both_files_are_told_at_their_own_places() -> None:
+    write("base.yaml", MLP + "benchmark: {iterations: 0}\n")
+    child = write("child.yaml", "extends: base.yaml\nruntime: {threads: -1}\n")
+    assert sorted(text.split(": ")[0] for text in problems(child)) == [
+        "base.yaml:2:13", "child.yaml:2:11",
+    ]  # fmt: skip
+
+
+def test_a_missing_file_that_a_child_replaces_is_no_problem() -> None:
+    write("make.py", "")
+    write("base.yaml", "model: {python: make.py:make, weights: gone.pt}\n")
+    write("w.pt", "")
+    child = write("child.yaml", "extends: base.yaml\nmodel: {weights: w.pt}\n")
+    assert load_recipe(child).recipe.model.weights == f"{Path.cwd()}/w.pt"
+    assert problems("base.yaml") == [
+        f"base.yaml:1:31: model.weights: the file {Path.cwd()}/gone.pt does not exist"
+    ]
+
+
+def test_paths_that_no_recipe_can_have() -> None:
+    write("my.yaml", MLP)
+    os.mkfifo("pipe.yaml")
+    Path("loop.yaml").symlink_to("loop.yaml")
+    Path("dangling.yaml").symlink_to("gone.yaml")
+    found: dict[str, Any] = {
+        name: problems(name)[0].partition(": ")[2]
+        for name in ("my", "./my", "pipe.yaml", "dangling.yaml", "", "x" * 5000, "my.yaml/x.yaml")
+    }
+    assert found["my"] == "there is no such recipe (did you mean 'my.yaml'?)"
+    assert found["./my"] == "there is no such recipe (did you mean './my.yaml'?)"
+    assert found["pipe.yaml"] == "this is not a regular file"
+    assert found["dangling.yaml"] == "there is no such recipe"
+    assert found[""] == "a recipe is a YAML file, and this is a folder"
+    assert "this path cannot be used" in found["x" * 5000]
+    assert found["my.yaml/x.yaml"] == "there is no such recipe"
+    assert problems("loop.yaml")
