@@ -1,0 +1,203 @@
+"""The main job on arm64 under qemu and on Android's real debug daemon, through the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.adbd import (  # noqa: F401 - fixtures
+    AdbServer,
+    AndroidRoot,
+    MakeAndroid,
+    adb_server,
+    android_arm64,
+    android_x86_64,
+    make_android,
+    no_adb_server,
+)
+from tests.support.cli import Cli
+
+pytestmark = pytest.mark.integration
+
+RECIPE = """\
+model: {example: convnet, arguments: {width: 8, image: 32}}
+export: {backend: xnnpack, quantization: int8_static}
+benchmark: {iterations: 12, warmup: 2}
+"""
+PORTABLE = "model: {example: mlp}\nexport: {backend: portable}\nbenchmark: {iterations: 12}\n"
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def cli(shared_cache: Path, tmp_path: Path) -> Iterator[Cli]:
+    """The user's adb key is the test's own, so that no key of the machine is touched."""
+    yield Cli(shared_cache, tmp_path, {"HOME": str(tmp_path)})
+
+
+needs_cross = pytest.mark.skipif(
+    not shutil.which("aarch64-linux-gnu-g++"), reason="g++-aarch64-linux-gnu is not installed"
+)
+needs_qemu = pytest.mark.skipif(
+    not shutil.which("qemu-aarch64-static"), reason="qemu-user-static is not installed"
+)
+
+
+@needs_cross
+@needs_qemu
+def test_arm64_under_qemu_gives_the_models_outputs(cli: Cli) -> None:
+    record = cli.ok("run", "--recipe", cli.recipe(RECIPE), "--device", "qemu", "--json").json
+    assert record["runner"]["target"] == "linux-aarch64"
+    assert record["device"]["facts"]["kind"] == "qemu"
+    assert record["outputs_compared"]
+    assert all(o["within_tolerance"] for o in record["outputs"])
+    assert any("qemu" in note for note in record["notes"])
+
+
+def test_an_x86_64_android_device_runs_the_portable_runner(
+    cli: Cli,
+    android_x86_64: AndroidRoot,  # noqa: F811
+    no_adb_server: None,  # noqa: F811
+) -> None:
+    device = android_x86_64.spec
+    plan = cli.ok("plan", "--recipe", cli.recipe(PORTABLE), "--device", device, "--json").json
+    assert (plan["target"], plan["build_target"]) == ("android-x86_64", "linux-x86_64")
+    assert plan["portable_runner"]
+    result = cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", device, "--json")
+    assert "portable runner" in result.stderr
+    record = result.json
+    assert record["runner"]["portable"]
+    assert len(record["latency_ms"]["samples"]) == 12
+    assert all(o["within_tolerance"] for o in record["outputs"])
+    assert record["device"]["facts"]["abi"] == "x86_64"
+    assert record["device"]["before"]["battery_percent"] is not None
+    again = cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", device, "--json")
+    assert again.json == record
+    assert "the device has all" in again.stderr
+    text = cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", device).stdout
+    assert "portable runner" in text
+
+
+@needs_cross
+def test_an_arm64_android_device_runs_the_portable_runner(
+    cli: Cli,
+    android_arm64: AndroidRoot,  # noqa: F811
+    no_adb_server: None,  # noqa: F811
+) -> None:
+    record = cli.ok(
+        "run", "--recipe", cli.recipe(RECIPE), "--device", android_arm64.spec, "--json"
+    ).json
+    assert record["device"]["facts"]["target"] == "android-arm64"
+    assert record["runner"]["target"] == "linux-aarch64"
+    assert all(o["within_tolerance"] for o in record["outputs"])
+
+
+def test_devices_push_and_clean_over_an_adb_server(
+    cli: Cli,
+    adb_server: AdbServer,  # noqa: F811
+    android_x86_64: AndroidRoot,  # noqa: F811
+) -> None:
+    adb_server.connect(android_x86_64)
+    listed = {d["name"]: d for d in cli.ok("devices", "--json").json}
+    assert listed["host"]["status"] == "device"
+    assert listed[android_x86_64.spec]["facts"]["abi"] == "x86_64"
+    assert android_x86_64.spec in cli.ok("devices").stdout
+    recipe = cli.recipe(PORTABLE)
+    cli.ok("push", "--recipe", recipe, "--device", "android")
+    pushed = cli.ok("push", "--recipe", recipe, "--device", "android")
+    assert "the device has all" in pushed.stderr
+    cleaned = cli.ok("clean", "--device", "android", "--json").json
+    assert sum(cleaned["freed_bytes"].values()) > 1_000_000
+    assert not android_x86_64.path("/data/local/tmp/etdeploy").exists()
+
+
+def test_two_devices_and_none_chosen(
+    cli: Cli,
+    adb_server: AdbServer,  # noqa: F811
+    make_android: MakeAndroid,  # noqa: F811
+) -> None:
+    first, second = make_android(), make_android()
+    adb_server.connect(first)
+    adb_server.connect(second)
+    result = cli("run", "--recipe", cli.recipe(PORTABLE), "--device", "android")
+    assert result.code == 6
+    assert first.spec in result.stderr
+    assert second.spec in result.stderr
+
+
+def test_no_device_and_an_unknown_kind(cli: Cli, no_adb_server: None) -> None:  # noqa: F811
+    result = cli("run", "--device", "android:127.0.0.1:9")
+    assert result.code == 6
+    assert "127.0.0.1:9" in result.stderr
+    assert cli("run", "--device", "androd").code == 2
+    result = cli("run", "--device", "ios")
+    assert result.code == 6
+    assert "Traceback" not in result.stderr
+
+
+def test_a_full_disk_on_the_device(
+    cli: Cli,
+    make_android: MakeAndroid,  # noqa: F811
+    no_adb_server: None,  # noqa: F811
+) -> None:
+    device = make_android(size_mib=4)
+    result = cli("run", "--recipe", cli.recipe(PORTABLE), "--device", device.spec)
+    assert result.code == 6
+    assert "Traceback" not in result.stderr
+    assert not list((cli.folder / "etdeploy-out").rglob("record.json"))
+
+
+def test_a_device_that_goes_away_in_mid_run_and_comes_back(
+    cli: Cli,
+    android_x86_64: AndroidRoot,  # noqa: F811
+    no_adb_server: None,  # noqa: F811
+) -> None:
+    recipe = cli.recipe(PORTABLE.replace("12", "1000000"))
+    cli.ok("push", "--recipe", recipe, "--device", android_x86_64.spec)
+    child = cli.start("run", "--recipe", recipe, "--device", android_x86_64.spec)
+    assert android_x86_64.wait_for_processes(1, "etdeploy-runner")
+    time.sleep(0.5)
+    android_x86_64.kill_adbd()
+    _, stderr = child.communicate()
+    assert child.returncode == 6, stderr
+    assert android_x86_64.serial in stderr
+    android_x86_64.start_adbd()
+    cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", android_x86_64.spec)
+
+
+def test_interrupting_a_measurement_ends_the_runner_on_the_device(
+    cli: Cli,
+    android_x86_64: AndroidRoot,  # noqa: F811
+    no_adb_server: None,  # noqa: F811
+) -> None:
+    recipe = cli.recipe(PORTABLE.replace("12", "1000000"))
+    cli.ok("push", "--recipe", recipe, "--device", android_x86_64.spec)
+    child = cli.start("run", "--recipe", recipe, "--device", android_x86_64.spec)
+    assert android_x86_64.wait_for_processes(1, "etdeploy-runner")
+    child.terminate()
+    _, stderr = child.communicate()
+    assert child.returncode == 130, stderr
+    assert android_x86_64.wait_for_processes(0, "etdeploy-runner")
+    assert not list((cli.folder / "etdeploy-out").rglob("*.json"))
+
+
+def test_a_hanging_run_is_ended_after_the_time_limit(cli: Cli) -> None:
+    recipe = cli.recipe(PORTABLE.replace("12", "1000000"))
+    result = cli("run", "--recipe", recipe, "--set", "benchmark.timeout_s=0.5")
+    assert result.code == 7
+    assert "benchmark.timeout_s" in result.stderr
+
+
+def test_json_of_devices_is_a_list_even_without_a_phone(
+    cli: Cli,
+    no_adb_server: None,  # noqa: F811
+) -> None:
+    assert {d["name"] for d in json.loads(cli.ok("devices", "--json").stdout)} >= {"host", "qemu"}
