@@ -23,10 +23,11 @@ class Cause:
     remedy: str
 
 
-_CRASHED = (
-    "Run the same program on this machine to see whether it is the device: etdeploy run "
-    "--device host,\nor on the plain kernels: --set export.backend=portable"
-)
+# Debug and info lines of ExecuTorch's log; warnings and errors begin with another letter.
+_CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
+
+# Stands for remedies that follow from recipe and device.
+_CRASHED = ""
 _SIGNALS = {
     "SIGKILL": Cause(
         "the system killed it, nearly always because memory ran out",
@@ -48,6 +49,14 @@ _SIGNALS = {
     ),
     "SIGTERM": Cause("something on the device asked it to end", "Run the same command again."),
 }  # fmt: skip
+
+# What the runner's own exit codes ask for; templates/runner/arguments.h names them.
+_EXITS = {
+    2: "Runner and etdeploy do not fit together. Build the runner anew: etdeploy clean runners",
+    3: "Export it again with the same ExecuTorch version: etdeploy clean programs",
+    4: "Export again, with inputs that fit the method: etdeploy clean programs",
+    6: "Look for room and write permission on the device: etdeploy clean --device {device}",
+}
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
 _WORDS: tuple[tuple[str, Cause], ...] = (
@@ -100,20 +109,38 @@ def run_error(
     message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
     if known:
         message += f": {known.cause}"
-    said = last_lines(outcome.stderr)
+    said = [line for line in last_lines(outcome.stderr) if not _is_told(line, known)]
     if said:
         message += "\n" + "\n".join(f"  | {line}" for line in said)
-    remedy = (known.remedy if known else _CRASHED).replace("{device}", device)
-    return RunError(message, place=device, remedy=remedy, log=log)
+    remedy = known.remedy.replace("{device}", device) if known else ""
+    return RunError(message, place=device, remedy=remedy or _crashed(recipe, device), log=log)
 
 
 def last_lines(text: str) -> list[str]:
-    """The last lines that say something, each of bounded length and free of control characters."""
+    """The last lines that say something, each of bounded length and free of control characters.
+
+    Lines that ExecuTorch logs for information are left out.
+    """
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not _CHATTER.match(line)]
     return [
         "".join(c if c.isprintable() else " " for c in line[:_LONGEST_LINE])
         for line in lines[-_LAST_LINES:]
     ]
+
+
+def _is_told(line: str, known: Cause | None) -> bool:
+    return known is not None and line == _PREFIX + known.cause
+
+
+def _crashed(recipe: Recipe, device: str) -> str:
+    """What narrows a crash down."""
+    lines = []
+    if recipe.export.backend != "portable":
+        lines.append("See whether the backend is the cause: --set export.backend=portable")
+    if device != "host":
+        lines.append("See whether the device is the cause: --device host")
+    return "\n".join(lines or ["See the log, and report it with the recipe."])
 
 
 def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
@@ -151,5 +178,6 @@ def _own_words(outcome: RunOutcome) -> Cause | None:
     """The runner's own message; it ends with one line when it cannot go on."""
     for line in reversed(outcome.stderr.splitlines()):
         if line.startswith(_PREFIX):
-            return Cause(line.removeprefix(_PREFIX), _CRASHED)
+            remedy = _EXITS.get(outcome.exit_code or 0, _CRASHED)
+            return Cause(line.removeprefix(_PREFIX), remedy)
     return None

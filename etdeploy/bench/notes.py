@@ -76,13 +76,14 @@ def _sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
     drift = _drift(samples)
     if drift is not None and drift > DRIFT_LIMIT:
         yield (
-            f"The second half of the samples is {100 * drift:.0f} % slower than the first: the device may "
-            "get warm and throttle."
+            f"The second half of the samples is {100 * drift:.0f} % slower than the first: the "
+            "device may get warm and throttle."
         )
     if drift is not None and drift < -DRIFT_LIMIT:
         yield (
-            f"The second half of the samples is {-100 * drift:.0f} % faster than the first: {warmup} "
-            f"warm-up iterations may be too few (--set benchmark.warmup={max(10, 4 * warmup)})."
+            f"The second half of the samples is {-100 * drift:.0f} % faster than the first: "
+            f"{warmup} warm-up iterations may be too few "
+            f"(--set benchmark.warmup={max(10, 4 * warmup)})."
         )
 
 

@@ -43,7 +43,8 @@ def _headline(record: RunRecord) -> str:
 
 def _latencies(record: RunRecord) -> str:
     latency = record.latency_ms
-    spread = f"{100 * latency.stddev / latency.median:.0f} % of the median" if latency.median > 0 else ""
+    percent = 100 * latency.stddev / latency.median if latency.median > 0 else 0.0
+    spread = f"{percent:.0f} % of the median"
     rows = (
         ("median", latency.median, _timed(record)),
         ("min", latency.min, ""),

@@ -1,0 +1,152 @@
+"""Records and devices' words, written by hand, for tests of bench and report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from etdeploy.bench.record import (
+    DeviceRecord,
+    OutputCheck,
+    PassRecord,
+    ProgramRecord,
+    RecipeRecord,
+    RunnerRecord,
+    RunRecord,
+)
+from etdeploy.bench.statistics import summarize
+from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
+from etdeploy.program.model import Delegate, Operator
+from etdeploy.recipe.model import Recipe
+from etdeploy.runtime.plan_model import BuiltRunner
+
+
+def make_recipe(**sections: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"example": "mlp"}} | sections)
+
+
+def make_check(**changes: Any) -> OutputCheck:
+    values: dict[str, Any] = {
+        "name": "output_0",
+        "dtype": "float32",
+        "shape": (2, 4),
+        "max_abs_error": 1.2e-7,
+        "cosine_similarity": 0.99999994,
+        "tolerance_max_abs": 1e-4,
+        "tolerance_cosine": 0.9999,
+        "within_tolerance": True,
+    }
+    return OutputCheck(**(values | changes))
+
+
+def make_device(
+    kind: str = "host",
+    before: DeviceState | None = None,
+    after: DeviceState | None = None,
+    **facts: Any,
+) -> DeviceRecord:
+    known: dict[str, Any] = {"name": kind, "kind": kind, "target": "linux-x86_64"}
+    known |= {"model": "Test CPU", "os": "Test Linux 1", "cpu_count": 2}
+    return DeviceRecord(
+        facts=DeviceFacts(**(known | facts)),
+        before=before or DeviceState(),
+        after=after or DeviceState(),
+    )
+
+
+def make_program(**changes: Any) -> ProgramRecord:
+    values: dict[str, Any] = {
+        "sha256": "ab" * 32,
+        "size_bytes": 5520,
+        "method": "forward",
+        "operators": ("aten::add.out",),
+        "backends": ("XnnpackBackend",),
+        "operator_calls": (Operator(name="aten::add.out", calls=2),),
+        "delegates": (Delegate(backend_id="XnnpackBackend", size_bytes=1184, nodes=8),),
+        "source": "example mlp",
+        "backend": "xnnpack",
+        "quantization": "none",
+    }
+    return ProgramRecord(**(values | changes))
+
+
+def make_record(
+    samples_ms: Sequence[float] = (1.0, 1.1, 1.2, 1.0, 1.1),
+    outputs: tuple[OutputCheck, ...] = (make_check(),),
+    **changes: Any,
+) -> RunRecord:
+    folder = "/out/20261121T084449Z-mlp-host-ab12"
+    values: dict[str, Any] = {
+        "run_id": Path(folder).name,
+        "started_at": "2026-11-21T08:44:49+00:00",
+        "latency_ms": summarize(samples_ms),
+        "load_ms": 8.35713,
+        "first_inference_ms": 2.5,
+        "peak_rss_bytes": 32_700_000,
+        "outputs": outputs,
+        "outputs_compared": bool(outputs),
+        "device": make_device(),
+        "program": make_program(),
+        "runner": RunnerRecord(
+            sha256="cd" * 32,
+            target="linux-x86_64",
+            portable=False,
+            executorch_version="1.5.1+cpu",
+            threads=2,
+        ),
+        "recipe": RecipeRecord(
+            name="mlp",
+            path="/recipes/mlp.yaml",
+            files={"/recipes/mlp.yaml": "ef" * 32},
+            git_revision=None,
+            git_dirty=None,
+            content={},
+        ),
+        "versions": {"etdeploy": "0"},
+        "passes": {"timing": PassRecord(warmup=5, iterations=len(samples_ms), seconds=0.5)},
+        "files": {
+            "record": f"{folder}/record.json",
+            "outputs": f"{folder}/outputs",
+            "log": f"{folder}/runner.stderr.txt",
+        },
+    }
+    return RunRecord(**(values | changes))
+
+
+def make_runner(folder: Path, loader: str | None = None) -> BuiltRunner:
+    """A runner's folder with files of a few bytes."""
+    names = ("etdeploy-runner", "libexecutorch.so", *([loader] if loader else []))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(f"content of {name}".encode())
+    return BuiltRunner(
+        path=str(folder),
+        executable="etdeploy-runner",
+        libraries=("libexecutorch.so",),
+        loader=loader,
+        target="linux-x86_64",
+        sha256="cd" * 32,
+        operators=(),
+        backends=(),
+        executorch_version="1.5.1",
+    )
+
+
+def make_program_folder(folder: Path, **changes: Any) -> Provenance:
+    """A program folder whose single input and expected output are eight floats."""
+    for name in ("inputs", "expected"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "0.bin").write_bytes(bytes(range(32)))
+    (folder / PROGRAM_FILE).write_bytes(b"program")
+    values: dict[str, Any] = {
+        "source": "example mlp",
+        "backend": "xnnpack",
+        "quantization": "none",
+        "inputs": (TensorFile(path="inputs/0.bin", dtype="float32", shape=(2, 4)),),
+        "expected": (TensorFile(path="expected/0.bin", dtype="float32", shape=(2, 4)),),
+    }
+    provenance = Provenance(**(values | changes))
+    provenance.save(folder / EXPORT_INFO)
+    return provenance

@@ -1,0 +1,71 @@
+"""What goes to a device, and how the runner starts there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.bundle import make_bundle
+from etdeploy.core.hashing import sha256_bytes
+from etdeploy.devices.base import Bundle
+from etdeploy.program.folder import TensorFile
+from tests.support.bench_values import make_program_folder, make_runner
+
+_LOADER = "ld-linux-x86-64.so.2"
+
+
+def _bundle(folder: Path, loader: str | None = None) -> Bundle:
+    provenance = make_program_folder(folder / "program")
+    runner = make_runner(folder / "runner", loader)
+    return make_bundle(runner, folder / "program", provenance, folder / "state" / "inputs.txt")
+
+
+def test_files_have_the_digests_of_their_content(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path)
+    assert [file.path for file in bundle.files] == [
+        "runner/etdeploy-runner",
+        "runner/libexecutorch.so",
+        "program.pte",
+        "inputs.txt",
+        "inputs/0.bin",
+    ]
+    for file in bundle.files:
+        content = Path(file.source).read_bytes()
+        assert (file.sha256, file.size_bytes) == (sha256_bytes(content), len(content))
+    assert [file.path for file in bundle.files if file.executable] == ["runner/etdeploy-runner"]
+
+
+def test_the_list_of_inputs_is_what_the_runner_reads(tmp_path: Path) -> None:
+    _bundle(tmp_path)
+    listed = (tmp_path / "state" / "inputs.txt").read_text()
+    assert listed == "float32 2 2 4 inputs/0.bin\n"
+
+
+def test_a_native_runner_starts_by_itself(tmp_path: Path) -> None:
+    assert _bundle(tmp_path).command == ("runner/etdeploy-runner",)
+
+
+def test_a_portable_runner_starts_through_its_loader(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path, _LOADER)
+    assert bundle.command == (
+        f"runner/{_LOADER}",
+        "--library-path",
+        "{bundle}/runner",
+        "{bundle}/runner/etdeploy-runner",
+    )
+    executable = {file.path for file in bundle.files if file.executable}
+    assert executable == {f"runner/{_LOADER}", "runner/etdeploy-runner"}
+
+
+def test_the_same_files_give_the_same_bundle(tmp_path: Path) -> None:
+    assert _bundle(tmp_path) == _bundle(tmp_path)
+
+
+def test_an_input_outside_of_the_program_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"secret")
+    outside = TensorFile(path="../secret.bin", dtype="uint8", shape=(6,))
+    provenance = make_program_folder(tmp_path / "program", inputs=(outside,))
+    runner = make_runner(tmp_path / "runner")
+    with pytest.raises(ValueError, match="leads out"):
+        make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")

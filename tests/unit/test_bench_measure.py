@@ -1,0 +1,230 @@
+"""A whole measurement on a device in memory: what is kept, and what a failure leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import etdeploy.bench.measure as measure_module
+from etdeploy.bench.measure import measure, require_match
+from etdeploy.bench.record import RunRecord
+from etdeploy.bench.revision import Revision
+from etdeploy.core.errors import (
+    DeviceError,
+    EtdeployError,
+    Interrupted,
+    MismatchError,
+    RunError,
+    UsageError,
+)
+from etdeploy.devices.base import Bundle, RunOutcome
+from etdeploy.program.model import Method, Program
+from etdeploy.recipe.load import LoadedRecipe
+from tests.support.bench_device import SAMPLES_MS, FakeDevice
+from tests.support.bench_values import make_program_folder, make_recipe, make_runner
+
+_EXPECTED = bytes(range(32))
+
+
+@pytest.fixture(autouse=True)
+def _without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """git is a process; tests with real parts ask it."""
+    monkeypatch.setattr(measure_module, "revision_of", lambda _: Revision("c0ffee", True))
+
+
+@dataclass
+class Setting:
+    """Everything that `measure` takes but the device."""
+
+    folder: Path
+
+    def measure(self, device: FakeDevice, output: str = "out", **sections: Any) -> RunRecord:
+        recipe = make_recipe(**sections)
+        path = self.folder / "my recipe.yaml"
+        loaded = LoadedRecipe("my recipe", path, recipe, ((path, "ef" * 32),))
+        runner = make_runner(self.folder / "runner", "ld.so")
+        return measure(
+            device,
+            Bundle(files=(), command=("runner",)),
+            loaded,
+            self.folder / "program",
+            _program(),
+            runner,
+            self.folder / output,
+        )
+
+    def left(self) -> list[str]:
+        out = self.folder / "out"
+        return sorted(p.name for p in out.rglob("*") if p.is_file()) if out.exists() else []
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    make_program_folder(
+        tmp_path / "program", versions={"torch": "2.13.0"}, notes=("Random inputs.",)
+    )
+    return Setting(tmp_path)
+
+
+def _program() -> Program:
+    method = Method(
+        name="forward",
+        inputs=(),
+        outputs=(),
+        operators=(),
+        delegates=(),
+        instructions=0,
+        planned_memory_bytes=0,
+    )
+    return Program(
+        sha256="ab" * 32, size_bytes=7, schema_version=0, constant_bytes=0, methods=(method,)
+    )
+
+
+def _device(**changes: Any) -> FakeDevice:
+    values: dict[str, Any] = {"outputs": (_EXPECTED,), "shape": (2, 4)}
+    return FakeDevice(**(values | changes))
+
+
+def _ending(name: str, outcome: RunOutcome | EtdeployError) -> Any:
+    """An answer that ends one pass so."""
+
+    def answer(current: str) -> RunOutcome | None:
+        if current != name:
+            return None
+        if isinstance(outcome, EtdeployError):
+            raise outcome
+        return outcome
+
+    return answer
+
+
+def test_record_has_what_the_passes_gave(setting: Setting) -> None:
+    device = _device()
+    record = setting.measure(device, runtime={"threads": 2})
+    assert record.schema_version == 1
+    assert record.latency_ms.samples == SAMPLES_MS
+    assert record.latency_ms.median == 1.1
+    assert (record.load_ms, record.first_inference_ms) == (2.0, 3.0)
+    assert record.peak_rss_bytes == 6_000_000
+    assert [(o.name, o.max_abs_error, o.within_tolerance) for o in record.outputs] == [
+        ("output_0", 0.0, True)
+    ]
+    assert list(record.passes) == ["timing", "memory", "profile"]
+    assert record.device.before.battery_percent == 80
+    assert record.device.after.battery_percent == 79
+    assert record.runner.portable
+    assert record.versions["torch"] == "2.13.0"
+    assert (record.recipe.git_revision, record.recipe.git_dirty) == ("c0ffee", True)
+    assert record.notes[0] == "Random inputs."
+    assert any("portable runner" in note for note in record.notes)
+    assert device.closed_runs == 1
+    assert device.folder.arguments[0]["--threads"] == "2"
+    require_match(record)
+
+
+def test_everything_is_kept_in_a_folder_of_the_run(setting: Setting) -> None:
+    device = _device()
+    record = setting.measure(device)
+    folder = setting.folder / "out" / record.run_id
+    assert device.run_ids == [record.run_id]
+    assert "my_recipe-android_FAKE" in record.run_id
+    assert Path(record.files["record"]) == folder / "record.json"
+    assert RunRecord.load(folder / "record.json") == record
+    assert json.loads((folder / "record.json").read_text())["latency_ms"]["median"] == 1.1
+    assert Path(record.files["outputs"], "0.bin").read_bytes() == _EXPECTED
+    assert Path(record.files["etdump"]).read_bytes() == b"trace"
+    log = Path(record.files["log"]).read_text()
+    for name in ("timing", "memory", "profile"):
+        assert f"== {name} pass: exit code 0 after 0.2 s\n{name} is done\n" in log
+
+
+def test_two_runs_have_two_folders(setting: Setting) -> None:
+    records = [setting.measure(_device()) for _ in range(2)]
+    assert records[0].run_id != records[1].run_id
+
+
+def test_unwanted_passes_leave_no_trace(setting: Setting) -> None:
+    record = setting.measure(_device(), benchmark={"memory": False, "profile": False})
+    assert record.peak_rss_bytes is None
+    assert "etdump" not in record.files
+    assert list(record.passes) == ["timing"]
+
+
+def test_wrong_outputs_are_recorded_before_they_are_an_error(setting: Setting) -> None:
+    record = setting.measure(_device(outputs=(bytes(31) + b"\x42",)))
+    assert Path(record.files["record"]).is_file()
+    with pytest.raises(MismatchError, match="output_0"):
+        require_match(record)
+
+
+def test_a_crash_keeps_what_the_runner_said(setting: Setting) -> None:
+    crash = RunOutcome(139, "SIGSEGV", "", "going down\n", 0.1)
+    with pytest.raises(RunError, match="SIGSEGV in the memory pass") as raised:
+        setting.measure(_device(answer=_ending("memory", crash)))
+    assert "| going down" in raised.value.message
+    assert setting.left() == ["runner.stderr.txt"]
+    assert raised.value.log is not None
+    log = raised.value.log.read_text()
+    assert "== memory pass: exit code 139" in log
+    assert "going down" in log
+
+
+def test_a_run_that_takes_too_long_is_told(setting: Setting) -> None:
+    endless = RunOutcome(None, None, "", "", 5.0, timed_out=True)
+    with pytest.raises(RunError, match="took longer than 5 s"):
+        setting.measure(_device(answer=_ending("timing", endless)), benchmark={"timeout_s": 5.0})
+
+
+def test_a_runner_that_leaves_no_results_is_told(setting: Setting) -> None:
+    silent = RunOutcome(0, None, "", "", 0.1)
+    with pytest.raises(DeviceError, match=r"left no timing\.json"):
+        setting.measure(_device(answer=_ending("timing", silent)))
+
+
+def test_a_device_that_goes_away_in_mid_run(setting: Setting) -> None:
+    device = _device(answer=_ending("profile", DeviceError("gone")))
+    with pytest.raises(DeviceError, match="gone"):
+        setting.measure(device)
+    assert device.closed_runs == 1
+    assert setting.left() == ["runner.stderr.txt"]
+
+
+def test_a_device_that_goes_away_after_the_run_loses_nothing(setting: Setting) -> None:
+    record = setting.measure(_device(gone_after_run=True))
+    assert record.device.after.battery_percent is None
+    assert record.latency_ms.samples == SAMPLES_MS
+
+
+def test_an_interrupted_run_leaves_nothing(setting: Setting) -> None:
+    with pytest.raises(Interrupted):
+        setting.measure(_device(answer=_ending("memory", Interrupted())))
+    assert setting.left() == []
+    assert list((setting.folder / "out").iterdir()) == []
+
+
+def test_an_unknown_method_is_told_before_anything_runs(setting: Setting) -> None:
+    device = _device()
+    with pytest.raises(UsageError, match="no method 'decode'; it has forward") as raised:
+        setting.measure(device, benchmark={"method": "decode"})
+    assert raised.value.remedy == "--set benchmark.method=forward"
+    assert device.run_ids == []
+
+
+def test_an_output_folder_that_is_a_file_is_told(setting: Setting) -> None:
+    (setting.folder / "taken").write_text("")
+    with pytest.raises(UsageError, match="results cannot be written") as raised:
+        setting.measure(_device(), output="taken")
+    assert "--output" in str(raised.value.remedy)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_folder_without_permission_is_told(setting: Setting) -> None:
+    (setting.folder / "closed").mkdir(mode=0o500)
+    with pytest.raises(UsageError, match="results cannot be written"):
+        setting.measure(_device(), output="closed/out")

@@ -1,0 +1,69 @@
+"""When a record's outputs end the run with an error, and what that says."""
+
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.bench.verdict import explain, require_match
+from etdeploy.core.errors import MismatchError
+from tests.support.bench_values import make_check, make_device, make_program, make_record
+
+_WRONG = make_check(max_abs_error=0.5, cosine_similarity=0.91, within_tolerance=False)
+
+
+def test_outputs_within_tolerance_pass() -> None:
+    require_match(make_record())
+
+
+def test_nothing_to_compare_passes() -> None:
+    require_match(make_record(outputs=()))
+
+
+def test_the_worst_output_is_named_with_its_limits() -> None:
+    worse = make_check(name="output_1", max_abs_error=2.5, within_tolerance=False)
+    record = make_record(outputs=(make_check(), _WRONG, worse))
+    with pytest.raises(MismatchError) as raised:
+        require_match(record)
+    error = raised.value
+    assert error.exit_code == 8
+    assert error.message == (
+        "output_1 (float32 [2, 4]) is not what the model gives: largest error 2.5 "
+        "(tolerance 0.0001), cosine similarity 1 (at least 0.9999); 2 of 3 outputs differ"
+    )
+    assert str(error.log) == record.files["record"]
+
+
+def test_a_problem_is_worse_than_any_error() -> None:
+    problem = make_check(name="output_2", within_tolerance=False, problem="no such output")
+    with pytest.raises(MismatchError, match=r"output_2 .* no such output"):
+        require_match(make_record(outputs=(_WRONG, problem)))
+
+
+def test_remedies_name_what_can_be_tried() -> None:
+    record = make_record(
+        outputs=(_WRONG,),
+        device=make_device("qemu"),
+        program=make_program(quantization="int8_static"),
+    )
+    with pytest.raises(MismatchError) as raised:
+        require_match(record)
+    remedy = str(raised.value.remedy)
+    assert "--set export.backend=portable --set export.quantization=none" in remedy
+    assert "--device host" in remedy
+    assert "--set benchmark.tolerance.max_abs_error=0.6" in remedy
+    assert "--set benchmark.tolerance.cosine_similarity=0.892" in remedy
+    assert record.files["outputs"] in remedy
+
+
+def test_remedies_leave_out_what_is_the_case_already() -> None:
+    record = make_record(outputs=(_WRONG,), program=make_program(backend="portable"))
+    with pytest.raises(MismatchError) as raised:
+        require_match(record)
+    remedy = str(raised.value.remedy)
+    assert "export.backend" not in remedy
+    assert "--device" not in remedy
+
+
+def test_explanation_of_integers_has_no_cosine() -> None:
+    check = make_check(cosine_similarity=None, max_abs_error=0.0, tolerance_max_abs=0.0)
+    assert explain(check) == "largest error 0 (tolerance 0)"

@@ -1,0 +1,130 @@
+"""The text that ends a run, letter by letter and in its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.devices.base import DeviceState
+from etdeploy.program.model import Delegate, Operator
+from etdeploy.report.summary import WIDTH, summary
+from tests.support.bench_values import make_check, make_device, make_program, make_record
+
+
+def test_whole_text() -> None:
+    assert summary(make_record(notes=("Something to know.",))) == """\
+mlp on host: 1.100 ms per inference, 909 inferences per second
+
+  latency             ms
+  ---------------  -----
+  median           1.100  of 5 inferences after 5 for warm-up, 2 threads
+  min              1.000
+  mean             1.080
+  p90              1.160
+  p99              1.196
+  stddev           0.084  8 % of the median
+  first inference  2.500  before any warm-up
+  load             8.357  program and method
+
+  outputs      correct: the output is within tolerance of the model's
+               largest error 1.2e-07 (tolerance 0.0001), cosine similarity 1 (at least 0.9999)
+  peak memory  32.7 MB resident
+  device       Test CPU, Test Linux 1, 2 CPUs
+  program      example mlp, xnnpack, 5.5 kB
+  runs on      XnnpackBackend takes 8 nodes in 1 partition (80 % of all nodes)
+               2 operator calls stay outside, on CPU kernels
+               2 x aten::add.out
+  runner       runner for linux-x86_64, ExecuTorch 1.5.1+cpu
+
+  note         Something to know.
+
+  files        /out/20261121T084449Z-mlp-host-ab12/record.json
+               beside it: outputs, runner.stderr.txt"""
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "shown"),
+    [(0.00123, "0.001230 ms"), (0.0826, "0.08260 ms"), (12.34567, "12.35 ms"),
+     (1234.567, "1,234.6 ms")],
+)  # fmt: skip
+def test_four_significant_digits(median_ms: float, shown: str) -> None:
+    assert f": {shown} per inference" in summary(make_record((median_ms,)))
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "shown"), [(0.0826, "12,107"), (40.0, "25"), (3000.0, "0.333")]
+)
+def test_inferences_per_second(median_ms: float, shown: str) -> None:
+    assert f", {shown} inferences per second" in summary(make_record((median_ms,)))
+
+
+def test_times_below_the_clock_are_no_error() -> None:
+    assert "countless inferences" in summary(make_record((0.0, 0.0)))
+
+
+def test_wrong_outputs_are_told_one_by_one() -> None:
+    wrong = [
+        make_check(name=f"output_{i}", max_abs_error=0.5, within_tolerance=False) for i in range(7)
+    ]
+    text = summary(make_record(outputs=(make_check(), *wrong)))
+    assert "WRONG: 7 of 8 outputs are not what the model gives" in text
+    assert "output_4 (float32): largest error 0.5 (tolerance 0.0001)" in text
+    assert "output_5" not in text
+    assert "and 2 more" in text
+    assert "correct" not in text
+
+
+def test_unchecked_outputs_are_not_called_correct() -> None:
+    text = summary(make_record(outputs=()))
+    assert "not checked: there are no expected outputs" in text
+    assert "correct" not in text
+
+
+def test_the_output_that_uses_most_of_its_tolerance_is_shown() -> None:
+    close = make_check(name="output_1", max_abs_error=9e-5)
+    text = summary(make_record(outputs=(make_check(), close)))
+    assert "all 2 outputs are within tolerance" in text
+    assert "largest error 9e-05" in text
+
+
+def test_a_phone_is_described_with_its_state() -> None:
+    device = make_device(
+        "android:ABC",
+        before=DeviceState(battery_celsius=31.2),
+        after=DeviceState(battery_celsius=33.8, thermal_status="none"),
+        manufacturer="Google",
+        model="Pixel 8",
+        soc="Tensor G3",
+        os="Android 16",
+        cpu_count=9,
+        memory_bytes=12_000_000_000,
+    )
+    text = summary(make_record(device=device))
+    assert (
+        "  device       Google Pixel 8, Tensor G3, Android 16, 9 CPUs, 12.0 GB, "
+        "battery 31 to 34 °C, thermal\n               status none"
+    ) in text
+
+
+def test_many_operators_are_cut_short() -> None:
+    operators = tuple(Operator(name=f"aten::op{i}.out", calls=9 - i) for i in range(9))
+    text = summary(make_record(program=make_program(operator_calls=operators, delegates=())))
+    assert "nothing is delegated: 45 operator calls run on CPU kernels" in text
+    assert "9 x aten::op0.out" in text
+    assert "and 3 more operators" in text
+
+
+def test_a_backend_without_node_counts_claims_no_share() -> None:
+    delegates = (Delegate(backend_id="QnnBackend", size_bytes=10),)
+    text = summary(make_record(program=make_program(delegates=delegates, operator_calls=())))
+    assert "QnnBackend takes 1 partition\n" in text
+
+
+def test_no_line_is_wider_than_the_limit_and_none_ends_in_blanks() -> None:
+    names = tuple(Operator(name=f"aten::a_rather_long_name_{i}.out", calls=i) for i in range(9))
+    record = make_record(
+        notes=("A sentence that goes on and on. " * 12,),
+        program=make_program(operator_calls=names, source="file.py:" + "factory" * 5),
+    )
+    for line in summary(record).splitlines():
+        assert len(line) <= WIDTH
+        assert line == line.rstrip()
