@@ -9,7 +9,7 @@ from typing import Any
 
 from etdeploy.devices.adb_keys import Signer, key_path, user_signer
 from etdeploy.devices.adb_pipes import Pipe, TcpPipe, UsbPipe
-from etdeploy.devices.adb_stream import AdbError, AdbGoneError, Patience, Stream
+from etdeploy.devices.adb_stream import AdbError, AdbGoneError, Buffer, Patience, Stream
 from etdeploy.devices.adb_wire import WireConnection, WireStream
 
 _CONFIRM_S = 10.0
@@ -85,7 +85,7 @@ class _GuardedStream:
     def block_bytes(self) -> int:
         return self.stream.block_bytes
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: Buffer) -> None:
         with self.transport.guarded(self.stream):
             self.stream.send(data)
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from etdeploy.devices.adb_stream import (
     AdbGoneError,
     AdbRefusedError,
+    Buffer,
     Patience,
     SocketStream,
     receive_exactly,
@@ -23,7 +24,7 @@ class Pipe(Protocol):
 
     patience: Patience
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, data: Buffer, more: bool = False) -> None: ...
 
     def receive_exactly(self, size: int) -> bytes: ...
 
@@ -71,12 +72,12 @@ class UsbPipe:
                 "permission is missing"
             ) from error
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: Buffer, more: bool = False) -> None:  # noqa: ARG002 - each is a transfer
         from adb_shell.exceptions import UsbWriteFailedError
 
         self.patience.check(time.monotonic())
         try:
-            self._transport.bulk_write(data, self.patience.idle_s)
+            self._transport.bulk_write(bytes(data), self.patience.idle_s)
         except UsbWriteFailedError as error:
             raise AdbGoneError(f"the USB connection broke: {error}") from error
 

@@ -14,6 +14,10 @@ _BUFFER_BYTES = 1 << 20
 # Measured: with a fourth of the buffer per call, this process, the adb server and adbd all work
 # at the same time.
 _BLOCK_BYTES = _BUFFER_BYTES // 4
+_MSG_MORE = getattr(socket, "MSG_MORE", 0)
+
+
+Buffer = bytes | memoryview
 
 
 class AdbError(Exception):
@@ -69,8 +73,8 @@ class Stream(Protocol):
         """The size of a `send` that goes fastest."""
         ...
 
-    def send(self, data: bytes) -> None:
-        """Sends all of `data`."""
+    def send(self, data: Buffer) -> None:
+        """Sends all of `data`; the caller may change it afterwards."""
         ...
 
     def receive(self, size: int) -> bytes:
@@ -129,13 +133,15 @@ class SocketStream:
     def block_bytes(self) -> int:
         return _BLOCK_BYTES
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: Buffer, more: bool = False) -> None:
+        """Sends all of `data`, together with what follows at once where `more` does."""
         view = memoryview(data)
+        flags = _MSG_MORE if more else 0
         since = time.monotonic()
         while view:
             self._socket.settimeout(self.patience.check(since))
             try:
-                sent = self._socket.send(view)
+                sent = self._socket.send(view, flags)
             except TimeoutError:
                 continue
             except OSError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from etdeploy.devices.adb_stream import (
     AdbGoneError,
@@ -20,6 +20,7 @@ from etdeploy.devices.adb_stream import (
 # What a DATA packet holds at most, and its header.
 _CHUNK = 64 * 1024
 _HEADER_BYTES = 8
+_SLOT = _HEADER_BYTES + _CHUNK
 _REGULAR_FILE = 0o100000
 
 
@@ -44,7 +45,7 @@ def push_file(
         AdbRefusedError: The device could not write it; the message is the device's.
         AdbError: The device went away.
     """
-    with source.open("rb") as file, closing(transport.open("sync:", patience)) as stream:
+    with FileIO(source) as file, closing(transport.open("sync:", patience)) as stream:
         name = f"{target},{_REGULAR_FILE | 0o644}".encode()
         stream.send(_packet(b"SEND", len(name)) + name)
         try:
@@ -56,27 +57,47 @@ def push_file(
         _read_status(stream)
 
 
-def _send_content(stream: Stream, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
+def _send_content(stream: Stream, file: FileIO, on_bytes: Callable[[int], None]) -> None:
+    block = _Block(stream.block_bytes)
     sent = 0
-    # Whole packets only, so that a block fits into one packet of the connection below.
-    chunks = max(1, stream.block_bytes // (_CHUNK + _HEADER_BYTES))
-    while block := file.read(_CHUNK * chunks):
+    while size := block.fill(file):
         if stream.has_input():
             return
-        stream.send(_data_packets(block))
-        sent += len(block)
+        stream.send(block.packets())
+        sent += size
         on_bytes(sent)
     # The device sets this time as the file's: a fixed one, since the content is what counts.
     stream.send(_packet(b"DONE", 1))
 
 
-def _data_packets(block: bytes) -> bytes:
-    view = memoryview(block)
-    parts: list[bytes | memoryview] = []
-    for start in range(0, len(block), _CHUNK):
-        chunk = view[start : start + _CHUNK]
-        parts += (_packet(b"DATA", len(chunk)), chunk)
-    return b"".join(parts)
+class _Block:
+    """DATA packets of a file, read to where they are sent from.
+
+    One buffer for all of a file: new ones of this size would cost more than reading the file.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        # Whole packets only, so that a block fits into one packet of the connection below.
+        self._slots = max(1, size_bytes // _SLOT)
+        self._view = memoryview(bytearray(self._slots * _SLOT))
+        self._end = 0
+
+    def fill(self, file: FileIO) -> int:
+        """Reads the next part of the file; how many bytes that were."""
+        self._end = total = 0
+        for _ in range(self._slots):
+            start = self._end + _HEADER_BYTES
+            size = file.readinto(self._view[start : start + _CHUNK]) or 0
+            if not size:
+                break
+            self._view[self._end : start] = _packet(b"DATA", size)
+            self._end = start + size
+            total += size
+        return total
+
+    def packets(self) -> memoryview:
+        """What was read, as packets; valid until the next `fill`."""
+        return self._view[: self._end]
 
 
 def _read_status(stream: Stream) -> None:

@@ -18,12 +18,14 @@ from etdeploy.devices.adb_stream import (
     AdbRefusedError,
     AdbTimeoutError,
     AdbUnauthorizedError,
+    Buffer,
     Patience,
 )
 
 # From this version on, receivers ignore the byte sum.
 _VERSION = 0x01000001
-_MAX_DATA = 1 << 20
+# Measured on loopback: adbd takes packets of 256 to 768 KiB faster than those of its limit, 1 MiB.
+_MAX_DATA = 3 << 18
 _HEADER = struct.Struct("<4s5I")
 
 _AUTH_TOKEN, _AUTH_SIGNATURE, _AUTH_PUBLIC_KEY = 1, 2, 3
@@ -36,7 +38,7 @@ class Packet:
     command: bytes
     arg0: int
     arg1: int
-    data: bytes = b""
+    data: Buffer = b""
 
 
 class WireConnection:
@@ -98,14 +100,17 @@ class WireConnection:
         """Hangs up."""
         self._pipe.close()
 
-    def write(self, stream: WireStream, data: bytes) -> None:
-        """Sends one packet of a stream and waits until the device took it."""
+    def write(self, stream: WireStream, data: Buffer) -> None:
+        """Sends one packet of a stream, as soon as the device has taken the one before.
+
+        The caller makes the next packet while the device works on this one.
+        """
+        while not stream.acknowledged and not stream.ended:
+            self._pump()
+        if stream.ended:
+            raise AdbGoneError("the device closed the stream")
         stream.acknowledged = False
         self._send(Packet(b"WRTE", stream.local_id, stream.remote_id, data))
-        while not stream.acknowledged:
-            if stream.ended:
-                raise AdbGoneError("the device closed the stream")
-            self._pump()
 
     def fill(self, stream: WireStream) -> None:
         """Waits until the stream has input or has ended."""
@@ -125,7 +130,7 @@ class WireConnection:
 
     def _authenticate(self, challenge: Packet) -> Packet:
         signer = self._signer()
-        self._send(Packet(b"AUTH", _AUTH_SIGNATURE, 0, signer.Sign(challenge.data)))
+        self._send(Packet(b"AUTH", _AUTH_SIGNATURE, 0, signer.Sign(bytes(challenge.data))))
         answer = self._receive()
         if answer.command != b"AUTH":
             return answer
@@ -150,7 +155,7 @@ class WireConnection:
             stream.remote_id = packet.arg0
             stream.acknowledged = True
         elif packet.command == b"WRTE":
-            stream.inbox.append(packet.data)
+            stream.inbox.append(bytes(packet.data))
             self._send(Packet(b"OKAY", stream.local_id, stream.remote_id))
         elif packet.command == b"CLSE":
             stream.ended = True
@@ -166,7 +171,7 @@ class WireConnection:
             total & 0xFFFFFFFF,
             number ^ 0xFFFFFFFF,
         )
-        self._pipe.send(header)
+        self._pipe.send(header, more=bool(packet.data))
         if packet.data:
             self._pipe.send(packet.data)
 
@@ -194,11 +199,11 @@ class WireStream:
     def block_bytes(self) -> int:
         return self.connection.max_data
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: Buffer) -> None:
         view = memoryview(data)
         size = self.connection.max_data
         for start in range(0, len(data), size):
-            self.connection.write(self, bytes(view[start : start + size]))
+            self.connection.write(self, view[start : start + size])
 
     def receive(self, size: int) -> bytes:
         self.connection.fill(self)

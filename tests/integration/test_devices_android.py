@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from tests.support.adbd import (
     make_android,
     no_adb_server,
 )
-from tests.support.adbd_root import ARM64
+from tests.support.adbd_root import ARM64, X86_64, Flavour
 from tests.support.bundles import compile_program, make_bundle
 
 pytestmark = pytest.mark.integration
@@ -459,6 +460,42 @@ def test_an_arm64_device_runs_what_is_built_for_it(
         assert run.run(["exit", "6"], 60).exit_code == 6
         assert run.run(["crash"], 60).signal_name == "SIGSEGV"
         assert run.run(["hang"], 1).timed_out
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("flavour", "compiler", "loader"),
+    [
+        (X86_64, "gcc", "ld-linux-x86-64.so.2"),
+        (ARM64, "aarch64-linux-gnu-gcc", "ld-linux-aarch64.so.1"),
+    ],
+    ids=["x86_64", "arm64"],
+)
+def test_a_linux_program_runs_with_the_c_library_that_it_brings(
+    make_android: MakeAndroid,
+    no_adb_server: None,
+    tmp_path: Path,
+    flavour: Flavour,
+    compiler: str,
+    loader: str,
+) -> None:
+    def library(name: str) -> Path:
+        argv = [compiler, f"-print-file-name={name}"]
+        return Path(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip())
+
+    program = compile_program(tmp_path, compiler)
+    files = {"fate": program, loader: library(loader), "lib/libc.so.6": library("libc.so.6")}
+    device = open_device(make_android(flavour).spec)
+    alone = make_bundle(files, executable=("fate", loader))
+    device.push(alone)
+    with device.open_run(alone, "r1") as run:
+        # Nothing at the path of the loader that the program names.
+        assert run.run(["exit", "4"], 60).exit_code in (126, 127, 255)
+    arguments = ("--library-path", "{bundle}/lib", "{bundle}/fate")
+    portable = alone.model_copy(update={"command": (loader, *arguments)})
+    with device.open_run(portable, "r2") as run:
+        assert run.run(["exit", "4"], 60).exit_code == 4
+        assert run.run(["crash"], 60).signal_name == "SIGSEGV"
     device.close()
 
 
