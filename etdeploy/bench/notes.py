@@ -77,7 +77,7 @@ def _sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
     if drift is not None and drift > DRIFT_LIMIT:
         yield (
             f"The second half of the samples is {100 * drift:.0f} % slower than the first: the "
-            "device may get warm and throttle."
+            "device may get warm and throttle, or other work came in between."
         )
     if drift is not None and drift < -DRIFT_LIMIT:
         yield (

@@ -40,7 +40,8 @@ def _method(method: Method) -> Iterator[str]:
         for i, info in enumerate(infos):
             yield f"  {f'{kind} {i}':<10} {describe_tensor(info)}"
     yield f"  {'memory':<10} {size(method.planned_memory_bytes)} planned for activations"
-    yield f"  {'steps':<10} {method.instructions} instructions"
+    plural = "" if method.instructions == 1 else "s"
+    yield f"  {'steps':<10} {method.instructions} instruction{plural}"
     for i, line in enumerate(where_it_runs(method.delegates, method.operators)):
         yield f"  {'runs on' if i == 0 else '':<10} {line}"
     if method.delegates:

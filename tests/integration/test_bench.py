@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.report.summary import summary
 from etdeploy.runtime.plan_model import BuiltRunner
+from etdeploy.targets.platforms import host_target
 from tests.support.bench_values import make_program_folder, make_recipe
 from tests.support.program_files import Plan, Tensor, pte
 from tests.support.runtime_runs import build, plan_here
@@ -100,6 +101,18 @@ def test_real_runner_on_this_machine(real: Chain) -> None:
     assert Path(record.files["etdump"]).stat().st_size > 0
     assert list((real.folder / "device" / "runs").iterdir()) == []
     assert "correct: the output is within tolerance" in summary(record)
+
+
+@pytest.mark.skipif(host_target().name != "linux-x86_64", reason="a runner for Linux x86_64")
+def test_a_portable_runner_starts_through_the_loader_it_brings(real: Chain) -> None:
+    workspace = Workspace(real.folder / "cache")
+    runner = build(plan_here(real.program, "android-x86_64"), workspace)
+    assert runner.loader is not None
+    record = replace(real, runner=runner).measure()
+    require_match(record)
+    assert record.runner.portable
+    assert "portable runner for linux-x86_64" in summary(record)
+    assert any("no NDK is needed" in note for note in record.notes)
 
 
 def test_changed_expected_outputs_are_a_mismatch(real: Chain, tmp_path: Path) -> None:
