@@ -15,9 +15,6 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 # Schemes that find the ranges of activations from calibration inputs.
 STATIC_SCHEMES = ("int8_static", "16a4w")
 
-# "Delegation to XNNPACK requires group_size to be a multiple of 32" (its partitioner).
-_XNNPACK_GROUP = 32
-
 
 class CodeReference(Value):
     """A function in a file or in an importable module.
@@ -101,25 +98,20 @@ def export_spec(recipe: Recipe) -> ExportSpec:
         recipe: Loaded, with absolute paths.
 
     Raises:
-        RecipeError: A function reference or the group size cannot be used.
+        RecipeError: A reference names no function.
     """
     model, export = recipe.model, recipe.export
     if model.program:
         return ExportSpec(program=model.program, seed=export.seed, method=recipe.benchmark.method)
-    problems = _group_problems(export.backend, export.quantization, export.group_size)
-    python = _reference("model.python", model.python, problems)
-    calibration = _reference("export.calibration", export.calibration, problems)
-    if problems:
-        raise RecipeError(problems)
     return ExportSpec(
         example=model.example,
-        python=python,
+        python=_reference("model.python", model.python),
         exported=model.exported,
         weights=model.weights,
         arguments=model.arguments,
         backend=export.backend,
         quantization=export.quantization,
-        calibration=calibration,
+        calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if export.quantization == "8da4w" else None,
         soc=export.soc if export.backend == "qnn" else None,
         strict=export.strict,
@@ -127,30 +119,13 @@ def export_spec(recipe: Recipe) -> ExportSpec:
     )
 
 
-def _group_problems(backend: str, quantization: str, group_size: int) -> list[Problem]:
-    if backend != "xnnpack" or quantization != "8da4w" or group_size % _XNNPACK_GROUP == 0:
-        return []
-    return [
-        Problem(
-            "export.group_size",
-            f"XNNPACK takes groups of a multiple of {_XNNPACK_GROUP} weights, not {group_size}",
-        )
-    ]
-
-
-def _reference(place: str, text: str | None, problems: list[Problem]) -> CodeReference | None:
+def _reference(place: str, text: str | None) -> CodeReference | None:
     if text is None:
         return None
     origin, colon, name = text.rpartition(":")
     if not colon or not origin or not name.isidentifier():
-        problems.append(
-            Problem(
-                place,
-                f"{text!r} does not name a function",
-                "write file.py:function or package.module:function",
-            )
-        )
-        return None
+        hint = "write file.py:function or package.module:function"
+        raise RecipeError([Problem(place, f"{text!r} names no function", hint)])
     if origin.endswith(".py") or "/" in origin:
         return CodeReference(file=origin, name=name)
     return CodeReference(module=origin, name=name)

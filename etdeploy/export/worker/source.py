@@ -94,7 +94,7 @@ def _from_exported(path: Path) -> Source:
         raise fail(
             "exported-file",
             f"the exported program cannot be read ({exception_text(error)}); it is damaged, or "
-            f"another version of PyTorch than {torch.__version__} wrote it",
+            f"another version of PyTorch than {_torch_version()} wrote it",
             remedy="Write it again with torch.export.save, in the environment of etdeploy.",
             file=str(path),
         ) from error
@@ -109,6 +109,10 @@ def _from_exported(path: Path) -> Source:
     if keywords:
         raise _keyword_inputs(keywords)
     return Source(program.module(), tuple(inputs), exported=program)
+
+
+def _torch_version() -> str:
+    return str(torch.__version__).partition("+")[0]  # without the name of the build
 
 
 def _from_factory(spec: ExportSpec) -> Source:

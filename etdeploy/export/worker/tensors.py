@@ -41,17 +41,31 @@ def run_eagerly(module: torch.nn.Module, inputs: tuple[Any, ...], what: str) -> 
         what: How a message calls the model.
 
     Raises:
-        WorkerError: The model raises, or an output is not a tensor.
+        WorkerError: The model raises or writes into an input, or an output is not a tensor.
     """
     with (
         torch.no_grad(),
         _buffers_restored(module),
         blaming("model-raised", f"{what} raised, when called with the example inputs,"),
     ):
-        outputs = module(*copied(inputs))
+        given = copied(inputs)
+        outputs = module(*given)
+    _check_unwritten(given)
     remedy = "Wrap the model in a module whose forward returns tensors only."
     # Copies, since an output may share memory with a buffer that is now restored.
     return [t.detach().clone() for t in _flat(outputs, "outputs", "output", remedy)]
+
+
+def _check_unwritten(inputs: tuple[Any, ...]) -> None:
+    for index, leaf in enumerate(pytree.tree_leaves(inputs)):
+        # torch counts the writes; a fresh copy has none.
+        if isinstance(leaf, torch.Tensor) and leaf._version:
+            raise fail(
+                "inputs",
+                f"the model writes into its input {index}; every further run on the device would "
+                "start from other values",
+                remedy="Let forward work on a copy: x = x.clone()",
+            )
 
 
 def copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,143 @@
+"""Factories of models that cannot be exported, each for a reason of its own."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+Function = Callable[[torch.Tensor], Any]
+
+
+class Model(nn.Module):  # type: ignore[misc]
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.linear(x))
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def reads_a_size(x: torch.Tensor) -> torch.Tensor:
+    return torch.ones(int(x.abs().sum().item()))
+
+
+def raises(x: torch.Tensor) -> torch.Tensor:
+    raise ValueError("no such thing")
+
+
+def uses_numpy(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.detach().numpy() * 2)
+
+
+def decomposes_a_matrix(x: torch.Tensor) -> torch.Tensor:
+    values: torch.Tensor = torch.linalg.svd(x)[1]
+    return values
+
+
+@torch.library.custom_op("failing::double", mutates_args=())  # type: ignore[untyped-decorator]
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@double.register_fake  # type: ignore[untyped-decorator]
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def writes_the_input(x: torch.Tensor) -> torch.Tensor:
+    return x.add_(1)
+
+
+def gives_an_int(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return x, 3
+
+
+FUNCTIONS: dict[str, Function] = {
+    "branches": branches,
+    "reads_a_size": reads_a_size,
+    "raises": raises,
+    "uses_numpy": uses_numpy,
+    "decomposes_a_matrix": decomposes_a_matrix,
+    "custom": double,
+    "gives_an_int": gives_an_int,
+    "works": torch.relu,
+}
+
+
+def make(function: str = "works") -> tuple[nn.Module, tuple[torch.Tensor]]:
+    return Model(FUNCTIONS[function]), (torch.randn(4, 8),)
+
+
+def no_linear() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    return nn.ReLU(), (torch.randn(4, 8),)
+
+
+def scalar_input() -> tuple[nn.Module, tuple[torch.Tensor, int]]:
+    return Model(torch.relu), (torch.randn(4, 8), 3)
+
+
+def keyword_inputs() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    return Model(torch.relu), {"x": torch.randn(4, 8)}
+
+
+def lone_tensor() -> tuple[nn.Module, torch.Tensor]:
+    return Model(torch.relu), torch.randn(4, 8)
+
+
+def writes_its_input() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    class Writes(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return writes_the_input(x)
+
+    return Writes(), (torch.randn(4, 8),)
+
+
+def only_a_module() -> nn.Module:
+    return Model(torch.relu)
+
+
+def no_module() -> tuple[Function, tuple[torch.Tensor]]:
+    return branches, (torch.randn(4, 8),)
+
+
+def factory_raises(width: int = 3) -> None:
+    raise RuntimeError(f"no width {width}\nand a second line")
+
+
+def fixed_width() -> tuple[nn.Module, tuple[torch.Tensor], Any]:
+    return Model(torch.relu), (torch.randn(4, 8),), {"x": {1: torch.export.Dim("w", max=99)}}
+
+
+def allocates() -> tuple[torch.Tensor, tuple[torch.Tensor]]:
+    return torch.zeros(1 << 50), (torch.randn(4, 8),)
+
+
+def is_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crashes() -> None:
+    ctypes.string_at(0)
+
+
+def lone_samples() -> Iterator[torch.Tensor]:
+    yield torch.randn(4, 8)
+
+
+def no_samples() -> Iterator[tuple[torch.Tensor]]:
+    yield from ()
+
+
+def wrong_samples() -> Iterator[tuple[torch.Tensor]]:
+    yield (torch.randn(4, 7),)

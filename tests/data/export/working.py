@@ -1,0 +1,79 @@
+"""Factories of models whose export needs some care."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Nested(nn.Module):  # type: ignore[misc]
+    """Takes and gives nested structures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(
+        self, pair: dict[str, torch.Tensor], rest: list[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        total = pair["a"] + pair["b"]
+        return {"sum": self.linear(total), "picked": rest[0][rest[1]]}
+
+
+class Counter(nn.Module):  # type: ignore[misc]
+    """Keeps state: one buffer that starts at five, one at zero."""
+
+    count: torch.Tensor
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.full((1,), 5.0), persistent=False)
+        self.register_buffer("total", torch.zeros(4))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        self.total.add_(x[0])
+        out: torch.Tensor = self.linear(x) + self.count + self.total
+        return out
+
+
+class Dropped(nn.Module):  # type: ignore[misc]
+    """Gives random outputs unless it is in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 40))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+def nested() -> tuple[nn.Module, Any]:
+    pair = {"a": torch.randn(2, 8), "b": torch.randn(2, 8)}
+    return Nested(), (pair, [torch.randn(5), torch.tensor([4, 0, 2])])
+
+
+def counter() -> tuple[nn.Module, Any]:
+    return Counter(), (torch.ones(2, 4),)
+
+
+def dropped() -> tuple[nn.Module, Any]:
+    return Dropped(), (torch.randn(1, 8),)
+
+
+def rows() -> tuple[nn.Module, Any, Any]:
+    return Dropped(), (torch.randn(3, 8),), {"x": {0: torch.export.Dim("rows", min=1, max=16)}}
+
+
+def mixed_sizes() -> tuple[nn.Module, Any]:
+    layers = nn.Sequential(nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 32))
+    return layers, (torch.randn(2, 64),)
+
+
+def samples() -> Iterator[tuple[torch.Tensor]]:
+    for _ in range(3):
+        yield (torch.randn(2, 64),)

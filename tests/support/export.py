@@ -1,0 +1,59 @@
+"""Exported programs for tests, each made once.
+
+    from tests.support.export import export_workspace, exported  # noqa: F401 - fixtures
+
+    def test_something(exported):
+        program = exported({"model": {"example": "mlp"}})
+
+The cache is a folder of the test session; `ETDEPLOY_TEST_CACHE` names one that is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.progress import silent
+from etdeploy.core.workspace import Workspace
+from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.recipe.model import Recipe
+
+CACHE_VARIABLE = "ETDEPLOY_TEST_CACHE"
+
+# Examples small enough for tests, still with every kind of layer.
+SMALL: dict[str, dict[str, int]] = {
+    "mlp": {"features": 64, "width": 128, "layers": 2},
+    "convnet": {"width": 8, "image": 32},
+    "encoder": {"vocabulary": 64, "width": 64, "layers": 1, "tokens": 16},
+    "transformer": {"vocabulary": 64, "width": 64, "layers": 1, "tokens": 16},
+}
+
+Exporter = Callable[[Mapping[str, Any]], ExportedProgram]
+
+
+def spec_of(recipe: Mapping[str, Any]) -> ExportSpec:
+    """The spec of a recipe that is given as plain values, with absolute paths."""
+    return export_spec(Recipe.model_validate(recipe))
+
+
+@pytest.fixture(scope="session")
+def export_workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The cache that the tests of a session share."""
+    kept = os.environ.get(CACHE_VARIABLE)
+    return Workspace(Path(kept) if kept else tmp_path_factory.mktemp("export-cache"))
+
+
+@pytest.fixture(scope="session")
+def exported(export_workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Exporter:
+    """Exports a recipe, or takes it from the session's cache."""
+    log = tmp_path_factory.mktemp("export-logs") / "export.log"
+
+    def export(recipe: Mapping[str, Any]) -> ExportedProgram:
+        return export_program(spec_of(recipe), export_workspace, silent, log)
+
+    return export

@@ -1,0 +1,43 @@
+"""Runs exported programs in ExecuTorch's Python runtime; started as a process of its own.
+
+    python -m tests.support.export_execute FOLDER...
+
+Prints a JSON object: for each folder, how far each output is from the expected one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.runtime import Runtime
+
+from etdeploy.export.worker.tensors import distances
+from etdeploy.program.folder import TensorFile, load_provenance
+
+
+def main(folders: list[Path]) -> None:
+    found = {folder.name: _run(folder) for folder in folders}
+    # After the runtime's own lines, which it prints to the same place.
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+
+
+def _run(folder: Path) -> list[dict[str, Any]]:
+    provenance = load_provenance(folder)
+    method = Runtime.get().load_program(folder / "program.pte").load_method("forward")
+    if method is None:
+        raise RuntimeError(f"{folder} has no method forward")
+    outputs = method.execute([_read(folder, t) for t in provenance.inputs])
+    return distances([_read(folder, t) for t in provenance.expected], list(outputs))
+
+
+def _read(folder: Path, tensor: TensorFile) -> torch.Tensor:
+    data = bytearray((folder / tensor.path).read_bytes())
+    return torch.frombuffer(data, dtype=getattr(torch, tensor.dtype)).reshape(tensor.shape)
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]])

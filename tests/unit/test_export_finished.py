@@ -1,0 +1,117 @@
+"""A finished program gets inputs that fit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etdeploy.core.errors import ExportError
+from etdeploy.export.finished import write_finished
+from etdeploy.export.spec import ExportSpec
+from etdeploy.program.folder import Provenance, load_provenance
+from etdeploy.program.model import Method, Program, TensorInfo
+
+
+def program_of(*inputs: TensorInfo | None) -> Program:
+    method = Method(
+        name="forward",
+        inputs=inputs,
+        outputs=(),
+        operators=(),
+        delegates=(),
+        instructions=0,
+        planned_memory_bytes=0,
+    )
+    return Program(sha256="", size_bytes=0, schema_version=0, constant_bytes=0, methods=(method,))
+
+
+def write(tmp_path: Path, program: Program, seed: int = 0, method: str = "forward") -> Path:
+    source = tmp_path / "model.pte"
+    source.write_bytes(b"program")
+    folder = tmp_path / f"folder-{seed}"
+    folder.mkdir(exist_ok=True)
+    write_finished(ExportSpec(program=str(source), seed=seed, method=method), program, folder)
+    return folder
+
+
+def values(
+    folder: Path, index: int, dtype: str
+) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    return np.frombuffer((folder / f"inputs/{index}.bin").read_bytes(), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_are_normally_distributed(tmp_path: Path, dtype: str) -> None:
+    folder = write(tmp_path, program_of(TensorInfo(dtype=dtype, shape=(50, 40))))
+    found = values(folder, 0, dtype).astype(np.float64)
+    assert found.size == 2000
+    assert abs(found.mean()) < 0.1
+    assert 0.9 < found.std() < 1.1
+
+
+def test_bfloat16_is_half_of_a_float(tmp_path: Path) -> None:
+    folder = write(tmp_path, program_of(TensorInfo(dtype="bfloat16", shape=(2000,))))
+    halves = values(folder, 0, "uint16").astype(np.uint32) << 16
+    assert 0.9 < halves.view(np.float32).astype(np.float64).std() < 1.1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_integers_are_small(tmp_path: Path, dtype: str) -> None:
+    folder = write(tmp_path, program_of(TensorInfo(dtype=dtype, shape=(400,))))
+    found = values(folder, 0, dtype)
+    assert set(found.tolist()) == set(range(10))
+
+
+def test_booleans_are_either(tmp_path: Path) -> None:
+    folder = write(tmp_path, program_of(TensorInfo(dtype="bool", shape=(100,))))
+    assert set(values(folder, 0, "uint8").tolist()) == {0, 1}
+
+
+def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
+    inputs = (TensorInfo(dtype="int64", shape=(1, 4)), TensorInfo(dtype="float32", shape=()))
+    folder = write(tmp_path, program_of(*inputs))
+    provenance = load_provenance(folder)
+    assert isinstance(provenance, Provenance)
+    assert [(t.path, t.dtype, t.shape) for t in provenance.inputs] == [
+        ("inputs/0.bin", "int64", (1, 4)),
+        ("inputs/1.bin", "float32", ()),
+    ]
+    assert values(folder, 1, "float32").size == 1
+    assert provenance.expected == ()
+    assert provenance.backend is None
+    assert provenance.notes == (
+        "The inputs of model.pte are random, and its outputs are not checked: a finished program "
+        "carries neither.",
+    )
+    assert (folder / "program.pte").read_bytes() == b"program"
+
+
+def test_the_seed_decides_the_inputs(tmp_path: Path) -> None:
+    program = program_of(TensorInfo(dtype="float32", shape=(8,)))
+    first, second = (values(write(tmp_path, program, seed), 0, "float32") for seed in (1, 2))
+    assert not np.array_equal(first, second)
+
+
+def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
+    with pytest.raises(ExportError) as caught:
+        write(tmp_path, program_of(TensorInfo(dtype="float32", shape=(1,)), None))
+    assert caught.value.message == (
+        "input 1 of the method forward is not a tensor; only tensors can be given"
+    )
+
+
+def test_a_data_type_without_random_values(tmp_path: Path) -> None:
+    with pytest.raises(ExportError) as caught:
+        write(tmp_path, program_of(TensorInfo(dtype="complex64", shape=(1,))))
+    assert caught.value.message == (
+        "input 0 has the data type complex64, for which no random values are made"
+    )
+
+
+def test_a_method_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ExportError) as caught:
+        write(tmp_path, program_of(), method="encode")
+    assert caught.value.message == "the program has no method 'encode'; it has forward"
+    assert caught.value.remedy == "--set benchmark.method=forward"

@@ -1,0 +1,80 @@
+"""What of a recipe decides the program."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import pytest
+
+from etdeploy.core.errors import RecipeError
+from etdeploy.export.spec import TESTED_VERSIONS, CodeReference, ExportSpec, export_spec
+from etdeploy.recipe.model import Recipe
+
+
+def spec_of(**recipe: Any) -> ExportSpec:
+    return export_spec(Recipe.model_validate(recipe))
+
+
+def test_an_example_with_the_defaults() -> None:
+    spec = spec_of(model={"example": "mlp"})
+    assert (spec.example, spec.backend, spec.quantization) == ("mlp", "xnnpack", "none")
+    assert spec.source == "example mlp"
+    assert not spec.runs_user_code
+    assert spec.named_files() == {}
+
+
+def test_a_factory_in_a_file() -> None:
+    spec = spec_of(
+        model={"python": "/here/model.py:make", "weights": "/here/w.pt", "arguments": {"n": 2}}
+    )
+    assert spec.python == CodeReference(file="/here/model.py", name="make")
+    assert spec.source == "model.py:make"
+    assert spec.runs_user_code
+    assert spec.named_files() == {"factory": "/here/model.py", "weights": "/here/w.pt"}
+
+
+def test_a_factory_in_a_module() -> None:
+    spec = spec_of(model={"python": "package.module:make"})
+    assert spec.python == CodeReference(module="package.module", name="make")
+    assert spec.source == "package.module:make"
+    assert spec.named_files() == {}
+
+
+def test_calibration_is_code_of_the_user_too() -> None:
+    spec = spec_of(
+        model={"example": "mlp"},
+        export={"quantization": "int8_static", "calibration": "/here/data.py:samples"},
+    )
+    assert spec.runs_user_code
+    assert spec.named_files() == {"calibration": "/here/data.py"}
+
+
+def test_a_finished_program_takes_no_export_section() -> None:
+    spec = spec_of(model={"program": "/here/m.pte"}, export={"backend": "portable", "seed": 4})
+    assert spec == ExportSpec(program="/here/m.pte", seed=4, method="forward")
+    assert spec.source == "m.pte"
+
+
+def test_what_a_scheme_does_not_use_is_left_out() -> None:
+    plain = spec_of(model={"example": "mlp"})
+    grouped = spec_of(model={"example": "mlp"}, export={"group_size": 64, "quantization": "8da4w"})
+    assert (plain.group_size, grouped.group_size) == (None, 64)
+    assert plain.soc is None
+    assert spec_of(model={"example": "mlp"}, export={"backend": "qnn"}).soc == "auto"
+
+
+@pytest.mark.parametrize("text", ["model.py", "model.py:", ":make", "model.py:not a name"])
+def test_a_reference_without_a_function(text: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        spec_of(model={"python": text})
+    assert str(caught.value) == (
+        f"model.python: {text!r} names no function "
+        "(write file.py:function or package.module:function)"
+    )
+
+
+def test_the_tested_versions_are_those_that_the_extra_installs() -> None:
+    required = importlib.metadata.requires("etdeploy") or []
+    for name, version in TESTED_VERSIONS.items():
+        assert any(r.startswith(f"{name}=={version};") for r in required), (name, required)
