@@ -68,6 +68,8 @@ class TaskDisplay:
         self._live_wanted = (sys.stderr.isatty() if live is None else live) and not quiet
         self._quiet = quiet
         self._lock = threading.Lock()
+        # Rich draws while it opens and prints, and drawing takes `_lock`: do not hold it then.
+        self._opening = threading.Lock()
         self._running: dict[str, tuple[float, str, float | None]] = {}
         self._live: Live | None = None
 
@@ -88,9 +90,9 @@ class TaskDisplay:
         """A task begins."""
         with self._lock:
             self._running[name] = (time.monotonic(), "", None)
-            if self._live_wanted and self._live is None:
-                self._open_live()
-        if not self._live_wanted:
+        if self._live_wanted:
+            self._open_live()
+        else:
             self._line(f"{name:<10} ...")
 
     def advance(self, name: str, text: str, fraction: float | None = None) -> None:
@@ -120,13 +122,17 @@ class TaskDisplay:
         from rich.console import Console
         from rich.live import Live
 
-        self._live = Live(
-            console=Console(stderr=True),
-            get_renderable=self._render,
-            refresh_per_second=8,
-            transient=True,
-        )
-        self._live.start()
+        with self._opening:
+            if self._live is not None:
+                return
+            live = Live(
+                console=Console(stderr=True),
+                get_renderable=self._render,
+                refresh_per_second=8,
+                transient=True,
+            )
+            live.start()
+            self._live = live
 
     def _render(self) -> Any:
         from rich.progress_bar import ProgressBar
