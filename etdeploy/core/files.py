@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,16 +15,15 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """Replaces `path` in one step; a reader sees the old content or the new one."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    work = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    # Not mkstemp, whose files only their owner may read.
+    handle = os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
+        work.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        work.unlink(missing_ok=True)
         raise
 
 

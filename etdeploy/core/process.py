@@ -24,7 +24,8 @@ _GRACE_S = 3.0
 _POLL_S = 0.05
 
 _children: set[subprocess.Popen[bytes]] = set()
-_children_lock = threading.Lock()
+# The handler of a signal may interrupt the thread that holds it.
+_children_lock = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,6 @@ def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
             _end(child)
         with _children_lock:
             _children.discard(child)
-        for stream in (child.stdout, child.stderr):
-            if stream:
-                stream.close()
 
 
 def _wait(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
@@ -162,6 +160,8 @@ def _wait(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
     while True:
         try:
             child.wait(timeout=_POLL_S)
+            if cancel.requested():
+                _end(child)
             return True
         except subprocess.TimeoutExpired:
             if cancel.requested():
@@ -180,6 +180,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         _signal_group(child, signal.SIGKILL)
         child.wait()
+    # What the child started may have ignored the first signal.
+    _signal_group(child, signal.SIGKILL)
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
@@ -188,7 +190,11 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 class _Collector:
-    """Reads a child's pipes in threads, so that neither fills up."""
+    """Reads a child's pipes in threads, so that neither fills up.
+
+    A process that left the child's group may hold a pipe open for ever. `finish` does not wait for
+    it; its thread goes on emptying the pipe and drops what comes.
+    """
 
     def __init__(
         self,
@@ -199,6 +205,8 @@ class _Collector:
         self._on_line = on_line
         self._log = log
         self._parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        self._finished = False
+        self._lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._read, args=(name, stream), daemon=True)
             for name, stream in (("stdout", child.stdout), ("stderr", child.stderr))
@@ -208,17 +216,25 @@ class _Collector:
             thread.start()
 
     def _read(self, name: str, stream: IO[bytes]) -> None:
-        for line in stream:
-            self._parts[name].append(line)
-            if self._log:
-                self._log.write(line)
-            if self._on_line:
-                self._on_line(line.decode(errors="replace").rstrip("\r\n"))
+        with stream:
+            for line in stream:
+                with self._lock:
+                    if not self._finished:
+                        self._take(name, line)
+
+    def _take(self, name: str, line: bytes) -> None:
+        self._parts[name].append(line)
+        if self._log:
+            self._log.write(line)
+        if self._on_line:
+            self._on_line(line.decode(errors="replace").rstrip("\r\n"))
 
     def finish(self) -> tuple[str, str]:
+        deadline = time.monotonic() + _GRACE_S
         for thread in self._threads:
-            # A grandchild that left the group may hold the pipe open: do not wait for it.
-            thread.join(timeout=_GRACE_S)
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            self._finished = True
         return self._text("stdout"), self._text("stderr")
 
     def _text(self, name: str) -> str:

@@ -1,0 +1,130 @@
+"""Files are written whole or not at all, and stay inside their folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.files import folder_files, inside, new_folder, write_atomic, write_if_changed
+from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, stamp
+from etdeploy.core.values import Explained
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def test_a_file_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "value.json"
+    write_atomic(path, "old")
+    write_atomic(path, b"new")
+    assert path.read_text() == "new"
+    assert names(path.parent) == ["value.json"]
+
+
+def test_a_write_that_fails_keeps_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "value.json"
+    write_atomic(path, "old")
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["value.json"]
+
+
+def test_new_files_have_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomic(tmp_path / "a", "")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_an_equal_content_leaves_the_date(tmp_path: Path) -> None:
+    path = tmp_path / "CMakeLists.txt"
+    assert write_if_changed(path, "one")
+    os.utime(path, (1, 1))
+    assert not write_if_changed(path, "one")
+    assert path.stat().st_mtime == 1
+    assert write_if_changed(path, "two")
+    assert path.read_text() == "two"
+
+
+def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    final = tmp_path / "entry"
+    final.mkdir()
+    (final / "stale").touch()
+    with new_folder(final) as work:
+        (work / "fresh").touch()
+        assert (final / "stale").exists(), "until the end the old one stays"
+    assert folder_files(final) == ["fresh"]
+    assert names(tmp_path) == ["entry"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_folder_that_was_not_finished_is_gone(tmp_path: Path, error: type[BaseException]) -> None:
+    def stop_halfway() -> None:
+        with new_folder(tmp_path / "entry") as work:
+            (work / "half").touch()
+            raise error
+
+    with pytest.raises(error):
+        stop_halfway()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a/../../up", "link/up"])
+def test_what_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="leads out of"):
+        inside(folder, name)
+
+
+def test_what_stays_inside_is_resolved(tmp_path: Path) -> None:
+    assert inside(tmp_path, "a/../b") == tmp_path.resolve() / "b"
+
+
+def test_files_of_a_folder_are_listed_in_order(tmp_path: Path) -> None:
+    for name in ("b", "a/c", "a/b/d"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert folder_files(tmp_path) == ["a/b/d", "a/c", "b"]
+
+
+def test_digests(tmp_path: Path) -> None:
+    content = b"x" * 3_000_000
+    (tmp_path / "f").write_bytes(content)
+    assert sha256_file(tmp_path / "f") == sha256_bytes(content)
+    # The test vector of FIPS 180-4 for "abc".
+    assert sha256_bytes(b"abc").startswith("ba7816bf8f01cfea414140de5dae2223")
+    assert digest_json({"a": 1, "b": [2]}) == digest_json({"b": [2], "a": 1})
+    assert digest_json({"a": 1}) != digest_json({"a": "1"})
+
+
+def test_a_stamp_changes_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("one")
+    before = stamp(path)
+    assert stamp(path) == before
+    write_atomic(path, "two")
+    assert stamp(path) != before
+
+
+def test_values_come_back_from_their_file(tmp_path: Path) -> None:
+    value = Explained(name="XNNPACK", value="ON", reason="the program delegates to it")
+    value.save(tmp_path / "v.json")
+    assert Explained.load(tmp_path / "v.json") == value
+    (tmp_path / "v.json").write_text('{"name": "a", "reason": "b", "more": 1}')
+    with pytest.raises(ValueError, match="more"):
+        Explained.load(tmp_path / "v.json")

@@ -1,0 +1,208 @@
+"""Processes: what comes back, what a time limit and a stop leave behind, what a log holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core import cancel, process
+from etdeploy.core.errors import Interrupted
+from etdeploy.core.process import Request, run, signal_name, which
+
+pytestmark = pytest.mark.usefixtures("real_processes")
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be collected does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text() if Path("/proc").is_dir() else ""
+        os.kill(pid, 0)
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return not stat.rpartition(")")[2].strip().startswith("Z")
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Waits long enough that only a condition that never comes true fails."""
+    for _ in range(1000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.fixture
+def stoppable() -> Iterator[None]:
+    """Takes a stop request back when the test ends."""
+    with cancel.trapped_signals():
+        yield
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits less for those who do not end."""
+    monkeypatch.setattr(process, "_GRACE_S", 0.2)
+
+
+def test_exit_code_and_both_streams_come_back() -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    outcome = run(Request(python(code)))
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr) == (3, "out\n", "err\n")
+    assert not outcome.ok
+    assert outcome.signal_name is None
+    assert run(Request(python(""))).ok
+
+
+def test_a_signal_has_its_name() -> None:
+    outcome = run(Request(python("import os; os.kill(os.getpid(), 11)")))
+    assert outcome.signal_name == "SIGSEGV"
+    assert signal_name(9) == "SIGKILL"
+    assert signal_name(1234) == "signal 1234"
+
+
+def test_more_output_than_a_pipe_holds_on_both_streams() -> None:
+    code = (
+        "import sys\n"
+        "for _ in range(5000):\n"
+        "    sys.stdout.write('x' * 99 + '\\n')\n"
+        "    sys.stderr.write('x' * 99 + '\\n')\n"
+    )
+    outcome = run(Request(python(code)))
+    assert len(outcome.stdout) == len(outcome.stderr) == 500_000
+
+
+def test_output_that_is_not_utf8_is_shown_all_the_same() -> None:
+    outcome = run(Request(python("import sys; sys.stdout.buffer.write(b'caf\\xe9')")))
+    assert outcome.stdout == "caf\ufffd"
+
+
+def test_nothing_is_read_from_the_terminal() -> None:
+    assert run(Request(python("import sys; print(sys.stdin.read() == '')"))).stdout == "True\n"
+
+
+def test_arguments_reach_the_program_unchanged() -> None:
+    words = ("a b", "$HOME", "`id`", "*", "", "ü")
+    code = "import sys, json; print(json.dumps(sys.argv[1:]))"
+    assert run(Request((*python(code), *words))).stdout.strip() == (
+        '["a b", "$HOME", "`id`", "*", "", "\\u00fc"]'
+    )
+
+
+def test_folder_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETDEPLOY_GONE", "1")
+    code = (
+        "import os; print(os.getcwd(), os.environ['ETDEPLOY_NEW'], 'ETDEPLOY_GONE' in os.environ)"
+    )
+    request = Request(
+        python(code), cwd=tmp_path, env={"ETDEPLOY_NEW": "new", "ETDEPLOY_GONE": None}
+    )
+    assert run(request).stdout == f"{tmp_path.resolve()} new False\n"
+
+
+def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError):
+        run(Request(("/nowhere/program",)))
+
+
+def test_each_line_is_told_as_it_comes() -> None:
+    lines: list[str] = []
+    code = "import sys; print('one', flush=True); print('two', file=sys.stderr)"
+    outcome = run(Request(python(code), on_line=lines.append))
+    assert lines == ["one", "two"]
+    assert (outcome.stdout, outcome.stderr) == ("one\ntwo\n", "")
+
+
+def test_the_log_has_command_output_and_end_of_each_process(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "task.log"
+    for word in ("first", "second"):
+        run(Request(("echo", word), log=log))
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if not line.startswith("[exit 0 after ")] == [
+        "$ echo first", "first", "$ echo second", "second",
+    ]  # fmt: skip
+    assert len(lines) == 6
+
+
+def test_a_time_limit_ends_the_process() -> None:
+    outcome = run(Request(("sleep", "600"), timeout_s=0.1))
+    assert outcome.timed_out
+    assert not outcome.ok
+    assert outcome.signal_name == "SIGTERM"
+
+
+def test_a_process_that_ignores_sigterm_is_killed(short_grace: None) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        # It is born with the signal ignored.
+        outcome = run(Request(("sleep", "600"), timeout_s=0.1))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert outcome.timed_out
+    assert outcome.signal_name == "SIGKILL"
+
+
+def test_what_a_process_started_ends_with_it(stoppable: None) -> None:
+    # The grandchild ignores SIGTERM and keeps the pipe open.
+    script = "(trap '' TERM; echo $BASHPID; while :; do sleep 0.05; done) & wait"
+    pids: list[int] = []
+
+    def stop(line: str) -> None:
+        pids.append(int(line))
+        cancel.request()
+
+    with pytest.raises(Interrupted):
+        run(Request(("bash", "-c", script), on_line=stop))
+    assert eventually(lambda: not is_alive(pids[0]))
+
+
+def test_a_daemon_that_keeps_the_pipe_is_not_waited_for(tmp_path: Path, short_grace: None) -> None:
+    pid_file = tmp_path / "pid"
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '600'], start_new_session=True);"
+        f"open({str(pid_file)!r}, 'w').write(str(p.pid)); print('started')"
+    )
+    try:
+        assert run(Request(python(code))).stdout == "started\n"
+        assert is_alive(int(pid_file.read_text())), "what left the group is none of our business"
+    finally:
+        os.kill(int(pid_file.read_text()), 9)
+
+
+def test_a_stop_request_from_another_thread_ends_the_process(stoppable: None) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    pids: list[int] = []
+
+    def stop(line: str) -> None:
+        pids.append(int(line))
+        threading.Thread(target=cancel.request).start()
+
+    with pytest.raises(Interrupted):
+        run(Request(python(code), on_line=stop))
+    assert eventually(lambda: not is_alive(pids[0]))
+
+
+def test_nothing_starts_after_a_stop_request(tmp_path: Path, stoppable: None) -> None:
+    cancel.request()
+    with pytest.raises(Interrupted):
+        run(Request(("touch", str(tmp_path / "made"))))
+    assert not (tmp_path / "made").exists()
+
+
+def test_which_finds_what_the_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "some-tool"
+    tool.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert which("some-tool") is None, "it cannot be executed"
+    tool.chmod(0o755)
+    assert which("some-tool") == tool
