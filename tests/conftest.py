@@ -1,0 +1,53 @@
+"""What every test gets: a cache of its own, and a home folder that is not the user's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Variables of the user's that would change what is tested.
+_FOREIGN = (
+    "ETDEPLOY_OUTPUT_DIR",
+    "ANDROID_SERIAL",
+    "ANDROID_ADB_SERVER_PORT",
+    "ANDROID_NDK",
+    "ANDROID_NDK_HOME",
+    "ANDROID_NDK_ROOT",
+    "ANDROID_HOME",
+    "ANDROID_SDK_ROOT",
+    "QNN_SDK_ROOT",
+)
+# Caches of tools that hold no settings: downloads and compilations stay shared between sessions.
+_TOOL_CACHES = {
+    "CCACHE_DIR": ".cache/ccache",
+    "PIP_CACHE_DIR": ".cache/pip",
+    "PYENV_ROOT": ".pyenv",
+    "UV_CACHE_DIR": ".cache/uv",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty home folder for the whole session, so that no test reads or writes the user's."""
+    user = Path.home()
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, folder in _TOOL_CACHES.items():
+            if name not in os.environ and (user / folder).is_dir():
+                patch.setenv(name, str(user / folder))
+        for name in [*_FOREIGN, *(n for n in os.environ if n.startswith("XDG_"))]:
+            patch.delenv(name, raising=False)
+        patch.setenv("HOME", str(home))
+        patch.setenv("ETDEPLOY_CACHE_DIR", str(home / "cache"))
+        yield home
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of this one test; it is made when something is stored."""
+    folder = tmp_path / "etdeploy-cache"
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(folder))
+    return folder
