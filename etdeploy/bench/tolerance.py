@@ -43,14 +43,16 @@ _FLOATS = {
 
 # Quantised programs are compared with the quantised eager model, which computes in floats between
 # its quantisation steps. A value that lies between two steps may go either way on the device, and
-# the next layer carries that on: some steps of the output's range, 1/127 of its largest value for
-# 8 bits.
+# the next layers carry that on, so that single elements stray: the cosine is the sharper judge.
+# Measured with the bundled examples under XNNPACK, relative to the largest expected value:
+# int8_static up to 6.2 % with a cosine of at least 0.9994 (transformer, convnet), int8_dynamic
+# 1.3 % and 0.9999, 8da4w 1.8 % and 0.9999; unquantised 2e-6.
 _QUANTIZED = {
     "fp16": _FLOATS["float16"],
-    "int8_static": _Rule(8e-2, 1e-6, 0.99),
-    "int8_dynamic": _Rule(5e-2, 1e-6, 0.99),
-    "8da4w": _Rule(5e-2, 1e-6, 0.99),
-    "16a4w": _Rule(5e-2, 1e-6, 0.99),
+    "int8_static": _Rule(15e-2, 1e-6, 0.995),
+    "int8_dynamic": _Rule(5e-2, 1e-6, 0.995),
+    "8da4w": _Rule(5e-2, 1e-6, 0.995),
+    "16a4w": _Rule(15e-2, 1e-6, 0.995),  # static like the first; not measured yet
 }
 
 

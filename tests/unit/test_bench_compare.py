@@ -102,6 +102,8 @@ def test_quantised_programs_are_judged_more_widely(tmp_path: Path) -> None:
     assert not _compare(tmp_path, shifted, expected).within_tolerance
     for scheme in ("int8_static", "int8_dynamic", "8da4w"):
         assert _compare(tmp_path, shifted, expected, quantization=scheme).within_tolerance
+        broken = expected + np.where(np.arange(255) % 2, 0.14, -0.14).astype("float32")
+        assert not _compare(tmp_path, broken, expected, quantization=scheme).within_tolerance
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", "bool"])
