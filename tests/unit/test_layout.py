@@ -1,0 +1,202 @@
+"""The layout that docs/design.md promises: direction of imports, and one owner for each thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "etdeploy"
+
+# From the top down; a package imports only from lower lines (and itself).
+LAYERS = (
+    ("cli",),
+    ("graph",),
+    ("farm", "apps", "report"),
+    ("bench",),
+    ("devices", "runtime", "export"),
+    ("program",),
+    ("recipe", "targets"),
+    ("core",),
+)
+RANK = {package: len(LAYERS) - i for i, layer in enumerate(LAYERS) for package in layer}
+
+# Who alone may import what.
+OWNERS = {
+    "doit": ("graph/engine.py",),
+    "subprocess": ("core/process.py",),
+    "multiprocessing": (),
+    "rich": ("core/console.py",),
+    "torch": ("export/worker/*",),
+    "torchao": ("export/worker/*",),
+    "executorch": ("export/worker/*",),
+    "coremltools": ("export/worker/*",),
+    "adb_shell": ("devices/android*.py", "devices/adb_*.py"),
+    "adbutils": ("devices/android*.py", "devices/adb_*.py"),
+    "pymobiledevice3": (),
+}
+# Slow to import, so a verb that does not need them must not pay: only inside functions.
+HEAVY = {
+    "adb_shell", "adbutils", "cryptography", "doit", "elftools", "flatbuffers", "jinja2", "numpy",
+    "rich", "torch",
+}  # fmt: skip
+# Where a heavy import at the top costs nobody else: these modules are imported when needed.
+HEAVY_OWNERS = ("export/worker/*",)
+PRINTS = {"print", "sys.stdout", "sys.__stdout__"}
+STARTS = re.compile(r"os\.(system|popen|fork|forkpty|exec[lv]p?e?|spawn\w+|posix_spawnp?)")
+
+
+@dataclass(frozen=True)
+class Use:
+    """A name that a module imports or refers to, and where."""
+
+    name: str
+    line: int
+    top: bool = False
+
+
+def imports(tree: ast.Module) -> Iterator[Use]:
+    """Every imported module; `top` when importing the module imports it too."""
+    lazy = {id(n) for f in ast.walk(tree) if isinstance(f, _LAZY) for n in ast.walk(f)}
+    lazy |= {id(n) for f in ast.walk(tree) if _is_for_types(f) for n in ast.walk(f)}
+    for node in ast.walk(tree):
+        top = id(node) not in lazy
+        if isinstance(node, ast.Import):
+            yield from (Use(alias.name, node.lineno, top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            # `from etdeploy.core import console` imports the module etdeploy.core.console.
+            yield from (Use(f"{module}.{alias.name}", node.lineno, top) for alias in node.names)
+
+
+_LAZY = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def names(tree: ast.Module) -> Iterator[Use]:
+    """Every dotted name that is read or called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            yield Use(ast.unparse(node), node.lineno)
+
+
+def wrong_direction(path: str, tree: ast.Module) -> Iterator[str]:
+    own = path.split("/")[0]
+    for use in imports(tree):
+        parts = use.name.split(".")
+        if not parts[0]:
+            yield f"{path}:{use.line}: the relative import {use.name} hides its direction"
+        if parts[0] != "etdeploy" or len(parts) < 2 or parts[1] not in RANK or parts[1] == own:
+            continue
+        if own in RANK and RANK[parts[1]] >= RANK[own]:
+            yield f"{path}:{use.line}: {own} imports {use.name}"
+
+
+def wrong_owner(path: str, tree: ast.Module) -> Iterator[str]:
+    for use in imports(tree):
+        owners = OWNERS.get(use.name.split(".")[0])
+        if owners is not None and not any(fnmatch(path, owner) for owner in owners):
+            yield f"{path}:{use.line}: imports {use.name}"
+
+
+def heavy_at_the_top(path: str, tree: ast.Module) -> Iterator[str]:
+    for use in imports(tree):
+        if use.top and use.name.split(".")[0] in HEAVY:
+            yield f"{path}:{use.line}: imports {use.name} whenever it is imported"
+
+
+def starts_processes(path: str, tree: ast.Module) -> Iterator[str]:
+    for use in names(tree):
+        if STARTS.fullmatch(use.name):
+            yield f"{path}:{use.line}: {use.name}"
+
+
+def prints(path: str, tree: ast.Module) -> Iterator[str]:
+    for use in names(tree):
+        if use.name in PRINTS:
+            yield f"{path}:{use.line}: {use.name}"
+
+
+Rule = Callable[[str, ast.Module], Iterator[str]]
+# Each rule with the modules that it spares.
+RULES: dict[Rule, tuple[str, ...]] = {
+    wrong_direction: (),
+    wrong_owner: (),
+    heavy_at_the_top: HEAVY_OWNERS,
+    starts_processes: ("core/process.py",),
+    prints: ("core/console.py",),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule: Rule) -> None:
+    modules = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    assert len(modules) > 50
+    broken = [
+        text
+        for name, path in sorted(modules.items())
+        if not any(fnmatch(name, spared) for spared in RULES[rule])
+        for text in rule(name, ast.parse(path.read_text()))
+    ]
+    assert broken == []
+
+
+def test_every_package_has_a_layer() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages <= set(RANK)
+
+
+def test_the_layers_are_those_of_the_design() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    [line] = re.findall(r"^Direction of imports: `(.*)`", text, re.MULTILINE)
+    written = [tuple(re.findall(r"\w+", part)) for part in line.split("->")]
+    assert [set(layer) for layer in written] == [set(layer) for layer in LAYERS]
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "code"),
+    [
+        (wrong_direction, "core/x.py", "from etdeploy.recipe.load import load_recipe"),
+        (wrong_direction, "core/x.py", "def f():\n    import etdeploy.cli.main"),
+        (wrong_direction, "recipe/x.py", "from etdeploy.targets import platforms"),
+        (wrong_direction, "bench/x.py", "from etdeploy import report"),
+        (wrong_direction, "devices/x.py", "from ..graph import engine"),
+        (wrong_owner, "graph/line.py", "from doit.task import Task"),
+        (wrong_owner, "devices/host.py", "def f():\n    import subprocess as s"),
+        (wrong_owner, "export/run.py", "import torch.nn"),
+        (wrong_owner, "devices/qemu.py", "from adb_shell.auth import keygen"),
+        (heavy_at_the_top, "bench/x.py", "import numpy as np"),
+        (heavy_at_the_top, "bench/x.py", "class A:\n    import numpy"),
+        (starts_processes, "cli/x.py", "import os\nos.execv('x', [])"),
+        (starts_processes, "cli/x.py", "import os\nrun = os.system"),
+        (prints, "cli/x.py", "print(1)"),
+        (prints, "cli/x.py", "import sys\nsys.stdout.write('')"),
+    ],
+)
+def test_the_rules_see_what_they_forbid(rule: Rule, path: str, code: str) -> None:
+    assert len(list(rule(path, ast.parse(code)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "code"),
+    [
+        (wrong_direction, "cli/x.py", "from etdeploy.core import console\nimport etdeploy"),
+        (wrong_direction, "recipe/x.py", "from etdeploy.recipe.place import Place\nimport yaml"),
+        (wrong_owner, "devices/android_push.py", "import adb_shell"),
+        (wrong_owner, "export/worker/trace.py", "import torch"),
+        (heavy_at_the_top, "bench/x.py", "def f():\n    import numpy"),
+        (heavy_at_the_top, "bench/x.py", "if TYPE_CHECKING:\n    import numpy"),
+        (prints, "cli/x.py", "blueprint = 1\nfingerprint(blueprint)"),
+    ],
+)
+def test_the_rules_let_the_rest_pass(rule: Rule, path: str, code: str) -> None:
+    assert list(rule(path, ast.parse(code))) == []
