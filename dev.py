@@ -4,174 +4,277 @@
     python3 dev.py run [ARGUMENTS OF etdeploy run]
     python3 dev.py test [ARGUMENTS OF pytest]
 
-`test` without arguments checks style and types first. As root on Debian or Ubuntu it installs the
-system packages that the tests with real compilers and devices need; elsewhere it names them, and
-those tests are skipped.
+`test` checks style and types first, unless it is given arguments. As root on Debian or Ubuntu it
+installs the system packages that the tests with real compilers and devices need; elsewhere it
+names them, and those tests are skipped.
 """
 
-from __future__ import annotations
-
-import hashlib
+# The part up to `use_supported_python()` is read by every Python 3, so that an old one can say
+# what is needed: no newer syntax there, and no `from __future__ import annotations`.
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+OLDEST, NEWEST = (3, 10), (3, 13)
+
+
+def use_supported_python() -> None:
+    """Goes on with another Python of this machine when this one is too old or too new."""
+    if OLDEST <= sys.version_info[:2] <= NEWEST:
+        return
+    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+        other = shutil.which(f"python3.{minor}")
+        # Version managers put commands on the PATH that only say what is not installed.
+        if other and subprocess.call([other, "-c", ""], stderr=subprocess.DEVNULL) == 0:
+            os.execv(other, [other, str(Path(__file__).resolve()), *sys.argv[1:]])  # noqa: S606
+    sys.exit(
+        f"etdeploy needs Python 3.10 to 3.13. This is Python {sys.version.split()[0]}, and there "
+        "is no python3.10 to python3.13 on the PATH."
+    )
+
+
+if __name__ == "__main__":
+    use_supported_python()
+
+import hashlib  # noqa: E402
+import json  # noqa: E402
+import platform  # noqa: E402
+import shlex  # noqa: E402
+import signal  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-SUPPORTED = ((3, 10), (3, 13))
+STAMP = VENV / ".etdeploy.json"
+EXIT_BUILD = 4
 
-# What `test` looks for, the Debian package that brings it, and the tests that need it.
+
+@dataclass(frozen=True)
+class SystemPackage:
+    """A program that tests look for, the Debian package that brings it, and what needs it."""
+
+    program: str
+    package: str
+    needed_for: str
+
+
 SYSTEM_PACKAGES = (
-    ("g++", "g++", "building runners"),
-    ("git", "git", "the recipe's revision in run records"),
-    ("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu", "runners for arm64"),
-    ("qemu-aarch64-static", "qemu-user-static", "running arm64 runners here"),
-    ("ccache", "ccache", "builds that use ccache"),
-    ("adb", "adb", "devices behind an adb server"),
-    ("debootstrap", "debootstrap", "the Android debug daemon as a test device"),
-    ("ip", "iproute2", "a network of its own for the test device"),
-    ("busybox", "busybox-static", "a test device without a C library"),
+    SystemPackage("g++", "g++", "building runners"),
+    SystemPackage("git", "git", "the recipe's revision in run records"),
+    SystemPackage("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu", "runners for arm64"),
+    SystemPackage("qemu-aarch64-static", "qemu-user-static", "running arm64 runners here"),
+    SystemPackage("ccache", "ccache", "builds that use ccache"),
+    SystemPackage("adb", "adb", "devices behind an adb server"),
+    SystemPackage("ip", "iproute2", "an Android debug daemon as a test device"),
 )
 
 
+class SetupError(Exception):
+    """The set-up cannot go on; the text says what to do."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] not in ("run", "test"):
-        print(__doc__)
-        return 2
-    use_supported_python(arguments)
-    verb, rest = arguments[0], arguments[1:]
-    if verb == "run":
-        install("export")
-        return call([VENV / "bin" / "etdeploy", "run", *rest])
-    install_system_packages()
-    install("export,dev")
-    return test(rest)
+    """Runs one command line and gives its exit code."""
+    verb, rest = (arguments or [""])[0], arguments[1:]
+    if verb not in ("run", "test"):
+        print(__doc__, file=sys.stderr)
+        return 0 if verb in ("-h", "--help") else 2
+    try:
+        return run(rest) if verb == "run" else test(rest)
+    except SetupError as error:
+        say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("stopped. The same command goes on from there.")
+        return 130
+
+
+def run(arguments: list[str]) -> int:
+    """Sets up and becomes `etdeploy run`, so that signals and the exit code are its own."""
+    require_compiler()
+    set_up("export")
+    program = str(VENV / "bin" / "etdeploy")
+    os.execve(program, [program, "run", *arguments], environment())  # noqa: S606
 
 
 def test(arguments: list[str]) -> int:
     """Style, types, then every test; with arguments, pytest alone."""
-    checks = [] if arguments else [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
-    for tool, *options in [*checks, ["pytest", *arguments]]:
-        say(" ".join([tool, *options]))
-        code = call([VENV / "bin" / tool, *options])
+    install_system_packages()
+    set_up("export", "dev")
+    checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
+    for tool, *options in [*([] if arguments else checks), ["pytest", *arguments]]:
+        say(shlex.join([tool, *options]))
+        code = call([str(VENV / "bin" / tool), *options])
         if code:
             return code
     return 0
 
 
-def use_supported_python(arguments: list[str]) -> None:
-    """Goes on with another Python when this one is too old or too new."""
-    if SUPPORTED[0] <= sys.version_info[:2] <= SUPPORTED[1]:
+def require_compiler() -> None:
+    """Looks for a C++ compiler before some GB are downloaded."""
+    chosen = shlex.split(os.environ.get("CXX", ""))[:1]
+    if any(shutil.which(name) for name in chosen or ("c++", "g++", "clang++")):
         return
-    for minor in range(SUPPORTED[1][1], SUPPORTED[0][1] - 1, -1):
-        other = shutil.which(f"python3.{minor}")
-        works = other and not subprocess.run([other, "-c", ""], capture_output=True).returncode
-        if other and works:
-            os.execv(other, [other, str(Path(__file__)), *arguments])  # noqa: S606
-    sys.exit(
-        f"etdeploy needs Python 3.10 to 3.13; this is {sys.version.split()[0]}, and no "
-        "python3.10 to python3.13 is on the PATH."
+    if chosen:
+        raise SetupError(f"CXX names the compiler {chosen[0]}, which is not there.", EXIT_BUILD)
+    remedy = "xcode-select --install" if sys.platform == "darwin" else "sudo apt-get install g++"
+    raise SetupError(
+        f"There is no C++ compiler, and the runner has to be compiled. On this system:\n"
+        f"    {remedy if sys.platform == 'darwin' or shutil.which('apt-get') else 'install g++'}",
+        EXIT_BUILD,
     )
 
 
-def install(extras: str) -> None:
+def set_up(*extras: str) -> None:
     """Makes .venv and installs etdeploy with its extras there, unless that is done already."""
-    stamp = VENV / ".etdeploy"
-    wanted = hashlib.sha256(
-        f"{extras} {sys.version_info[:2]}".encode() + (ROOT / "pyproject.toml").read_bytes()
-    ).hexdigest()
-    if stamp.is_file() and wanted in stamp.read_text().split():
+    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    installed = read_stamp(digest) if venv_works() else set()
+    if installed >= set(extras):
         return
+    wanted = sorted(installed | set(extras))
+    STAMP.unlink(missing_ok=True)
     make_venv()
-    say("installing etdeploy with PyTorch and ExecuTorch (the first time: some GB to download)")
+    say(f"installing etdeploy, PyTorch and ExecuTorch into {VENV}")
+    say(f"the first time this downloads {download_size()}; later runs start at once")
     must(
-        [uv(), "pip", "install", "--quiet", "--python", PYTHON, "--editable", f"{ROOT}[{extras}]"],
-        "The packages could not be installed. Is there a network connection and enough disk space?",
+        [*installer(), "--editable", f"{ROOT}[{','.join(wanted)}]"],
+        "The packages could not be installed; the reason is above. Usual causes: no network "
+        "connection, or a full disk. The same command tries again.",
     )
-    with stamp.open("a") as known:
-        known.write(wanted + "\n")
+    STAMP.write_text(json.dumps({"pyproject": digest, "extras": wanted}))
+
+
+def read_stamp(digest: str) -> set[str]:
+    """The extras that were installed for this pyproject.toml."""
+    try:
+        stamp = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return set()
+    return set(stamp["extras"]) if stamp.get("pyproject") == digest else set()
+
+
+def venv_works() -> bool:
+    """Whether .venv has a Python that etdeploy runs on; it need not be this one."""
+    code = f"import sys; sys.exit(not {OLDEST} <= sys.version_info[:2] <= {NEWEST})"
+    try:
+        return subprocess.call([PYTHON, "-c", code], stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
 
 
 def make_venv() -> None:
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    if PYTHON.exists() and (VENV / "lib" / version).is_dir():
+    """Makes .venv with this Python, in the place of one that does not work."""
+    if venv_works():
         return
+    if VENV.exists() and not (VENV / "pyvenv.cfg").exists():
+        raise SetupError(f"{VENV} is no virtual environment; please move it away.")
     shutil.rmtree(VENV, ignore_errors=True)
-    say(f"making {VENV} with {sys.executable}")
-    must(
-        [sys.executable, "-m", "venv", VENV],
-        f"This Python cannot make virtual environments. On Debian or Ubuntu:\n"
-        f"    apt-get install {version}-venv",
-    )
-
-
-def uv() -> str | Path:
-    """The uv program: much faster than pip, and it shares files between environments."""
-    found = shutil.which("uv")
-    if found and not subprocess.run([found, "--version"], capture_output=True).returncode:
-        return found
-    own = VENV / "bin" / "uv"
-    if not own.exists():
+    say(f"making {VENV} with Python {platform.python_version()}")
+    uv = find_uv()
+    command = [uv, "venv", "--quiet", "--python"] if uv else [sys.executable, "-m", "venv"]
+    try:
         must(
-            [PYTHON, "-m", "pip", "install", "--quiet", "uv"],
-            "uv could not be installed. Is there a network connection?",
+            [*command, *([sys.executable] if uv else []), str(VENV)],
+            "This Python cannot make virtual environments. On Debian or Ubuntu:\n"
+            f"    sudo apt-get install python3.{sys.version_info[1]}-venv",
         )
-    return own
+    except (SetupError, KeyboardInterrupt):
+        shutil.rmtree(VENV, ignore_errors=True)
+        raise
+
+
+def find_uv() -> str | None:
+    """A uv on the PATH that works: much faster than pip."""
+    found = shutil.which("uv")
+    works = found and subprocess.run([found, "--version"], capture_output=True).returncode == 0
+    return found if works else None
+
+
+def installer() -> list[str]:
+    """The command that installs into .venv: uv, or pip where uv cannot be had."""
+    own = VENV / "bin" / "uv"
+    pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
+    uv = find_uv()
+    if not uv and not own.exists():
+        subprocess.run([*pip, "--quiet", "uv"], stderr=subprocess.DEVNULL)
+    uv = uv or (str(own) if own.exists() else None)
+    return [uv, "pip", "install", "--python", str(PYTHON)] if uv else pip
+
+
+def download_size() -> str:
+    """What the packages take; PyTorch for Linux x86_64 brings NVIDIA's libraries along."""
+    big = sys.platform == "linux" and platform.machine() == "x86_64"
+    return "about 3 GB" if big else "about 500 MB"
 
 
 def install_system_packages() -> None:
-    missing = [entry for entry in SYSTEM_PACKAGES if not shutil.which(entry[0])]
-    if not missing:
-        return
-    packages = [package for _, package, _ in missing]
-    if shutil.which("apt-get") and os.geteuid() == 0:
-        say(f"installing {', '.join(packages)}")
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        must(["apt-get", "update", "-qq"], "apt-get update failed.", environment)
-        must(
-            ["apt-get", "install", "-qq", "--no-install-recommends", *packages],
-            "The system packages could not be installed.",
-            environment,
-        )
-        return
-    say("not installed, so the tests that need them are skipped:")
-    for _, package, purpose in missing:
-        print(f"    {package:<24} {purpose}")
-    if shutil.which("apt-get"):
-        print(f"  sudo apt-get install {' '.join(packages)}")
+    """As root on Debian or Ubuntu installs what tests need; elsewhere says what is missing."""
+    missing = [entry for entry in SYSTEM_PACKAGES if not shutil.which(entry.program)]
+    if missing and shutil.which("apt-get") and os.geteuid() == 0:
+        packages = [entry.package for entry in missing]
+        say(f"installing {' '.join(packages)}")
+        # Where one package is missing from the archive, the others are still worth having.
+        if apt_get("update") and not apt_get("install", *packages):
+            for package in packages:
+                apt_get("install", package)
+        missing = [entry for entry in missing if not shutil.which(entry.program)]
+    if missing:
+        say("not installed, so the tests that need them are skipped:")
+        for entry in missing:
+            say(f"    {entry.package:<24} {entry.needed_for}")
+        if shutil.which("apt-get"):
+            say(f"  sudo apt-get install {' '.join(entry.package for entry in missing)}")
 
 
-def must(command: list[str | Path], remedy: str, environment: dict[str, str] | None = None) -> None:
-    """Runs a command of the set-up; its failure ends everything with a sentence."""
-    result = subprocess.run(
-        [str(part) for part in command],
-        env=environment,
-        cwd=ROOT,
+def apt_get(verb: str, *packages: str) -> bool:
+    """Runs apt-get without questions; what went wrong is shown."""
+    options = ["--yes", "--no-install-recommends"] if packages else []
+    done = subprocess.run(
+        ["apt-get", verb, "--quiet=2", *options, *packages],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
     )
-    if result.returncode:
-        sys.exit(f"{result.stderr.rstrip()}\n\n{remedy}")
+    return done.returncode == 0
 
 
-def call(command: list[str | Path]) -> int:
-    """Runs a command in the user's folder, or the project's for the tests; gives its exit code."""
-    environment = {**os.environ, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
-    folder = None if Path(command[0]).name == "etdeploy" else ROOT
+def must(command: list[str], remedy: str) -> None:
+    """Runs a step of the set-up. Its output goes to stderr: stdout is for results."""
+    code = subprocess.run(command, cwd=ROOT, stdout=sys.stderr.fileno()).returncode
+    if code:
+        raise SetupError(remedy)
+
+
+def call(command: list[str]) -> int:
+    """Runs a command in the project's folder; Ctrl-C reaches it too, and it is waited for."""
+    child = subprocess.Popen(command, cwd=ROOT, env=environment())
+    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     try:
-        return subprocess.run(
-            [str(part) for part in command], env=environment, cwd=folder
-        ).returncode
-    except KeyboardInterrupt:
-        return 130
+        while True:
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:
+                continue
+            return code if code >= 0 else 128 - code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def environment() -> dict[str, str]:
+    """The caller's, with the programs of .venv first."""
+    return {**os.environ, "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 def say(text: str) -> None:
-    print(f"dev.py: {text}", flush=True)
+    """Tells the user something; every line says who speaks."""
+    for line in text.splitlines():
+        print(f"dev.py: {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
