@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,9 +37,9 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cli(shared_cache: Path, tmp_path: Path) -> Iterator[Cli]:
+def cli(shared_cache: Path, tmp_path: Path) -> Cli:
     """The user's adb key is the test's own, so that no key of the machine is touched."""
-    yield Cli(shared_cache, tmp_path, {"HOME": str(tmp_path)})
+    return Cli(shared_cache, tmp_path, {"HOME": str(tmp_path)})
 
 
 needs_cross = pytest.mark.skipif(
