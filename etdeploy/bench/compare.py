@@ -60,9 +60,7 @@ def compare_outputs(
     return tuple(checks)
 
 
-def _check(
-    index: int, output: RunnerOutput, folder: Path, expectation: Expectation
-) -> OutputCheck:
+def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectation) -> OutputCheck:
     expected = expectation.tensors[index]
     if output.kind != "Tensor" or output.path is None:
         raise UnreadableError(f"a value of kind {output.kind} came instead of a tensor")
@@ -71,9 +69,7 @@ def _check(
     if have != want:
         raise UnreadableError(f"{have} came instead of {want}")
     actual = read_tensor(_inside(folder, output.path), expected.dtype, expected.shape)
-    wanted = read_tensor(
-        _inside(expectation.folder, expected.path), expected.dtype, expected.shape
-    )
+    wanted = read_tensor(_inside(expectation.folder, expected.path), expected.dtype, expected.shape)
     distance = measure_distance(actual, wanted)
     limits = limits_for(
         expected.dtype, expectation.quantization, distance.largest, expectation.tolerance

@@ -69,9 +69,7 @@ def measure(
         checks = compare_outputs(
             results["timing"].results.outputs, here / OUTPUTS, _expectation(subject)
         )
-        record = assemble(
-            subject, states, results, checks, revision_of(loaded.path), started, here
-        )
+        record = assemble(subject, states, results, checks, revision_of(loaded.path), started, here)
         record.save(here / RECORD_FILE)
         return record
 
@@ -86,7 +84,11 @@ def _expectation(subject: Subject) -> Expectation:
 
 
 def _run_passes(
-    device: Device, bundle: Bundle, run_id: str, loaded: LoadedRecipe, here: Path,
+    device: Device,
+    bundle: Bundle,
+    run_id: str,
+    loaded: LoadedRecipe,
+    here: Path,
     progress: Progress,
 ) -> dict[str, PassResult]:
     steps = passes(loaded.recipe)

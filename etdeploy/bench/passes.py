@@ -89,9 +89,7 @@ def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-def run_pass(
-    folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: Path
-) -> PassResult:
+def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: Path) -> PassResult:
     """Runs one pass and brings its results here.
 
     Args:

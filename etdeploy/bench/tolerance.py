@@ -56,9 +56,7 @@ _QUANTIZED = {
 }
 
 
-def limits_for(
-    dtype: str, quantization: str | None, largest: float, override: Tolerance
-) -> Limits:
+def limits_for(dtype: str, quantization: str | None, largest: float, override: Tolerance) -> Limits:
     """The limits of one output.
 
     Args:

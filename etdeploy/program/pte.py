@@ -26,14 +26,30 @@ _SMALLEST = 8
 
 # What people hand in by mistake: where it shows, what it is, what to do.
 _OTHER_FILES: tuple[tuple[int, bytes, str, str], ...] = (
-    (0, b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint or torch.export file",
-     "Export it first: name it in a recipe as model.exported (.pt2) or as model.weights."),
-    (0, b"version https://git-lfs", "a Git LFS pointer, not the file itself",
-     "Fetch the file: git lfs pull"),
-    (4, b"BP", "a bundled program, a .pte with test cases around it",
-     "Give the plain .pte that it was made from."),
-    (4, b"FT01", "a tensor data file (.ptd), which goes with a program",
-     "Give the .pte that it belongs to."),
+    (
+        0,
+        b"PK\x03\x04",
+        "a zip archive, such as a PyTorch checkpoint or torch.export file",
+        "Export it first: name it in a recipe as model.exported (.pt2) or as model.weights.",
+    ),
+    (
+        0,
+        b"version https://git-lfs",
+        "a Git LFS pointer, not the file itself",
+        "Fetch the file: git lfs pull",
+    ),
+    (
+        4,
+        b"BP",
+        "a bundled program, a .pte with test cases around it",
+        "Give the plain .pte that it was made from.",
+    ),
+    (
+        4,
+        b"FT01",
+        "a tensor data file (.ptd), which goes with a program",
+        "Give the .pte that it belongs to.",
+    ),
     (4, b"ED00", "an ETDump, the trace of a run", "Give the .pte that was run."),
     (0, b"<!", "a web page, perhaps in place of a download that failed", "Download it again."),
     (0, b"<html", "a web page, perhaps in place of a download that failed", "Download it again."),

@@ -147,9 +147,7 @@ def _operators(operators: Sequence[Operator]) -> str:
 
 def _runner(record: RunRecord) -> str:
     kind = "portable runner" if record.runner.portable else "runner"
-    return (
-        f"{kind} for {record.runner.target}, ExecuTorch {record.runner.executorch_version}"
-    )
+    return f"{kind} for {record.runner.target}, ExecuTorch {record.runner.executorch_version}"
 
 
 def _files(record: RunRecord) -> str:

@@ -69,9 +69,7 @@ def build_runner(
 def runner_key(plan: RuntimePlan, wheel: WheelRuntime, host: Target) -> str:
     """The cache key: equal for everything that gives the same runner."""
     target = find_target(plan.build_target)
-    return digest_json(
-        [plan.build_digest, fingerprint(wheel), runner_fingerprint(host, target)]
-    )
+    return digest_json([plan.build_digest, fingerprint(wheel), runner_fingerprint(host, target)])
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
@@ -171,8 +169,9 @@ class _Builder:
     def _copy_loader(self) -> str:
         name = self._loader_name()
         if name is None:
-            raise BuildError("the runner names no loader, so it cannot be made portable",
-                             log=self.log)
+            raise BuildError(
+                "the runner names no loader, so it cannot be made portable", log=self.log
+            )
         shutil.copyfile(system_library(self.tools.compiler, name), self.folder / name)
         (self.folder / name).chmod(0o755)
         return name

@@ -26,16 +26,28 @@ def check_program(program: Program, runner: BuiltRunner) -> tuple[Missing, ...]:
     missing = []
     for name in program.backend_ids:
         if name not in backends:
-            methods = [m.name for m in program.methods if any(
-                d.backend_id == name for d in m.delegates)]
-            missing.append(Missing(kind="backend", name=name, needed_by=_methods(methods),
-                                   remedy=_backend_remedy(name)))
+            methods = [
+                m.name for m in program.methods if any(d.backend_id == name for d in m.delegates)
+            ]
+            missing.append(
+                Missing(
+                    kind="backend",
+                    name=name,
+                    needed_by=_methods(methods),
+                    remedy=_backend_remedy(name),
+                )
+            )
     for name in program.operators:
         if name not in operators:
-            methods = [m.name for m in program.methods if any(
-                o.name == name for o in m.operators)]
-            missing.append(Missing(kind="operator", name=name, needed_by=_methods(methods),
-                                   remedy=_operator_remedy(name)))
+            methods = [m.name for m in program.methods if any(o.name == name for o in m.operators)]
+            missing.append(
+                Missing(
+                    kind="operator",
+                    name=name,
+                    needed_by=_methods(methods),
+                    remedy=_operator_remedy(name),
+                )
+            )
     return tuple(missing)
 
 
@@ -62,8 +74,9 @@ def _backend_remedy(backend_id: str) -> str:
     component = DELEGATES.get(backend_id)
     if component is None:
         return "Lower to a backend that the wheel has: --set export.backend=xnnpack"
-    return f"Link the component {component}, or lower to another backend: " \
-        "--set export.backend=xnnpack"
+    return (
+        f"Link the component {component}, or lower to another backend: --set export.backend=xnnpack"
+    )
 
 
 def _operator_remedy(name: str) -> str:

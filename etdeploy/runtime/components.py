@@ -38,9 +38,7 @@ RUNTIME_OPERATORS = frozenset(
 )
 
 # Components whose loops run on the thread pool: they name its library as needed.
-THREADED = frozenset(
-    {KERNELS_OPTIMIZED, KERNELS_QUANTIZED, "backend_xnnpack", "kernels_torchao"}
-)
+THREADED = frozenset({KERNELS_OPTIMIZED, KERNELS_QUANTIZED, "backend_xnnpack", "kernels_torchao"})
 
 _EVERYWHERE = frozenset(
     {RUNTIME, THREADPOOL, ETDUMP, KERNELS_OPTIMIZED, KERNELS_QUANTIZED, "backend_xnnpack"}

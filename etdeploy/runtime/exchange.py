@@ -77,5 +77,6 @@ def load_results(path: Path) -> RunnerResults:
         raise RunError("the runner ended without results", place=str(path)) from None
     except (OSError, ValidationError) as error:
         problem: Any = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise RunError(f"the runner's results cannot be read: {problem}",
-                       place=str(path)) from error
+        raise RunError(
+            f"the runner's results cannot be read: {problem}", place=str(path)
+        ) from error

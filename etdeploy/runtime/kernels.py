@@ -12,9 +12,7 @@ from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.runtime.components import DELEGATES, NAMESPACES
 
-_OPERATOR = re.compile(
-    rb"(?<![\w:])((?:" + "|".join(NAMESPACES).encode() + rb")::\w+(?:\.\w+)?)\0"
-)
+_OPERATOR = re.compile(rb"(?<![\w:])((?:" + "|".join(NAMESPACES).encode() + rb")::\w+(?:\.\w+)?)\0")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ _OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
 _SOURCE_LATER = "The provider `source`, which builds ExecuTorch itself, comes with a later release."
 
 
-def platform_obstacles(recipe: Recipe, target: Target, build_target: Target, host: Target
-                       ) -> Iterator[Obstacle]:
+def platform_obstacles(
+    recipe: Recipe, target: Target, build_target: Target, host: Target
+) -> Iterator[Obstacle]:
     """A provider that is not there yet, and targets that cannot be built for, or not here."""
     if recipe.runtime.provider == "source":
         yield Obstacle(

@@ -114,8 +114,9 @@ def _method_needs(method: Method) -> Iterator[tuple[str, str]]:
         component = DELEGATES.get(backend_id)
         if component:
             count = sum(d.backend_id == backend_id for d in method.delegates)
-            yield component, (
-                f"method {method.name} delegates {_count(count, 'partition')} to {backend_id}"
+            yield (
+                component,
+                (f"method {method.name} delegates {_count(count, 'partition')} to {backend_id}"),
             )
     by_component: dict[str, list[str]] = {}
     for operator in method.operators:
@@ -124,9 +125,12 @@ def _method_needs(method: Method) -> Iterator[tuple[str, str]]:
             by_component.setdefault(component, []).append(operator.name)
     for component, names in sorted(by_component.items()):
         kind = "primitive operator" if component == RUNTIME else "operator"
-        yield component, (
-            f"method {method.name} calls {_count(len(names), kind)} outside the delegates: "
-            f"{_some(names)}"
+        yield (
+            component,
+            (
+                f"method {method.name} calls {_count(len(names), kind)} outside the delegates: "
+                f"{_some(names)}"
+            ),
         )
 
 
@@ -177,13 +181,18 @@ def _provider(
             name="provider", value=wanted, reason=f"runtime.provider is {wanted}{portable}"
         )
     if build_target.wheel_platform is None:
-        return Explained(name="provider", value="source",
-                         reason=f"there is no ExecuTorch wheel with libraries for {target.name}")
+        return Explained(
+            name="provider",
+            value="source",
+            reason=f"there is no ExecuTorch wheel with libraries for {target.name}",
+        )
     if lacking:
-        return Explained(name="provider", value="source",
-                         reason=f"{wheel} lacks what the program needs")
-    return Explained(name="provider", value="wheel",
-                     reason=f"{wheel} has all that the program needs{portable}")
+        return Explained(
+            name="provider", value="source", reason=f"{wheel} lacks what the program needs"
+        )
+    return Explained(
+        name="provider", value="wheel", reason=f"{wheel} has all that the program needs{portable}"
+    )
 
 
 def _toolchain(build_target: Target, host: Target) -> Explained | None:

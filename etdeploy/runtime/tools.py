@@ -83,7 +83,8 @@ def find_tools(target: Target, host: Target) -> BuildTools:
     if compiler is None:
         chosen = os.environ.get("CXX") if target.name == host.name else None
         raise BuildError(
-            f"the compiler {chosen!r} that CXX names is missing" if chosen
+            f"the compiler {chosen!r} that CXX names is missing"
+            if chosen
             else f"there is no C++ compiler for {target.name}: "
             f"{' or '.join(_compiler_names(target, host))} is not installed",
             remedy="unset CXX" if chosen else _compiler_remedy(target, host),

@@ -79,9 +79,7 @@ def obtain_wheel(
     if installed:
         return installed
     entry = _entry(build_target.wheel_platform, workspace)
-    workspace.obtain(
-        entry, lambda folder: _fetch(build_target, folder, progress, log), progress
-    )
+    workspace.obtain(entry, lambda folder: _fetch(build_target, folder, progress, log), progress)
     stored = WheelRuntime.load(entry.path / _INFO)
     return stored.model_copy(update={"root": str(entry.path / stored.root)})
 
@@ -96,8 +94,10 @@ def wheel_problem(wheel: WheelRuntime, workspace: Workspace) -> str | None:
     folder = Path(wheel.root).parent
     if workspace.entry("wheels", folder.name).path != folder:
         return "the cache is elsewhere now"
-    return None if workspace.entry("wheels", folder.name).is_sound() else (
-        "the cached ExecuTorch libraries are damaged or gone"
+    return (
+        None
+        if workspace.entry("wheels", folder.name).is_sound()
+        else ("the cached ExecuTorch libraries are damaged or gone")
     )
 
 
@@ -146,8 +146,10 @@ def unpack_wheel(wheel: Path, folder: Path) -> None:
                 if _WANTED.match(info.filename) and not info.is_dir():
                     _unpack_file(archive, info, folder)
     except zipfile.BadZipFile as error:
-        raise BuildError(f"{wheel.name} is damaged: {error}",
-                         remedy="Clear pip's cache and try again: pip cache purge") from error
+        raise BuildError(
+            f"{wheel.name} is damaged: {error}",
+            remedy="Clear pip's cache and try again: pip cache purge",
+        ) from error
 
 
 def _unpack_file(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> None:

@@ -241,8 +241,6 @@ def test_revision_of_a_recipes_folder(tmp_path: Path) -> None:
     assert revision_of(tmp_path / "missing" / "recipe.yaml") == Revision(None, None)
 
 
-def test_without_git_there_is_no_revision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_git_there_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert revision_of(tmp_path / "recipe.yaml") == Revision(None, None)

@@ -42,9 +42,7 @@ _IN_ROOT = (
     'mount -t proc proc "$0/proc" && mount --bind /sys "$0/sys" && exec chroot "$0" "$@"',
 )  # fmt: skip
 
-_PROGRAM = make_program(
-    make_method(operators=("aten::addmm.out",), delegates=("XnnpackBackend",))
-)
+_PROGRAM = make_program(make_method(operators=("aten::addmm.out",), delegates=("XnnpackBackend",)))
 _SMALL = make_program(make_method(operators=("executorch_prim::add.Scalar",)))
 
 
@@ -128,9 +126,17 @@ def test_portable_runner_runs_where_there_is_no_c_library(
     loader = (f"/bundle/{runner.loader}", "--library-path", "/bundle")
     prefix = (*_IN_ROOT, str(root), *emulator, *loader)
     start = Start(runner.model_copy(update={"path": "/bundle"}), prefix=prefix)
-    run = start.run(Path("/program/program.pte"), tmp_path, "--outputs", "/run/outputs",
-                    "--results", "/run/results.json", "--iterations", "3",
-                    inputs=Path("/program/inputs.txt"))
+    run = start.run(
+        Path("/program/program.pte"),
+        tmp_path,
+        "--outputs",
+        "/run/outputs",
+        "--results",
+        "/run/results.json",
+        "--iterations",
+        "3",
+        inputs=Path("/program/inputs.txt"),
+    )
     assert run.exit_code == 0, run.stderr
     inside = type(run)(run.exit_code, run.stderr, root / "run")
     assert max(differences(programs / "mlp_xnnpack", inside)) < 1e-5
@@ -162,9 +168,7 @@ def test_equal_needs_share_one_runner(small_plan: RuntimePlan, workspace: Worksp
     assert (Path(second.path) / second.executable).stat().st_mtime_ns == before
 
 
-def test_damaged_cached_runner_is_built_anew(
-    small_plan: RuntimePlan, workspace: Workspace
-) -> None:
+def test_damaged_cached_runner_is_built_anew(small_plan: RuntimePlan, workspace: Workspace) -> None:
     runner = build(small_plan, workspace)
     executable = Path(runner.path) / runner.executable
     executable.write_bytes(b"damaged")
@@ -181,9 +185,11 @@ def test_key_follows_flags_libraries_and_plan(
     small_plan: RuntimePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = _wheel()
-    keys = [runner_key(small_plan, wheel, host_target()),
-            runner_key(plan_here(_PROGRAM), wheel, host_target()),
-            runner_key(small_plan, wheel.model_copy(update={"sha256": "1"}), host_target())]
+    keys = [
+        runner_key(small_plan, wheel, host_target()),
+        runner_key(plan_here(_PROGRAM), wheel, host_target()),
+        runner_key(small_plan, wheel.model_copy(update={"sha256": "1"}), host_target()),
+    ]
     monkeypatch.setenv("CXXFLAGS", "-g")
     keys.append(runner_key(small_plan, wheel, host_target()))
     assert len(set(keys)) == 4
@@ -212,12 +218,11 @@ def test_missing_cross_compiler_is_told_before_anything_is_built(
     assert raised.value.remedy == "apt-get install g++-aarch64-linux-gnu"
 
 
-def test_component_that_the_package_lacks_is_told(
-    small_plan: RuntimePlan, tmp_path: Path
-) -> None:
+def test_component_that_the_package_lacks_is_told(small_plan: RuntimePlan, tmp_path: Path) -> None:
     options = tuple(
         o.model_copy(update={"value": "runtime;backend_vulkan"})
-        if o.name == "ETDEPLOY_COMPONENTS" else o
+        if o.name == "ETDEPLOY_COMPONENTS"
+        else o
         for o in small_plan.options
     )
     plan = small_plan.model_copy(update={"options": options})
@@ -265,8 +270,12 @@ def test_fetched_wheel_is_kept_with_its_digest_and_rebuilt_when_damaged(
 def test_wheel_that_cannot_be_fetched_is_told_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0",
-                        "PIP_NO_CACHE_DIR": "1", "PIP_EXTRA_INDEX_URL": ""}.items():
+    for name, value in {
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_RETRIES": "0",
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_EXTRA_INDEX_URL": "",
+    }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BuildError, match="pip cannot fetch ExecuTorch") as raised:
         obtain_wheel(find_target("linux-aarch64"), host_target(), Workspace(tmp_path))

@@ -19,8 +19,10 @@ from tests.support.runtime_values import make_method, make_program
 pytestmark = pytest.mark.integration
 
 _EVERYTHING = make_program(
-    make_method(operators=("aten::addmm.out", "quantized_decomposed::add.out"),
-                delegates=("XnnpackBackend",))
+    make_method(
+        operators=("aten::addmm.out", "quantized_decomposed::add.out"),
+        delegates=("XnnpackBackend",),
+    )
 )
 _DELEGATED = make_program(make_method(delegates=("XnnpackBackend",)))
 
@@ -60,8 +62,9 @@ def test_outputs_are_those_of_the_eager_model(
 
 
 def test_results_tell_every_measurement(runner: Start, programs: Path, tmp_path: Path) -> None:
-    run = runner.run(programs / "mlp_xnnpack", tmp_path, "--warmup", "2", "--iterations", "7",
-                     "--threads", "2")
+    run = runner.run(
+        programs / "mlp_xnnpack", tmp_path, "--warmup", "2", "--iterations", "7", "--threads", "2"
+    )
     results = run.results
     assert len(results.samples_ms) == 7
     assert min(results.samples_ms) > 0
@@ -103,8 +106,16 @@ def test_smaller_shape_of_a_dynamic_input(runner: Start, programs: Path, tmp_pat
 def test_etdump_is_readable_and_has_the_timed_iterations(
     runner: Start, programs: Path, tmp_path: Path
 ) -> None:
-    run = runner.run(programs / "mlp_portable", tmp_path, "--etdump", "trace.etdp",
-                     "--warmup", "3", "--iterations", "4")
+    run = runner.run(
+        programs / "mlp_portable",
+        tmp_path,
+        "--etdump",
+        "trace.etdp",
+        "--warmup",
+        "3",
+        "--iterations",
+        "4",
+    )
     assert run.exit_code == 0, run.stderr
     code = (
         "import json, sys\n"
@@ -115,7 +126,9 @@ def test_etdump_is_readable_and_has_the_timed_iterations(
     )
     inspected = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "trace.etdp")],
-        capture_output=True, text=True, check=True,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     calls = json.loads(inspected.stdout.splitlines()[-1])
     assert calls["Method::execute"] == 4
@@ -130,8 +143,12 @@ def test_no_trace_without_being_asked(runner: Start, programs: Path, tmp_path: P
 def test_runner_lists_what_is_linked(runner: Start, delegated_runner: Start) -> None:
     everything, delegated = runner.runner, delegated_runner.runner
     assert everything.backends == delegated.backends == ("XnnpackBackend",)
-    for name in ("aten::add.out", "dim_order_ops::_to_dim_order_copy.out",
-                 "quantized_decomposed::quantize_per_tensor.out", "executorch_prim::add.Scalar"):
+    for name in (
+        "aten::add.out",
+        "dim_order_ops::_to_dim_order_copy.out",
+        "quantized_decomposed::quantize_per_tensor.out",
+        "executorch_prim::add.Scalar",
+    ):
         assert name in everything.operators
     assert "aten::add.out" not in delegated.operators
     assert "executorch_prim::add.Scalar" in delegated.operators
@@ -140,7 +157,9 @@ def test_runner_lists_what_is_linked(runner: Start, delegated_runner: Start) -> 
 def test_runner_brings_only_what_it_links(delegated_runner: Start) -> None:
     runner = delegated_runner.runner
     assert runner.libraries == (
-        "libexecutorch.so", "libexecutorch_backend_xnnpack.so", "libexecutorch_threadpool.so",
+        "libexecutorch.so",
+        "libexecutorch_backend_xnnpack.so",
+        "libexecutorch_threadpool.so",
     )
     shipped = {p.name for p in Path(runner.path).iterdir() if not p.name.startswith(".")}
     assert shipped == {*runner.libraries, runner.executable, "runner.json"}
@@ -175,7 +194,9 @@ def test_missing_kernels_are_found_before_the_run_and_by_the_runner(
 def test_damaged_programs_are_told(runner: Start, programs: Path, tmp_path: Path) -> None:
     whole = (programs / "mlp_xnnpack" / "program.pte").read_bytes()
     for name, content in {
-        "empty": b"", "short": whole[:100], "half": whole[: len(whole) // 2],
+        "empty": b"",
+        "short": whole[:100],
+        "half": whole[: len(whole) // 2],
         "text": b"this is no program\n" * 500,
         "scrambled": whole[:64] + bytes(len(whole) - 64),
     }.items():
@@ -187,12 +208,11 @@ def test_damaged_programs_are_told(runner: Start, programs: Path, tmp_path: Path
         assert not (tmp_path / "results.json").exists()
 
 
-def test_missing_program_and_method_are_told(
-    runner: Start, programs: Path, tmp_path: Path
-) -> None:
+def test_missing_program_and_method_are_told(runner: Start, programs: Path, tmp_path: Path) -> None:
     run = runner.run(tmp_path / "gone.pte", tmp_path)
     assert (run.exit_code, run.error) == (
-        3, f"etdeploy-runner: error: cannot read the program {tmp_path / 'gone.pte'}",
+        3,
+        f"etdeploy-runner: error: cannot read the program {tmp_path / 'gone.pte'}",
     )
     run = runner.run(programs / "mlp_portable", tmp_path, "--method", "encode")
     assert run.exit_code == 3

@@ -81,9 +81,7 @@ def _program(
     if constant_segment is not None:
         values = _numbers(builder, (0, 0), 8)
         fields[5] = _table(builder, 2, {1: values}, u32={0: constant_segment})
-    fields[7] = _tables(
-        builder, [partial(_table, builder, 2, {}, u32={1: i}) for i in named]
-    )
+    fields[7] = _tables(builder, [partial(_table, builder, 2, {}, u32={1: i}) for i in named])
     builder.Finish(_table(builder, 8, fields), identifier)
     output: bytearray = builder.Output()
     return output
@@ -135,9 +133,7 @@ def _instruction(builder: Any, kind: int, index: int) -> int:
 
 def _operator(builder: Any, operator: tuple[str, str, int]) -> int:
     name, overload, _ = operator
-    return _table(
-        builder, 2, {0: builder.CreateString(name), 1: builder.CreateString(overload)}
-    )
+    return _table(builder, 2, {0: builder.CreateString(name), 1: builder.CreateString(overload)})
 
 
 def _delegate(builder: Any, delegate: tuple[str, int]) -> int:

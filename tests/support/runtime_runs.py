@@ -47,9 +47,7 @@ def plan_here(program: Program, target: str = "", profile: bool = True) -> Runti
     build_target = find_target(chosen.portable or chosen.name)
     wheel = obtain_wheel(build_target, host, Workspace.default())
     recipe = make_recipe(benchmark={"profile": profile})
-    return derive_plan(
-        recipe, program, chosen, host, wheel.version, frozenset(wheel.components)
-    )
+    return derive_plan(recipe, program, chosen, host, wheel.version, frozenset(wheel.components))
 
 
 def build(plan: RuntimePlan, workspace: Workspace, log: Path | None = None) -> BuiltRunner:

@@ -146,8 +146,7 @@ def test_last_words_are_understood(stderr: str, cause: str, remedy: str) -> None
 def test_the_cause_and_the_last_lines_do_not_repeat_each_other() -> None:
     message, _ = _explained(_ended(5, "W 1 executorch: odd\netdeploy-runner: error: no luck\n"))
     assert message == (
-        "the runner ended with exit code 5 in the timing pass: no luck\n"
-        "  | W 1 executorch: odd"
+        "the runner ended with exit code 5 in the timing pass: no luck\n  | W 1 executorch: odd"
     )
 
 

@@ -30,7 +30,9 @@ def _program(delegates: tuple[Delegate, ...], operators: tuple[Operator, ...]) -
 
 def test_delegated_program() -> None:
     text = describe(_program((_XNNPACK, _XNNPACK), (_ADD,)), "model.pte")
-    assert text == """\
+    assert (
+        text
+        == """\
 model.pte: 123.5 kB, constants 99 B, schema version 0
 sha256 abababababababababababababababababababababababababababababababab
 
@@ -50,6 +52,7 @@ method forward
   operator outside of delegates  calls
   -----------------------------  -----
   aten::add.out                      2"""
+    )
 
 
 def test_program_without_delegates() -> None:

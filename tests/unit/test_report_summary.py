@@ -11,7 +11,9 @@ from tests.support.bench_values import make_check, make_device, make_program, ma
 
 
 def test_whole_text() -> None:
-    assert summary(make_record(notes=("Something to know.",))) == """\
+    assert (
+        summary(make_record(notes=("Something to know.",)))
+        == """\
 mlp on host: 1.100 ms per inference, 909 inferences per second
 
   latency             ms
@@ -39,6 +41,7 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
 
   files        /out/20261121T084449Z-mlp-host-ab12/record.json
                beside it: outputs, runner.stderr.txt"""
+    )
 
 
 @pytest.mark.parametrize(

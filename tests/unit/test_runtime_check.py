@@ -9,8 +9,11 @@ from etdeploy.runtime.check import check_program, require_runnable
 from tests.support.runtime_values import make_method, make_program, make_runner
 
 _PROGRAM = make_program(
-    make_method("forward", operators=("aten::add.out", "executorch_prim::add.Scalar"),
-                delegates=("XnnpackBackend", "XnnpackBackend")),
+    make_method(
+        "forward",
+        operators=("aten::add.out", "executorch_prim::add.Scalar"),
+        delegates=("XnnpackBackend", "XnnpackBackend"),
+    ),
     make_method("encode", operators=("aten::add.out", "llama::custom_sdpa.out")),
 )
 _OPERATORS = ("aten::add.out", "executorch_prim::add.Scalar")

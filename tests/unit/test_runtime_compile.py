@@ -15,8 +15,14 @@ _PROGRAM = make_program(make_method(delegates=("XnnpackBackend",)))
 
 
 def _arguments(plan: RuntimePlan, ccache: Path | None = None) -> tuple[str, ...]:
-    wheel = WheelRuntime(root="/wheel", version="1.5.1", target=plan.build_target, sha256="0",
-                         origin="fetched", components=())
+    wheel = WheelRuntime(
+        root="/wheel",
+        version="1.5.1",
+        target=plan.build_target,
+        sha256="0",
+        origin="fetched",
+        components=(),
+    )
     tools = BuildTools(Path("/bin/cmake"), Path("/bin/ninja"), Path("/bin/g++"), ccache)
     return cmake_arguments(plan, wheel, tools, Path("/sources"), Path("/build"))
 

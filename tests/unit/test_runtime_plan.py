@@ -18,16 +18,25 @@ from tests.support.runtime_values import make_method, make_plan, make_program, m
 _GOLDEN = Path(__file__).parent.parent / "data" / "plans"
 _MIXED = make_program(
     make_method(
-        operators=("aten::add.out", "aten::mul.out", "aten::sum.IntList_out", "aten::relu.out",
-                   "aten::sym_size.int", "dim_order_ops::_to_dim_order_copy.out"),
+        operators=(
+            "aten::add.out",
+            "aten::mul.out",
+            "aten::sum.IntList_out",
+            "aten::relu.out",
+            "aten::sym_size.int",
+            "dim_order_ops::_to_dim_order_copy.out",
+        ),
         delegates=("XnnpackBackend",) * 3,
     )
 )
 _DELEGATED = make_program(make_method(delegates=("XnnpackBackend",)))
 _PORTABLE = make_program(make_method(operators=("aten::addmm.out", "aten::relu.out")))
 _QUANTIZED = make_program(
-    make_method("encode", operators=("quantized_decomposed::quantize_per_tensor.out",),
-                delegates=("XnnpackBackend",)),
+    make_method(
+        "encode",
+        operators=("quantized_decomposed::quantize_per_tensor.out",),
+        delegates=("XnnpackBackend",),
+    ),
     make_method("decode", operators=("aten::mul.out",)),
 )
 _NO_PROFILE = make_recipe(benchmark={"profile": False})
@@ -44,7 +53,9 @@ _CASES: dict[str, tuple[Recipe, Program | None, str]] = {
     ),
     "vulkan-android": (make_recipe(export={"backend": "vulkan"}), None, "android-arm64"),
     "qnn-android": (
-        _NO_PROFILE, make_program(make_method(delegates=("QnnBackend",))), "android-arm64",
+        _NO_PROFILE,
+        make_program(make_method(delegates=("QnnBackend",))),
+        "android-arm64",
     ),
     "source": (make_recipe(runtime={"provider": "source"}), _DELEGATED, "linux-x86_64"),
 }
@@ -151,8 +162,9 @@ def test_source_is_refused_with_a_way_out() -> None:
 
 def test_custom_operators_are_an_obstacle_that_names_them() -> None:
     program = make_program(
-        make_method(operators=("llama::custom_sdpa.out", "llama::update_cache.out",
-                               "aten::add.out"))
+        make_method(
+            operators=("llama::custom_sdpa.out", "llama::update_cache.out", "aten::add.out")
+        )
     )
     plan = make_plan(_NO_PROFILE, program)
     assert len(plan.obstacles) == 1

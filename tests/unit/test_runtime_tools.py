@@ -45,7 +45,9 @@ def test_all_are_found_on_the_path(bare: Path) -> None:
     _fill(bare)
     found = find_tools(_X86, _X86)
     assert (found.cmake, found.ninja, found.compiler) == (
-        bare / "cmake", bare / "ninja", bare / "c++",
+        bare / "cmake",
+        bare / "ninja",
+        bare / "c++",
     )
     assert found.ccache is None
 
@@ -103,9 +105,7 @@ def test_cross_compiler_of_homebrew_is_known(bare: Path) -> None:
     assert find_compiler(_ARM, _MAC) == path
 
 
-def test_cxx_chooses_the_native_compiler_only(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cxx_chooses_the_native_compiler_only(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fill(bare)
     mine = _program(bare, "my-g++", "12.2.0")
     cross = _program(bare, "aarch64-linux-gnu-g++", "12.2.0")

@@ -75,8 +75,15 @@ def test_truncated_wheel_is_told(tmp_path: Path) -> None:
 
 
 def test_components_are_read_from_the_libraries(tmp_path: Path) -> None:
-    unpack_wheel(_wheel(tmp_path, *_WANTED, "executorch/lib/libexecutorch_etdump.dylib",
-                        "executorch/lib/mlx.metallib"), tmp_path)
+    unpack_wheel(
+        _wheel(
+            tmp_path,
+            *_WANTED,
+            "executorch/lib/libexecutorch_etdump.dylib",
+            "executorch/lib/mlx.metallib",
+        ),
+        tmp_path,
+    )
     assert read_components(tmp_path / "executorch") == ("backend_xnnpack", "etdump", "runtime")
 
 
@@ -93,9 +100,14 @@ def _cached(workspace: Workspace) -> WheelRuntime:
         (folder / "executorch/lib/libexecutorch.so").write_text("library")
 
     workspace.obtain(entry, build)
-    return WheelRuntime(root=str(entry.path / "executorch"), version="1.5.1",
-                        target="linux-aarch64", sha256="0" * 64, origin="fetched",
-                        components=("runtime",))
+    return WheelRuntime(
+        root=str(entry.path / "executorch"),
+        version="1.5.1",
+        target="linux-aarch64",
+        sha256="0" * 64,
+        origin="fetched",
+        components=("runtime",),
+    )
 
 
 def test_damaged_cached_wheel_is_noticed(tmp_path: Path) -> None:
@@ -117,8 +129,14 @@ def test_changed_installation_is_noticed(tmp_path: Path) -> None:
     record = tmp_path / "executorch-1.5.1.dist-info" / "RECORD"
     record.parent.mkdir()
     record.write_text("executorch/lib/libexecutorch.so,sha256=abc,3\n")
-    wheel = WheelRuntime(root=str(tmp_path / "executorch"), version="1.5.1", target="linux-x86_64",
-                         sha256=sha256_file(record), origin="installed", components=("runtime",))
+    wheel = WheelRuntime(
+        root=str(tmp_path / "executorch"),
+        version="1.5.1",
+        target="linux-x86_64",
+        sha256=sha256_file(record),
+        origin="installed",
+        components=("runtime",),
+    )
     assert wheel_problem(wheel, Workspace(tmp_path)) is None
     record.write_text("executorch/lib/libexecutorch.so,sha256=def,3\n")
     assert wheel_problem(wheel, Workspace(tmp_path)) == "the installed ExecuTorch changed"
