@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 import helper
 
-def make(weights):
+def make():
     module = torch.nn.Linear(4, helper.WIDTH)
-    scale = float(Path(weights).read_text())
+    scale = float(Path(__file__).with_name("scale.txt").read_text())
     with torch.no_grad():
         module.weight.fill_(scale)
     return module, (torch.ones(1, 4),)
@@ -42,13 +42,10 @@ class Project:
         folder.mkdir()
         (folder / "model.py").write_text(MODEL)
         (folder / "helper.py").write_text("WIDTH = 3\n")
-        (folder / "data").mkdir()
-        (folder / "data/scale.txt").write_text("0.5")
+        (folder / "scale.txt").write_text("0.5")
 
     def spec(self) -> ExportSpec:
-        # The path reaches the factory as a part of its arguments, which names no file by itself.
-        arguments = {"weights": f"{self.folder}/./data/../data/scale.txt"}
-        model = {"python": f"{self.folder}/model.py:make", "arguments": arguments}
+        model = {"python": f"{self.folder}/model.py:make"}
         return spec_of({"model": model, "export": {"backend": "portable"}})
 
 
@@ -81,7 +78,7 @@ def _touch(path: Path) -> None:
 def test_each_change_exports_again_and_nothing_else_does(
     project: Project, workspace: Workspace, export: Export
 ) -> None:
-    helper, scale = project.folder / "helper.py", project.folder / "data/scale.txt"
+    helper, scale = project.folder / "helper.py", project.folder / "scale.txt"
     assert program_key(project.spec(), workspace) is None
     first = export()
     assert not first.cached
@@ -100,6 +97,7 @@ def test_each_change_exports_again_and_nothing_else_does(
     assert wider.key != first.key
 
     scale.write_text("0.25")
+    assert program_key(project.spec(), workspace) is None
     scaled = export()
     assert not scaled.cached
     assert scaled.sha256 != wider.sha256

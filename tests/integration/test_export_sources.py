@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
     _python("-c", _WRITE, str(WORKING.parent), str(root))
     specs = {name: spec_of(recipe) for name, recipe in _recipes(root).items()}
     specs["stripes"] = export_spec(load_recipe(str(ROOT / "examples/stripes/recipe.yaml")).recipe)
+    wanted = {"torch": "1.2.3", "executorch": "1.5.1"}
+    specs["other-version"] = specs["dropped"].model_copy(update={"wanted_versions": wanted})
     jobs = []
     for name, spec in specs.items():
         (root / f"work-{name}").mkdir()
@@ -197,6 +200,13 @@ def test_notes_tell_what_calibrated_and_what_stayed_in_floats(exports: Exports) 
         "Linear layers that stay in floats, since their input size is no multiple of the group "
         "size 32: 2.",
         "8da4w quantised 1 linear layer.",
+    )
+
+
+def test_a_version_that_is_not_the_tested_one_is_noted(exports: Exports) -> None:
+    installed = version("torch").partition("+")[0]
+    assert exports.provenance("other-version").notes == (
+        f"Exported with torch {installed}; 1.2.3 is the version that is tested.",
     )
 
 

@@ -175,6 +175,15 @@ def test_another_version_of_an_imported_package_has_no_known_key(user: User) -> 
     assert user.key() == situation.key(now)
 
 
+def test_without_code_of_the_user_the_key_does_not_wait_for_the_export(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    (tmp_path / "model.pt2").write_bytes(b"1")
+    spec = spec_of({"exported": str(tmp_path / "model.pt2")})
+    read = Sources(files={str(tmp_path / "model.pt2"): "digest"}, distributions={"numpy": "2"})
+    assert Situation.now(spec, workspace).key(read) == program_key(spec, workspace)
+
+
 def test_a_damaged_note_is_no_note(user: User) -> None:
     user.remember()
     Situation.now(user.spec, user.workspace).memory_path.write_text("{")

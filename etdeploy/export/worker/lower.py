@@ -10,7 +10,7 @@ import torch
 from etdeploy.export.protocol import Failure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, blaming, exception_text
-from etdeploy.export.worker.source import Inputs
+from etdeploy.export.worker.source import Source
 from etdeploy.export.worker.trace import Place, node_place
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.(\w+)\.(\w+)\.\w+ is not in Core ATen")
@@ -19,9 +19,15 @@ _UNBOUNDED = "finite upper bound"
 
 
 def lower(
-    spec: ExportSpec, module: torch.nn.Module, inputs: Inputs, traced: torch.export.ExportedProgram
+    spec: ExportSpec, module: torch.nn.Module, source: Source, traced: torch.export.ExportedProgram
 ) -> Any:
     """Hands the traced program to the backend; an `EdgeProgramManager` with an ETRecord.
+
+    Args:
+        spec: Names the backend.
+        module: The model as it was traced; QNN's own entry point traces it again.
+        source: Its inputs and dynamic shapes.
+        traced: The model as a graph.
 
     Raises:
         WorkerError: An operator has no place in a program, or the backend failed.
@@ -30,7 +36,7 @@ def lower(
         if spec.backend == "qnn":
             from etdeploy.export.worker.qnn import lower_to_qnn
 
-            return lower_to_qnn(spec, module, inputs)
+            return lower_to_qnn(spec, module, source)
         from executorch.exir import to_edge_transform_and_lower
 
         partitioners, passes = _partitioners(spec)

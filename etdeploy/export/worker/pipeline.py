@@ -94,7 +94,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
     with steps.step("export", "tracing with torch.export", 0.6):
         traced = _traced(spec, source, model)
     with steps.step("lower", f"lowering to {spec.backend}", 0.7):
-        edge = lower(spec, model.module, source.inputs, traced)
+        edge = lower(spec, model.module, source, traced)
         counts = delegation(edge)
         program = emit(spec, edge, traced)
     with steps.step("write", "writing the program", 0.95):

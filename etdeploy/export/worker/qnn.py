@@ -12,7 +12,7 @@ import torch
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.source import Inputs
+from etdeploy.export.worker.source import Source
 
 
 def quantizer(spec: ExportSpec) -> Any:
@@ -28,7 +28,7 @@ def quantizer(spec: ExportSpec) -> Any:
     return made
 
 
-def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, inputs: Inputs) -> Any:
+def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> Any:
     """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
 
     Floats run as 16-bit floats: HTP has no 32-bit ones.
@@ -43,7 +43,13 @@ def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, inputs: Inputs) -> A
     specs = generate_qnn_executorch_compiler_spec(
         soc_model=_chipset(spec), backend_options=generate_htp_compiler_spec(use_fp16=in_floats)
     )
-    return to_edge_transform_and_lower_to_qnn(module, inputs, specs, generate_etrecord=True)
+    return to_edge_transform_and_lower_to_qnn(
+        module,
+        source.inputs,
+        specs,
+        dynamic_shapes=source.dynamic_shapes,
+        generate_etrecord=True,
+    )
 
 
 def segment_alignment() -> int:
