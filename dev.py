@@ -141,8 +141,9 @@ def set_up(*extras: str) -> None:
     wanted = sorted(installed | set(extras))
     STAMP.unlink(missing_ok=True)
     make_venv()
-    say(f"installing etdeploy, PyTorch and ExecuTorch into {VENV}")
-    say(f"the first time this downloads {download_size()}; later runs start at once")
+    say(f"installing etdeploy with PyTorch and ExecuTorch into {VENV}")
+    if not installed:
+        say(f"the first time this downloads {download_size()}; later runs start at once")
     must(
         [*installer(), "--editable", f"{ROOT}[{','.join(wanted)}]"],
         "The packages could not be installed; the reason is above. Usual causes: no network "
@@ -211,7 +212,7 @@ def installer() -> list[str]:
 def download_size() -> str:
     """What the packages take; PyTorch for Linux x86_64 brings NVIDIA's libraries along."""
     big = sys.platform == "linux" and platform.machine() == "x86_64"
-    return "about 3 GB" if big else "about 500 MB"
+    return "about 3 GB, and takes 5 GB of disk" if big else "about 500 MB"
 
 
 def install_system_packages() -> None:
