@@ -64,6 +64,10 @@ _WORDS: tuple[tuple[str, Cause], ...] = (
         "the runner has no kernel for {name}",
         "Build it anew: etdeploy clean runners; or let a backend take it: "
         "--set export.backend=xnnpack")),
+    (r"XNNPACKBackend\S* Failed to initialize", Cause(
+        "XNNPACK could not start on this device, mostly because it cannot read what CPU it has",
+        "Look whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run without "
+        "XNNPACK: --set export.backend=portable")),
     (r"[Bb]ackend (?P<name>\S+) is not (?:registered|available)", Cause(
         "the backend {name} is not in the runner",
         "Build it anew: etdeploy clean runners; or lower to another: "

@@ -51,7 +51,7 @@ def wheel_obstacles(
         yield Obstacle(
             what=f"component {name}",
             why=f"{wheel} has no component {name}",
-            remedy=f"{_OTHER_BACKEND}\n{_SOURCE_LATER}",
+            remedy=_remedy_for(name),
         )
     for backend_id in _delegate_ids(recipe, program):
         if DELEGATES.get(backend_id) is None:
@@ -68,6 +68,13 @@ def wheel_obstacles(
             remedy="Export the model without these custom operators, or run it with Python's "
             f"executorch package.\n{_SOURCE_LATER}",
         )
+
+
+def _remedy_for(component: str) -> str:
+    """What helps when the wheel of a platform lacks a component; Core ML is in those of Macs."""
+    if component == "backend_coreml":
+        return f"{BACKENDS['coreml'].get}\n{_OTHER_BACKEND}"
+    return f"{_OTHER_BACKEND}\n{_SOURCE_LATER}"
 
 
 def vendor_obstacles(

@@ -42,6 +42,14 @@ def cli(shared_cache: Path, tmp_path: Path) -> Cli:
     return Cli(shared_cache, tmp_path, {"HOME": str(tmp_path)})
 
 
+def wait_for_runner(device: AndroidRoot, *, running: bool) -> None:
+    """Waits until the device does, or does not, run a runner."""
+    deadline = time.monotonic() + 60
+    while any("etdeploy-runner" in words for words in device.processes()) != running:
+        assert time.monotonic() < deadline, device.processes()
+        time.sleep(0.05)
+
+
 needs_cross = pytest.mark.skipif(
     not shutil.which("aarch64-linux-gnu-g++"), reason="g++-aarch64-linux-gnu is not installed"
 )
@@ -162,7 +170,7 @@ def test_a_device_that_goes_away_in_mid_run_and_comes_back(
     recipe = cli.recipe(PORTABLE.replace("12", "1000000"))
     cli.ok("push", "--recipe", recipe, "--device", android_x86_64.spec)
     child = cli.start("run", "--recipe", recipe, "--device", android_x86_64.spec)
-    assert android_x86_64.wait_for_processes(1, "etdeploy-runner")
+    wait_for_runner(android_x86_64, running=True)
     time.sleep(0.5)
     android_x86_64.kill_adbd()
     _, stderr = child.communicate()
@@ -180,11 +188,11 @@ def test_interrupting_a_measurement_ends_the_runner_on_the_device(
     recipe = cli.recipe(PORTABLE.replace("12", "1000000"))
     cli.ok("push", "--recipe", recipe, "--device", android_x86_64.spec)
     child = cli.start("run", "--recipe", recipe, "--device", android_x86_64.spec)
-    assert android_x86_64.wait_for_processes(1, "etdeploy-runner")
+    wait_for_runner(android_x86_64, running=True)
     child.terminate()
     _, stderr = child.communicate()
     assert child.returncode == 130, stderr
-    assert android_x86_64.wait_for_processes(0, "etdeploy-runner")
+    wait_for_runner(android_x86_64, running=False)
     assert not list((cli.folder / "etdeploy-out").rglob("*.json"))
 
 

@@ -17,6 +17,8 @@ fi
 mount -t tmpfs -o mode=755,size="${size_mib}m" tmpfs "$root/data/local/tmp"
 mount -t tmpfs -o mode=755,size=1m tmpfs "$root/mnt"
 mount -t proc proc "$root/proc"
+mkdir -p "$root/sys/devices/system/cpu"
+mount --bind /sys/devices/system/cpu "$root/sys/devices/system/cpu"
 mount -t tmpfs -o mode=755,size=1m tmpfs "$root/dev"
 for name in null zero full random urandom tty; do
     : >"$root/dev/$name"
@@ -27,8 +29,9 @@ mount -t devpts -o newinstance,ptmxmode=666,mode=600 devpts "$root/dev/pts"
 ln -s pts/ptmx "$root/dev/ptmx"
 ip link set lo up
 
+# Like the device qemu: qemu 7.2 computes some 8-bit convolutions wrongly with SVE.
 start_adbd() {
-    env -i PATH=/system/bin "$(command -v chroot)" "$root" \
+    env -i PATH=/system/bin QEMU_CPU=max,sve=off "$(command -v chroot)" "$root" \
         /apex/adbd/ld.so --library-path /apex/adbd/lib /apex/adbd/adbd >&2 &
     adbd=$!
 }
