@@ -16,7 +16,7 @@ from etdeploy.devices.base import Bundle
 from etdeploy.export.cache import program_key
 from etdeploy.export.needs import check_needs
 from etdeploy.export.run import ExportedProgram, export_program
-from etdeploy.export.spec import export_spec
+from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.job import Job
 from etdeploy.graph.steps import Step, StepLog, reasons_to_run
 from etdeploy.program.folder import PROGRAM_INFO, load_provenance
@@ -109,7 +109,7 @@ def refuse_early(job: Job) -> None:
         BuildError: No runner can be built for what the recipe asks, or a tool for it is missing.
     """
     if not _path(job, "export").is_file():
-        check_needs(export_spec(job.loaded.recipe))
+        check_needs(_spec(job))
     plan = known_plan(job)
     require_feasible(plan)
     if not _path(job, "runner").is_file():
@@ -119,6 +119,14 @@ def refuse_early(job: Job) -> None:
 def _current_program(job: Job) -> Program | None:
     step = _export(job)
     return load_program(job)[1] if not reasons_to_run(step) else None
+
+
+def _spec(job: Job) -> ExportSpec:
+    """What is to be exported; `soc: auto` becomes the SoC that the device names."""
+    spec = export_spec(job.loaded.recipe)
+    if spec.soc == "auto" and job.facts and job.facts.soc:
+        return spec.model_copy(update={"soc": job.facts.soc})
+    return spec
 
 
 def _path(job: Job, name: str) -> Path:
@@ -142,7 +150,7 @@ def _flat(name: str, section: Any) -> Mapping[str, Any]:
 
 def _export(job: Job) -> Step:
     recipe = job.loaded.recipe
-    spec = export_spec(recipe)
+    spec = _spec(job)
     output = _path(job, "export")
 
     def act(log: StepLog) -> str:
