@@ -80,7 +80,7 @@ def plain_doit_tasks(
     steps: tuple[Step, ...], state: Path
 ) -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
     """The same tasks and configuration for a dodo.py that the `doit` command reads."""
-    run = _Run(state, console.TaskDisplay(live=False))
+    run = _Run(state, console.TaskDisplay(live=False), tell_failures=True)
     state.mkdir(parents=True, exist_ok=True)
     config = {
         "dep_file": str(state / DATABASE),
@@ -121,9 +121,13 @@ def _status(
 class _Run:
     """One run: its failures, times and lines for people, shared by the worker threads."""
 
-    def __init__(self, state: Path, display: console.TaskDisplay | None) -> None:
+    def __init__(
+        self, state: Path, display: console.TaskDisplay | None, tell_failures: bool = False
+    ) -> None:
         self.state = state
         self.display = display
+        # Plain doit ends with its own exit code and never asks for the error.
+        self._tell_failures = tell_failures
         self._failures: list[tuple[str, BaseException]] = []
         self._lock = threading.Lock()
         self._started: dict[str, float] = {}
@@ -159,6 +163,8 @@ class _Run:
                 error.log = log
             with self._lock:
                 self._failures.append((step.name, error))
+            if self._tell_failures:
+                console.message(f"error in {step.name}: {error}")
             return False
         self._lines[step.name] = line
         return True

@@ -198,6 +198,13 @@ def test_plain_doit_gets_the_same_tasks_and_state(line: Line) -> None:
     assert config["default_tasks"] == ["c"]
 
 
+def test_plain_doit_is_told_what_failed(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+    line.failures["a"] = BuildError("no compiler", remedy="apt-get install g++")
+    action, arguments = next(iter(plain_doit_tasks(line.steps(), line.state)[0]))["actions"][0]
+    assert action(*arguments) is False
+    assert "error in a: no compiler\n  what to do: apt-get install g++" in capsys.readouterr().err
+
+
 def test_closure_follows_needs(line: Line) -> None:
     assert [s.name for s in closure(line.steps(), ("c",))] == ["a", "b", "c"]
     assert [s.name for s in closure(line.steps(), ("b",))] == ["b"]
