@@ -14,8 +14,9 @@ from etdeploy.core.workspace import Workspace
 
 def report_bug(error: Exception, arguments: list[str]) -> None:
     """Writes the traceback with versions to the cache's log folder and names the file."""
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
     text = (
-        f"etdeploy {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"etdeploy {__version__}, Python {platform.python_version()}, {system}\n"
         f"arguments: {arguments}\n\n" + "".join(traceback.format_exception(error))
     )
     path = Workspace.default().root / "logs" / f"bug-{time.strftime('%Y%m%d-%H%M%S')}.log"

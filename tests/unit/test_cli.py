@@ -1,0 +1,197 @@
+"""The command line against exact text: help, mistakes, bugs, stops, plans."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from etdeploy.cli import main as cli_main
+from etdeploy.cli.plan import text
+from etdeploy.core.errors import DeviceError, Interrupted
+from etdeploy.core.values import Explained
+from etdeploy.graph.explain import Explanation, Hindrance, Task, mermaid
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*arguments: str) -> int:
+    return cli_main.run_cli(list(arguments))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Makes loading a recipe, the first thing that most verbs do, end with an error."""
+
+    def load(*_arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("etdeploy.recipe.load.load_recipe", load)
+
+
+def test_the_help_names_every_verb(capsys: Capture) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    for verb, sentence in cli_main.VERBS.items():
+        assert re.search(rf"^  {verb} +{re.escape(sentence)}", shown, re.MULTILINE), verb
+    assert "Start with:  etdeploy run" in shown
+
+
+@pytest.mark.parametrize("verb", list(cli_main.VERBS))
+def test_every_verb_has_help_and_takes_what_the_list_says(verb: str, capsys: Capture) -> None:
+    assert run(verb, "--help") == 0
+    assert f"Usage: etdeploy {verb}" in capsys.readouterr().out
+
+
+def test_an_unknown_verb(capsys: Capture) -> None:
+    assert run("rnu") == 2
+    assert capsys.readouterr().err.endswith("There is no verb 'rnu'. Did you mean 'run'?\n")
+
+
+def test_a_mistake_in_a_recipe_is_one_message_without_a_traceback(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("model: {example: mpl}\nexport: {backend: xnnpack}\n")
+    assert run("plan", "--recipe", "r.yaml") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "error (recipe): r.yaml:1:9: model.example takes mlp, convnet, encoder or transformer, "
+        "not 'mpl' (did you mean 'mlp'?)\n"
+    )
+
+
+def test_an_error_shows_place_remedy_and_log(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = DeviceError(
+        "the device is offline", place="android:A1", remedy="Unplug it.\nPlug it in.",
+        log=Path("push.log"),
+    )  # fmt: skip
+    failing(monkeypatch, error)
+    assert run("plan") == 6
+    assert capsys.readouterr().err == (
+        "error (device): android:A1: the device is offline\n"
+        "  what to do: Unplug it.\n"
+        "              Plug it in.\n"
+        "  log: push.log\n"
+    )
+
+
+def test_a_bug_keeps_its_traceback_in_a_file(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
+    failing(monkeypatch, ZeroDivisionError("division by zero"))
+    assert run("plan") == 9
+    shown = capsys.readouterr().err
+    assert "this is a bug in etdeploy: ZeroDivisionError: division by zero" in shown
+    assert "Traceback" not in shown
+    [log] = (tmp_path / "logs").glob("bug-*.log")
+    assert str(log) in shown
+    assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_a_stop_ends_with_130(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, Interrupted())
+    assert run("plan") == 130
+    assert "goes on from there" in capsys.readouterr().err
+
+
+def test_completion_scripts_name_the_program(capsys: Capture) -> None:
+    for shell in ("zsh", "fish"):
+        assert run("completion", shell) == 0
+        assert "_ETDEPLOY_COMPLETE" in capsys.readouterr().out
+
+
+def test_recipes_are_listed_shown_and_described(capsys: Capture) -> None:
+    assert run("recipes") == 0
+    assert "xnnpack" in capsys.readouterr().out
+    assert run("recipes", "show", "--recipe", "xnnpack") == 0
+    assert capsys.readouterr().out.startswith("# XNNPACK")
+    assert run("recipes", "show", "--set", "benchmark.iterations=3") == 0
+    assert json.loads(capsys.readouterr().out)["benchmark"]["iterations"] == 3
+    assert run("recipes", "list", "--json") == 0
+    assert {r["backend"] for r in json.loads(capsys.readouterr().out)} >= {"qnn", "vulkan"}
+    assert run("recipes", "schema") == 0
+    assert "$schema" in json.loads(capsys.readouterr().out)
+
+
+def test_clean_shows_sizes_and_deletes_only_what_is_named(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
+    for part in ("programs", "runners"):
+        (tmp_path / part / "entry").mkdir(parents=True)
+        (tmp_path / part / "entry" / "file").write_bytes(b"x" * 1500)
+    assert run("clean") == 0
+    assert re.search(r"^programs +1\.5 kB ", capsys.readouterr().out, re.MULTILINE)
+    assert (tmp_path / "programs" / "entry").is_dir()
+    assert run("clean", "programs", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["freed_bytes"] == {"programs": 1500}
+    assert not (tmp_path / "programs").exists()
+    assert (tmp_path / "runners" / "entry").is_dir()
+    assert run("clean", "everything") == 2
+
+
+EXPLANATION = Explanation(
+    recipe="my",
+    device="host",
+    target="linux-x86_64",
+    build_target="linux-x86_64",
+    portable_runner=False,
+    provisional=True,
+    provider=Explained(name="provider", value="wheel", reason="it has all"),
+    executorch_version="1.5.1",
+    toolchain=None,
+    components=(Explained(name="runtime", value="executorch::runtime", reason="always"),),
+    options=(),
+    tasks=(
+        Task(name="export", value="up to date", reason="nothing changed", title="x", needs=()),
+        Task(name="plan", value="run", reason="after export", title="y", needs=("export",)),
+    ),
+    obstacles=(Hindrance(name="component z", reason="it is in no wheel", remedy="Do without."),),
+)
+
+
+def test_a_plan_as_text() -> None:
+    assert (
+        text(EXPLANATION)
+        == """\
+recipe my for linux-x86_64 (device host)
+provisional: the program is not exported yet, so this follows from the recipe
+
+runtime
+  provider=wheel  because it has all
+
+components
+  runtime=executorch::runtime  because always
+
+cmake options
+  none
+
+tasks
+  task    state       why
+  ------  ----------  ---------------
+  export  up to date  nothing changed
+  plan    run         after export
+
+in the way
+  component z: it is in no wheel
+    Do without."""
+    )
+
+
+def test_a_plan_as_a_flowchart() -> None:
+    assert mermaid(EXPLANATION).splitlines() == [
+        "flowchart LR",
+        '    export["export<br/>x<br/><i>up to date</i>"]',
+        '    plan["plan<br/>y<br/><i>would run</i>"]',
+        "    export --> plan",
+        "    classDef run fill:#fde68a,stroke:#b45309;",
+        "    classDef done fill:#d1fae5,stroke:#047857;",
+        "    class plan run;",
+        "    class export done;",
+    ]
