@@ -137,8 +137,8 @@ def _briefly(program: Program) -> str:
     delegates = sum(len(method.delegates) for method in program.methods)
     outside = sum(operator.calls for method in program.methods for operator in method.operators)
     return (
-        f"{console.size(program.size_bytes)}, {delegates} delegated partitions, "
-        f"{outside} operator calls outside"
+        f"{console.size(program.size_bytes)}, {console.count(delegates, 'delegated partition')}, "
+        f"{console.count(outside, 'operator call')} outside"
     )
 
 
@@ -262,8 +262,7 @@ def _check(job: Job) -> Step:
         require_runnable(program, runner)
         checked = Checked(program_sha256=program.sha256, runner_sha256=runner.sha256)
         checked.save(output)
-        operators, backends = len(program.operators), len(program.backend_ids)
-        return f"the runner has all {operators} operators and {backends} backends of the program"
+        return "the runner has every operator and backend of the program"
 
     return Step(
         "check",
@@ -285,7 +284,7 @@ def _bundle(job: Job) -> Step:
         bundle = make_bundle(runner, folder, load_provenance(folder), inputs_list)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
-        return f"{len(bundle.files)} files, {console.size(size_bytes)}"
+        return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}"
 
     return Step(
         "bundle",
@@ -308,7 +307,8 @@ def _push(job: Job) -> Step:
         if not report.pushed_files:
             return f"the device has all {report.kept_files} files"
         return (
-            f"{report.pushed_files} files, {console.size(report.pushed_bytes)}; "
+            f"{console.count(report.pushed_files, 'file')}, "
+            f"{console.size(report.pushed_bytes)}; "
             f"{report.kept_files} were there"
         )
 
