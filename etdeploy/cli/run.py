@@ -53,10 +53,13 @@ def measure_and_show(
     Raises:
         MismatchError: The outputs differ; the record was printed first.
     """
+    from datetime import datetime, timezone
+
     from etdeploy.bench.measure import require_match
     from etdeploy.cli.walk import walk
     from etdeploy.graph.line import load_record
 
+    begun = datetime.now(timezone.utc)
     with walk(
         recipe,
         overrides,
@@ -73,4 +76,9 @@ def measure_and_show(
         from etdeploy.report.summary import summary
 
         console.result("\n" + summary(record))
+    if not quiet and datetime.fromisoformat(record.started_at) < begun.replace(microsecond=0):
+        console.message(
+            f"\nNothing changed since this was measured, on {record.started_at}: "
+            "--again measures anew."
+        )
     require_match(record)

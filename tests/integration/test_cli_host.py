@@ -57,6 +57,8 @@ def test_a_second_run_does_nothing_and_shows_the_same_record(cli: Cli) -> None:
     second = cli.ok("run", "--recipe", recipe, "--json")
     assert second.json == first.json
     assert second.stderr.count("up to date") == 7
+    assert "--again measures anew" in second.stderr
+    assert "--again" not in first.stderr
     again = cli.ok("bench", "--recipe", recipe, "--json")
     assert again.json["run_id"] != first.json["run_id"]
     assert again.stderr.count("up to date") == 6
