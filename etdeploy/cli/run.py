@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -53,13 +54,11 @@ def measure_and_show(
     Raises:
         MismatchError: The outputs differ; the record was printed first.
     """
-    from datetime import datetime, timezone
-
     from etdeploy.bench.measure import require_match
     from etdeploy.cli.walk import walk
     from etdeploy.graph.line import load_record
 
-    begun = datetime.now(timezone.utc)
+    begun_s = time.time()
     with walk(
         recipe,
         overrides,
@@ -76,7 +75,7 @@ def measure_and_show(
         from etdeploy.report.summary import summary
 
         console.result("\n" + summary(record))
-    if not quiet and datetime.fromisoformat(record.started_at) < begun.replace(microsecond=0):
+    if not quiet and Path(record.files["record"]).stat().st_mtime < begun_s:
         console.message(
             f"\nNothing changed since this was measured, on {record.started_at}: "
             "--again measures anew."
