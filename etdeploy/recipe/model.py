@@ -10,12 +10,21 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from etdeploy.recipe.rules import DEFAULT_GROUP_SIZE, export_rules, model_rules, require
+from etdeploy.recipe.rules import (
+    DEFAULT_GROUP_SIZE,
+    export_rules,
+    model_rules,
+    require,
+    runtime_rules,
+)
 
 BackendName = Literal["portable", "xnnpack", "qnn", "vulkan", "coreml"]
 Quantization = Literal["none", "fp16", "int8_static", "int8_dynamic", "8da4w", "16a4w"]
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
+OptimizeFor = Literal["speed", "size"]
+LogLevel = Literal["none", "fatal", "error", "info", "debug"]
+ThreadPool = Literal["default", "performance_cores", "all_cores"]
 EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
 
@@ -85,6 +94,10 @@ class Export(Section):
     soc: str = Field(default="auto", min_length=1)
     """qnn: the SoC that the program is compiled for, like `SM8650`; `auto` asks the device."""
 
+    custom_ops: str | None = None
+    """A `.py` file or a shared library (`.so`, `.dylib`) that registers the model's custom operators
+    with PyTorch; it is loaded before the model. Its code is run: name only code that you trust."""
+
     strict: bool = False
     """Whether torch.export traces with TorchDynamo (strict mode)."""
 
@@ -98,14 +111,63 @@ class Export(Section):
 
 
 class Runtime(Section):
-    """The C++ side: what the runner is linked against and how it runs."""
+    """The C++ side: what the runner is linked against and how it runs.
+
+    Keys that say how ExecuTorch itself is compiled need the provider `source`; with `auto` they
+    choose it.
+    """
 
     provider: ProviderName = "auto"
     """`wheel`: prebuilt libraries of the ExecuTorch wheel; `source`: built from a checkout;
-    `auto` takes the wheel when it has all that the program needs."""
+    `auto` takes the wheel when it has all that the program needs and nothing below asks for a
+    build."""
+
+    source: str | None = None
+    """A checkout of ExecuTorch for the provider `source`; without it the variable
+    ETDEPLOY_EXECUTORCH_SOURCE is looked at, then a clone is made in the cache."""
 
     threads: int = Field(default=0, ge=0, le=256)
     """Threads of ExecuTorch's thread pool; 0 leaves its own choice."""
+
+    thread_pool: ThreadPool = "default"
+    """How many threads the pool has of its own choice: ExecuTorch's default, one for each
+    performance core, or one for each logical core. Needs `source`."""
+
+    selective: bool = True
+    """Whether a build from source has only the operators, and where it can only the data types,
+    that the program uses."""
+
+    optimize: OptimizeFor = "speed"
+    """What the compiler optimises ExecuTorch for; `size` also takes the portable kernels in place
+    of the optimised ones. Needs `source`."""
+
+    log_level: LogLevel = "error"
+    """Which of ExecuTorch's log messages a build from source has. The wheel has its own."""
+
+    kleidiai: bool = True
+    """Whether XNNPACK has Arm's KleidiAI kernels; `false` needs `source`."""
+
+    weight_cache: bool = False
+    """Whether delegates of XNNPACK share packed weights; `true` needs `source`."""
+
+    android_api: int = Field(default=30, ge=28, le=36)
+    """Least API level of Android that a build with the NDK runs on."""
+
+    custom_ops: str | None = None
+    """A folder with the C++ kernels of custom operators: `.cpp` files and a `.yaml` that lists
+    operators and kernels, or a CMakeLists.txt with `custom_ops_target`."""
+
+    custom_ops_target: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.+-]+$")
+    """The CMake target of the custom operators' own CMakeLists.txt that the runner links."""
+
+    cmake: dict[str, str | bool | int] = Field(default_factory=dict)
+    """cmake options that are set by hand; each is checked and shown with the reason `recipe`.
+    Needs `source`."""
+
+    @model_validator(mode="after")
+    def _rules(self) -> Runtime:
+        require(runtime_rules(vars(self)))
+        return self
 
 
 class Tolerance(Section):

@@ -9,7 +9,13 @@ from etdeploy.recipe.document import Document
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.place import Place
 
-_FILE_KEYS = (("model", "exported"), ("model", "program"), ("model", "weights"))
+_FILE_KEYS = (
+    ("model", "exported"),
+    ("model", "program"),
+    ("model", "weights"),
+    ("export", "custom_ops"),
+)
+_FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
 _FUNCTION_KEYS = (("model", "python"), ("export", "calibration"))
 
@@ -17,7 +23,7 @@ _FUNCTION_KEYS = (("model", "python"), ("export", "calibration"))
 def absolute_paths(document: Document) -> list[Problem]:
     """Makes paths absolute against the file that names them; what is not there is a problem."""
     problems = []
-    for keys in (*_FILE_KEYS, *_FUNCTION_KEYS):
+    for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
         section: Any = document.data.get(keys[0])
         value = section.get(keys[1]) if isinstance(section, dict) else None
         if not isinstance(value, str):
@@ -33,18 +39,19 @@ def absolute_paths(document: Document) -> list[Problem]:
             if not file.endswith(".py"):
                 continue
             suffix = f":{function}"
-        path, problem = _file(place, key, file)
+        path, problem = _existing(place, key, file, folder=keys in _FOLDER_KEYS)
         section[keys[1]] = path + suffix
         problems += [problem] if problem else []
     return problems
 
 
-def _file(place: Place, key: str, name: str) -> tuple[str, Problem | None]:
+def _existing(place: Place, key: str, name: str, *, folder: bool) -> tuple[str, Problem | None]:
+    kind, other = ("folder", "a file") if folder else ("file", "a folder")
     try:
         path = resolved(place.folder, name)
-        if path.is_file():
+        if path.is_dir() if folder else path.is_file():
             return str(path), None
-        what = "is a folder" if path.is_dir() else "does not exist"
-        return str(path), Problem(str(place), f"{key}: the file {path} {what}")
+        what = f"is {other}" if path.exists() else "does not exist"
+        return str(path), Problem(str(place), f"{key}: the {kind} {path} {what}")
     except OSError as error:
-        return name, Problem(str(place), f"{key}: {name!r} names no file ({error.strerror})")
+        return name, Problem(str(place), f"{key}: {name!r} names no {kind} ({error.strerror})")

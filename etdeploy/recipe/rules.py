@@ -6,6 +6,7 @@ section. A key that is missing or None has its default; wrong types are left to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,17 @@ from etdeploy.recipe.backends import BACKENDS
 
 MODEL_SOURCES = ("example", "python", "exported", "program")
 DEFAULT_GROUP_SIZE = 32
+# Keys that only a build of ExecuTorch itself can honour, with the value that asks for none.
+BUILD_KEYS: Mapping[str, Any] = {
+    "source": None,
+    "thread_pool": "default",
+    "optimize": "speed",
+    "log_level": "error",
+    "kleidiai": True,
+    "weight_cache": False,
+    "cmake": {},
+}
+_CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CALIBRATED = ("int8_static", "16a4w")
 
 # The key that a finding is about (empty for the section as a whole), and the finding.
@@ -55,9 +67,31 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "soc", "soc is read by the qnn backend only"
 
 
+def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+    """The rules of the section `runtime`."""
+    if section.get("provider") == "wheel":
+        for key in asked_of_build(section):
+            yield (
+                key,
+                "the provider `wheel` is built already; this needs `provider: source` (or `auto`)",
+            )
+    if section.get("custom_ops_target") is not None and section.get("custom_ops") is None:
+        yield "custom_ops_target", "name the folder of its CMakeLists.txt: custom_ops"
+    options = section.get("cmake")
+    for name in options if isinstance(options, Mapping) else ():
+        if not isinstance(name, str) or not _CMAKE_NAME.fullmatch(name):
+            yield "cmake", f"{name!r} is no name of a cmake option"
+
+
+def asked_of_build(section: Mapping[str, Any]) -> list[str]:
+    """The keys of the section `runtime` that ask for a build of ExecuTorch."""
+    return [key for key, none in BUILD_KEYS.items() if section.get(key) not in (None, none)]
+
+
 RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
     "model": model_rules,
     "export": export_rules,
+    "runtime": runtime_rules,
 }
 
 
