@@ -5,6 +5,10 @@ set(CMAKE_SYSTEM_PROCESSOR aarch64)
 if(NOT CMAKE_CXX_COMPILER)
   set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 endif()
+if(NOT CMAKE_C_COMPILER)
+  # The C compiler of the same toolchain, whatever folder it is in: ...-g++ beside ...-gcc.
+  string(REGEX REPLACE "g\\+\\+" "gcc" CMAKE_C_COMPILER "${CMAKE_CXX_COMPILER}")
+endif()
 
 # Programs that run during the build are this machine's. Packages are found where the command line
 # says: the compiler knows its own C library, and ExecuTorch is not part of it.

@@ -1,0 +1,69 @@
+# Which targets a component is. A wheel names its shared libraries executorch::<component>; a checkout
+# and its install have static libraries with bare names.
+set(etdeploy_targets_runtime
+    "executorch" "executorch_core" "extension_module_static" "extension_data_loader"
+    "extension_flat_tensor" "extension_named_data_map" "extension_tensor")
+set(etdeploy_targets_threadpool "extension_threadpool")
+set(etdeploy_targets_etdump "etdump" "flatccrt")
+set(etdeploy_targets_kernels_portable "portable_ops_lib")
+set(etdeploy_targets_kernels_optimized "optimized_native_cpu_ops_lib")
+set(etdeploy_targets_kernels_selected "executorch_selected_kernels")
+set(etdeploy_targets_kernels_quantized "quantized_ops_lib")
+set(etdeploy_targets_kernels_llm "custom_ops")
+set(etdeploy_targets_kernels_torchao "torchao_ops_executorch")
+set(etdeploy_targets_backend_xnnpack "xnnpack_backend")
+set(etdeploy_targets_backend_vulkan "vulkan_backend")
+set(etdeploy_targets_backend_coreml "coremldelegate")
+set(etdeploy_targets_backend_mps "mpsdelegate")
+set(etdeploy_targets_backend_mlx "mlxdelegate")
+set(etdeploy_targets_backend_qnn "qnn_executorch_backend")
+set(etdeploy_targets_backend_openvino "openvino_backend")
+set(etdeploy_targets_backend_neuron "neuron_backend")
+set(etdeploy_targets_backend_enn "enn_backend")
+set(etdeploy_targets_backend_vgf "vgf_backend")
+# Components that register operators or backends from static initialisers. Nothing refers to them, so
+# that the linker drops them from a static library unless it is told to keep the whole of it.
+set(etdeploy_registers "^(kernels|backend)_")
+
+function(etdeploy_link_component runner component)
+  target_compile_definitions(${runner} PRIVATE HAS_${component})
+  if(TARGET executorch::${component})
+    etdeploy_link_packaged(${runner} executorch::${component})
+    return()
+  endif()
+  if(NOT DEFINED etdeploy_targets_${component})
+    message(FATAL_ERROR "this ExecuTorch has no component '${component}'")
+  endif()
+  foreach(library IN LISTS etdeploy_targets_${component})
+    if(NOT TARGET ${library})
+      message(FATAL_ERROR "this ExecuTorch has no target '${library}' for component '${component}'")
+    endif()
+    etdeploy_link_static(${runner} ${library} ${component})
+  endforeach()
+  if(component STREQUAL "etdump")
+    target_compile_definitions(${runner} PRIVATE ET_EVENT_TRACER_ENABLED)
+  endif()
+endfunction()
+
+# A library of the wheel.
+function(etdeploy_link_packaged runner library)
+  # The package adds its own folder to the run path; the runner's is enough.
+  get_target_property(options ${library} INTERFACE_LINK_OPTIONS)
+  list(FILTER options EXCLUDE REGEX "-rpath,")
+  set_target_properties(${library} PROPERTIES INTERFACE_LINK_OPTIONS "${options}")
+  target_link_libraries(${runner} PRIVATE ${library})
+endfunction()
+
+# A library that was built from source.
+function(etdeploy_link_static runner library component)
+  get_target_property(options ${library} INTERFACE_LINK_OPTIONS)
+  get_target_property(type ${library} TYPE)
+  # Most of these targets say themselves that they are linked whole. Saying it twice would link them
+  # twice, and two registrations of one operator end the process before main().
+  if(component MATCHES "${etdeploy_registers}" AND type STREQUAL "STATIC_LIBRARY"
+     AND NOT "${options}" MATCHES "whole-archive|force_load|WHOLEARCHIVE")
+    target_link_libraries(${runner} PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${library}>)
+  else()
+    target_link_libraries(${runner} PRIVATE ${library})
+  endif()
+endfunction()

@@ -1,0 +1,32 @@
+# ExecuTorch from a checkout, as a part of this build, so that only what the runner links is compiled.
+#
+# It is not installed first: an install compiles every target of the checkout, its package insists on
+# the portable kernels even where no program needs them, a selective build for data types cannot be
+# exported at all, and the headers and the definition of the tracer are not in it (seen in 1.4.1).
+
+# Installing would need every target; with this the rules are not even written.
+set(CMAKE_SKIP_INSTALL_RULES ON)
+# The source tree's own paths in messages; equal sources then give equal files on every machine.
+get_filename_component(etdeploy_parent "${ETDEPLOY_EXECUTORCH_SOURCE}" DIRECTORY)
+get_filename_component(etdeploy_real_source "${ETDEPLOY_EXECUTORCH_SOURCE}" REALPATH)
+add_compile_options("-ffile-prefix-map=${etdeploy_parent}/="
+                    "-ffile-prefix-map=${etdeploy_real_source}=executorch")
+# ExecuTorch asks `if(NOT <path>)` whether a model was named, which is false only for the name of a
+# variable that is on.
+if(EXECUTORCH_SELECT_OPS_MODEL)
+  set("${EXECUTORCH_SELECT_OPS_MODEL}" ON)
+endif()
+
+add_subdirectory("${ETDEPLOY_EXECUTORCH_SOURCE}" "${CMAKE_CURRENT_BINARY_DIR}/executorch"
+                 EXCLUDE_FROM_ALL)
+
+# flatcc writes its library into the source tree, where a build for another target would take it.
+if(TARGET flatccrt)
+  set_target_properties(flatccrt PROPERTIES ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+endif()
+file(STRINGS "${ETDEPLOY_EXECUTORCH_SOURCE}/version.txt" EXECUTORCH_BUILD_VERSION LIMIT_COUNT 1)
+# GCC 12 fails with an internal error in its loop vectoriser on one of these files. They are written
+# with intrinsics and lose nothing without it.
+if(TARGET kleidiai AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(kleidiai PRIVATE -fno-tree-loop-vectorize)
+endif()
