@@ -95,8 +95,8 @@ class Export(Section):
     """qnn: the SoC that the program is compiled for, like `SM8650`; `auto` asks the device."""
 
     custom_ops: str | None = None
-    """A `.py` file or a shared library (`.so`, `.dylib`) that registers the model's custom operators
-    with PyTorch; it is loaded before the model. Its code is run: name only code that you trust."""
+    """A `.py` file or a shared library (`.so`, `.dylib`) that registers custom operators with
+    PyTorch; it is loaded before the model. Its code is run: name only code that you trust."""
 
     strict: bool = False
     """Whether torch.export traces with TorchDynamo (strict mode)."""
