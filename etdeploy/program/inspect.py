@@ -6,6 +6,7 @@ Slots are those of schema/program.fbs in the ExecuTorch wheel (file identifier E
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
@@ -31,7 +32,8 @@ _PLAN_CHAINS, _PLAN_OPERATORS, _PLAN_DELEGATES, _PLAN_BUFFER_SIZES = range(5, 9)
 _CHAIN_INSTRUCTIONS = 2
 _UNION_TYPE, _UNION_VALUE = 0, 1
 _TENSOR_SCALAR_TYPE, _TENSOR_SIZES, _TENSOR_DYNAMISM = 0, 2, 8
-_KERNEL_CALL, _TENSOR = 1, 5
+_KERNEL_CALL, _TENSOR, _TENSOR_LIST, _OPTIONAL_TENSOR_LIST = 1, 5, 10, 11
+_CALL_OPERATOR, _CALL_ARGUMENTS = 0, 1
 _DELEGATE_ID, _DELEGATE_PROCESSED = 0, 1
 _LOCATION, _INDEX, _IN_SEGMENT = 0, 1, 1
 
@@ -67,7 +69,7 @@ def _sha256(path: Path) -> str:
 
 
 def _method(root: Table, plan: Table, pte: PteFile) -> Method:
-    instructions, calls = _count_instructions(plan)
+    instructions, calls = _calls(plan)
     return Method(
         name=plan.string(_PLAN_NAME),
         inputs=tuple(_value(plan, i) for i in plan.int32s(_PLAN_INPUTS)),
@@ -87,21 +89,20 @@ def _value(plan: Table, index: int) -> TensorInfo | None:
     tensor = value.table(_UNION_VALUE)
     if tensor is None:
         raise CorruptError("a tensor has no description")
-    scalar_type = tensor.int8(_TENSOR_SCALAR_TYPE)
     shape = tensor.int32s(_TENSOR_SIZES)
     if any(size < 0 for size in shape):
         raise CorruptError(f"a tensor has the shape {list(shape)}")
     return TensorInfo(
-        dtype=_DTYPES.get(scalar_type, f"type {scalar_type}"),
+        dtype=_dtype(tensor),
         shape=shape,
         dynamic=tensor.int8(_TENSOR_DYNAMISM) != 0,
     )
 
 
-def _count_instructions(plan: Table) -> tuple[int, Counter[int]]:
-    """All instructions, and the kernel calls by index of their operator."""
+def _calls(plan: Table) -> tuple[int, list[Table]]:
+    """The number of all instructions, and the kernel calls among them."""
     total = 0
-    calls: Counter[int] = Counter()
+    calls = []
     for chain in plan.tables(_PLAN_CHAINS):
         for instruction in chain.tables(_CHAIN_INSTRUCTIONS):
             total += 1
@@ -109,20 +110,50 @@ def _count_instructions(plan: Table) -> tuple[int, Counter[int]]:
                 call = instruction.table(_UNION_VALUE)
                 if call is None:
                     raise CorruptError("a kernel call names no operator")
-                calls[call.int32(0)] += 1
+                calls.append(call)
     return total, calls
 
 
-def _operators(plan: Table, calls: Counter[int]) -> tuple[Operator, ...]:
+def _operators(plan: Table, calls: list[Table]) -> tuple[Operator, ...]:
     """Operators by falling number of calls; one that is listed and never called has 0."""
     names = [_operator_name(o) for o in plan.tables(_PLAN_OPERATORS)]
-    if any(not 0 <= index < len(names) for index in calls):
-        raise CorruptError("a kernel call names an operator that is not in the list")
-    by_name: Counter[str] = Counter()
-    for index, name in enumerate(names):
-        by_name[name] += calls[index]
-    ordered = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Operator(name=name, calls=count) for name, count in ordered)
+    counts: Counter[str] = Counter(dict.fromkeys(names, 0))
+    dtypes: dict[str, set[str]] = {name: set() for name in names}
+    known: dict[int, frozenset[str]] = {}
+    for call in calls:
+        index = call.int32(_CALL_OPERATOR)
+        if not 0 <= index < len(names):
+            raise CorruptError("a kernel call names an operator that is not in the list")
+        counts[names[index]] += 1
+        for argument in set(call.int32s(_CALL_ARGUMENTS)):
+            if argument not in known:
+                known[argument] = frozenset(_tensor_dtypes(plan, argument))
+            dtypes[names[index]] |= known[argument]
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Operator(name=n, calls=c, dtypes=tuple(sorted(dtypes[n]))) for n, c in ordered)
+
+
+def _tensor_dtypes(plan: Table, index: int) -> Iterator[str]:
+    """The data types of a tensor, or of the tensors in a list; none for another kind of value."""
+    value = plan.table_at(_PLAN_VALUES, index)
+    kind = value.uint8(_UNION_TYPE)
+    if kind == _TENSOR:
+        tensor = value.table(_UNION_VALUE)
+        if tensor is None:
+            raise CorruptError("a tensor has no description")
+        yield _dtype(tensor)
+    elif kind in (_TENSOR_LIST, _OPTIONAL_TENSOR_LIST):
+        items = value.table(_UNION_VALUE)
+        # -1 stands for a tensor that is not given.
+        for item in set(items.int32s(0)) - {-1} if items else ():
+            info = _value(plan, item)
+            if info:
+                yield info.dtype
+
+
+def _dtype(tensor: Table) -> str:
+    scalar_type = tensor.int8(_TENSOR_SCALAR_TYPE)
+    return _DTYPES.get(scalar_type, f"type {scalar_type}")
 
 
 def _operator_name(operator: Table) -> str:

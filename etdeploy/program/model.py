@@ -14,10 +14,14 @@ class TensorInfo(Value):
 
 
 class Operator(Value):
-    """An operator that a method calls outside its delegates, `aten::add.out` in full."""
+    """An operator that a method calls outside its delegates, `aten::add.out` in full.
+
+    `dtypes` has the data types of all tensors that it is called with, by torch's names, sorted.
+    """
 
     name: str
     calls: int
+    dtypes: tuple[str, ...] = ()
 
     @property
     def namespace(self) -> str:
