@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from etdeploy.graph.explain import Explanation
 
 
+_WIDE = 52
+
+
 @click.command()
 @recipe_options
 @device_option
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "mermaid"]),
+    type=click.Choice(["text", "json", "mermaid", "cmake-preset"]),
     default="text",
     show_default=True,
     help="How to print it.",
 )
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option(
+    "--why", metavar="NAME", help="Explain one option, component or choice, and nothing else."
+)
 def command(
     recipe: str,
     overrides: tuple[str, ...],
@@ -38,24 +44,62 @@ def command(
     target: str | None,
     output: Path,
     form: str,
+    why: str | None,
 ) -> None:
     """Explain every choice and every task of a run; change nothing.
 
-    With --target no device is asked.
+    With --target no device is asked. `--format cmake-preset` prints a CMakePresets.json for plain
+    cmake and IDEs: put it beside the CMakeLists.txt that it names.
     """
     from etdeploy.graph.explain import explain, mermaid
     from etdeploy.graph.job import open_job
+    from etdeploy.graph.preset import cmake_presets
     from etdeploy.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, None if target else device, target) as job:
         explanation = explain(job)
-    if form == "json":
+        presets = cmake_presets(job) if form == "cmake-preset" else None
+    if why is not None:
+        found = explained(explanation, why)
+        shown = f"{found.name}={found.value}" if found.value is not None else found.name
+        if form == "json":
+            console.result_json(found.model_dump(mode="json"))
+        else:
+            console.result(f"{shown}\n  because {found.reason}")
+    elif presets is not None:
+        console.result_json(presets)
+    elif form == "json":
         console.result_json(explanation.model_dump(mode="json"))
     elif form == "mermaid":
         console.result(mermaid(explanation))
     else:
         console.result(text(explanation))
+
+
+def explained(plan: Explanation, name: str) -> Explained:
+    """The choice of that name.
+
+    Raises:
+        UsageError: The plan has none.
+    """
+    from difflib import get_close_matches
+
+    from etdeploy.core.errors import UsageError
+
+    toolchain = [plan.toolchain] if plan.toolchain else []
+    choices = {c.name: c for c in (plan.provider, *toolchain, *plan.components, *plan.options)}
+    bare = name.removeprefix("-D").partition("=")[0]
+    for candidate in (bare, bare.upper(), f"EXECUTORCH_{bare.upper()}"):
+        if candidate in choices:
+            return choices[candidate]
+    near = get_close_matches(bare.upper(), choices, n=3) or get_close_matches(bare, choices, n=3)
+    raise UsageError(
+        f"the plan for {plan.target} sets no {bare}: ExecuTorch's own default holds",
+        remedy=f"Did you mean {' or '.join(near)}?"
+        if near
+        else "etdeploy plan shows what it sets.",
+    )
 
 
 def text(plan: Explanation) -> str:
@@ -70,6 +114,7 @@ def text(plan: Explanation) -> str:
         _section("runtime", [plan.provider, *toolchain]),
         _section("components", plan.components),
         _section("cmake options", plan.options),
+        *_changed(plan),
         "tasks\n"
         + _indented(
             console.table(
@@ -77,21 +122,40 @@ def text(plan: Explanation) -> str:
             )
         ),
     ]
-    if plan.obstacles:
-        parts.append(
-            "in the way\n"
-            + "\n".join(
-                f"  {o.name}: {o.reason}\n{_indented(_indented(o.remedy))}" for o in plan.obstacles
+    for title, hindrances in (("in the way", plan.obstacles), ("missing here", plan.missing)):
+        if hindrances:
+            parts.append(
+                f"{title}\n"
+                + "\n".join(
+                    f"  {h.name}: {h.reason}\n{_indented(_indented(h.remedy))}" for h in hindrances
+                )
             )
-        )
+    if plan.notes:
+        parts.append("to know\n" + "\n".join(f"  {note}" for note in plan.notes))
     return "\n\n".join(parts)
+
+
+def _changed(plan: Explanation) -> list[str]:
+    """What the program changed, as a section; none when nothing is different."""
+    if not plan.changes:
+        return []
+    lines = [
+        f"  {c.name}: {_or_none(c.before)} -> {_or_none(c.now)}  because {c.reason}"
+        for c in plan.changes
+    ]
+    return ["changed by the program, against the plan from the recipe alone\n" + "\n".join(lines)]
+
+
+def _or_none(value: str | None) -> str:
+    return "not set" if value is None else value
 
 
 def _section(title: str, items: Sequence[Explained]) -> str:
     if not items:
         return f"{title}\n  none"
     rows = [(f"{i.name}={i.value}" if i.value is not None else i.name, i.reason) for i in items]
-    width = max(len(name) for name, _ in rows)
+    # One long value must not push every reason to the right.
+    width = max((len(name) for name, _ in rows if len(name) <= _WIDE), default=0)
     return title + "\n" + "\n".join(f"  {name:<{width}}  because {why}" for name, why in rows)
 
 

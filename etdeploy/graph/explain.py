@@ -6,7 +6,10 @@ from etdeploy.core.values import Explained, Value
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
 from etdeploy.graph.line import known_plan, make_line
+from etdeploy.graph.provision import checkout_for, plan_for
 from etdeploy.graph.steps import Step
+from etdeploy.runtime.missing import find_missing
+from etdeploy.runtime.plan_model import RuntimePlan
 
 
 class Task(Value):
@@ -27,8 +30,24 @@ class Hindrance(Value):
     remedy: str
 
 
+class Change(Value):
+    """What the program changed in the plan that followed from the recipe alone.
+
+    `before` or `now` is None for something that only the other plan has.
+    """
+
+    name: str
+    before: str | None
+    now: str | None
+    reason: str
+
+
 class Explanation(Value):
-    """The whole answer of `etdeploy plan`; its JSON form is an interface."""
+    """The whole answer of `etdeploy plan`; its JSON form is an interface.
+
+    `obstacles` keep the plan from being built anywhere; `missing` is what this machine lacks for
+    it: a run is refused for that, unless it gets it by itself.
+    """
 
     recipe: str
     device: str | None
@@ -41,8 +60,11 @@ class Explanation(Value):
     toolchain: Explained | None
     components: tuple[Explained, ...]
     options: tuple[Explained, ...]
+    changes: tuple[Change, ...]
     tasks: tuple[Task, ...]
     obstacles: tuple[Hindrance, ...]
+    missing: tuple[Hindrance, ...]
+    notes: tuple[str, ...]
 
 
 def explain(job: Job) -> Explanation:
@@ -62,10 +84,33 @@ def explain(job: Job) -> Explanation:
         toolchain=plan.toolchain,
         components=plan.components,
         options=plan.options,
+        changes=_changes(plan_for(job, None), plan),
         tasks=tuple(_task(step, status) for step, status in zip(line, statuses, strict=True)),
         obstacles=tuple(
             Hindrance(name=o.what, reason=o.why, remedy=o.remedy) for o in plan.obstacles
         ),
+        missing=tuple(
+            Hindrance(name=m.what, reason=m.why, remedy=m.remedy)
+            for m in find_missing(plan, job.host, checkout_for(job, plan))
+        ),
+        notes=plan.notes,
+    )
+
+
+def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:
+    """Options and the provider that differ, those of the provisional plan first."""
+    if now.provisional:
+        return ()
+    old, new = ({e.name: e for e in (plan.provider, *plan.options)} for plan in (before, now))
+    return tuple(
+        Change(
+            name=name,
+            before=old[name].value if name in old else None,
+            now=new[name].value if name in new else None,
+            reason=new[name].reason if name in new else "the program does not need it",
+        )
+        for name in dict.fromkeys([*old, *new])
+        if (old[name].value if name in old else None) != (new[name].value if name in new else None)
     )
 
 

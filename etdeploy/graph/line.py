@@ -18,17 +18,24 @@ from etdeploy.export.needs import check_needs
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.job import Job
+from etdeploy.graph.provision import (
+    checkout_for,
+    libraries_problem,
+    obtain_libraries,
+    plan_for,
+)
 from etdeploy.graph.steps import Step, StepLog, reasons_to_run
-from etdeploy.program.folder import PROGRAM_INFO, load_provenance
+from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.runtime.build import build_runner, runner_fingerprint
 from etdeploy.runtime.check import require_runnable
-from etdeploy.runtime.components import shipped_components
-from etdeploy.runtime.plan import derive_plan, require_feasible
+from etdeploy.runtime.libraries import Libraries
+from etdeploy.runtime.missing import find_missing, require_present
+from etdeploy.runtime.plan import require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
-from etdeploy.runtime.tools import find_tools
-from etdeploy.runtime.wheel import WheelRuntime, executorch_version, obtain_wheel, wheel_problem
 from etdeploy.targets.platforms import find_target
+
+_THREADS = "runtime.threads"
 
 
 class Measured(Value):
@@ -57,8 +64,8 @@ def make_line(job: Job) -> tuple[Step, ...]:
     """Every step of the job in order; push and bench only where there is a device."""
     line = (
         _export(job),
-        _runtime(job),
         _plan(job),
+        _runtime(job),
         _runner(job),
         _check(job),
         _bundle(job),
@@ -88,17 +95,16 @@ def load_bundle(job: Job) -> Bundle:
     return Bundle.load(_path(job, "bundle"))
 
 
-def plan_for(job: Job, program: Program | None, components: frozenset[str]) -> RuntimePlan:
-    """The runtime plan of the job; provisional without a program."""
-    return derive_plan(
-        job.loaded.recipe, program, job.target, job.host, executorch_version(), components
-    )
-
-
 def known_plan(job: Job) -> RuntimePlan:
     """The plan from what is known before anything runs: the program, if it is up to date."""
-    build_target = job.target.portable or job.target.name
-    return plan_for(job, _current_program(job), shipped_components(build_target))
+    return plan_for(job, _current_program(job))
+
+
+def current_program_path(job: Job) -> Path | None:
+    """The program file, where it is exported and up to date."""
+    if _current_program(job) is None:
+        return None
+    return Path(load_program(job)[0].folder) / PROGRAM_FILE
 
 
 def refuse_early(job: Job) -> None:
@@ -106,14 +112,14 @@ def refuse_early(job: Job) -> None:
 
     Raises:
         ExportError: The backend needs an SDK, or a package for exporting is missing.
-        BuildError: No runner can be built for what the recipe asks, or a tool for it is missing.
+        BuildError: No runner can be built for what the recipe asks, or something for it is missing.
     """
     if not _path(job, "export").is_file():
         check_needs(_spec(job))
     plan = known_plan(job)
     require_feasible(plan)
     if not _path(job, "runner").is_file():
-        find_tools(find_target(plan.build_target), job.host)
+        require_present(find_missing(plan, job.host, checkout_for(job, plan)))
 
 
 def _current_program(job: Job) -> Program | None:
@@ -177,62 +183,78 @@ def _export(job: Job) -> Step:
     )
 
 
-def _runtime(job: Job) -> Step:
-    output = _path(job, "runtime")
-    build_target = find_target(job.target.portable or job.target.name)
-
-    def act(log: StepLog) -> str:
-        wheel = obtain_wheel(build_target, job.host, job.workspace, log.progress, log.log)
-        wheel.save(output)
-        return f"ExecuTorch {wheel.version} for {build_target.name}, {wheel.origin}"
-
-    def sound() -> str | None:
-        return wheel_problem(WheelRuntime.load(output), job.workspace)
-
-    return Step(
-        "runtime",
-        "get ExecuTorch's C++ libraries for the target",
-        output,
-        act,
-        inputs={"target": build_target.name, "ExecuTorch version": executorch_version()},
-        sound=sound,
-    )
-
-
 def _plan(job: Job) -> Step:
     recipe = job.loaded.recipe
     output = _path(job, "plan")
+    checkout = checkout_for(job, known_plan(job))
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         _, program = load_program(job)
-        wheel = WheelRuntime.load(_path(job, "runtime"))
-        plan = plan_for(job, program, frozenset(wheel.components))
+        plan = plan_for(job, program)
         require_feasible(plan)
         plan.save(output)
-        return f"links {', '.join(c.name for c in plan.components)}"
+        return f"{plan.provider.value}, links {', '.join(c.name for c in plan.components)}"
 
+    keys = {key: v for key, v in _flat("runtime", recipe.runtime).items() if key != _THREADS}
     return Step(
         "plan",
         "derive what the runner needs from the program",
         output,
         act,
-        needs=("export", "runtime"),
+        needs=("export",),
         inputs={
             "target": job.target.name,
-            "runtime.provider": recipe.runtime.provider,
+            **keys,
             "benchmark.profile": recipe.benchmark.profile,
+            "export.quantization": recipe.export.quantization,
+            "checkout": str(checkout) if checkout else None,
         },
+    )
+
+
+def _runtime(job: Job) -> Step:
+    output = _path(job, "runtime")
+
+    def act(log: StepLog) -> str:
+        plan = RuntimePlan.load(_path(job, "plan"))
+        exported, _ = load_program(job)
+        made_with = load_provenance(Path(exported.folder)).versions.get("executorch")
+        libraries = obtain_libraries(job, plan, made_with, log.progress, log.log)
+        libraries.save(output)
+        told = "".join(f"; {note}" for note in libraries.notes)
+        if libraries.wheel:
+            wheel = libraries.wheel
+            return f"ExecuTorch {wheel.version} for {wheel.target}, {wheel.origin}{told}"
+        return f"the sources of ExecuTorch {libraries.version}{told}"
+
+    def sound() -> str | None:
+        return libraries_problem(Libraries.load(output), job.workspace)
+
+    return Step(
+        "runtime",
+        "get ExecuTorch's C++ libraries or sources",
+        output,
+        act,
+        needs=("plan", "export"),
+        sound=sound,
     )
 
 
 def _runner(job: Job) -> Step:
     output = _path(job, "runner")
-    build_target = find_target(job.target.portable or job.target.name)
 
     def act(log: StepLog) -> str:
         plan = RuntimePlan.load(_path(job, "plan"))
-        wheel = WheelRuntime.load(_path(job, "runtime"))
-        runner = build_runner(plan, wheel, job.workspace, log.progress, log.log)
+        libraries = Libraries.load(_path(job, "runtime"))
+        exported, _ = load_program(job)
+        runner = build_runner(
+            plan,
+            libraries,
+            job.workspace,
+            log.progress,
+            log.log,
+            Path(exported.folder) / PROGRAM_FILE,
+        )
         runner.save(output)
         kind = "portable runner" if runner.loader else "runner"
         return f"{kind} for {runner.target} with {len(runner.operators)} operators"
@@ -242,13 +264,19 @@ def _runner(job: Job) -> Step:
         entry = job.workspace.entry("runners", folder.name)
         return None if entry.is_sound() else "the cached runner is damaged or gone"
 
+    # Which of the two is built for is known when the plan is.
+    candidates = {job.target.name, job.target.portable or job.target.name}
     return Step(
         "runner",
         "build the runner",
         output,
         act,
         needs=("plan", "runtime"),
-        inputs={"runner sources and compiler": runner_fingerprint(job.host, build_target)},
+        inputs={
+            "runner sources and compiler": {
+                name: runner_fingerprint(job.host, find_target(name)) for name in sorted(candidates)
+            }
+        },
         sound=sound,
     )
 
@@ -362,7 +390,7 @@ def _bench(job: Job) -> Step:
         needs=("bundle", "push", "export", "runner"),
         inputs={
             **_flat("benchmark", recipe.benchmark),
-            "runtime.threads": recipe.runtime.threads,
+            _THREADS: recipe.runtime.threads,
             "device": job.facts.model_dump(mode="json") if job.facts else None,
             "output folder": str(job.output),
         },

@@ -52,8 +52,8 @@ BACKENDS: dict[str, Backend] = {
             "VulkanBackend",
             ("none", "fp16"),
             needs="ExecuTorch's Vulkan libraries, which no wheel carries, and glslc",
-            get="A source build of ExecuTorch is needed (provider `source`, not available yet);\n"
-            "glslc comes with the Vulkan SDK or Debian's package glslc.",
+            get="The provider `source` builds them (auto takes it); glslc is in the Vulkan SDK\n"
+            "and in Debian's package glslc.",
         ),
         Backend(
             "coreml",

@@ -144,8 +144,9 @@ class Runtime(Section):
     log_level: LogLevel = "error"
     """Which of ExecuTorch's log messages a build from source has. The wheel has its own."""
 
-    kleidiai: bool = True
-    """Whether XNNPACK has Arm's KleidiAI kernels; `false` needs `source`."""
+    kleidiai: bool | None = None
+    """Whether XNNPACK has Arm's KleidiAI kernels in a build from source. They are for dynamically
+    quantised weights and for processors with SME; without a value they are taken for the former."""
 
     weight_cache: bool = False
     """Whether delegates of XNNPACK share packed weights; `true` needs `source`."""

@@ -20,7 +20,7 @@ BUILD_KEYS: Mapping[str, Any] = {
     "thread_pool": "default",
     "optimize": "speed",
     "log_level": "error",
-    "kleidiai": True,
+    "kleidiai": None,
     "weight_cache": False,
     "cmake": {},
 }

@@ -6,6 +6,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,60 +18,72 @@ from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.workspace import Workspace
+from etdeploy.runtime.build_tree import open_tree
 from etdeploy.runtime.closure import closure, read_needs, system_library
-from etdeploy.runtime.compile import compile_runner
-from etdeploy.runtime.kernels import Kernels, ask_runner, read_libraries
+from etdeploy.runtime.compile import (
+    EXECUTABLE,
+    compile_runner,
+    configure,
+    source_definitions,
+    wheel_definitions,
+)
+from etdeploy.runtime.kernels import Kernels, ask_runner, read_executable, read_libraries
+from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.plan import require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.runtime.tools import BuildTools, find_compiler, find_tools
-from etdeploy.runtime.wheel import WheelRuntime, fingerprint
 from etdeploy.targets.platforms import Target, find_target, host_target
 
-EXECUTABLE = "etdeploy-runner"
 _INFO = "runner.json"
 # What cmake takes from the environment into a build.
-_FLAGS = ("CXX", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+_FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
 
 
 def build_runner(
     plan: RuntimePlan,
-    wheel: WheelRuntime,
+    libraries: Libraries,
     workspace: Workspace,
     progress: Progress = silent,
     log: Path | None = None,
+    program: Path | None = None,
 ) -> BuiltRunner:
     """Gives the runner of a plan, from the cache where it is sound there.
 
     Args:
         plan: What to build; plans with the same needs share one runner.
-        wheel: The libraries for `plan.build_target`.
+        libraries: ExecuTorch for `plan.build_target`.
         workspace: The cache.
         progress: Told each step, and the fraction of the compilation.
         log: Gets every command with its output.
+        program: Whose operators are selected, for a plan with a selection.
 
     Raises:
         BuildError: The plan has obstacles, a tool is missing, or the build failed; the message has
             the compiler's first error.
-        Interrupted: The run was stopped; the cache has no half entry.
+        Interrupted: The run was stopped; the cache has no half entry, and a build from source goes
+            on from there the next time.
     """
     require_feasible(plan)
     host = host_target()
     target = find_target(plan.build_target)
-    entry = workspace.entry("runners", runner_key(plan, wheel, host))
+    entry = workspace.entry("runners", runner_key(plan, libraries, host))
 
     def build(folder: Path) -> None:
         tools = find_tools(target, host)
-        _Builder(plan, wheel, tools, target, host, folder, log).build(progress)
+        job = _Builder(
+            plan, libraries, tools, target, host, workspace, folder, progress, log, program
+        )
+        job.build()
 
     workspace.obtain(entry, build, progress)
     stored = BuiltRunner.load(entry.path / _INFO)
     return stored.model_copy(update={"path": str(entry.path)})
 
 
-def runner_key(plan: RuntimePlan, wheel: WheelRuntime, host: Target) -> str:
+def runner_key(plan: RuntimePlan, libraries: Libraries, host: Target) -> str:
     """The cache key: equal for everything that gives the same runner."""
     target = find_target(plan.build_target)
-    return digest_json([plan.build_digest, fingerprint(wheel), runner_fingerprint(host, target)])
+    return digest_json([plan.build_digest, libraries.fingerprint, runner_fingerprint(host, target)])
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
@@ -78,11 +92,18 @@ def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
     No process is started: a compiler is told by its path, size and date, and by the flags in the
     environment.
     """
-    target = build_target or host
-    compiler = find_compiler(target, host)
     return digest_json(
         {
             "sources": _digests(_template()),
+            "toolchain": _compiler_digest(host, build_target or host),
+        }
+    )
+
+
+def _compiler_digest(host: Target, target: Target) -> str:
+    compiler = find_compiler(target, host)
+    return digest_json(
+        {
             "toolchains": _digests(resource_folder("toolchains")),
             "compiler": _identity(compiler) if compiler else None,
             "flags": {name: os.environ.get(name) for name in _FLAGS},
@@ -109,25 +130,25 @@ class _Builder:
     """One build into an empty folder of the cache."""
 
     plan: RuntimePlan
-    wheel: WheelRuntime
+    given: Libraries
     tools: BuildTools
     target: Target
     host: Target
+    workspace: Workspace
     folder: Path
+    progress: Progress
     log: Path | None
+    program: Path | None
 
-    def build(self, progress: Progress) -> None:
-        with tempfile.TemporaryDirectory(prefix="etdeploy-build-") as temporary:
-            built = compile_runner(
-                self.plan, self.wheel, self.tools, _template(), Path(temporary), progress, self.log
-            )
+    def build(self) -> None:
+        with self._compiled() as built:
             executable = self.folder / EXECUTABLE
             shutil.copyfile(built, executable)
             executable.chmod(0o755)
-        progress("collecting the runner's libraries")
-        libraries = self._copy_libraries()
+            self.progress("collecting the runner's libraries")
+            libraries = self._copy_libraries(built.parent)
         loader = self._copy_loader() if self.plan.portable_runner else None
-        progress("listing the runner's operators")
+        self.progress("listing the runner's operators")
         kernels = self._list_kernels(loader)
         BuiltRunner(
             path="",
@@ -138,26 +159,64 @@ class _Builder:
             sha256=sha256_file(executable),
             operators=kernels.operators,
             backends=kernels.backends,
-            executorch_version=self.wheel.version,
+            executorch_version=self.given.version,
             listed_by=kernels.listed_by,
         ).save(self.folder / _INFO)
 
-    def _copy_libraries(self) -> tuple[str, ...]:
-        if self.target.system == "macos":
+    @contextmanager
+    def _compiled(self) -> Iterator[Path]:
+        """The executable in its build folder."""
+        if self.given.wheel:
+            with tempfile.TemporaryDirectory(prefix="etdeploy-build-") as temporary:
+                definitions = wheel_definitions(self.plan, self.given.wheel, self.tools)
+                self._configure(definitions, Path(temporary))
+                yield compile_runner(self.tools, Path(temporary), self.progress, self.log)
+            return
+        if self.given.checkout is None:
+            raise ValueError("neither wheel nor checkout is given")
+        compiler = _compiler_digest(self.host, self.target)
+        with open_tree(
+            self.workspace, self.target.name, self.given.checkout, compiler, self.progress
+        ) as tree:
+            selected = None
+            if self.plan.selection and self.program:
+                selected = tree.select(self.program, self.plan.selection)
+            definitions = source_definitions(self.plan, tree.checkout, self.tools, selected)
+            if not tree.is_configured(definitions):
+                tree.forget()
+                self._configure(definitions, tree.cmake, fresh=True)
+                tree.remember(definitions)
+            yield compile_runner(self.tools, tree.cmake, self.progress, self.log)
+
+    def _configure(self, definitions: dict[str, str], folder: Path, *, fresh: bool = False) -> None:
+        configure(
+            definitions, self.tools, _template(), folder, self.progress, self.log, fresh=fresh
+        )
+
+    def _copy_libraries(self, built: Path) -> tuple[str, ...]:
+        if self.target.system == "macos" and self.given.wheel:
             # Its linker keeps every library that it was given, and the system has the others.
             names = {_library_name(c, "dylib") for c in self.plan.component_names}
-            found = {name: Path(self.wheel.root) / "lib" / name for name in names}
+            found = {name: Path(self.given.wheel.root) / "lib" / name for name in names}
+        elif self.target.system in ("macos", "ios"):
+            found = {}  # linked statically
         else:
-            found = closure(self.folder / EXECUTABLE, self._find_library)
+            found = closure(self.folder / EXECUTABLE, lambda name: self._find_library(name, built))
         for name, path in found.items():
             shutil.copyfile(path, self.folder / name)
         loader = self._loader_name()
         return tuple(sorted(name for name in found if name != loader))
 
-    def _find_library(self, name: str) -> Path | None:
-        own = Path(self.wheel.root) / "lib" / name
-        if own.is_file():
-            return own
+    def _find_library(self, name: str, built: Path) -> Path | None:
+        if self.given.wheel:
+            own = Path(self.given.wheel.root) / "lib" / name
+            if own.is_file():
+                return own
+        else:
+            # A backend may be a shared library of the build, as QNN's is.
+            found = next((path for path in built.rglob(name) if path.is_file()), None)
+            if found:
+                return found
         return system_library(self.tools.compiler, name) if self.plan.portable_runner else None
 
     def _loader_name(self) -> str | None:
@@ -180,7 +239,9 @@ class _Builder:
         command = self._start_command(loader)
         if command:
             return ask_runner(command, self.log)
-        return read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
+        if self.given.wheel:
+            return read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
+        return read_executable(self.folder / EXECUTABLE)
 
     def _start_command(self, loader: str | None) -> tuple[str, ...] | None:
         """How the runner starts on this machine; None when it cannot."""

@@ -7,7 +7,7 @@ from typing import Literal
 from etdeploy.core.errors import CheckError
 from etdeploy.core.values import Value
 from etdeploy.program.model import Program
-from etdeploy.runtime.components import DELEGATES, operator_component
+from etdeploy.runtime.components import backend_component, operator_component
 from etdeploy.runtime.plan_model import BuiltRunner
 
 
@@ -71,11 +71,12 @@ def _methods(names: list[str]) -> str:
 
 
 def _backend_remedy(backend_id: str) -> str:
-    component = DELEGATES.get(backend_id)
+    component = backend_component(backend_id)
     if component is None:
-        return "Lower to a backend that the wheel has: --set export.backend=xnnpack"
+        return "Lower to a backend that ExecuTorch's runtime has: --set export.backend=xnnpack"
     return (
-        f"Link the component {component}, or lower to another backend: --set export.backend=xnnpack"
+        f"Link the component {component} (--set runtime.provider=source builds it), or lower to "
+        "another backend: --set export.backend=xnnpack"
     )
 
 
@@ -83,7 +84,10 @@ def _operator_remedy(name: str) -> str:
     component = operator_component(name)
     if component is None:
         namespace = name.split("::", 1)[0]
-        return f"Export the model without the custom operators of {namespace}::."
+        return (
+            f"Give the kernels of {namespace}:: in a folder of C++ sources: "
+            "--set runtime.custom_ops=path/to/kernels"
+        )
     return (
         f"The component {component} has no {name}: replace it in the model, or let a backend take "
         "it: --set export.backend=xnnpack"

@@ -10,7 +10,7 @@ from typing import Literal
 
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
-from etdeploy.runtime.components import DELEGATES, NAMESPACES
+from etdeploy.runtime.components import BACKEND_FACTS, NAMESPACES
 
 _OPERATOR = re.compile(rb"(?<![\w:])((?:" + "|".join(NAMESPACES).encode() + rb")::\w+(?:\.\w+)?)\0")
 
@@ -53,13 +53,25 @@ def read_libraries(libraries: list[Path]) -> Kernels:
     """
     operators: set[str] = set()
     backends: set[str] = set()
-    by_component = {c: backend_id for backend_id, c in DELEGATES.items() if c}
+    by_component = {facts.component: facts.delegate_id for facts in BACKEND_FACTS.values()}
     for path in libraries:
         component = path.stem.removeprefix("libexecutorch_")
         if component in by_component:
             backends.add(by_component[component])
         elif component == "libexecutorch" or component.startswith("kernels_"):
             operators |= {name.decode() for name in _OPERATOR.findall(_read_only_data(path))}
+    return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
+
+
+def read_executable(path: Path) -> Kernels:
+    """Reads from an executable with static libraries what they register when it is started.
+
+    The names of operators and backends stand in its read-only data. A name is there only when what
+    registers it was linked, as nothing else in ExecuTorch's runtime names them.
+    """
+    data = _read_only_data(path)
+    operators = {name.decode() for name in _OPERATOR.findall(data)}
+    backends = {name for name in BACKEND_FACTS if name.encode() + b"\0" in data}
     return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
 
 

@@ -2,105 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from etdeploy.program.model import Program
+from etdeploy.core.values import Explained
 from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
-from etdeploy.runtime.components import DELEGATES, operator_component
+from etdeploy.runtime.components import BACKEND_FACTS, KERNELS_TORCHAO
+from etdeploy.runtime.needs import Needs
 from etdeploy.runtime.plan_model import Obstacle
 from etdeploy.targets.platforms import Target
 
 _OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
-_SOURCE_LATER = "The provider `source`, which builds ExecuTorch itself, comes with a later release."
+_BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
 
-def platform_obstacles(
-    recipe: Recipe, target: Target, build_target: Target, host: Target
-) -> Iterator[Obstacle]:
-    """A provider that is not there yet, and targets that cannot be built for, or not here."""
-    if recipe.runtime.provider == "source":
-        yield Obstacle(
-            what="runtime.provider source",
-            why="building ExecuTorch from its sources is not part of this release",
-            remedy="Take the prebuilt libraries: --set runtime.provider=auto",
-        )
-    if build_target.wheel_platform is None:
+def platform_obstacles(target: Target, host: Target, *, source: bool) -> Iterator[Obstacle]:
+    """Targets that cannot be built for, or not here."""
+    if not source and target.wheel_platform is None:
         yield Obstacle(
             what=f"target {target.name}",
             why=f"no ExecuTorch wheel carries libraries for {target.name}",
-            remedy=f"{_SOURCE_LATER}\nUntil then choose another device: etdeploy devices",
+            remedy=_BUILD_IT,
         )
-    elif build_target.name != host.name and build_target.toolchain is None:
+    elif target.system in ("macos", "ios") and host.system != "macos":
+        yield Obstacle(
+            what=f"target {target.name}",
+            why=f"a runner for {target.name} cannot be built on {host.name}: Apple's compiler and "
+            "SDK are there on a Mac only",
+            remedy="Run etdeploy on a Mac.",
+        )
+    elif target.system == "linux" and target.name != host.name and target.toolchain is None:
         yield Obstacle(
             what=f"target {target.name}",
             why=f"a runner for {target.name} cannot be built on {host.name}",
-            remedy=f"Run etdeploy on {build_target.name} itself.",
+            remedy=f"Run etdeploy on {target.name} itself.",
         )
 
 
-def wheel_obstacles(
-    recipe: Recipe,
-    program: Program | None,
-    wheel: str,
-    wanted: frozenset[str],
-    shipped: frozenset[str],
-) -> Iterator[Obstacle]:
+def wheel_obstacles(needs: Needs, wheel: str, shipped: frozenset[str]) -> Iterator[Obstacle]:
     """What the program needs and `wheel` (as messages call it) does not have."""
-    for name in sorted(wanted - shipped):
+    for name in sorted(set(needs.reasons) - shipped if shipped else ()):
         yield Obstacle(
             what=f"component {name}",
-            why=f"{wheel} has no component {name}",
+            why=f"{wheel} has no component {name}: {needs.reasons[name]}",
             remedy=_remedy_for(name),
         )
-    for backend_id in _delegate_ids(recipe, program):
-        if DELEGATES.get(backend_id) is None:
+    yield from _unknown_backends(needs)
+
+
+def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
+    """What the program needs and no build for the target can have."""
+    yield from _unknown_backends(needs)
+    for delegate_id in needs.delegate_ids:
+        facts = BACKEND_FACTS.get(delegate_id)
+        if facts is None:
+            continue
+        elsewhere = facts.systems and target.system not in facts.systems
+        if elsewhere or (facts.arches and target.arch not in facts.arches):
+            where = " or ".join(facts.systems) + (f" on {facts.arches[0]}" if facts.arches else "")
             yield Obstacle(
-                what=f"backend {backend_id}",
-                why=f"the program delegates to {backend_id}, which {wheel} does not have",
-                remedy=f"{_OTHER_BACKEND}\n{_SOURCE_LATER}",
+                what=f"backend {delegate_id}",
+                why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
+                remedy=f"{_get(delegate_id)}{_OTHER_BACKEND}",
             )
-    for namespace, names in _unknown_operators(program):
+    if KERNELS_TORCHAO in needs.reasons and target.arch != "aarch64":
+        yield Obstacle(
+            what=f"component {KERNELS_TORCHAO}",
+            why=f"torchao's kernels are for 64-bit Arm only, and the target is {target.name}",
+            remedy=_OTHER_BACKEND,
+        )
+
+
+def custom_obstacles(recipe: Recipe, needs: Needs) -> Iterator[Obstacle]:
+    """Operators that no library of ExecuTorch has."""
+    for namespace, names in needs.unknown.items():
+        given = recipe.runtime.custom_ops
         yield Obstacle(
             what=f"operators of {namespace}::",
-            why=f"the program calls {', '.join(names)}; {wheel} has no library with operators of "
-            f"{namespace}::",
-            remedy="Export the model without these custom operators, or run it with Python's "
-            f"executorch package.\n{_SOURCE_LATER}",
+            why=f"the program calls {', '.join(names)}; no library of ExecuTorch has operators of "
+            f"{namespace}::" + (f", and {given} does not list them" if given else ""),
+            remedy="List them in the yaml file of that folder."
+            if given
+            else "Name the folder with their C++ kernels: --set runtime.custom_ops=path/to/kernels",
         )
+
+
+def hand_obstacles(
+    options: Iterable[Explained], switches: dict[str, tuple[str, str]]
+) -> Iterator[Obstacle]:
+    """Switches that the program needs and the recipe sets off.
+
+    Args:
+        options: The whole plan's.
+        switches: By name of the option: the component that it builds, and why that is needed.
+    """
+    for option in options:
+        if option.name in switches and option.value == "OFF":
+            component, reason = switches[option.name]
+            yield Obstacle(
+                what=f"{option.name}=OFF",
+                why=f"the recipe sets {option.name} off, and the runner needs {component}: "
+                f"{reason}",
+                remedy=f"Remove {option.name} from runtime.cmake.",
+            )
+
+
+def vendor_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
+    """Libraries of others that a backend loads on the device, which no bundle carries."""
+    if "QnnBackend" in needs.delegate_ids and target.system == "linux":
+        yield Obstacle(
+            what="Qualcomm's libraries",
+            why="QnnBackend loads Qualcomm's own libraries where it runs, and they are brought to "
+            "Android phones only",
+            remedy=f"Build for the phone: --set runtime.provider=source\n{_OTHER_BACKEND}",
+        )
+
+
+def _unknown_backends(needs: Needs) -> Iterator[Obstacle]:
+    for delegate_id in needs.delegate_ids:
+        if delegate_id not in BACKEND_FACTS:
+            yield Obstacle(
+                what=f"backend {delegate_id}",
+                why=f"the program delegates to {delegate_id}, and etdeploy knows of no component "
+                "of ExecuTorch that has it",
+                remedy=_OTHER_BACKEND,
+            )
 
 
 def _remedy_for(component: str) -> str:
     """What helps when the wheel of a platform lacks a component; Core ML is in those of Macs."""
     if component == "backend_coreml":
         return f"{BACKENDS['coreml'].get}\n{_OTHER_BACKEND}"
-    return f"{_OTHER_BACKEND}\n{_SOURCE_LATER}"
+    return f"{_BUILD_IT}\n{_OTHER_BACKEND}"
 
 
-def vendor_obstacles(
-    recipe: Recipe, program: Program | None, shipped: frozenset[str]
-) -> Iterator[Obstacle]:
-    """Libraries of others that a backend loads on the device, which no bundle carries."""
-    if "QnnBackend" in _delegate_ids(recipe, program) and "backend_qnn" in shipped:
-        yield Obstacle(
-            what="Qualcomm's libraries",
-            why="QnnBackend loads Qualcomm's own libraries where it runs, and this release does "
-            "not bring them there",
-            remedy=_OTHER_BACKEND,
-        )
-
-
-def _delegate_ids(recipe: Recipe, program: Program | None) -> tuple[str, ...]:
-    """The backends of the program, or the one that the recipe asks for."""
-    if program:
-        return program.backend_ids
-    delegate_id = BACKENDS[recipe.export.backend].delegate_id
-    return (delegate_id,) if delegate_id and not recipe.model.program else ()
-
-
-def _unknown_operators(program: Program | None) -> list[tuple[str, list[str]]]:
-    by_namespace: dict[str, list[str]] = {}
-    for name in program.operators if program else ():
-        if operator_component(name) is None:
-            by_namespace.setdefault(name.split("::", 1)[0], []).append(name)
-    return sorted(by_namespace.items())
+def _get(delegate_id: str) -> str:
+    found = (b.get for b in BACKENDS.values() if b.delegate_id == delegate_id and b.get)
+    return "".join(f"{text}\n" for text in found)

@@ -2,30 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from etdeploy.core.errors import BuildError
+from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained
-from etdeploy.program.model import Method, Program
-from etdeploy.recipe.backends import BACKENDS
+from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.rules import asked_of_build
+from etdeploy.runtime.closed import BY_HAND, closed, is_on, spelled, with_hand
+from etdeploy.runtime.cmake_options import OptionTable, known_options
 from etdeploy.runtime.components import (
-    DELEGATES,
-    ETDUMP,
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
+    KERNELS_SELECTED,
     RUNTIME,
+    SWITCHES,
     THREADED,
     THREADPOOL,
-    operator_component,
 )
-from etdeploy.runtime.obstacles import platform_obstacles, vendor_obstacles, wheel_obstacles
-from etdeploy.runtime.plan_model import RuntimePlan
+from etdeploy.runtime.derive import SourceBuild, selected_operators, source_build, source_options
+from etdeploy.runtime.needs import Needs, derive_needs
+from etdeploy.runtime.obstacles import (
+    custom_obstacles,
+    hand_obstacles,
+    platform_obstacles,
+    source_obstacles,
+    vendor_obstacles,
+    wheel_obstacles,
+)
+from etdeploy.runtime.plan_model import Obstacle, RuntimePlan
 from etdeploy.targets.platforms import Target, find_target
 
-_NAMES_SHOWN = 4
 # The order in which components are listed; the rest follows by name.
-_ORDER = (RUNTIME, THREADPOOL, KERNELS_OPTIMIZED, KERNELS_QUANTIZED)
+_ORDER = (RUNTIME, THREADPOOL, KERNELS_SELECTED, KERNELS_OPTIMIZED, KERNELS_QUANTIZED)
+
+
+@dataclass(frozen=True)
+class Available:
+    """What can be linked, as far as it is known before anything is fetched or built.
+
+    Attributes:
+        version: Of the ExecuTorch libraries.
+        wheel_components: What the wheel for the build target carries.
+        options: Of the checkout; those of `version` when None.
+    """
+
+    version: str
+    wheel_components: frozenset[str]
+    options: OptionTable | None = None
+
+
+@dataclass(frozen=True)
+class CustomKernels:
+    """The recipe's own kernels: what they register, and a digest of their files.
+
+    `operators` is None while only the built runner can tell.
+    """
+
+    operators: frozenset[str] | None
+    digest: str
 
 
 def derive_plan(
@@ -33,8 +70,8 @@ def derive_plan(
     program: Program | None,
     target: Target,
     host: Target,
-    version: str,
-    wheel_components: frozenset[str],
+    available: Available,
+    custom: CustomKernels | None = None,
 ) -> RuntimePlan:
     """Derives the plan; the same values give the same plan on every machine.
 
@@ -43,44 +80,47 @@ def derive_plan(
         program: What export made; None gives a provisional plan from the recipe alone.
         target: What the runner is for.
         host: The machine that builds it.
-        version: Of the ExecuTorch libraries.
-        wheel_components: What the wheel for the build target carries.
+        available: What can be linked.
+        custom: The kernels of `runtime.custom_ops`.
 
     Returns:
         The plan. What keeps it from being built is in its `obstacles`; nothing is raised for that.
+
+    Raises:
+        BuildError: A derived option is unknown to the checkout: a mistake of etdeploy.
     """
-    build_target = find_target(target.portable) if target.portable else target
-    reasons = _program_reasons(program) if program else _recipe_reasons(recipe)
-    if recipe.benchmark.profile:
-        reasons[ETDUMP] = "benchmark.profile is on: the profile pass records an ETDump"
-    if THREADPOOL in wheel_components:
-        reasons[THREADPOOL] = _threadpool_reason(reasons)
-    components = tuple(
-        Explained(name=name, value=f"executorch::{name}", reason=reasons[name])
-        for name in sorted(reasons, key=_position)
+    needs = derive_needs(recipe, program)
+    if custom:
+        needs = _without(needs, custom)
+    wheel_target = find_target(target.portable) if target.portable else target
+    wheel = f"the ExecuTorch {available.version} wheel for {wheel_target.name}"
+    lacks = tuple(wheel_obstacles(needs, wheel, available.wheel_components))
+    provider = _provider(recipe, target, wheel_target, wheel, lacking=lacks)
+    parts = (
+        _wheel_plan(needs, wheel_target, host, available)
+        if provider.value == "wheel"
+        else _source_plan(recipe, needs, target, host, available, custom)
     )
-    wheel = f"the ExecuTorch {version} wheel for {build_target.name}"
-    lacks = tuple(
-        wheel_obstacles(recipe, program, wheel, frozenset(reasons), wheel_components)
-        if build_target.wheel_platform
-        else ()
+    obstacles = (
+        *(lacks if provider.value == "wheel" and wheel_target.wheel_platform else ()),
+        *custom_obstacles(recipe, needs),
+        *parts.obstacles,
+        *vendor_obstacles(needs, parts.build_target),
     )
     return RuntimePlan(
         target=target.name,
-        build_target=build_target.name,
-        portable_runner=target.portable is not None,
-        provider=_provider(recipe, target, build_target, wheel, lacking=bool(lacks)),
-        executorch_version=version,
-        toolchain=_toolchain(build_target, host),
-        components=components,
-        options=_options(components),
+        build_target=parts.build_target.name,
+        portable_runner=provider.value == "wheel" and target.portable is not None,
+        provider=provider,
+        executorch_version=available.version,
+        toolchain=parts.toolchain,
+        components=parts.components,
+        options=parts.options,
+        selection=parts.selection,
+        custom_ops=custom.digest if custom else None,
         program_sha256=program.sha256 if program else None,
         provisional=program is None,
-        obstacles=(
-            *platform_obstacles(recipe, target, build_target, host),
-            *lacks,
-            *vendor_obstacles(recipe, program, wheel_components),
-        ),
+        obstacles=obstacles,
     )
 
 
@@ -97,65 +137,108 @@ def require_feasible(plan: RuntimePlan) -> None:
         )
 
 
-def _program_reasons(program: Program) -> dict[str, str]:
-    """Why each component is needed, from the program's operators and delegates."""
-    sentences: dict[str, list[str]] = {}
-    for method in program.methods:
-        for component, sentence in _method_needs(method):
-            sentences.setdefault(component, []).append(sentence)
-    own = sentences.pop(RUNTIME, [])
-    reasons = {name: "; ".join(texts) for name, texts in sentences.items()}
-    return {RUNTIME: "; ".join(["every runner loads programs with it", *own])} | reasons
+@dataclass(frozen=True)
+class _Parts:
+    """What depends on the provider."""
+
+    build_target: Target
+    toolchain: Explained | None
+    components: tuple[Explained, ...]
+    options: tuple[Explained, ...]
+    obstacles: tuple[Obstacle, ...]
+    selection: str | None = None
 
 
-def _method_needs(method: Method) -> Iterator[tuple[str, str]]:
-    """Pairs of a component and what the method needs of it."""
-    for backend_id in sorted({d.backend_id for d in method.delegates}):
-        component = DELEGATES.get(backend_id)
-        if component:
-            count = sum(d.backend_id == backend_id for d in method.delegates)
-            yield (
-                component,
-                (f"method {method.name} delegates {_count(count, 'partition')} to {backend_id}"),
-            )
-    by_component: dict[str, list[str]] = {}
-    for operator in method.operators:
-        component = operator_component(operator.name)
-        if component:
-            by_component.setdefault(component, []).append(operator.name)
-    for component, names in sorted(by_component.items()):
-        kind = "primitive operator" if component == RUNTIME else "operator"
-        yield (
-            component,
-            (
-                f"method {method.name} calls {_count(len(names), kind)} outside the delegates: "
-                f"{_some(names)}"
-            ),
-        )
-
-
-def _recipe_reasons(recipe: Recipe) -> dict[str, str]:
-    """What a program of this recipe will probably need."""
-    reasons = {RUNTIME: "every runner loads programs with it"}
-    if recipe.model.program:
-        reasons[RUNTIME] += f"; more is known when {recipe.model.program} has been inspected"
-        return reasons
-    export = recipe.export
-    delegate_id = BACKENDS[export.backend].delegate_id
-    component = DELEGATES.get(delegate_id) if delegate_id else None
-    if component:
-        reasons[component] = f"export.backend is {export.backend}; nothing is exported yet"
-    reasons[KERNELS_OPTIMIZED] = (
-        f"operators that {export.backend} does not take may remain; nothing is exported yet"
-        if delegate_id
-        else f"export.backend is {export.backend}; nothing is exported yet"
+def _wheel_plan(needs: Needs, target: Target, host: Target, available: Available) -> _Parts:
+    reasons = dict(needs.reasons)
+    if THREADPOOL in available.wheel_components:
+        reasons[THREADPOOL] = _threadpool_reason(reasons)
+    components = tuple(
+        Explained(name=name, value=f"executorch::{name}", reason=reasons[name])
+        for name in sorted(reasons, key=_position)
     )
-    if export.quantization.startswith("int8"):
-        reasons[KERNELS_QUANTIZED] = (
-            f"export.quantization {export.quantization} may leave quantise and dequantise "
-            "operators outside the delegates; nothing is exported yet"
+    build_type = Explained(
+        name="CMAKE_BUILD_TYPE",
+        value="Release",
+        reason="an unoptimised runner would add its own time to what is measured",
+    )
+    return _Parts(
+        build_target=target,
+        toolchain=_toolchain(target, host),
+        components=components,
+        options=(build_type, _linked(components)),
+        obstacles=tuple(platform_obstacles(target, host, source=False)),
+    )
+
+
+def _source_plan(
+    recipe: Recipe,
+    needs: Needs,
+    target: Target,
+    host: Target,
+    available: Available,
+    custom: CustomKernels | None,
+) -> _Parts:
+    build = source_build(recipe, needs, target, custom_ops=custom is not None)
+    table = available.options or known_options(available.version)
+    derived = with_hand(spelled(source_options(build), table), recipe.runtime.cmake, table)
+    options, refused = closed(derived, table)
+    components = _source_components(build, options)
+    switches = {
+        switch: (component, build.needs.reasons[component])
+        for component, switch in SWITCHES.items()
+        if component in build.needs.reasons
+    }
+    return _Parts(
+        build_target=target,
+        toolchain=_toolchain(target, host),
+        components=components,
+        options=(*spelled(options, table), _linked(components)),
+        obstacles=(
+            *platform_obstacles(target, host, source=True),
+            *source_obstacles(needs, target),
+            *refused,
+            *hand_obstacles(options, switches),
+        ),
+        selection=_selection(build),
+    )
+
+
+def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:
+    by_hand = {o.name for o in options if o.reason.startswith(BY_HAND) and is_on(o)}
+    reasons = {c: BY_HAND for c, switch in SWITCHES.items() if switch in by_hand}
+    reasons |= build.component_reasons
+    kernels = build.kernels
+    return tuple(
+        Explained(
+            name=name,
+            value=kernels.value if kernels and kernels.name == name else None,
+            reason=reasons[name],
         )
-    return reasons
+        for name in sorted(reasons, key=_position)
+    )
+
+
+def _selection(build: SourceBuild) -> str | None:
+    """A digest of what decides the selected kernels: the same for programs with equal needs."""
+    if build.kernels is None or build.kernels.name != KERNELS_SELECTED:
+        return None
+    operators = selected_operators(build.needs)
+    return digest_json({name: sorted(dtypes) for name, dtypes in sorted(operators.items())})
+
+
+def _without(needs: Needs, custom: CustomKernels) -> Needs:
+    """The needs that the recipe's own kernels leave open."""
+    left = {
+        namespace: tuple(n for n in names if custom.operators and n not in custom.operators)
+        for namespace, names in needs.unknown.items()
+    }
+    return Needs(
+        needs.reasons,
+        needs.delegate_ids,
+        needs.operators,
+        {namespace: names for namespace, names in left.items() if names},
+    )
 
 
 def _threadpool_reason(names: Iterable[str]) -> str:
@@ -167,7 +250,12 @@ def _threadpool_reason(names: Iterable[str]) -> str:
 
 
 def _provider(
-    recipe: Recipe, target: Target, build_target: Target, wheel: str, *, lacking: bool
+    recipe: Recipe,
+    target: Target,
+    wheel_target: Target,
+    wheel: str,
+    *,
+    lacking: tuple[Obstacle, ...],
 ) -> Explained:
     wanted = recipe.runtime.provider
     portable = (
@@ -177,22 +265,22 @@ def _provider(
         else ""
     )
     if wanted != "auto":
-        return Explained(
-            name="provider", value=wanted, reason=f"runtime.provider is {wanted}{portable}"
-        )
-    if build_target.wheel_platform is None:
-        return Explained(
-            name="provider",
-            value="source",
-            reason=f"there is no ExecuTorch wheel with libraries for {target.name}",
-        )
+        suffix = portable if wanted == "wheel" else ""
+        return _provided(wanted, f"runtime.provider is {wanted}{suffix}")
+    if wheel_target.wheel_platform is None:
+        reason = f"there is no ExecuTorch wheel with libraries for {target.name}"
+        return _provided("source", reason)
+    asked = asked_of_build(recipe.runtime.model_dump())
+    if asked:
+        keys = ", ".join(f"runtime.{key}" for key in asked)
+        return _provided("source", f"the wheel is built already, and {keys} asks for a build")
     if lacking:
-        return Explained(
-            name="provider", value="source", reason=f"{wheel} lacks what the program needs"
-        )
-    return Explained(
-        name="provider", value="wheel", reason=f"{wheel} has all that the program needs{portable}"
-    )
+        return _provided("source", f"{wheel} lacks {', '.join(o.what for o in lacking)}")
+    return _provided("wheel", f"{wheel} has all that the program needs{portable}")
+
+
+def _provided(value: str, reason: str) -> Explained:
+    return Explained(name="provider", value=value, reason=reason)
 
 
 def _toolchain(build_target: Target, host: Target) -> Explained | None:
@@ -205,29 +293,13 @@ def _toolchain(build_target: Target, host: Target) -> Explained | None:
     )
 
 
-def _options(components: tuple[Explained, ...]) -> tuple[Explained, ...]:
-    return (
-        Explained(
-            name="CMAKE_BUILD_TYPE",
-            value="Release",
-            reason="an unoptimised runner would add its own time to what is measured",
-        ),
-        Explained(
-            name="ETDEPLOY_COMPONENTS",
-            value=";".join(c.name for c in components),
-            reason="the runner links these components and no others",
-        ),
+def _linked(components: tuple[Explained, ...]) -> Explained:
+    return Explained(
+        name="ETDEPLOY_COMPONENTS",
+        value=";".join(c.name for c in components),
+        reason="the runner links these components and no others",
     )
 
 
 def _position(name: str) -> tuple[int, str]:
     return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -26,11 +26,15 @@ class RuntimePlan(Value):
         provider: `wheel` or `source`, with the reason.
         executorch_version: Of the libraries.
         toolchain: File in toolchains/ when cross-compiling, with the reason; None for a native one.
-        components: Libraries that are linked; `value` is the CMake target.
+        components: Libraries that are linked; `value` is the CMake target in the wheel, and for
+            a build from source the kernels that it has, where there is a choice.
         options: cmake options; the list has what goes on the command line as -Dname=value.
+        selection: Digest of the operators and data types that are selected; None without.
+        custom_ops: Digest of the recipe's own kernels; None without.
         program_sha256: The program that it was derived from.
         provisional: True while only the recipe is known.
         obstacles: What keeps it from being built; empty when nothing does.
+        notes: What to know of it, as sentences.
     """
 
     target: str
@@ -42,12 +46,19 @@ class RuntimePlan(Value):
     components: tuple[Explained, ...]
     options: tuple[Explained, ...]
     program_sha256: str | None
+    selection: str | None = None
+    custom_ops: str | None = None
     provisional: bool = False
     obstacles: tuple[Obstacle, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def component_names(self) -> tuple[str, ...]:
         return tuple(component.name for component in self.components)
+
+    def option(self, name: str) -> str | None:
+        """The value of an option; None when the plan does not set it."""
+        return next((option.value for option in self.options if option.name == name), None)
 
     @property
     def build_digest(self) -> str:
@@ -61,6 +72,8 @@ class RuntimePlan(Value):
                 "toolchain": self.toolchain.value if self.toolchain else None,
                 "components": self.component_names,
                 "options": {option.name: option.value for option in self.options},
+                "selection": self.selection,
+                "custom_ops": self.custom_ops,
             }
         )
 

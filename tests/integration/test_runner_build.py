@@ -14,8 +14,9 @@ from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.build import build_runner, runner_key
 from etdeploy.runtime.kernels import read_libraries
+from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
-from etdeploy.runtime.wheel import WheelRuntime, obtain_wheel
+from etdeploy.runtime.wheel import obtain_wheel
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_runs import Start, build, differences, export_programs, plan_here
 from tests.support.runtime_values import make_method, make_program
@@ -177,21 +178,22 @@ def test_damaged_cached_runner_is_built_anew(small_plan: RuntimePlan, workspace:
     assert executable.stat().st_size > 10_000
 
 
-def _wheel() -> WheelRuntime:
-    return obtain_wheel(host_target(), host_target(), Workspace.default())
+def _libraries(sha256: str | None = None) -> Libraries:
+    wheel = obtain_wheel(host_target(), host_target(), Workspace.default())
+    return Libraries(wheel=wheel.model_copy(update={"sha256": sha256 or wheel.sha256}))
 
 
 def test_key_follows_flags_libraries_and_plan(
     small_plan: RuntimePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = _wheel()
+    libraries = _libraries()
     keys = [
-        runner_key(small_plan, wheel, host_target()),
-        runner_key(plan_here(_PROGRAM), wheel, host_target()),
-        runner_key(small_plan, wheel.model_copy(update={"sha256": "1"}), host_target()),
+        runner_key(small_plan, libraries, host_target()),
+        runner_key(plan_here(_PROGRAM), libraries, host_target()),
+        runner_key(small_plan, _libraries("1"), host_target()),
     ]
     monkeypatch.setenv("CXXFLAGS", "-g")
-    keys.append(runner_key(small_plan, wheel, host_target()))
+    keys.append(runner_key(small_plan, libraries, host_target()))
     assert len(set(keys)) == 4
 
 
@@ -227,7 +229,7 @@ def test_component_that_the_package_lacks_is_told(small_plan: RuntimePlan, tmp_p
     )
     plan = small_plan.model_copy(update={"options": options})
     with pytest.raises(BuildError, match="has no component 'backend_vulkan'"):
-        build_runner(plan, _wheel(), Workspace(tmp_path))
+        build_runner(plan, _libraries(), Workspace(tmp_path))
 
 
 def test_stopped_build_leaves_no_entry_and_the_next_one_works(
@@ -241,7 +243,7 @@ def test_stopped_build_leaves_no_entry_and_the_next_one_works(
 
     try:
         with pytest.raises(Interrupted):
-            build_runner(small_plan, _wheel(), workspace, stop_when_compiling)
+            build_runner(small_plan, _libraries(), workspace, stop_when_compiling)
     finally:
         cancel._requested.clear()
     assert not list((tmp_path / "runners").glob("*"))

@@ -18,7 +18,8 @@ from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import Program
 from etdeploy.runtime.build import build_runner
 from etdeploy.runtime.exchange import RunnerResults, inputs_list, load_results
-from etdeploy.runtime.plan import derive_plan
+from etdeploy.runtime.libraries import Libraries
+from etdeploy.runtime.plan import Available, derive_plan
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.runtime.wheel import obtain_wheel
 from etdeploy.targets.platforms import find_target, host_target
@@ -47,13 +48,14 @@ def plan_here(program: Program, target: str = "", profile: bool = True) -> Runti
     build_target = find_target(chosen.portable or chosen.name)
     wheel = obtain_wheel(build_target, host, Workspace.default())
     recipe = make_recipe(benchmark={"profile": profile})
-    return derive_plan(recipe, program, chosen, host, wheel.version, frozenset(wheel.components))
+    available = Available(wheel.version, frozenset(wheel.components))
+    return derive_plan(recipe, program, chosen, host, available)
 
 
 def build(plan: RuntimePlan, workspace: Workspace, log: Path | None = None) -> BuiltRunner:
     """Builds in `workspace`; wheels come from the cache of the whole test run."""
     wheel = obtain_wheel(find_target(plan.build_target), host_target(), Workspace.default())
-    return build_runner(plan, wheel, workspace, log=log)
+    return build_runner(plan, Libraries(wheel=wheel), workspace, log=log)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from etdeploy.program.model import Delegate, Method, Operator, Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.runtime.components import shipped_components
-from etdeploy.runtime.plan import derive_plan
+from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.targets.platforms import find_target
 
@@ -42,12 +42,15 @@ def make_plan(
     target: str = "linux-x86_64",
     host: str = "linux-x86_64",
     shipped: frozenset[str] | None = None,
+    custom: CustomKernels | None = None,
 ) -> RuntimePlan:
     """A plan from names; by default the wheel carries what it is known to carry."""
     chosen = find_target(target)
     if shipped is None:
         shipped = shipped_components(chosen.portable or chosen.name)
-    return derive_plan(recipe, program, chosen, find_target(host), "1.5.1", shipped)
+    return derive_plan(
+        recipe, program, chosen, find_target(host), Available("1.5.1", shipped), custom
+    )
 
 
 def make_runner(operators: tuple[str, ...] = (), backends: tuple[str, ...] = ()) -> BuiltRunner:

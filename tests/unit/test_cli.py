@@ -12,7 +12,7 @@ from etdeploy.cli import main as cli_main
 from etdeploy.cli.plan import text
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.values import Explained
-from etdeploy.graph.explain import Explanation, Hindrance, Task, mermaid
+from etdeploy.graph.explain import Change, Explanation, Hindrance, Task, mermaid
 
 Capture = pytest.CaptureFixture[str]
 
@@ -148,11 +148,16 @@ EXPLANATION = Explanation(
     toolchain=None,
     components=(Explained(name="runtime", value="executorch::runtime", reason="always"),),
     options=(),
+    changes=(
+        Change(name="EXECUTORCH_BUILD_PORTABLE_OPS", before="ON", now=None, reason="not needed"),
+    ),
     tasks=(
         Task(name="export", value="up to date", reason="nothing changed", title="x", needs=()),
         Task(name="plan", value="run", reason="after export", title="y", needs=("export",)),
     ),
     obstacles=(Hindrance(name="component z", reason="it is in no wheel", remedy="Do without."),),
+    missing=(Hindrance(name="git", reason="git is missing", remedy="apt-get install git"),),
+    notes=("The schema is the same.",),
 )
 
 
@@ -172,6 +177,9 @@ components
 cmake options
   none
 
+changed by the program, against the plan from the recipe alone
+  EXECUTORCH_BUILD_PORTABLE_OPS: ON -> not set  because not needed
+
 tasks
   task    state       why
   ------  ----------  ---------------
@@ -180,7 +188,14 @@ tasks
 
 in the way
   component z: it is in no wheel
-    Do without."""
+    Do without.
+
+missing here
+  git: git is missing
+    apt-get install git
+
+to know
+  The schema is the same."""
     )
 
 

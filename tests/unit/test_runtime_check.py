@@ -14,13 +14,13 @@ _PROGRAM = make_program(
         operators=("aten::add.out", "executorch_prim::add.Scalar"),
         delegates=("XnnpackBackend", "XnnpackBackend"),
     ),
-    make_method("encode", operators=("aten::add.out", "llama::custom_sdpa.out")),
+    make_method("encode", operators=("aten::add.out", "my_ops::glu.out")),
 )
 _OPERATORS = ("aten::add.out", "executorch_prim::add.Scalar")
 
 
 def test_runner_with_everything_passes() -> None:
-    runner = make_runner((*_OPERATORS, "llama::custom_sdpa.out"), ("XnnpackBackend",))
+    runner = make_runner((*_OPERATORS, "my_ops::glu.out"), ("XnnpackBackend",))
     assert check_program(_PROGRAM, runner) == ()
     require_runnable(_PROGRAM, runner)
 
@@ -30,7 +30,7 @@ def test_each_missing_operator_and_backend_is_named_once() -> None:
     assert [(m.kind, m.name, m.needed_by) for m in missing] == [
         ("backend", "XnnpackBackend", "method forward"),
         ("operator", "aten::add.out", "methods forward, encode"),
-        ("operator", "llama::custom_sdpa.out", "method encode"),
+        ("operator", "my_ops::glu.out", "method encode"),
     ]
 
 
@@ -47,9 +47,9 @@ def test_error_names_all_and_the_way_out() -> None:
     error = raised.value
     assert error.exit_code == 5
     assert "backend XnnpackBackend, used by method forward" in error.message
-    assert "operator llama::custom_sdpa.out, used by method encode" in error.message
+    assert "operator my_ops::glu.out, used by method encode" in error.message
     assert "component backend_xnnpack" in (error.remedy or "")
-    assert "custom operators of llama::" in (error.remedy or "")
+    assert "kernels of my_ops::" in (error.remedy or "")
 
 
 @pytest.mark.parametrize("backend_id", ["VulkanBackend", "MadeUpBackend"])

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from etdeploy.core.resources import resource_folder
-from etdeploy.runtime.compile import cmake_arguments, first_error
+from etdeploy.runtime.checkout import Checkout
+from etdeploy.runtime.compile import first_error, source_definitions, wheel_definitions
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.tools import BuildTools
 from etdeploy.runtime.wheel import WheelRuntime
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _PROGRAM = make_program(make_method(delegates=("XnnpackBackend",)))
+_SOURCE = {"provider": "source"}
 
 
-def _arguments(plan: RuntimePlan, ccache: Path | None = None) -> tuple[str, ...]:
+def _tools(ccache: Path | None = None) -> BuildTools:
+    return BuildTools(Path("/bin/cmake"), Path("/bin/ninja"), Path("/bin/g++"), ccache)
+
+
+def _definitions(plan: RuntimePlan, ccache: Path | None = None) -> dict[str, str]:
     wheel = WheelRuntime(
         root="/wheel",
         version="1.5.1",
@@ -23,32 +30,58 @@ def _arguments(plan: RuntimePlan, ccache: Path | None = None) -> tuple[str, ...]
         origin="fetched",
         components=(),
     )
-    tools = BuildTools(Path("/bin/cmake"), Path("/bin/ninja"), Path("/bin/g++"), ccache)
-    return cmake_arguments(plan, wheel, tools, Path("/sources"), Path("/build"))
+    return wheel_definitions(plan, wheel, _tools(ccache))
 
 
-def test_native_configure_command() -> None:
+def test_native_definitions() -> None:
     plan = make_plan(make_recipe(benchmark={"profile": False}), _PROGRAM)
-    assert _arguments(plan) == (
-        "/bin/cmake", "-G", "Ninja", "-S", "/sources", "-B", "/build",
-        "-DCMAKE_BUILD_TYPE=Release",
-        "-DETDEPLOY_COMPONENTS=runtime;threadpool;backend_xnnpack",
-        "-DCMAKE_MAKE_PROGRAM=/bin/ninja",
-        "-DCMAKE_CXX_COMPILER=/bin/g++",
-        "-DCMAKE_PREFIX_PATH=/wheel",
-    )  # fmt: skip
+    assert _definitions(plan) == {
+        "CMAKE_BUILD_TYPE": "Release",
+        "ETDEPLOY_COMPONENTS": "runtime;threadpool;backend_xnnpack",
+        "CMAKE_MAKE_PROGRAM": "/bin/ninja",
+        "CMAKE_CXX_COMPILER": "/bin/g++",
+        "CMAKE_PREFIX_PATH": "/wheel",
+    }
 
 
-def test_cross_configure_command_names_the_toolchain_file() -> None:
-    arguments = _arguments(make_plan(make_recipe(), _PROGRAM, "linux-aarch64"))
+def test_cross_definitions_name_the_toolchain_file() -> None:
+    definitions = _definitions(make_plan(make_recipe(), _PROGRAM, "linux-aarch64"))
     toolchain = resource_folder("toolchains") / "linux-aarch64.cmake"
-    assert f"-DCMAKE_TOOLCHAIN_FILE={toolchain}" in arguments
+    assert definitions["CMAKE_TOOLCHAIN_FILE"] == str(toolchain)
     assert toolchain.is_file()
 
 
-def test_ccache_launches_the_compiler() -> None:
-    arguments = _arguments(make_plan(make_recipe(), _PROGRAM), Path("/bin/ccache"))
-    assert "-DCMAKE_CXX_COMPILER_LAUNCHER=/bin/ccache" in arguments
+def test_ccache_launches_both_compilers() -> None:
+    definitions = _definitions(make_plan(make_recipe(), _PROGRAM), Path("/bin/ccache"))
+    assert definitions["CMAKE_CXX_COMPILER_LAUNCHER"] == "/bin/ccache"
+    assert definitions["CMAKE_C_COMPILER_LAUNCHER"] == "/bin/ccache"
+
+
+def _from_source(plan: RuntimePlan, program: Path | None = None) -> dict[str, str]:
+    checkout = Checkout(path="/src/executorch", version="1.5.1", revision="1", origin="recipe")
+    return source_definitions(plan, checkout, _tools(), program)
+
+
+def test_source_definitions_name_checkout_and_python() -> None:
+    definitions = _from_source(make_plan(make_recipe(runtime=_SOURCE), _PROGRAM))
+    assert definitions["ETDEPLOY_EXECUTORCH_SOURCE"] == "/src/executorch"
+    assert definitions["PYTHON_EXECUTABLE"] == sys.executable
+    assert definitions["EXECUTORCH_BUILD_XNNPACK"] == "ON"
+    assert "CMAKE_PREFIX_PATH" not in definitions
+
+
+def test_selected_program_is_named_by_its_path() -> None:
+    program = make_program(make_method(operators=("aten::relu.out",)))
+    plan = make_plan(make_recipe(runtime=_SOURCE), program)
+    assert plan.option("EXECUTORCH_SELECT_OPS_MODEL") == "program.pte"
+    definitions = _from_source(plan, Path("/cache/selected.pte"))
+    assert definitions["EXECUTORCH_SELECT_OPS_MODEL"] == "/cache/selected.pte"
+
+
+def test_python_by_hand_is_kept() -> None:
+    recipe = make_recipe(runtime={**_SOURCE, "cmake": {"PYTHON_EXECUTABLE": "/opt/python"}})
+    definitions = _from_source(make_plan(recipe, _PROGRAM))
+    assert definitions["PYTHON_EXECUTABLE"] == "/opt/python"
 
 
 def test_first_compiler_error_is_shown_not_the_last_line() -> None:

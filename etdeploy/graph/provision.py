@@ -1,0 +1,128 @@
+"""Where ExecuTorch comes from for a job: its plan, and the provider's libraries or sources."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from etdeploy.core.errors import BuildError
+from etdeploy.core.progress import Progress
+from etdeploy.core.workspace import Workspace
+from etdeploy.graph.job import Job
+from etdeploy.program.model import Program
+from etdeploy.runtime.checkout import (
+    Checkout,
+    clone,
+    examine,
+    fetch_submodules,
+    find_checkout,
+    missing_submodules,
+    require_complete,
+    require_readable,
+)
+from etdeploy.runtime.closed import spelled
+from etdeploy.runtime.cmake_options import read_options
+from etdeploy.runtime.components import shipped_components
+from etdeploy.runtime.libraries import Libraries
+from etdeploy.runtime.missing import submodules_of
+from etdeploy.runtime.plan import Available, derive_plan
+from etdeploy.runtime.plan_model import RuntimePlan
+from etdeploy.runtime.wheel import executorch_version, obtain_wheel, wheel_problem
+from etdeploy.targets.platforms import find_target
+
+
+def plan_for(job: Job, program: Program | None) -> RuntimePlan:
+    """The runtime plan of the job; provisional without a program.
+
+    A checkout that cannot be used does not stop the plan: a run says why before it starts.
+
+    Raises:
+        BuildError: A derived option is unknown to the checkout.
+    """
+    plan = _derive(job, program, None)
+    checkout = checkout_for(job, plan)
+    return _derive(job, program, checkout) if isinstance(checkout, Checkout) else plan
+
+
+def checkout_for(job: Job, plan: RuntimePlan) -> Checkout | BuildError | None:
+    """The checkout that a build of the plan would take, or why the named one cannot be used.
+
+    None when there is none yet, and for the wheel.
+    """
+    if plan.provider.value != "source":
+        return None
+    named = job.loaded.recipe.runtime.source
+    try:
+        return find_checkout(named, os.environ, job.workspace, executorch_version())
+    except BuildError as error:
+        return error
+
+
+def obtain_libraries(
+    job: Job, plan: RuntimePlan, exported_with: str | None, progress: Progress, log: Path | None
+) -> Libraries:
+    """Gets what the plan's provider gives.
+
+    Args:
+        job: Of the plan.
+        plan: Feasible.
+        exported_with: The version of ExecuTorch that made the program, where it is known.
+        progress: Told each step.
+        log: Gets every command with its output.
+
+    Raises:
+        BuildError: It cannot be had, or is not what the plan was made for.
+    """
+    if plan.provider.value == "source":
+        return _sources(job, plan, exported_with, progress, log)
+    target = find_target(plan.build_target)
+    wheel = obtain_wheel(target, job.host, job.workspace, progress, log)
+    absent = sorted(set(plan.component_names) - set(wheel.components))
+    if absent:
+        raise BuildError(
+            f"the ExecuTorch {wheel.version} libraries in {wheel.root} lack {', '.join(absent)}",
+            remedy="Build ExecuTorch from its sources: --set runtime.provider=source",
+        )
+    return Libraries(wheel=wheel)
+
+
+def libraries_problem(libraries: Libraries, workspace: Workspace) -> str | None:
+    """Why what was obtained can no longer be used; None when it can."""
+    if libraries.wheel:
+        return wheel_problem(libraries.wheel, workspace)
+    known = libraries.checkout
+    if known is None:
+        return "the provider of ExecuTorch is not known"
+    try:
+        now = examine(known.folder, known.origin)
+    except BuildError:
+        return "the checkout of ExecuTorch is gone"
+    return None if now.revision == known.revision else "the checkout of ExecuTorch changed"
+
+
+def _sources(
+    job: Job, plan: RuntimePlan, exported_with: str | None, progress: Progress, log: Path | None
+) -> Libraries:
+    checkout = checkout_for(job, plan)
+    if isinstance(checkout, BuildError):
+        raise checkout
+    if checkout is None:
+        checkout = clone(job.workspace, plan.executorch_version, os.environ, progress, log)
+    # A plan that was made before the clone followed from what the release is known to have.
+    spelled(plan.options, read_options(checkout.folder))
+    needed = submodules_of(plan)
+    if checkout.origin == "cache":
+        lacking = missing_submodules(checkout.folder, needed)
+        fetch_submodules(checkout, lacking, job.workspace, progress, log)
+        checkout = examine(checkout.folder, "cache")
+    require_complete(checkout, needed)
+    return Libraries(checkout=checkout, notes=require_readable(checkout, exported_with))
+
+
+def _derive(job: Job, program: Program | None, checkout: Checkout | None) -> RuntimePlan:
+    available = Available(
+        checkout.version if checkout else executorch_version(),
+        shipped_components(job.target.portable or job.target.name),
+        read_options(checkout.folder) if checkout else None,
+    )
+    return derive_plan(job.loaded.recipe, program, job.target, job.host, available)

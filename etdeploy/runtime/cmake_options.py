@@ -1,0 +1,197 @@
+"""ExecuTorch's cmake options: which there are, and what they require of each other.
+
+A checkout is read (`read_options`); while there is none, `known_options` has what releases 1.3 to
+1.5 have in common, read in their tools/cmake/preset/default.cmake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core.errors import BuildError
+
+DEFAULTS_FILE = "tools/cmake/preset/default.cmake"
+_COMMENT = re.compile(r"#(?!\[\[)[^\n]*")
+_CALL = re.compile(
+    r"\b(define_overridable_option|check_required_options_on|check_conflicting_options_on)"
+    r"\s*\(((?:[^()\"]|\"(?:[^\"\\]|\\.)*\")*)\)"
+)
+_WORD = re.compile(r"\"(?:[^\"\\]|\\.)*\"|[^\s\"]+")
+_ASKED = re.compile(r"\b(?:if|elseif|option)\s*\(\s*(?:NOT\s+)?(EXECUTORCH_[A-Z0-9_]+)")
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What holds when the option `if_on` is on: the `others` have to be on, or off."""
+
+    if_on: str
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OptionTable:
+    """The options of one release.
+
+    Attributes:
+        names: Every option that can be set.
+        requires: Options that need others to be on.
+        conflicts: Options that need others to be off.
+        origin: Where the table is from, for messages.
+    """
+
+    names: frozenset[str]
+    requires: tuple[Relation, ...]
+    conflicts: tuple[Relation, ...]
+    origin: str
+
+    def spelled(self, name: str) -> str | None:
+        """The name that this release has for an option; None when it has no such option."""
+        return next((n for n in (name, *_OLD_NAMES.get(name, ())) if n in self.names), None)
+
+
+# What an option was called before; EXECUTORCH_BUILD_KERNELS_CUSTOM was renamed in #12389.
+_OLD_NAMES: dict[str, tuple[str, ...]] = {
+    "EXECUTORCH_BUILD_KERNELS_LLM": ("EXECUTORCH_BUILD_KERNELS_CUSTOM",),
+    "EXECUTORCH_BUILD_KERNELS_LLM_AOT": ("EXECUTORCH_BUILD_KERNELS_CUSTOM_AOT",),
+}
+
+
+def read_options(checkout: Path) -> OptionTable:
+    """Reads the options of a checkout.
+
+    Raises:
+        BuildError: It has no such file, as other projects and very old releases.
+    """
+    try:
+        defaults = (checkout / DEFAULTS_FILE).read_text(encoding="utf-8")
+        main = (checkout / "CMakeLists.txt").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(
+            f"{checkout} is no checkout of ExecuTorch 1.0 or newer: its options cannot be read "
+            f"({DEFAULTS_FILE})",
+            remedy="Name the folder that `git clone https://github.com/pytorch/executorch` made.",
+        ) from error
+    table = parse_options(defaults, f"the checkout {checkout}")
+    # Some switches are asked for without being defined there, such as EXECUTORCH_BUILD_ENN.
+    asked = frozenset(_ASKED.findall(_COMMENT.sub("", main)))
+    return OptionTable(table.names | asked, table.requires, table.conflicts, table.origin)
+
+
+def parse_options(text: str, origin: str) -> OptionTable:
+    """Reads definitions and relations from the text of a default.cmake."""
+    names: set[str] = set()
+    requires: list[Relation] = []
+    conflicts: list[Relation] = []
+    for call, words in _calls(text):
+        if call == "define_overridable_option" and words:
+            names.add(words[0])
+        elif call == "check_required_options_on":
+            requires += _relation(words, "REQUIRES")
+        elif call == "check_conflicting_options_on":
+            conflicts += _relation(words, "CONFLICTS_WITH")
+    return OptionTable(frozenset(names), tuple(requires), tuple(conflicts), origin)
+
+
+def _calls(text: str) -> Iterator[tuple[str, list[str]]]:
+    for match in _CALL.finditer(_COMMENT.sub("", text)):
+        yield match[1], _WORD.findall(match[2])
+
+
+def _relation(words: list[str], keyword: str) -> Iterator[Relation]:
+    if len(words) > 3 and words[0] == "IF_ON" and words[2] == keyword:
+        yield Relation(words[1], tuple(words[3:]))
+
+
+def known_options(version: str) -> OptionTable:
+    """The options of a release without a checkout of it."""
+    minor = tuple(int(part) for part in version.split(".")[:2])
+    names = _COMMON | (_SINCE_1_4 if minor >= (1, 4) else frozenset())
+    return OptionTable(
+        names, _REQUIRES, _CONFLICTS, f"ExecuTorch {'.'.join(version.split('.')[:2])}"
+    )
+
+
+def _prefixed(prefix: str, names: str) -> frozenset[str]:
+    return frozenset(f"EXECUTORCH_{prefix}{name}" for name in names.split())
+
+
+# Options of 1.3, 1.4 and 1.5 alike that a build for a device can want.
+_COMMON = (
+    _prefixed(
+        "BUILD_",
+        "ARM_BAREMETAL ARM_ETHOSU_LINUX CADENCE COREML CORTEX_M CPUINFO CUDA DEVTOOLS ENN "
+        "EXECUTOR_RUNNER KERNELS_CUSTOM_AOT KERNELS_LLM KERNELS_LLM_AOT KERNELS_OPTIMIZED "
+        "KERNELS_QUANTIZED KERNELS_QUANTIZED_AOT KERNELS_TORCHAO METAL MLX MPS NEURON NXP_NEUTRON "
+        "OPENVINO PORTABLE_OPS PTHREADPOOL PYBIND QNN SHARED SIZE_TEST TESTS TOKENIZERS_WASM VGF "
+        "VULKAN WASM WEBGPU XNNPACK ANDROID_JNI",
+    )
+    | _prefixed(
+        "BUILD_EXTENSION_",
+        "APPLE ASR_RUNNER DATA_LOADER EVALUE_UTIL FLAT_TENSOR LLM LLM_APPLE LLM_RUNNER MODULE "
+        "NAMED_DATA_MAP RUNNER_UTIL TENSOR TRAINING",
+    )
+    | _prefixed(
+        "ENABLE_",
+        "BUNDLE_IO DTYPE_SELECTIVE_BUILD EVENT_TRACER LOGGING PROGRAM_VERIFICATION",
+    )
+    | _prefixed("SELECT_OPS_", "LIST MODEL YAML")
+    | _prefixed("XNNPACK_", "ENABLE_KLEIDI ENABLE_WEIGHT_CACHE SHARED_WORKSPACE")
+    | _prefixed("THREADPOOL_USE_", "ALL_LOGICAL_CORES PERFORMANCE_CORES")
+    | _prefixed(
+        "",
+        "COREML_BUILD_EXECUTOR_RUNNER FLATBUFFERS_MAX_ALIGNMENT LOG_LEVEL OPTIMIZE_SIZE "
+        "PAL_DEFAULT PAL_DEFAULT_FILE_PATH USE_CPP_CODE_COVERAGE USE_DL USE_SANITIZER",
+    )
+)
+_SINCE_1_4 = _prefixed("BUILD_", "CMSIS_NN_PYBINDS EXTENSION_IMAGE")
+
+
+def _relations(texts: tuple[str, ...]) -> tuple[Relation, ...]:
+    """From "A: B C" with EXECUTORCH_ left out."""
+    split = (text.split(": ") for text in texts)
+    return tuple(
+        Relation(f"EXECUTORCH_{name}", tuple(f"EXECUTORCH_{other}" for other in others.split()))
+        for name, others in split
+    )
+
+
+_REQUIRES = _relations(
+    (
+        "THREADPOOL_USE_ALL_LOGICAL_CORES: BUILD_PTHREADPOOL BUILD_CPUINFO",
+        "THREADPOOL_USE_PERFORMANCE_CORES: BUILD_PTHREADPOOL BUILD_CPUINFO",
+        "ENABLE_EVENT_TRACER: BUILD_DEVTOOLS",
+        "BUILD_QNN: BUILD_EXTENSION_TENSOR",
+        "ENABLE_BUNDLE_IO: BUILD_DEVTOOLS",
+        "BUILD_EXECUTOR_RUNNER: BUILD_EXTENSION_EVALUE_UTIL BUILD_EXTENSION_RUNNER_UTIL",
+        "BUILD_EXTENSION_FLAT_TENSOR: BUILD_EXTENSION_DATA_LOADER",
+        "BUILD_EXTENSION_LLM_APPLE: BUILD_EXTENSION_LLM_RUNNER",
+        "BUILD_EXTENSION_LLM_RUNNER: BUILD_EXTENSION_LLM",
+        "BUILD_EXTENSION_MODULE: BUILD_EXTENSION_DATA_LOADER BUILD_EXTENSION_FLAT_TENSOR "
+        "BUILD_EXTENSION_NAMED_DATA_MAP",
+        "BUILD_EXTENSION_NAMED_DATA_MAP: BUILD_EXTENSION_DATA_LOADER",
+        "BUILD_PYBIND: BUILD_EXTENSION_MODULE",
+        "BUILD_KERNELS_LLM: BUILD_KERNELS_OPTIMIZED",
+        "BUILD_KERNELS_LLM_AOT: BUILD_EXTENSION_TENSOR BUILD_KERNELS_LLM",
+        "BUILD_EXTENSION_TRAINING: BUILD_EXTENSION_DATA_LOADER BUILD_EXTENSION_FLAT_TENSOR "
+        "BUILD_EXTENSION_MODULE BUILD_EXTENSION_TENSOR",
+        "BUILD_TESTS: BUILD_EXTENSION_FLAT_TENSOR",
+        "ENABLE_DTYPE_SELECTIVE_BUILD: SELECT_OPS_MODEL",
+        "BUILD_XNNPACK: BUILD_CPUINFO BUILD_PTHREADPOOL",
+        "BUILD_WASM: BUILD_EXTENSION_MODULE BUILD_EXTENSION_TENSOR",
+        "BUILD_TOKENIZERS_WASM: BUILD_EXTENSION_LLM",
+        "BUILD_CUDA: BUILD_EXTENSION_TENSOR",
+        "BUILD_METAL: BUILD_EXTENSION_TENSOR",
+    )
+)
+_CONFLICTS = _relations(
+    (
+        "THREADPOOL_USE_PERFORMANCE_CORES: THREADPOOL_USE_ALL_LOGICAL_CORES",
+        "BUILD_ARM_ETHOSU_LINUX: BUILD_ARM_BAREMETAL",
+        "BUILD_ARM_BAREMETAL: BUILD_PTHREADPOOL BUILD_CPUINFO",
+        "SELECT_OPS_YAML: SELECT_OPS_LIST SELECT_OPS_MODEL",
+        "SELECT_OPS_LIST: SELECT_OPS_MODEL",
+    )
+)

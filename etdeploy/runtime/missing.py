@@ -1,0 +1,135 @@
+"""What this machine lacks for a plan: tools, sources and SDKs, each with what brings it.
+
+A plan is made without them; a run is refused before it exports anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from etdeploy.core import process
+from etdeploy.core.errors import BuildError
+from etdeploy.core.values import Value
+from etdeploy.runtime.checkout import (
+    REPOSITORY,
+    SOURCE_VARIABLE,
+    Checkout,
+    missing_submodules,
+    needed_submodules,
+    submodule_command,
+)
+from etdeploy.runtime.plan_model import RuntimePlan
+from etdeploy.runtime.tools import find_tools
+from etdeploy.targets.platforms import Target, find_target
+
+_GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTIZED")
+
+
+class Missing(Value):
+    """Something that is not here.
+
+    Attributes:
+        what: Its name.
+        why: What it is needed for.
+        remedy: How to get it.
+        fetched: Whether a run gets it by itself.
+    """
+
+    what: str
+    why: str
+    remedy: str
+    fetched: bool = False
+
+
+def find_missing(
+    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+) -> tuple[Missing, ...]:
+    """Everything that a build of the plan would stop at, on this machine.
+
+    Args:
+        plan: What is to be built.
+        host: This machine.
+        checkout: For the provider `source`: what was found, or why what is named cannot be used.
+    """
+    found = [*_tools(plan, host)]
+    if plan.provider.value == "source":
+        found += [*_sources(plan, checkout), *_python(plan)]
+    return tuple(found)
+
+
+def require_present(missing: tuple[Missing, ...]) -> None:
+    """Passes when nothing is missing that a run cannot get by itself.
+
+    Raises:
+        BuildError: Something is; all of it is named.
+    """
+    lacking = [m for m in missing if not m.fetched]
+    if lacking:
+        raise BuildError(
+            "; ".join(m.why for m in lacking),
+            remedy="\n".join(dict.fromkeys(m.remedy for m in lacking)),
+        )
+
+
+def submodules_of(plan: RuntimePlan) -> tuple[str, ...]:
+    """The submodules that a build of the plan compiles."""
+    options = {option.name: option.value for option in plan.options}
+    system = find_target(plan.build_target).system
+    return needed_submodules(options, apple=system in ("ios", "macos"))
+
+
+def _tools(plan: RuntimePlan, host: Target) -> Iterator[Missing]:
+    try:
+        find_tools(find_target(plan.build_target), host)
+    except BuildError as error:
+        yield _from_error("build tools", error)
+
+
+def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Iterator[Missing]:
+    if isinstance(checkout, BuildError):
+        yield _from_error("ExecuTorch's sources", checkout)
+    elif checkout is None:
+        version = plan.executorch_version
+        yield Missing(
+            what="ExecuTorch's sources",
+            why=f"no checkout is named, so a run clones {REPOSITORY} v{version}",
+            remedy=f"Or name one that is there: export {SOURCE_VARIABLE}=/path/to/executorch",
+            fetched=True,
+        )
+        if process.which("git") is None:
+            yield Missing(
+                what="git",
+                why="git is missing, which fetches ExecuTorch",
+                remedy="apt-get install git",
+            )
+    else:
+        names = missing_submodules(checkout.folder, submodules_of(plan))
+        if names:
+            yield Missing(
+                what="submodules",
+                why=f"the checkout {checkout.path} lacks what the build compiles: "
+                f"{', '.join(names)}",
+                remedy=submodule_command(checkout.folder, names),
+                fetched=checkout.origin == "cache",
+            )
+
+
+def _python(plan: RuntimePlan) -> Iterator[Missing]:
+    """ExecuTorch's own scripts need torch's code generator, and selection reads programs."""
+    if not any(plan.option(name) == "ON" for name in _GENERATING):
+        return
+    absent = [name for name in ("torch", "executorch") if find_spec(name) is None]
+    if absent:
+        yield Missing(
+            what="Python packages",
+            why=f"ExecuTorch generates code for its kernels with {' and '.join(absent)}, which "
+            f"{Path(sys.executable).name} does not have",
+            remedy='pip install "etdeploy[export]"',
+        )
+
+
+def _from_error(what: str, error: BuildError) -> Missing:
+    return Missing(what=what, why=error.message, remedy=error.remedy or "etdeploy doctor")
