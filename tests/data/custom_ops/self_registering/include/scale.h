@@ -1,0 +1,1 @@
+constexpr float kScale = 3;
