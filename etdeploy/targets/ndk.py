@@ -1,0 +1,228 @@
+"""Finds an Android NDK and judges it. Files are read, nothing is started."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core.values import Explained
+from etdeploy.targets.missing import Missing
+
+VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
+_SDK_VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
+# Where Android Studio puts the SDK, on Linux and on a Mac.
+_SDK_FOLDERS = ("Android/Sdk", "Library/Android/sdk")
+TOOLCHAIN_FILE = "build/cmake/android.toolchain.cmake"
+
+RECOMMENDED = "28.2.13676358"
+# Major versions that ExecuTorch 1.3 to 1.5 are said to build with: r26 in its Qualcomm and MediaTek
+# guides, r27c in #8508, r28c in its Android guide. Newer ones are taken where nothing else is.
+_OLDEST, _NEWEST_KNOWN = 26, 28
+# Clang 11, which came with r22, is the first that compiles for the extension.
+_FIRST_WITH_BF16 = 22
+_PAGE_BYTES = 16384
+
+
+@dataclass(frozen=True)
+class Ndk:
+    """An NDK on this machine.
+
+    Attributes:
+        path: Its folder.
+        version: As sdkmanager names it, for example 27.2.12479018.
+        from_: What led to it: a variable, or a folder of the SDK.
+    """
+
+    path: Path
+    version: str
+    from_: str
+
+    @property
+    def release(self) -> str:
+        """The name that people use, r27c for 27.2."""
+        return _release(self.version)
+
+    @property
+    def known(self) -> bool:
+        """Whether ExecuTorch is known to build with it."""
+        return _OLDEST <= _major(self.version) <= _NEWEST_KNOWN
+
+    @property
+    def toolchain_file(self) -> Path:
+        return self.path / TOOLCHAIN_FILE
+
+    def compiler(self, system: str) -> Path:
+        """The C++ compiler for a machine of that system; there is one for x86_64 only.
+
+        On a Mac it is a universal binary, in the folder of that name all the same.
+        """
+        tag = "darwin-x86_64" if system == "macos" else "linux-x86_64"
+        return self.path / "toolchains/llvm/prebuilt" / tag / "bin/clang++"
+
+    def compiler_version(self, system: str) -> str | None:
+        """Clang's version, from the text file beside it."""
+        about = self.compiler(system).parent.parent / "AndroidVersion.txt"
+        lines = _read(about).split("\n")
+        return lines[0].strip() or None
+
+    def newest_api(self) -> int | None:
+        """The highest API level that it builds for; a higher one is an error of its toolchain."""
+        try:
+            newest = json.loads(_read(self.path / "meta/platforms.json"))["max"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return newest if isinstance(newest, int) else None
+
+
+def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Missing:
+    """The NDK that a variable names; else the best in the SDK's ndk/ folder.
+
+    A variable is the user's choice: when it names no NDK, or one that is too old, that is said, and
+    no other is taken in its place.
+
+    Args:
+        environ: The environment.
+        home: The user's home folder, for the places where Android Studio puts the SDK.
+    """
+    installed = sorted(_installed(environ, home), key=_preference)
+    best = installed[-1] if installed else None
+    for variable in VARIABLES:
+        if environ.get(variable):
+            found = _inspect(Path(environ[variable]).expanduser(), variable)
+            problem = found if isinstance(found, Missing) else _judge(found)
+            return _with_other(problem, variable, best) if problem else found
+    if best is None:
+        return Missing("Android NDK", _nothing(environ, home), install_command())
+    return _judge(best) or best
+
+
+def android_definitions(abi: str, api: int) -> tuple[Explained, ...]:
+    """What the NDK's own toolchain file is told; the same on every machine.
+
+    Args:
+        abi: As the NDK names it: arm64-v8a or x86_64.
+        api: The least API level of Android that the program runs on.
+    """
+    linker = f"-Wl,-z,max-page-size={_PAGE_BYTES}"
+    pages = "Android 15 and newer may have pages of 16 KB: the NDK aligns for 4 KB before r28"
+    return (
+        Explained(name="ANDROID_ABI", value=abi, reason="the target's instruction set"),
+        Explained(
+            name="ANDROID_PLATFORM",
+            value=f"android-{api}",
+            reason=f"recipe: runtime.android_api {api} is the oldest Android that it runs on",
+        ),
+        Explained(
+            name="ANDROID_STL",
+            value="c++_static",
+            reason="the C++ runtime is linked in, so that no libc++_shared.so has to go along",
+        ),
+        Explained(name="ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES", value="ON", reason=pages),
+        Explained(name="CMAKE_EXE_LINKER_FLAGS", value=linker, reason=pages),
+        Explained(name="CMAKE_SHARED_LINKER_FLAGS", value=linker, reason=pages),
+    )
+
+
+def install_command() -> str:
+    """How to get the recommended NDK."""
+    return (
+        f"sdkmanager 'ndk;{RECOMMENDED}'\n"
+        f"or unpack Google's android-ndk-{_release(RECOMMENDED)} and\n"
+        f"export ANDROID_NDK=/path/to/android-ndk-{_release(RECOMMENDED)}"
+    )
+
+
+def _inspect(path: Path, from_: str) -> Ndk | Missing:
+    """The NDK in a folder."""
+    if not path.is_dir():
+        return Missing(
+            "Android NDK", f"{from_} names {path}, which is no folder", install_command()
+        )
+    if not (path / TOOLCHAIN_FILE).is_file():
+        inner = next(iter(sorted(path.glob(f"*/{TOOLCHAIN_FILE}"))), None)
+        why = f"{from_} names {path}, which is no NDK: it has no {TOOLCHAIN_FILE}"
+        # The folder above, as with ANDROID_NDK=~/Android/Sdk/ndk.
+        remedy = f"export {from_}={inner.parents[2]}" if inner else install_command()
+        return Missing("Android NDK", why, remedy)
+    found = re.search(r"^Pkg\.Revision\s*=\s*(\S+)", _read(path / "source.properties"), re.M)
+    if not found or not re.match(r"\d+\.\d+\.", found[1]):
+        why = f"the version of the NDK in {path} cannot be read from its source.properties"
+        return Missing("Android NDK", why, install_command())
+    return Ndk(path, found[1], from_)
+
+
+def _judge(ndk: Ndk) -> Missing | None:
+    """What is wrong with an NDK."""
+    major = _major(ndk.version)
+    if major >= _OLDEST:
+        return None
+    reason = (
+        "its clang cannot compile for bf16, which XNNPACK and the optimized kernels need (#8508)"
+        if major < _FIRST_WITH_BF16
+        else f"r{_OLDEST} is the oldest that ExecuTorch is known to build with"
+    )
+    why = f"{ndk.release} ({ndk.version}, from {ndk.from_}: {ndk.path}) is too old: {reason}"
+    return Missing("Android NDK", why, install_command())
+
+
+def _with_other(problem: Missing, variable: str, other: Ndk | None) -> Missing:
+    """The same problem; where the SDK has an NDK that does, the remedy is to take it."""
+    if other is None or _judge(other):
+        return problem
+    return Missing(problem.what, problem.why, f"export {variable}={other.path}")
+
+
+def _installed(environ: Mapping[str, str], home: Path) -> Iterator[Ndk]:
+    """The NDKs that sdkmanager or Android Studio installed."""
+    for sdk, from_ in _sdks(environ, home):
+        try:
+            folders = sorted((sdk / "ndk").iterdir())
+        except OSError:
+            continue
+        for folder in folders:
+            found = _inspect(folder, f"{from_}/ndk")
+            if isinstance(found, Ndk):
+                yield found
+
+
+def _sdks(environ: Mapping[str, str], home: Path) -> Iterator[tuple[Path, str]]:
+    for variable in _SDK_VARIABLES:
+        if environ.get(variable):
+            yield Path(environ[variable]).expanduser(), variable
+    for folder in _SDK_FOLDERS:
+        yield home / folder, f"~/{folder}"
+
+
+def _preference(ndk: Ndk) -> tuple[bool, bool, tuple[int, ...]]:
+    """Known ones before others, releases before betas, newer ones before older ones.
+
+    Too old ones are neither known nor newer than those.
+    """
+    numbers = tuple(int(n) for n in re.findall(r"\d+", ndk.version.split("-")[0]))
+    return ndk.known, "-" not in ndk.version, numbers
+
+
+def _nothing(environ: Mapping[str, str], home: Path) -> str:
+    places = ", ".join(f"{from_}/ndk" for _, from_ in _sdks(environ, home))
+    return f"none is named by {', '.join(VARIABLES)}, and there is none in {places}"
+
+
+def _release(version: str) -> str:
+    """r28 for 28.0, r28c for 28.2; a beta keeps its suffix."""
+    major, minor, *_ = (int(n) for n in re.findall(r"\d+", version))
+    beta = f"-{version.split('-', 1)[1]}" if "-" in version else ""
+    return f"r{major}{chr(ord('a') + minor) if minor else ''}{beta}"
+
+
+def _major(version: str) -> int:
+    return int(version.split(".")[0])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
