@@ -52,10 +52,19 @@ TARGETS: dict[str, Target] = {
             toolchain="linux-aarch64.cmake",
             compiler="aarch64-linux-gnu-g++",
         ),
+        # After linux-aarch64, which is what a 64-bit Arm machine itself is.
+        Target(
+            "linux-aarch64-musl",
+            "linux",
+            "aarch64",
+            toolchain="linux-aarch64-musl.cmake",
+            compiler="aarch64-linux-musl-clang++",
+        ),
         Target("android-arm64", "android", "aarch64", portable="linux-aarch64"),
         Target("android-x86_64", "android", "x86_64", portable="linux-x86_64"),
         Target("macos-arm64", "macos", "aarch64", wheel_platform="macosx_14_0_arm64"),
         Target("ios-arm64", "ios", "aarch64"),
+        Target("ios-simulator", "ios", "aarch64"),
     )
 }
 
