@@ -1,0 +1,108 @@
+"""Finds the shader compiler that ExecuTorch's Vulkan backend is built with."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core import process
+from etdeploy.core.values import Explained
+from etdeploy.targets.missing import Missing
+
+# What the shaders of ExecuTorch need and older compilers lack (#14507): Debian 12's 2023.2 and the
+# NDK's refuse it. The version of glslc does not tell it for sure, so it is tried.
+_NEEDED = "GL_EXT_integer_dot_product"
+_SHADER = f"""#version 450
+#extension {_NEEDED} : require
+layout(local_size_x = 1) in;
+layout(binding = 0) buffer Data {{ int v[]; }};
+void main() {{ v[0] = dotPacked4x8AccSatEXT(v[1], v[2], v[3]); }}
+"""
+# Of ExecuTorch 1.4.1's backends/vulkan/cmake/ShaderLibrary.cmake; 1.3.1 asks for 1.4.321.0.
+SDK_VERSION = "1.4.341.1"
+_INSTALL = (
+    f"Install the Vulkan SDK {SDK_VERSION} or newer (vulkan.lunarg.com/sdk/home) and\n"
+    "source setup-env.sh   # in its folder: sets VULKAN_SDK and PATH"
+)
+_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Glslc:
+    """A shader compiler that is new enough.
+
+    Attributes:
+        path: The program.
+        version: Of shaderc, as it says itself; None when it does not say.
+    """
+
+    path: Path
+    version: str | None
+
+
+def find_glslc(environ: Mapping[str, str]) -> Glslc | Missing:
+    """The glslc of VULKAN_SDK, else the one in PATH, as ExecuTorch's own cmake file looks for it.
+
+    It is started twice: for its version, and to compile a shader of five lines.
+
+    Args:
+        environ: The environment.
+    """
+    path = _look(environ)
+    if path is None:
+        return Missing(
+            "glslc", "the Vulkan backend is built with glslc, and there is none", _INSTALL
+        )
+    version = glslc_version(_ask((str(path), "--version")) or "")
+    with tempfile.TemporaryDirectory() as folder:
+        shader = Path(folder) / "probe.comp"
+        shader.write_text(_SHADER, encoding="utf-8")
+        output = str(shader.with_suffix(".spv"))
+        compiled = _ask((str(path), "--target-env=vulkan1.1", "-Werror", str(shader), "-o", output))
+    if compiled is not None:
+        return Glslc(path, version)
+    from_ndk = f" (it is the Android NDK's: {path})" if "shader-tools" in path.parts else ""
+    why = (
+        f"{path} {version or '(of unknown version)'} is too old{from_ndk}: it does not compile "
+        f"{_NEEDED}, which ExecuTorch's shaders need (#14507)"
+    )
+    return Missing("glslc", why, _INSTALL)
+
+
+def glslc_definitions(glslc: Glslc) -> tuple[Explained, ...]:
+    """What cmake is told, so that it takes the one that was tried."""
+    reason = f"shaderc {glslc.version or 'of unknown version'}, which compiles {_NEEDED}"
+    return (Explained(name="GLSLC_PATH", value=str(glslc.path), reason=reason),)
+
+
+def glslc_version(said: str) -> str | None:
+    """Shaderc's version in what `glslc --version` prints.
+
+    It has forms such as `shaderc v2025.3 v2025.3`, `shaderc 2023.2-1` and `shaderc
+    v2022.3-dev unknown hash`.
+    """
+    found = re.search(r"^shaderc v?(\d+\.\d+)", said, re.M)
+    return found[1] if found else None
+
+
+def _look(environ: Mapping[str, str]) -> Path | None:
+    sdk = environ.get("VULKAN_SDK")
+    folders = [Path(sdk) / "bin"] if sdk else []
+    folders += [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
+    for path in (folder / "glslc" for folder in folders):
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _ask(argv: tuple[str, ...]) -> str | None:
+    """What the program printed; None when it failed or cannot be started."""
+    try:
+        outcome = process.run(process.Request(argv, timeout_s=_TIMEOUT_S))
+    except OSError:
+        return None
+    return outcome.stdout if outcome.ok else None
