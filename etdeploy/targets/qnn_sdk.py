@@ -1,0 +1,217 @@
+"""Finds Qualcomm's QNN SDK and judges it. Files are read, nothing is started.
+
+sdk.yaml                        `version: 2.37.0.250724175447`
+include/QNN/                    headers; QnnSdkBuildId.h has the version too
+lib/x86_64-linux-clang/         compiles programs here
+lib/aarch64-android/            runs them on the phone's CPU side
+lib/hexagon-v79/unsigned/       runs them on the HTP, one folder for each architecture
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.targets.missing import Missing
+
+VARIABLE = "QNN_SDK_ROOT"
+# ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).
+_STAGING_VARIABLE = "QNN_STAGING_DIR"
+_CACHE_VARIABLE = "XDG_CACHE_HOME"
+
+# What ExecuTorch 1.3 to 1.5 are tested with and download (scripts/qnn_config.sh).
+PINNED_VERSION = "2.37.0.250724"
+_DOWNLOADER = "executorch.backends.qualcomm.scripts.download_qnn_sdk"
+
+HOST_LIBRARIES = "lib/x86_64-linux-clang"
+ANDROID_LIBRARIES = "lib/aarch64-android"
+_HEADERS = "include/QNN"
+_SKELS = "lib/hexagon-v*/unsigned"
+_BUILD_ID = "include/QNN/QnnSdkBuildId.h"
+COMPILER = "libQnnHtp.so"
+_PARTS = (_HEADERS, f"{HOST_LIBRARIES}/{COMPILER}", ANDROID_LIBRARIES, _SKELS)
+_DOWNLOADS = "ExecuTorch's downloads"
+
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class QnnSdk:
+    """An SDK on this machine.
+
+    Attributes:
+        root: Its folder, as QNN_SDK_ROOT names it.
+        version: As it says itself, for example 2.37.0.250724175447.
+        from_: What led to it: the variable, or ExecuTorch's folder of downloads.
+    """
+
+    root: Path
+    version: str
+    from_: str
+
+    @property
+    def number(self) -> str:
+        """The version as people name it, 2.37.0."""
+        return short_version(self.version)
+
+    @property
+    def host_libraries(self) -> Path:
+        """The libraries that compile programs on Linux x86_64."""
+        return self.root / HOST_LIBRARIES
+
+    @property
+    def android_libraries(self) -> Path:
+        return self.root / ANDROID_LIBRARIES
+
+    def skels(self, htp_arch: str) -> Path:
+        """The libraries for the HTP itself; `htp_arch` like V79."""
+        return self.root / "lib" / f"hexagon-{htp_arch.lower()}" / "unsigned"
+
+    @property
+    def htp_archs(self) -> tuple[str, ...]:
+        """The HTP architectures that it has libraries for, from the oldest."""
+        folders = (folder.parent.name for folder in self.root.glob(_SKELS))
+        return tuple(sorted((f.removeprefix("hexagon-").upper() for f in folders), key=_number))
+
+
+def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Missing:
+    """The SDK that QNN_SDK_ROOT names; else the newest that ExecuTorch has downloaded.
+
+    The variable is the user's choice: when it leads to no SDK, that is said, and no other is taken
+    in its place.
+
+    Args:
+        environ: The environment.
+        home: The user's home folder, for ExecuTorch's folder of downloads.
+    """
+    named = environ.get(VARIABLE)
+    if named:
+        return _judge(Path(named).expanduser().absolute(), VARIABLE)
+    downloads = _downloads(environ, home)
+    judged = [_judge(folder, _DOWNLOADS) for folder in downloads.glob("sdk-*")]
+    whole = [sdk for sdk in judged if isinstance(sdk, QnnSdk)]
+    if whole:
+        return max(whole, key=lambda sdk: version_numbers(sdk.version))
+    if judged:
+        return next(m for m in judged if isinstance(m, Missing))
+    return _missing(f"{VARIABLE} is not set, and there is none in {downloads}")
+
+
+def version_numbers(version: str) -> tuple[int, int, int]:
+    """Major, minor and patch number of a version like v2.37.0.250724175447_124859.
+
+    Raises:
+        ValueError: It is no version.
+    """
+    found = _VERSION.search(version)
+    if found is None:
+        raise ValueError(f"{version!r} is no version of the QNN SDK")
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def short_version(version: str) -> str:
+    """2.37.0 for 2.37.0.250724175447."""
+    return ".".join(map(str, version_numbers(version)))
+
+
+def how_to_get(version: str | None = None) -> str:
+    """The commands that bring an SDK.
+
+    Args:
+        version: The least that will do, like 2.42; None for the one that ExecuTorch downloads.
+    """
+    if version is None:
+        return (
+            f"{sys.executable} -m {_DOWNLOADER}   (downloads {PINNED_VERSION}, as an export "
+            f"with ExecuTorch alone would)\n"
+            f"or unpack one from Qualcomm and export {VARIABLE}=/path/to/qairt/{PINNED_VERSION}"
+        )
+    return (
+        f"Download QNN {version} or newer (Qualcomm AI Runtime SDK) from Qualcomm, unpack it and\n"
+        f"export {VARIABLE}=/path/to/qairt/{version}"
+    )
+
+
+def _downloads(environ: Mapping[str, str], home: Path) -> Path:
+    staging = environ.get(_STAGING_VARIABLE)
+    if staging:
+        return Path(staging)
+    cache = environ.get(_CACHE_VARIABLE)
+    return (Path(cache) if cache else home / ".cache") / "executorch" / "qnn"
+
+
+def _judge(root: Path, from_: str) -> QnnSdk | Missing:
+    if not root.is_dir():
+        return _missing(f"{from_} names {root}, which is no folder")
+    absent = [part for part in _PARTS if not any(root.glob(part))]
+    if absent:
+        return _incomplete(root, from_, absent)
+    versions = list(_versions(root))
+    if not versions:
+        return _missing(
+            f"the QNN SDK in {root} does not say its version: neither sdk.yaml nor {_BUILD_ID} "
+            "has it",
+            _unpack_again(root, from_),
+        )
+    if len({version_numbers(v) for v in versions}) > 1:
+        return _missing(
+            f"the QNN SDK in {root} is made of two: sdk.yaml says {versions[0]} and {_BUILD_ID} "
+            f"{versions[1]}",
+            "Unpack each version into a folder of its own.",
+        )
+    return QnnSdk(root, versions[0], from_)
+
+
+def _incomplete(root: Path, from_: str, absent: list[str]) -> Missing:
+    inner = next((p.parent for p in _inner_sdks(root)), None)
+    if inner:
+        return _missing(
+            f"{from_} names {root}, and the QNN SDK lies below it", f"export {VARIABLE}={inner}"
+        )
+    if len(absent) == len(_PARTS):
+        return _missing(f"{from_} names {root}, which is no QNN SDK: there is no {_HEADERS}")
+    return _missing(
+        f"the QNN SDK in {root} is not whole: there is no {' and no '.join(absent)}",
+        _unpack_again(root, from_),
+    )
+
+
+def _unpack_again(root: Path, from_: str) -> str:
+    if from_ == _DOWNLOADS:
+        # The downloader takes any folder that is not empty for a whole SDK.
+        return f"rm -r {shlex.quote(str(root))}\n{how_to_get()}"
+    return f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION"
+
+
+def _inner_sdks(root: Path) -> Iterator[Path]:
+    """The version files of SDKs in a folder that an archive was unpacked into."""
+    for pattern in ("*/sdk.yaml", "qairt/*/sdk.yaml", "*/qairt/*/sdk.yaml"):
+        yield from sorted(root.glob(pattern), reverse=True)
+
+
+def _versions(root: Path) -> Iterator[str]:
+    """The version by each file that has it."""
+    for name, pattern in (
+        ("sdk.yaml", r"^version:\s*[\"']?v?([\d.]+)"),
+        (_BUILD_ID, r"QNN_SDK_BUILD_ID\s+\"v?([\d.]+)"),
+    ):
+        try:
+            text = (root / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found = re.search(pattern, text, re.MULTILINE)
+        if found and _VERSION.fullmatch(found[1]):
+            yield found[1]
+
+
+def _number(htp_arch: str) -> int:
+    digits = htp_arch.removeprefix("V")
+    return int(digits) if digits.isdigit() else 0
+
+
+def _missing(why: str, remedy: str | None = None) -> Missing:
+    return Missing("the QNN SDK", why, remedy or how_to_get())

@@ -1,0 +1,39 @@
+"""Lays out folders like Qualcomm's QNN SDK, with files of a few bytes in place of its libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+VERSION = "2.37.0.250724175447"
+# Each release keeps the architectures of the ones before.
+ARCHS = ("V66", "V68", "V69", "V73", "V75", "V79")
+
+_LIBRARIES = ("libQnnHtp.so", "libQnnHtpPrepare.so", "libQnnSystem.so", "libQnnGpu.so")
+
+
+def lay_out_sdk(root: Path, version: str = VERSION, archs: Sequence[str] = ARCHS) -> Path:
+    """An SDK in `root`, as Qualcomm's archive unpacks it below qairt/VERSION.
+
+    Returns:
+        The folder itself, for QNN_SDK_ROOT.
+    """
+    _write(root / "sdk.yaml", f"product: qairt\r\nversion: {version}\r\n")
+    _write(
+        root / "include/QNN/QnnSdkBuildId.h",
+        f'#pragma once\n#define QNN_SDK_BUILD_ID "v{version}_124859"\n',
+    )
+    for folder in ("lib/x86_64-linux-clang", "lib/aarch64-android"):
+        for name in _LIBRARIES:
+            _write(root / folder / name, f"{folder} {name}")
+    for arch in archs:
+        stub = f"libQnnHtp{arch}Stub.so"
+        _write(root / "lib/aarch64-android" / stub, stub)
+        skel = f"libQnnHtp{arch}Skel.so"
+        _write(root / f"lib/hexagon-{arch.lower()}/unsigned" / skel, skel)
+    return root
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
