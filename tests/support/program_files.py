@@ -27,7 +27,7 @@ class Tensor:
 @dataclass(frozen=True)
 class Plan:
     """A method: inputs and outputs (None is an integer), operators with calls, delegates by the
-    index of their segment.
+    index of their segment, each with the compile specs.
     """
 
     name: str = "forward"
@@ -35,6 +35,7 @@ class Plan:
     outputs: tuple[Tensor | None, ...] = (Tensor((2, 4)),)
     operators: tuple[tuple[str, str, int], ...] = ()
     delegates: tuple[tuple[str, int], ...] = ()
+    compile_specs: tuple[tuple[str, bytes], ...] = ()
     buffer_sizes: tuple[int, ...] = (0, 224)
 
 
@@ -111,7 +112,9 @@ def _plan(builder: Any, plan: Plan) -> int:
         4: _numbers(builder, tuple(range(len(plan.inputs), len(tensors))), 4),
         5: _tables(builder, [lambda: _table(builder, 4, {2: _tables(builder, instructions)})]),
         6: _tables(builder, [partial(_operator, builder, o) for o in plan.operators]),
-        7: _tables(builder, [partial(_delegate, builder, d) for d in plan.delegates]),
+        7: _tables(
+            builder, [partial(_delegate, builder, d, plan.compile_specs) for d in plan.delegates]
+        ),
         8: _numbers(builder, plan.buffer_sizes, 8),
     }
     return _table(builder, 10, fields)
@@ -136,10 +139,18 @@ def _operator(builder: Any, operator: tuple[str, str, int]) -> int:
     return _table(builder, 2, {0: builder.CreateString(name), 1: builder.CreateString(overload)})
 
 
-def _delegate(builder: Any, delegate: tuple[str, int]) -> int:
+def _delegate(
+    builder: Any, delegate: tuple[str, int], compile_specs: tuple[tuple[str, bytes], ...]
+) -> int:
     backend_id, segment = delegate
     processed = _table(builder, 2, {}, u8={0: 1}, u32={1: segment})
-    return _table(builder, 3, {0: builder.CreateString(backend_id), 1: processed})
+    specs = _tables(builder, [partial(_compile_spec, builder, *s) for s in compile_specs])
+    return _table(builder, 3, {0: builder.CreateString(backend_id), 1: processed, 2: specs})
+
+
+def _compile_spec(builder: Any, key: str, value: bytes) -> int:
+    content = builder.CreateByteVector(value)
+    return _table(builder, 2, {0: builder.CreateString(key), 1: content})
 
 
 def _table(
