@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
+import os
 import platform
 import sys
 from pathlib import Path
 
 from etdeploy.export.spec import ExportSpec
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 _TOOLS = ("torch", "torchao", "executorch")
 
@@ -22,7 +24,14 @@ def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
     if spec.program:
         return versions
     tools = (*_TOOLS, "coremltools") if spec.backend == "coreml" else _TOOLS
-    return versions | {name: installed_version(name) for name in tools}
+    versions |= {name: installed_version(name) for name in tools}
+    return versions | {"qnn": qnn_version()} if spec.backend == "qnn" else versions
+
+
+def qnn_version() -> str | None:
+    """The version of the QNN SDK that an export takes."""
+    sdk = find_sdk(os.environ, Path.home())
+    return sdk.version if isinstance(sdk, QnnSdk) else None
 
 
 def installed_version(distribution: str) -> str | None:

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from etdeploy.core.errors import ExportError
 from etdeploy.export.installed import installed_version
+from etdeploy.export.qnn_host import loading_problem
 from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.backends import BACKENDS
+from etdeploy.targets.android import QUALCOMM_SOCS, QualcommSoc, soc_name
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.qnn_libraries import too_old
+from etdeploy.targets.qnn_sdk import find_sdk
 
 INSTALL = 'pip install "etdeploy[export]"'
-QNN_ROOT = "QNN_SDK_ROOT"
-_QNN_LIBRARIES = "lib/x86_64-linux-clang"
-_QNN_COMPILER = "libQnnHtp.so"
 
 
 def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -> None:
@@ -69,6 +71,7 @@ def _check_packages(spec: ExportSpec) -> None:
 
 
 def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
+    """The SDK, the SoC, and that the SDK's compiler can be loaded here."""
     facts = BACKENDS["qnn"]
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise ExportError(
@@ -76,23 +79,29 @@ def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
             remedy="Export on a Linux x86_64 machine, and take the program from there with\n"
             "model: {program: model.pte}",
         )
-    root = environment.get(QNN_ROOT)
-    if not root:
-        raise ExportError(
-            f"the backend qnn needs {facts.needs}; {QNN_ROOT} is not set", remedy=facts.get
-        )
-    compiler = qnn_libraries(root) / _QNN_COMPILER
-    if not compiler.is_file():
-        raise ExportError(
-            f"{QNN_ROOT} does not lead to the QNN SDK: there is no {compiler}", remedy=facts.get
-        )
+    sdk = find_sdk(environment, Path.home())
+    if isinstance(sdk, Missing):
+        raise ExportError(f"the backend qnn needs {facts.needs}; {sdk.why}", remedy=sdk.remedy)
     if spec.soc in (None, "auto"):
         raise ExportError(
             "a qnn program is compiled for one SoC, and no device has told which",
             remedy="Name a device with --device android, or the SoC with --set export.soc=SM8650",
         )
+    problem = too_old(sdk, _qualcomm_soc(spec.soc)) or loading_problem(sdk, environment)
+    if problem:
+        raise ExportError(problem.why, remedy=problem.remedy)
 
 
-def qnn_libraries(root: str) -> Path:
-    """The SDK's libraries for this machine."""
-    return Path(root) / _QNN_LIBRARIES
+def _qualcomm_soc(name: str) -> QualcommSoc:
+    """The SoC that QNN compiles for; the names of variants are told, not taken."""
+    soc = QUALCOMM_SOCS.get(name)
+    if soc:
+        return soc
+    near = soc_name(name, None)
+    raise ExportError(
+        f"QNN does not compile for the SoC {name!r}, as far as ExecuTorch knows",
+        place="export.soc",
+        remedy=f"--set export.soc={near}"
+        if near in QUALCOMM_SOCS
+        else f"Name one of: {', '.join(QUALCOMM_SOCS)}",
+    )

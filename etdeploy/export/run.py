@@ -19,7 +19,7 @@ from etdeploy.core.workspace import Entry, Workspace
 from etdeploy.export.cache import Situation
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.finished import write_finished
-from etdeploy.export.needs import QNN_ROOT, check_needs, qnn_libraries
+from etdeploy.export.needs import check_needs
 from etdeploy.export.protocol import (
     FAILURE_FILE,
     SOURCES_FILE,
@@ -28,8 +28,10 @@ from etdeploy.export.protocol import (
     Sources,
     parse_progress,
 )
+from etdeploy.export.qnn_host import sdk_environment
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 KIND = "programs"
 
@@ -140,9 +142,9 @@ def _worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     # Unbuffered, so that the log is in order; a crash in native code leaves the Python stack.
     environment: dict[str, str | None] = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if spec.backend == "qnn":
-        libraries = str(qnn_libraries(os.environ[QNN_ROOT]))
-        before = os.environ.get("LD_LIBRARY_PATH")
-        environment["LD_LIBRARY_PATH"] = f"{libraries}:{before}" if before else libraries
+        sdk = find_sdk(os.environ, Path.home())
+        if isinstance(sdk, QnnSdk):  # else check_needs has refused
+            environment |= sdk_environment(sdk, os.environ)
     return environment
 
 

@@ -39,7 +39,8 @@ class Provenance(Value):
         expected: What the eager model gave for those inputs, in order; empty for a finished
             program.
         etrecord: Whether `etrecord.bin` is there.
-        versions: Of Python, torch, executorch and torchao at export.
+        versions: Of Python, torch, executorch and torchao at export; `qnn` is that of the QNN SDK
+            that compiled the program.
         code_files: Digest of each file that the model's code and weights came from.
         seconds: Time of each step: load, export, quantize, lower, write.
         details: Delegated and undelegated nodes by operator, and the like.

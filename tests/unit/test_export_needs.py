@@ -13,8 +13,10 @@ from etdeploy.core.errors import ExportError
 from etdeploy.export import needs
 from etdeploy.export.needs import check_needs
 from etdeploy.export.spec import ExportSpec, export_spec
-from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.qnn_sdk import how_to_get
+from tests.support.qnn_sdk import lay_out_sdk
 
 ALL = {"torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "coremltools": "9.0"}
 
@@ -87,35 +89,72 @@ def test_files_that_are_not_there(packages: dict[str, str], tmp_path: Path) -> N
     assert str(folder) == f"model.exported {tmp_path}: the file is a folder, not a file"
 
 
+@pytest.fixture
+def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment for an SDK whose compiler can be loaded."""
+    monkeypatch.setattr(needs, "loading_problem", lambda *_: None)
+    return {"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "qairt"))}
+
+
 @pytest.mark.usefixtures("linux", "packages")
-def test_qnn_needs_its_sdk() -> None:
+def test_qnn_needs_its_sdk(strange_home: Path) -> None:
     error = refusal(spec_of(backend="qnn"))
     assert error.message == (
         "the backend qnn needs the Qualcomm AI Engine Direct SDK (QNN) 2.37 or newer, on Linux "
-        "x86_64; QNN_SDK_ROOT is not set"
+        "x86_64; QNN_SDK_ROOT is not set, and there is none in "
+        f"{strange_home}/.cache/executorch/qnn"
     )
-    assert error.remedy == BACKENDS["qnn"].get
+    assert error.remedy == how_to_get()
 
 
 @pytest.mark.usefixtures("linux", "packages")
 def test_qnn_with_a_variable_that_leads_nowhere(tmp_path: Path) -> None:
     error = refusal(spec_of(backend="qnn"), {"QNN_SDK_ROOT": str(tmp_path)})
-    library = tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
-    assert error.message == f"QNN_SDK_ROOT does not lead to the QNN SDK: there is no {library}"
+    assert error.message.endswith(
+        f"; QNN_SDK_ROOT names {tmp_path}, which is no QNN SDK: there is no include/QNN"
+    )
 
 
 @pytest.mark.usefixtures("linux", "packages")
-def test_qnn_compiles_for_a_soc_that_is_known(tmp_path: Path) -> None:
-    libraries = tmp_path / "lib/x86_64-linux-clang"
-    libraries.mkdir(parents=True)
-    (libraries / "libQnnHtp.so").touch()
-    environment = {"QNN_SDK_ROOT": str(tmp_path)}
-    error = refusal(spec_of(backend="qnn"), environment)
+def test_qnn_compiles_for_a_soc_that_is_known(sdk: dict[str, str]) -> None:
+    error = refusal(spec_of(backend="qnn"), sdk)
     assert error.message == ("a qnn program is compiled for one SoC, and no device has told which")
     assert error.remedy == (
         "Name a device with --device android, or the SoC with --set export.soc=SM8650"
     )
-    check_needs(spec_of(backend="qnn", soc="SM8650"), environment)
+    check_needs(spec_of(backend="qnn", soc="SM8650"), sdk)
+
+
+@pytest.mark.usefixtures("linux", "packages")
+def test_qnn_with_a_soc_of_another_name(sdk: dict[str, str]) -> None:
+    error = refusal(spec_of(backend="qnn", soc="SM8750P"), sdk)
+    assert str(error).splitlines() == [
+        "export.soc: QNN does not compile for the SoC 'SM8750P', as far as ExecuTorch knows",
+        "  what to do: --set export.soc=SM8750",
+    ]
+    tensor = refusal(spec_of(backend="qnn", soc="Tensor G4"), sdk)
+    assert tensor.remedy is not None
+    assert tensor.remedy.startswith("Name one of: SM8350, SA8295, ")
+
+
+@pytest.mark.usefixtures("linux", "packages")
+def test_qnn_with_an_sdk_that_is_older_than_the_soc(sdk: dict[str, str]) -> None:
+    error = refusal(spec_of(backend="qnn", soc="SM8850"), sdk)
+    assert error.message == (
+        f"SM8850 (HTP V81) needs the QNN SDK 2.42 or newer, and the one in {sdk['QNN_SDK_ROOT']} "
+        "is 2.37.0; 2.37.0.250724, which ExecuTorch downloads, is too old as well"
+    )
+    assert error.remedy == how_to_get("2.42")
+
+
+@pytest.mark.usefixtures("linux", "packages")
+def test_qnn_with_a_compiler_that_cannot_be_loaded(
+    sdk: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Missing("compiler", "libQnnHtp.so cannot be loaded", "apt-get install libc++1")
+    monkeypatch.setattr(needs, "loading_problem", lambda *_: problem)
+    error = refusal(spec_of(backend="qnn", soc="SM8650"), sdk)
+    assert (error.message, error.remedy) == (problem.why, problem.remedy)
 
 
 @pytest.mark.usefixtures("packages")

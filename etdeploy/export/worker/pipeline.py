@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.installed import installed_version
+from etdeploy.export.installed import installed_version, qnn_version
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.delegation import delegation, delegation_note
@@ -111,7 +111,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
         inputs=written[0],
         expected=written[1],
         etrecord=True,
-        versions=_versions(),
+        versions=_versions(spec),
         code_files=sources.files,
         seconds=steps.seconds,
         details={"delegation": counts, **model.details, "bytes": _sizes(folder)},
@@ -159,8 +159,10 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {name: (folder / name).stat().st_size for name in (PROGRAM_FILE, ETRECORD_FILE)}
 
 
-def _versions() -> dict[str, str]:
+def _versions(spec: ExportSpec) -> dict[str, str]:
     found = {name: installed_version(name) for name in _VERSIONS}
+    if spec.backend == "qnn":
+        found["qnn"] = qnn_version()
     return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
 
 

@@ -1,11 +1,12 @@
 """Lowering to Qualcomm's QNN backend (HTP).
 
 Written against the sources in ExecuTorch's wheel. It needs Qualcomm's SDK, without which not even
-the quantiser starts, so the project's own tests do not run it.
+the quantiser starts, so the project's own tests run only what comes before.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from etdeploy.export.worker.source import Source
 
 def quantizer(spec: ExportSpec) -> Any:
     """The PT2E quantiser of the scheme, for the spec's SoC."""
+    check_adaptor()
     from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
     from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
 
@@ -33,6 +35,7 @@ def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> A
 
     Floats run as 16-bit floats: HTP has no 32-bit ones.
     """
+    check_adaptor()
     from executorch.backends.qualcomm.utils.utils import (
         generate_htp_compiler_spec,
         generate_qnn_executorch_compiler_spec,
@@ -50,6 +53,49 @@ def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> A
         dynamic_shapes=source.dynamic_shapes,
         generate_etrecord=True,
     )
+
+
+@functools.cache
+def check_adaptor() -> None:
+    """Hands an array to ExecuTorch's adaptor to the SDK, which takes weights as arrays only.
+
+    An adaptor that was built with a pybind11 before 2.12 takes none of numpy 2 (16557). No SDK is
+    needed for this.
+
+    Raises:
+        WorkerError: There is no adaptor, or it does not take arrays of the installed numpy.
+    """
+    import numpy as np
+
+    try:
+        from executorch.backends.qualcomm.python import PyQnnManagerAdaptor
+    except ImportError as error:
+        raise fail(
+            "lowering",
+            f"the installed ExecuTorch cannot compile for QNN: {error}",
+            remedy="Take the wheel for Linux x86_64: pip install executorch",
+        ) from error
+    try:
+        PyQnnManagerAdaptor.TensorWrapper(
+            "probe",
+            PyQnnManagerAdaptor.Qnn_TensorType_t.QNN_TENSOR_TYPE_STATIC,
+            PyQnnManagerAdaptor.Qnn_DataType_t.QNN_DATATYPE_FLOAT_32,
+            PyQnnManagerAdaptor.Qnn_QuantizationEncoding_t.QNN_QUANTIZATION_ENCODING_UNDEFINED,
+            {},
+            1,
+            [1],
+            [0],
+            np.zeros(1, np.float32),
+            True,
+        )
+    except (RuntimeError, TypeError) as error:
+        raise fail(
+            "lowering",
+            f"ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy {np.__version__}: "
+            f"{str(error).splitlines()[0]}",
+            remedy="pip install 'numpy<2'   or take ExecuTorch's wheel, whose adaptor takes "
+            "numpy 2",
+        ) from error
 
 
 def segment_alignment() -> int:

@@ -1,0 +1,113 @@
+"""Whether Qualcomm's compiler can be loaded on this machine, and what doctor shows."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pydantic_core
+import pytest
+
+from etdeploy.core import process
+from etdeploy.export import qnn_host
+from etdeploy.export.qnn_host import (
+    examine_qnn,
+    loader_problem,
+    loading_problem,
+    sdk_environment,
+)
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
+from tests.support.qnn_sdk import lay_out_sdk
+
+HTP = Path("/sdk/lib/x86_64-linux-clang/libQnnHtp.so")
+
+
+@pytest.fixture
+def sdk(tmp_path: Path) -> QnnSdk:
+    found = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "sdk"))}, tmp_path)
+    assert isinstance(found, QnnSdk)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("libc++.so.1: cannot open shared object file: No such file or directory",
+         "apt-get install libc++1 "),
+        ("/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by x)",
+         "Export on a newer Linux"),
+        ("libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by x)",
+         "apt-get install libstdc++6"),
+        ("libQnnHtp.so: file too short", "Unpack all of the SDK again"),
+        ("libother.so: cannot open shared object file", f"See what it lacks: ldd {HTP}"),
+    ],
+)  # fmt: skip
+def test_what_the_loader_says(said: str, remedy: str) -> None:
+    problem = loader_problem(HTP, f"Traceback (most recent call last):\nOSError: {said}\n")
+    assert problem.why == f"{HTP} cannot be loaded: {said}"
+    assert problem.remedy.startswith(remedy)
+
+
+def test_a_loader_that_says_nothing() -> None:
+    assert loader_problem(HTP, "").why == f"{HTP} cannot be loaded: it says nothing"
+
+
+@pytest.mark.usefixtures("real_processes")
+def test_a_compiler_that_is_no_library(sdk: QnnSdk) -> None:
+    problem = loading_problem(sdk, {})
+    assert problem is not None
+    assert problem.why.startswith(f"{sdk.host_libraries}/libQnnHtp.so cannot be loaded: ")
+
+
+@pytest.mark.usefixtures("real_processes")
+def test_a_compiler_that_can_be_loaded(sdk: QnnSdk) -> None:
+    library = getattr(pydantic_core, "_pydantic_core").__file__  # noqa: B009 - has no types
+    shutil.copyfile(library, sdk.host_libraries / "libQnnHtp.so")
+    assert loading_problem(sdk, {}) is None
+
+
+def test_the_sdks_libraries_come_first(sdk: QnnSdk) -> None:
+    libraries = str(sdk.host_libraries)
+    assert sdk_environment(sdk, {}) == {
+        "QNN_SDK_ROOT": str(sdk.root),
+        "LD_LIBRARY_PATH": libraries,
+    }
+    before = sdk_environment(sdk, {"LD_LIBRARY_PATH": "/opt/lib"})
+    assert before["LD_LIBRARY_PATH"] == f"{libraries}:/opt/lib"
+
+
+def test_doctor_without_an_sdk(tmp_path: Path) -> None:
+    (finding,) = examine_qnn({}, tmp_path)
+    assert (finding.name, finding.state, finding.found) == ("QNN SDK", "optional", None)
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("QNN_SDK_ROOT is not set, and there is none in ")
+
+
+@pytest.mark.parametrize(("version", "shown"), [("12.2.0", True), ("13.3.0", False), ("", True)])
+def test_doctor_with_an_sdk(
+    sdk: QnnSdk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, shown: bool
+) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\necho {version}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(process, "which", lambda _: compiler)
+    monkeypatch.setattr(qnn_host, "loading_problem", lambda *_: None)
+    found = {f.name: f for f in examine_qnn({"QNN_SDK_ROOT": str(sdk.root)}, tmp_path)}
+    assert found["QNN SDK"].found == f"2.37.0 in {sdk.root} (HTP V66 to V79)"
+    assert found["QNN compiler"].state == "ok"
+    assert ("g++ 13" in found) == shown
+
+
+def test_doctor_says_when_the_sdk_is_not_the_tested_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = lay_out_sdk(tmp_path / "sdk", "2.42.0.260101000000", ("V75", "V81"))
+    monkeypatch.setattr(process, "which", lambda _: None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    problem = loader_problem(HTP, "OSError: libc++.so.1: cannot open shared object file")
+    monkeypatch.setattr(qnn_host, "loading_problem", lambda *_: problem)
+    first, second, _ = examine_qnn({"QNN_SDK_ROOT": str(root)}, tmp_path)
+    assert first.found == f"2.42.0 in {root} (HTP V75 to V81, ExecuTorch's is 2.37.0.250724)"
+    assert (second.state, second.found) == ("optional", None)
+    assert second.remedy == f"{problem.why}.\n{problem.remedy}"
