@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files import inside, write_if_changed
@@ -11,14 +11,20 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.program.folder import PROGRAM_FILE, Provenance
 from etdeploy.runtime.exchange import inputs_list
+from etdeploy.runtime.extras import Extras
 from etdeploy.runtime.plan_model import BuiltRunner
 
 INPUTS_LIST = "inputs.txt"
 _RUNNER_FOLDER = "runner"
+_NOTHING = Extras()
 
 
 def make_bundle(
-    runner: BuiltRunner, program_folder: Path, provenance: Provenance, list_path: Path
+    runner: BuiltRunner,
+    program_folder: Path,
+    provenance: Provenance,
+    list_path: Path,
+    extras: Extras = _NOTHING,
 ) -> Bundle:
     """Lists the files for one program and runner, with their digests.
 
@@ -28,19 +34,30 @@ def make_bundle(
         provenance: Names the inputs.
         list_path: Where the runner's list of inputs is written, the only file that is made here;
             it has to stay as long as the bundle is used.
+        extras: Other makers' libraries, which lie beside the runner's own.
 
     Raises:
         OSError: A file is missing.
-        ValueError: The runner or the provenance names a file outside of its folder.
+        ValueError: The runner or the provenance names a file outside of its folder, or an extra
+            file has the name of another.
     """
     write_if_changed(list_path, inputs_list(provenance.inputs))
     files = [
         *_runner_files(runner),
+        *_extra_files(extras),
         _file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
         _file(list_path, INPUTS_LIST),
         *(_file(inside(program_folder, t.path), t.path) for t in provenance.inputs),
     ]
-    return Bundle(files=tuple(files), command=_command(runner))
+    paths = [file.path for file in files]
+    if len(set(paths)) != len(paths):
+        raise ValueError(f"a path occurs twice in the bundle: {sorted(paths)}")
+    folder = f"{{bundle}}/{_RUNNER_FOLDER}"
+    return Bundle(
+        files=tuple(files),
+        command=_command(runner),
+        environment=dict.fromkeys(extras.folder_variables, folder),
+    )
 
 
 def _runner_files(runner: BuiltRunner) -> Iterator[BundleFile]:
@@ -48,6 +65,13 @@ def _runner_files(runner: BuiltRunner) -> Iterator[BundleFile]:
     for name in (*started, *runner.libraries):
         source = inside(Path(runner.path), name)
         yield _file(source, f"{_RUNNER_FOLDER}/{name}", executable=name in started)
+
+
+def _extra_files(extras: Extras) -> Iterator[BundleFile]:
+    for extra in extras.files:
+        if extra.name in ("", "..") or PurePosixPath(extra.name).name != extra.name:
+            raise ValueError(f"{extra.name!r} is no name of a file")
+        yield _file(Path(extra.source), f"{_RUNNER_FOLDER}/{extra.name}")
 
 
 def _command(runner: BuiltRunner) -> tuple[str, ...]:

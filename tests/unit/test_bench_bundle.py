@@ -10,6 +10,7 @@ from etdeploy.bench.bundle import make_bundle
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.devices.base import Bundle
 from etdeploy.program.folder import TensorFile
+from etdeploy.runtime.extras import ExtraFile, Extras
 from tests.support.bench_values import make_program_folder, make_runner
 
 _LOADER = "ld-linux-x86-64.so.2"
@@ -69,3 +70,37 @@ def test_an_input_outside_of_the_program_folder_is_refused(tmp_path: Path) -> No
     runner = make_runner(tmp_path / "runner")
     with pytest.raises(ValueError, match="leads out"):
         make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
+
+
+def test_extra_files_lie_beside_the_runners_libraries(tmp_path: Path) -> None:
+    (tmp_path / "libVendor.so").write_bytes(b"vendor")
+    bundle = _with_extra(tmp_path, "libVendor.so", ("LD_LIBRARY_PATH",))
+    assert [f.path for f in bundle.files][:3] == [
+        "runner/etdeploy-runner",
+        "runner/libexecutorch.so",
+        "runner/libVendor.so",
+    ]
+    assert bundle.environment == {"LD_LIBRARY_PATH": "{bundle}/runner"}
+
+
+def test_without_extra_files_there_is_no_environment(tmp_path: Path) -> None:
+    assert _bundle(tmp_path).environment == {}
+
+
+@pytest.mark.parametrize("name", ["libexecutorch.so", "../libVendor.so", "", "..", "a/b.so"])
+def test_an_extra_file_replaces_nothing_and_stays_in_the_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "libVendor.so").write_bytes(b"vendor")
+    with pytest.raises(ValueError, match=r"twice|no name of a file"):
+        _with_extra(tmp_path, name)
+
+
+def _with_extra(folder: Path, name: str, variables: tuple[str, ...] = ()) -> Bundle:
+    provenance = make_program_folder(folder / "program")
+    extra = ExtraFile(source=str(folder / "libVendor.so"), name=name)
+    return make_bundle(
+        make_runner(folder / "runner"),
+        folder / "program",
+        provenance,
+        folder / "inputs.txt",
+        Extras(files=(extra,), folder_variables=variables),
+    )
