@@ -23,10 +23,10 @@ _FEATURES = {
     "simd": "neon",
 }
 _ARCH = "-march=armv"
-# The linker of zig does not know them. CMake asks another linker, the machine's own, which does,
-# and writes --push-state,--whole-archive,<library>,--pop-state.
-_PUSH_STATE = "--push-state"
-_POP_STATE = "--pop-state"
+# Zig's linker has no stack of states. CMake asks another linker, the machine's own, which has one,
+# and writes --push-state --whole-archive <library> --pop-state, each after -Xlinker. What is pushed
+# there is always the state in which libraries are not linked whole.
+_STATES = dict.fromkeys(("--push-state", "--pop-state"), "--no-whole-archive")
 
 
 def zig_arguments(arguments: list[str]) -> list[str]:
@@ -53,16 +53,9 @@ def _feature(name: str) -> str:
 
 
 def _linker(argument: str) -> str:
-    """Without a stack of linker states: what was pushed before is the state without them all."""
-    if not argument.startswith("-Wl,"):
-        return argument
-    kept = []
-    for option in argument.split(","):
-        if option == _POP_STATE:
-            kept.append("--no-whole-archive")
-        elif option != _PUSH_STATE:
-            kept.append(option)
-    return ",".join(kept)
+    if argument.startswith("-Wl,"):
+        return ",".join(_STATES.get(option, option) for option in argument.split(","))
+    return _STATES.get(argument, argument)
 
 
 def main(argv: list[str]) -> None:
