@@ -26,7 +26,9 @@ from etdeploy.export.spec import CodeReference, ExportSpec
 
 _REMEMBERED = 16
 # Paths are named by their content, and a wanted version is only compared with the installed one.
-_NOT_IN_KEY = {"python", "calibration", "exported", "program", "weights", "wanted_versions"}
+_NOT_IN_KEY = {
+    "python", "calibration", "custom_ops", "exported", "program", "weights", "wanted_versions",
+}  # fmt: skip
 
 
 class Remembered(Value):

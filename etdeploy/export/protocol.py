@@ -17,6 +17,7 @@ FAILURE_FILE = "failure.json"
 PROGRESS_PREFIX = "::progress"
 
 FailureKind = Literal[
+    "custom-ops",
     "factory-missing",
     "factory-raised",
     "factory-result",

@@ -44,6 +44,7 @@ class ExportSpec(Value):
         calibration: Yields calibration inputs.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: qnn: the SoC, `auto` while no device has been asked.
+        custom_ops: A Python file or a shared library that registers operators with PyTorch.
         strict: Whether torch.export traces with TorchDynamo.
         seed: Of random weights and inputs.
         method: The method that a finished program's inputs are made for.
@@ -61,6 +62,7 @@ class ExportSpec(Value):
     calibration: CodeReference | None = None
     group_size: int | None = None
     soc: str | None = None
+    custom_ops: str | None = None
     strict: bool = False
     seed: int = 0
     method: str | None = None
@@ -77,7 +79,7 @@ class ExportSpec(Value):
     @property
     def runs_user_code(self) -> bool:
         """Whether code of the user decides the program, which may read files of its own."""
-        return bool(self.python or self.calibration)
+        return bool(self.python or self.calibration or self.custom_ops)
 
     def named_files(self) -> dict[str, str]:
         """Files that the spec names, by what they are for."""
@@ -87,6 +89,7 @@ class ExportSpec(Value):
             "exported": self.exported,
             "program": self.program,
             "weights": self.weights,
+            "custom_ops": self.custom_ops,
         }
         return {role: path for role, path in candidates.items() if path}
 
@@ -114,6 +117,7 @@ def export_spec(recipe: Recipe) -> ExportSpec:
         calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if export.quantization == "8da4w" else None,
         soc=export.soc if export.backend == "qnn" else None,
+        custom_ops=export.custom_ops,
         strict=export.strict,
         seed=export.seed,
     )

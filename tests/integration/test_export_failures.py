@@ -65,8 +65,10 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         "the operator failing::double has no variant with an output argument (.out), which "
         "ExecuTorch calls",
         "return self.function(self.linear(x))",
-        "Register failing::double.out with torch.library and link its C++ kernel into the runner,\n"
-        "or replace the operator.",
+        "Register it beside failing::double, with an implementation that writes to its output:\n"
+        'torch.library.define("failing::double.out", '
+        '"(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")\n'
+        "Its C++ kernel goes into the folder that runtime.custom_ops names.",
     ),
     "gives_an_int": (
         "output 1 is an int, 3; it must be a tensor",

@@ -51,9 +51,19 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
                 file=file,
                 line=line,
                 code=code,
-                remedy=remedy,
+                remedy=remedy or _unregistered(error),
             )
         ) from error
+
+
+def _unregistered(error: BaseException) -> str | None:
+    """What to do when a name of torch.ops is not there."""
+    if not isinstance(error, AttributeError) or "_OpNamespace" not in str(error):
+        return None
+    return (
+        "Name the file that registers the operator: --set export.custom_ops=path/to/ops.py "
+        "(or a .so)"
+    )
 
 
 def failure_of(error: BaseException) -> Failure:

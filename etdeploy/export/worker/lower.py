@@ -9,6 +9,7 @@ import torch
 
 from etdeploy.export.protocol import Failure
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.custom_ops import without_out_variant
 from etdeploy.export.worker.failures import WorkerError, blaming, exception_text
 from etdeploy.export.worker.source import Source
 from etdeploy.export.worker.trace import Place, node_place
@@ -152,12 +153,8 @@ def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) ->
             "Replace it by other operators in the model's code, or compute it outside the model."
         )
     elif found := _NO_OUT_VARIANT.search(text):
-        operator = found[1].split(",")[0].strip(" '\"")
-        why = "has no variant with an output argument (.out), which ExecuTorch calls"
-        remedy = (
-            f"Register {operator}.out with torch.library and link its C++ kernel into the runner,\n"
-            "or replace the operator."
-        )
+        operator = min(name.strip(" '\"") for name in found[1].split(","))
+        why, remedy = without_out_variant(operator)
     else:
         return None
     file, line, code = _place(operator, traced)

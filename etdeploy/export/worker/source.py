@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.custom_ops import load_custom_ops
 from etdeploy.export.worker.examples import EXAMPLES, Example
 from etdeploy.export.worker.failures import (
     WorkerError,
@@ -51,6 +52,8 @@ def load_source(spec: ExportSpec) -> Source:
         WorkerError: It cannot be had.
     """
     _seed(spec.seed)
+    if spec.custom_ops:
+        load_custom_ops(Path(spec.custom_ops))
     if spec.example:
         source = _from_example(spec)
     elif spec.exported:

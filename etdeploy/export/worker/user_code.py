@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from etdeploy.export.installed import module_file
+from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference
 from etdeploy.export.worker.failures import blaming, described, fail
 
@@ -48,7 +49,7 @@ def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:
     Raises:
         WorkerError: There is none, or its module raises.
     """
-    module = _module_of_file(Path(reference.file)) if reference.file else _module(reference, key)
+    module = run_file(Path(reference.file)) if reference.file else _module(reference, key)
     place = reference.file or getattr(module, "__file__", None)
     function = getattr(module, reference.name, None)
     if function is None:
@@ -96,8 +97,12 @@ def _module(reference: CodeReference, key: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def _module_of_file(path: Path) -> ModuleType:
-    """Runs a Python file as a module; files beside it can be imported, as from a script."""
+def run_file(path: Path, kind: FailureKind = "factory-raised") -> ModuleType:
+    """Runs a Python file as a module; files beside it can be imported, as from a script.
+
+    Raises:
+        WorkerError: It raises; of the given kind.
+    """
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -108,6 +113,6 @@ def _module_of_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Under its own name where that is free, so that helpers can import it too.
     sys.modules[f"_model_file_{path.stem}" if known else path.stem] = module
-    with blaming("factory-raised", f"importing {path.name} raised"):
+    with blaming(kind, f"importing {path.name} raised"):
         spec.loader.exec_module(module)
     return module
