@@ -115,8 +115,8 @@ def test_a_schema_that_cannot_be_served(schema: str, message: str) -> None:
 
 
 def test_a_folder_with_a_list_of_operators(ops: CustomOps, tmp_path: Path) -> None:
-    assert ops.operators == {"my::twice.out"}
-    assert ops.namespaces == {"my"}
+    assert ops.operators == frozenset({"my::twice.out"})
+    assert ops.namespaces == frozenset({"my"})
     assert ops.sources == ("twice.cpp",)
     build = tmp_path / "build"
     path = write_registration(ops, build)
@@ -186,7 +186,7 @@ def test_yaml_files_about_other_things_are_left_alone(tmp_path: Path) -> None:
     folder = _listed(tmp_path)
     (folder / "recipe.yaml").write_text("model: {example: mlp}\n")
     (folder / "empty.yml").write_text("# nothing\n")
-    assert read_custom_ops(folder).operators == {"my::twice.out"}
+    assert read_custom_ops(folder).operators == frozenset({"my::twice.out"})
 
 
 def test_a_folder_with_a_cmake_target(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_cmake_target_registers_itself_what_the_yaml_lists(tmp_path: Path) -> 
     by_type = "- func: {}\n  kernels:\n    - arg_meta: {{self_type: T0}}\n      kernel_name: f\n"
     folder = _folder(tmp_path, CMakeLists_dot_txt="", ops_dot_yaml=by_type.format(_TWICE))
     ops = read_custom_ops(folder, "kernels")
-    assert ops.operators == {"my::twice.out"}
+    assert ops.operators == frozenset({"my::twice.out"})
     assert write_registration(ops, tmp_path) is None
 
 
