@@ -14,7 +14,8 @@ from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_sdk import COMPILER, PINNED_VERSION, VARIABLE, QnnSdk, find_sdk
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
-_LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+# ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.
+_LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).QnnInterface_getProviders"
 _PATIENCE_S = 120.0
 # What ExecuTorch's guide to this backend asks for, to build the part that exports.
 _LEAST_COMPILER = 13
@@ -31,7 +32,7 @@ _LOADER_REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (r"`(GLIBCXX|CXXABI)_[\d.]+' not found", "apt-get install libstdc++6   (a newer one)"),
     (
-        r"(file too short|invalid ELF header|wrong ELF class)",
+        r"(file too short|invalid ELF header|wrong ELF class|symbol: QnnInterface_getProviders)",
         f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION",
     ),
 )
@@ -93,7 +94,7 @@ def loader_problem(library: Path, said: str) -> Missing:
         said: The output of the process; its last line counts.
     """
     lines = said.strip().splitlines() or ["it says nothing"]
-    last = lines[-1].removeprefix("OSError: ")
+    last = re.sub(r"^(OSError|AttributeError): ", "", lines[-1])
     remedy = next((text for pattern, text in _LOADER_REMEDIES if re.search(pattern, last)), None)
     return Missing(
         "Qualcomm's compiler",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+
+from etdeploy.export.qnn_host import loading_problem
+from etdeploy.targets.android import QUALCOMM_SOCS
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
+from tests.support.qnn_sdk import lay_out_sdk
 
 pytestmark = pytest.mark.integration
 
@@ -27,6 +34,16 @@ except WorkerError as error:
     print(error.failure.message)
     print(error.failure.remedy)
 """
+_TABLE = """
+import json
+from executorch.backends.qualcomm.serialization.qc_schema import _soc_info_table as table
+rows = [(c.name, int(c), s.htp_info.htp_arch.name, s.htp_info.vtcm_size_in_mb)
+        for c, s in table.items()]
+print(json.dumps(rows))
+"""
+_needs_executorch = pytest.mark.skipif(
+    find_spec("executorch") is None, reason="ExecuTorch is not installed"
+)
 
 
 def _run(code: str) -> list[str]:
@@ -43,9 +60,56 @@ def test_the_wheels_adaptor_takes_arrays_of_the_installed_numpy() -> None:
     assert _run(_CHECK)[-1] == "taken"
 
 
-@pytest.mark.skipif(find_spec("executorch") is None, reason="ExecuTorch is not installed")
+@_needs_executorch
 def test_an_adaptor_that_takes_no_arrays_is_told() -> None:
     message, remedy = _run(_REFUSING + _CHECK)[-2:]
     assert message.startswith("ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy ")
     assert message.endswith(": Unable to cast Python instance")
     assert remedy.startswith("pip install 'numpy<2'")
+
+
+@_needs_executorch
+def test_the_socs_are_those_that_executorch_compiles_for() -> None:
+    rows = {tuple(row) for row in json.loads(_run(_TABLE)[-1])}
+    assert rows == {(s.name, s.qnn_id, s.htp_arch, s.vtcm_mib) for s in QUALCOMM_SOCS.values()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the SDK compiles on Linux only")
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("QnnInterface_getProviders", None),
+        ("QnnOther", "undefined symbol: QnnInterface_getProviders"),
+    ],
+)
+def test_the_sdks_compiler_is_loaded(tmp_path: Path, function: str, problem: str | None) -> None:
+    sdk = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path))}, tmp_path)
+    assert isinstance(sdk, QnnSdk)
+    source = tmp_path / "htp.c"
+    source.write_text(f"int {function}(void) {{ return 0; }}\n")
+    library = sdk.host_libraries / "libQnnHtp.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    found = loading_problem(sdk, {})
+    assert (found.why if found else None) == (
+        f"{library} cannot be loaded: {library}: {problem}" if problem else None
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the SDK compiles on Linux only")
+def test_a_library_that_the_compiler_needs_is_named(tmp_path: Path) -> None:
+    sdk = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path))}, tmp_path)
+    assert isinstance(sdk, QnnSdk)
+    source = tmp_path / "none.c"
+    source.write_text("int QnnInterface_getProviders(void) { return 0; }\n")
+    needed = tmp_path / "libc++abi.so.77"
+    build = ["cc", "-shared", "-fPIC", str(source), "-Wl,--no-as-needed"]
+    subprocess.run([*build, "-Wl,-soname,libc++abi.so.77", "-o", str(needed)], check=True)
+    library = sdk.host_libraries / "libQnnHtp.so"
+    subprocess.run([*build, str(needed), "-o", str(library)], check=True)
+    with_it = loading_problem(sdk, {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert with_it is None
+    needed.unlink()
+    without = loading_problem(sdk, {})
+    assert without is not None
+    assert "libc++abi.so.77: cannot open shared object file" in without.why
+    assert without.remedy.startswith("apt-get install libc++1")
