@@ -77,10 +77,20 @@ def read_custom_ops(folder: Path, target: str | None = None) -> CustomOps:
         target: What `runtime.custom_ops_target` names.
 
     Raises:
-        BuildError: The folder has no kernels, or its yaml file cannot be served; with its line.
+        BuildError: The folder has no kernels or cannot be read, or its yaml file cannot be served;
+            with its line.
     """
-    folder = folder.resolve()
-    files = tuple(_files(folder))
+    try:
+        return _read(folder.resolve(), target)
+    except OSError as error:
+        raise BuildError(
+            f"the folder of custom kernels cannot be read: {error.strerror}",
+            place=str(error.filename or folder),
+        ) from error
+
+
+def _read(folder: Path, target: str | None) -> CustomOps:
+    files = tuple(_below(folder, folder))
     lists = [name for name in files if "/" not in name and Path(name).suffix in _YAML]
     if target:
         return _of_target(folder, target, files, lists)
@@ -205,12 +215,8 @@ def _require_once(declared: tuple[Declared, ...]) -> None:
         places[name] = operator.place
 
 
-def _files(folder: Path) -> Iterator[str]:
-    """Every file below the folder, but for hidden ones and the trees of cmake's builds."""
-    yield from _below(folder, folder)
-
-
 def _below(root: Path, folder: Path) -> Iterator[str]:
+    """Every file below the folder, but for hidden ones and the trees of cmake's builds."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name == "__pycache__":
             continue

@@ -84,7 +84,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
     import yaml
 
     try:
-        root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise _error(f"{path}:{line}", f"this is no yaml: {error.problem}") from error

@@ -229,6 +229,12 @@ def test_a_cmake_file_whose_target_is_not_named(tmp_path: Path) -> None:
     assert "runtime.custom_ops_target" in (error.remedy or "")
 
 
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="cannot be read: No such file") as raised:
+        read_custom_ops(tmp_path / "gone")
+    assert raised.value.place == f"{tmp_path}/gone"
+
+
 def test_a_target_without_a_cmake_file(tmp_path: Path) -> None:
     assert "no CMakeLists.txt" in _refused(_folder(tmp_path, a_dot_cpp=""), "kernels").message
 
