@@ -20,6 +20,7 @@ from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.job import Job
 from etdeploy.graph.provision import (
     checkout_for,
+    custom_ops_of,
     libraries_problem,
     obtain_libraries,
     plan_for,
@@ -187,6 +188,7 @@ def _plan(job: Job) -> Step:
     recipe = job.loaded.recipe
     output = _path(job, "plan")
     checkout = checkout_for(job, known_plan(job))
+    own = custom_ops_of(job)
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         _, program = load_program(job)
@@ -208,6 +210,7 @@ def _plan(job: Job) -> Step:
             "benchmark.profile": recipe.benchmark.profile,
             "export.quantization": recipe.export.quantization,
             "checkout": str(checkout) if checkout else None,
+            "kernels": own.digest if own else None,
         },
     )
 
@@ -254,6 +257,7 @@ def _runner(job: Job) -> Step:
             log.progress,
             log.log,
             Path(exported.folder) / PROGRAM_FILE,
+            custom_ops_of(job),
         )
         runner.save(output)
         kind = "portable runner" if runner.loader else "runner"

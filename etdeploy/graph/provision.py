@@ -23,9 +23,10 @@ from etdeploy.runtime.checkout import (
 from etdeploy.runtime.closed import spelled
 from etdeploy.runtime.cmake_options import read_options
 from etdeploy.runtime.components import shipped_components
+from etdeploy.runtime.custom_ops import CustomOps, read_custom_ops
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.missing import submodules_of
-from etdeploy.runtime.plan import Available, derive_plan
+from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.wheel import executorch_version, obtain_wheel, wheel_problem
 from etdeploy.targets.platforms import find_target
@@ -56,6 +57,18 @@ def checkout_for(job: Job, plan: RuntimePlan) -> Checkout | BuildError | None:
         return find_checkout(named, os.environ, job.workspace, executorch_version())
     except BuildError as error:
         return error
+
+
+def custom_ops_of(job: Job) -> CustomOps | None:
+    """The kernels that the recipe brings.
+
+    Raises:
+        BuildError: Their folder cannot be used; with its place.
+    """
+    runtime = job.loaded.recipe.runtime
+    if runtime.custom_ops is None:
+        return None
+    return read_custom_ops(Path(runtime.custom_ops), runtime.custom_ops_target)
 
 
 def obtain_libraries(
@@ -125,4 +138,6 @@ def _derive(job: Job, program: Program | None, checkout: Checkout | None) -> Run
         shipped_components(job.target.portable or job.target.name),
         read_options(checkout.folder) if checkout else None,
     )
-    return derive_plan(job.loaded.recipe, program, job.target, job.host, available)
+    own = custom_ops_of(job)
+    custom = CustomKernels(own.operators, own.digest) if own else None
+    return derive_plan(job.loaded.recipe, program, job.target, job.host, available, custom)

@@ -5,19 +5,30 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
+from etdeploy.core.values import Explained
 from etdeploy.runtime.checkout import Checkout
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.tools import BuildTools
 from etdeploy.runtime.wheel import WheelRuntime
 
 EXECUTABLE = "etdeploy-runner"
+
+
+class ToolError(BuildError):
+    """cmake or ninja failed; `lines` is what they printed."""
+
+    def __init__(self, message: str, remedy: str, log: Path | None, lines: list[str]) -> None:
+        super().__init__(message, remedy=remedy, log=log)
+        self.lines = lines
+
+
 _NINJA_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _TOOL_ERROR = re.compile(
     r"error: |undefined reference|undefined symbol|cannot find -l|ld: (?!.*in function)"
@@ -55,7 +66,8 @@ def configure(
         "-G", "Ninja", "-S", str(sources), "-B", str(folder),
         *(f"-D{name}={value}" for name, value in definitions.items()),
     )  # fmt: skip
-    _run(argv, "configuring", log, progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    _run(argv, folder, "configuring", log, progress)
 
 
 def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Path | None) -> Path:
@@ -64,17 +76,26 @@ def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Pat
     Raises:
         BuildError: With the first error of the compiler or the linker.
     """
-    _run((str(tools.ninja), "-C", str(folder), EXECUTABLE), "compiling", log, progress)
+    _run((str(tools.ninja), EXECUTABLE), folder, "compiling", log, progress)
     return folder / EXECUTABLE
 
 
 def wheel_definitions(plan: RuntimePlan, wheel: WheelRuntime, tools: BuildTools) -> dict[str, str]:
     """The plan's options, and where things are on this machine."""
-    return plan_definitions(plan) | _tools(tools) | {"CMAKE_PREFIX_PATH": wheel.root}
+    definitions = plan_definitions(plan)
+    if plan.toolchain:
+        file = resource_folder("toolchains") / str(plan.toolchain.value)
+        definitions["CMAKE_TOOLCHAIN_FILE"] = str(file)
+    definitions["CMAKE_CXX_COMPILER"] = str(tools.compiler)
+    return definitions | _tools(tools) | {"CMAKE_PREFIX_PATH": wheel.root}
 
 
 def source_definitions(
-    plan: RuntimePlan, checkout: Checkout, tools: BuildTools, program: Path | None
+    plan: RuntimePlan,
+    checkout: Checkout,
+    tools: BuildTools,
+    toolchain: Iterable[Explained],
+    program: Path | None,
 ) -> dict[str, str]:
     """The plan's options, and where things are on this machine.
 
@@ -82,9 +103,12 @@ def source_definitions(
         plan: Of the provider `source`.
         checkout: As the build sees it: its folder is called `executorch`.
         tools: Of this machine.
+        toolchain: What the toolchain adds: its file and compiler.
         program: Whose operators are selected.
     """
-    definitions = plan_definitions(plan) | _tools(tools)
+    definitions = {d.name: d.value or "" for d in toolchain}
+    # What is set by hand wins over the machine's.
+    definitions |= _tools(tools) | plan_definitions(plan)
     definitions["ETDEPLOY_EXECUTORCH_SOURCE"] = checkout.path
     # ExecuTorch generates code with torchgen, and reads programs with its own Python package.
     definitions.setdefault("PYTHON_EXECUTABLE", sys.executable)
@@ -94,19 +118,12 @@ def source_definitions(
 
 
 def plan_definitions(plan: RuntimePlan) -> dict[str, str]:
-    """The plan's options with the file of its toolchain."""
-    definitions = {option.name: option.value or "" for option in plan.options}
-    if plan.toolchain:
-        file = resource_folder("toolchains") / str(plan.toolchain.value)
-        definitions["CMAKE_TOOLCHAIN_FILE"] = str(file)
-    return definitions
+    """The plan's options as cmake takes them."""
+    return {option.name: option.value or "" for option in plan.options}
 
 
 def _tools(tools: BuildTools) -> dict[str, str]:
-    here = {
-        "CMAKE_MAKE_PROGRAM": str(tools.ninja),
-        "CMAKE_CXX_COMPILER": str(tools.compiler),
-    }
+    here = {"CMAKE_MAKE_PROGRAM": str(tools.ninja)}
     if tools.ccache:
         here |= {f"CMAKE_{x}_COMPILER_LAUNCHER": str(tools.ccache) for x in ("C", "CXX")}
     return here
@@ -132,7 +149,12 @@ def _cmake_error(lines: Sequence[str]) -> str | None:
     return " ".join(t.strip() for t in (lines[start], *text) if t.strip())
 
 
-def _run(argv: tuple[str, ...], doing: str, log: Path | None, progress: Progress) -> None:
+def _run(
+    argv: tuple[str, ...], folder: Path, doing: str, log: Path | None, progress: Progress
+) -> None:
+    """Runs it in the build folder: a Python that cmake starts imports from where it is started,
+    and beside a checkout that would be the checkout in place of the installed package.
+    """
     lines: list[str] = []
 
     def on_line(line: str) -> None:
@@ -143,15 +165,16 @@ def _run(argv: tuple[str, ...], doing: str, log: Path | None, progress: Progress
                 f"{doing} the runner, step {step[1]} of {step[2]}", int(step[1]) / int(step[2])
             )
 
-    outcome = process.run(process.Request(argv, log=log, on_line=on_line))
+    outcome = process.run(process.Request(argv, cwd=folder, log=log, on_line=on_line))
     if not outcome.ok:
         full = any(_DISK_FULL in line for line in lines)
-        raise BuildError(
+        raise ToolError(
             f"{doing} the runner failed: "
             + (f"the disk is full ({_DISK_FULL})" if full else first_error(lines)),
-            remedy="Make room (etdeploy clean all), or name a folder on a larger disk; the build "
-            "goes on from where it is:\nexport ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk"
+            "Make room and run again: the build goes on from where it is. Or name a folder on a "
+            "larger disk:\nexport ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk"
             if full
             else "Check compiler and tools: etdeploy doctor",
-            log=log,
+            log,
+            lines,
         )

@@ -28,6 +28,7 @@ from etdeploy.runtime.components import (
     operator_component,
 )
 from etdeploy.runtime.needs import Needs, some
+from etdeploy.runtime.toolchains import plan_definitions
 from etdeploy.targets.platforms import Target
 
 # Stands for the program in `EXECUTORCH_SELECT_OPS_MODEL`; the build puts its path there.
@@ -267,6 +268,7 @@ def _platform(build: SourceBuild) -> Iterator[Explained]:
         else "the target is a POSIX system"
     )
     yield _option("EXECUTORCH_PAL_DEFAULT", "posix", reason)
+    yield from plan_definitions(build.target, build.recipe.runtime.android_api)
 
 
 _RULES: tuple[Callable[[SourceBuild], Iterator[Explained]], ...] = (

@@ -5,6 +5,7 @@ A plan is made without them; a run is refused before it exports anything.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from pathlib import Path
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Value
+from etdeploy.runtime.build import require_toolchain
 from etdeploy.runtime.checkout import (
     REPOSITORY,
     SOURCE_VARIABLE,
@@ -21,8 +23,9 @@ from etdeploy.runtime.checkout import (
     needed_submodules,
     submodule_command,
 )
+from etdeploy.runtime.glslc import Glslc, find_glslc
 from etdeploy.runtime.plan_model import RuntimePlan
-from etdeploy.runtime.tools import find_tools
+from etdeploy.runtime.tools import find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_target
 
 _GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTIZED")
@@ -54,9 +57,9 @@ def find_missing(
         host: This machine.
         checkout: For the provider `source`: what was found, or why what is named cannot be used.
     """
-    found = [*_tools(plan, host)]
+    found = [*_tools(plan, host, checkout)]
     if plan.provider.value == "source":
-        found += [*_sources(plan, checkout), *_python(plan)]
+        found += [*_sources(plan, checkout), *_python(plan), *_vulkan(plan)]
     return tuple(found)
 
 
@@ -81,11 +84,33 @@ def submodules_of(plan: RuntimePlan) -> tuple[str, ...]:
     return needed_submodules(options, apple=system in ("ios", "macos"))
 
 
-def _tools(plan: RuntimePlan, host: Target) -> Iterator[Missing]:
-    try:
-        find_tools(find_target(plan.build_target), host)
-    except BuildError as error:
-        yield _from_error("build tools", error)
+def _tools(
+    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+) -> Iterator[Missing]:
+    target = find_target(plan.build_target)
+    if plan.provider.value == "wheel":
+        try:
+            find_tools(target, host)
+        except BuildError as error:
+            yield _from_error("build tools", error)
+        return
+    usable = checkout if isinstance(checkout, Checkout) else None
+    for what, look in (
+        ("cmake and ninja", find_programs),
+        ("toolchain", lambda: require_toolchain(plan, target, host, usable)),
+    ):
+        try:
+            look()
+        except BuildError as error:
+            yield _from_error(what, error)
+
+
+def _vulkan(plan: RuntimePlan) -> Iterator[Missing]:
+    if plan.option("EXECUTORCH_BUILD_VULKAN") != "ON":
+        return
+    found = find_glslc(os.environ)
+    if not isinstance(found, Glslc):
+        yield Missing(what=found.what, why=found.why, remedy=found.remedy)
 
 
 def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Iterator[Missing]:

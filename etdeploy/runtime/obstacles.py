@@ -16,22 +16,15 @@ _OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
 _BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
 
-def platform_obstacles(target: Target, host: Target, *, source: bool) -> Iterator[Obstacle]:
-    """Targets that cannot be built for, or not here."""
-    if not source and target.wheel_platform is None:
+def wheel_target_obstacles(target: Target, host: Target) -> Iterator[Obstacle]:
+    """Targets that there is no wheel for, or whose runner cannot be linked here."""
+    if target.wheel_platform is None:
         yield Obstacle(
             what=f"target {target.name}",
             why=f"no ExecuTorch wheel carries libraries for {target.name}",
             remedy=_BUILD_IT,
         )
-    elif target.system in ("macos", "ios") and host.system != "macos":
-        yield Obstacle(
-            what=f"target {target.name}",
-            why=f"a runner for {target.name} cannot be built on {host.name}: Apple's compiler and "
-            "SDK are there on a Mac only",
-            remedy="Run etdeploy on a Mac.",
-        )
-    elif target.system == "linux" and target.name != host.name and target.toolchain is None:
+    elif target.name != host.name and target.toolchain is None:
         yield Obstacle(
             what=f"target {target.name}",
             why=f"a runner for {target.name} cannot be built on {host.name}",

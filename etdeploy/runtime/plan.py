@@ -27,12 +27,13 @@ from etdeploy.runtime.needs import Needs, derive_needs
 from etdeploy.runtime.obstacles import (
     custom_obstacles,
     hand_obstacles,
-    platform_obstacles,
     source_obstacles,
     vendor_obstacles,
     wheel_obstacles,
+    wheel_target_obstacles,
 )
 from etdeploy.runtime.plan_model import Obstacle, RuntimePlan
+from etdeploy.runtime.toolchains import host_obstacle, plan_toolchain
 from etdeploy.targets.platforms import Target, find_target
 
 # The order in which components are listed; the rest follows by name.
@@ -167,7 +168,7 @@ def _wheel_plan(needs: Needs, target: Target, host: Target, available: Available
         toolchain=_toolchain(target, host),
         components=components,
         options=(build_type, _linked(components)),
-        obstacles=tuple(platform_obstacles(target, host, source=False)),
+        obstacles=tuple(wheel_target_obstacles(target, host)),
     )
 
 
@@ -191,17 +192,22 @@ def _source_plan(
     }
     return _Parts(
         build_target=target,
-        toolchain=_toolchain(target, host),
+        toolchain=plan_toolchain(target, host),
         components=components,
         options=(*spelled(options, table), _linked(components)),
         obstacles=(
-            *platform_obstacles(target, host, source=True),
+            *_hosted(target, host),
             *source_obstacles(needs, target),
             *refused,
             *hand_obstacles(options, switches),
         ),
         selection=_selection(build),
     )
+
+
+def _hosted(target: Target, host: Target) -> tuple[Obstacle, ...]:
+    obstacle = host_obstacle(target, host)
+    return (obstacle,) if obstacle else ()
 
 
 def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:

@@ -71,15 +71,8 @@ def find_tools(target: Target, host: Target) -> BuildTools:
     Raises:
         BuildError: One is missing or too old; the remedy names the command that brings it.
     """
-    cmake = _cmake()
-    ninja = _first(_candidates("ninja"))
+    cmake, ninja = find_programs()
     compiler = find_compiler(target, host)
-    if cmake.path is None:
-        found = f"found is only {cmake.version}" if cmake.version else "there is none"
-        wanted = ".".join(map(str, CMAKE_MINIMUM))
-        raise BuildError(f"cmake {wanted} or newer is needed, {found}", remedy=cmake.remedy)
-    if ninja is None:
-        raise BuildError("ninja is missing", remedy=_pip("ninja>=1.11"))
     if compiler is None:
         chosen = os.environ.get("CXX") if target.name == host.name else None
         raise BuildError(
@@ -89,7 +82,29 @@ def find_tools(target: Target, host: Target) -> BuildTools:
             f"{' or '.join(_compiler_names(target, host))} is not installed",
             remedy="unset CXX" if chosen else _compiler_remedy(target, host),
         )
-    return BuildTools(cmake.path, ninja, compiler, process.which("ccache"))
+    return BuildTools(cmake, ninja, compiler, find_cache())
+
+
+def find_programs() -> tuple[Path, Path]:
+    """Where cmake and ninja are.
+
+    Raises:
+        BuildError: One is missing or too old; the remedy names the command that brings it.
+    """
+    cmake = _cmake()
+    ninja = _first(_candidates("ninja"))
+    if cmake.path is None:
+        found = f"found is only {cmake.version}" if cmake.version else "there is none"
+        wanted = ".".join(map(str, CMAKE_MINIMUM))
+        raise BuildError(f"cmake {wanted} or newer is needed, {found}", remedy=cmake.remedy)
+    if ninja is None:
+        raise BuildError("ninja is missing", remedy=_pip("ninja>=1.11"))
+    return cmake.path, ninja
+
+
+def find_cache() -> Path | None:
+    """A program that keeps what the compiler made: ccache, else sccache."""
+    return process.which("ccache") or process.which("sccache")
 
 
 def find_compiler(target: Target, host: Target) -> Path | None:

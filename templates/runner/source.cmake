@@ -17,8 +17,29 @@ if(EXECUTORCH_SELECT_OPS_MODEL)
   set("${EXECUTORCH_SELECT_OPS_MODEL}" ON)
 endif()
 
-add_subdirectory("${ETDEPLOY_EXECUTORCH_SOURCE}" "${CMAKE_CURRENT_BINARY_DIR}/executorch"
+add_subdirectory("${ETDEPLOY_EXECUTORCH_SOURCE}" "${CMAKE_CURRENT_BINARY_DIR}/et"
                  EXCLUDE_FROM_ALL)
+
+# Of the kernels' sources only those are compiled that the selected operators need. The others would
+# be compiled, one for each operator there is, and then dropped by the linker.
+function(etdeploy_keep_needed_kernels library)
+  get_target_property(sources ${library} SOURCES)
+  foreach(source IN LISTS sources)
+    get_filename_component(name "${source}" NAME)
+    if(source MATCHES "/cpu/op_[^/]*[.]cpp$" AND NOT name IN_LIST ETDEPLOY_KERNEL_FILES)
+      list(REMOVE_ITEM sources "${source}")
+    endif()
+  endforeach()
+  set_target_properties(${library} PROPERTIES SOURCES "${sources}")
+endfunction()
+if(ETDEPLOY_KERNEL_FILES)
+  foreach(library IN ITEMS portable_kernels selected_portable_kernels optimized_portable_kernels
+                           optimized_kernels)
+    if(TARGET ${library})
+      etdeploy_keep_needed_kernels(${library})
+    endif()
+  endforeach()
+endif()
 
 # flatcc writes its library into the source tree, where a build for another target would take it.
 if(TARGET flatccrt)

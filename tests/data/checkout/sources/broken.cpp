@@ -1,0 +1,1 @@
+#error "a target that the runner does not link was compiled"

@@ -1,0 +1,1 @@
+static const int standin_nothing [[maybe_unused]] = 0;

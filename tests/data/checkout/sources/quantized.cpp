@@ -1,0 +1,3 @@
+#include "registration.h"
+
+STANDIN_REGISTER("standin::quantized.out")

@@ -1,0 +1,1 @@
+int standin_flatcc(void) { return 0; }

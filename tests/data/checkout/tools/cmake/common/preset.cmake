@@ -1,0 +1,27 @@
+# Defines options and checks what they require, with the names of the real project's functions.
+macro(define_overridable_option NAME DESCRIPTION TYPE DEFAULT)
+  set(${NAME} "${DEFAULT}" CACHE ${TYPE} "${DESCRIPTION}")
+endmacro()
+
+function(check_required_options_on)
+  cmake_parse_arguments(ARG "" "IF_ON" "REQUIRES" ${ARGN})
+  if(${${ARG_IF_ON}})
+    foreach(required ${ARG_REQUIRES})
+      # A path that exists counts as off here, in the real project too.
+      if(NOT ${${required}})
+        message(FATAL_ERROR "Use of '${ARG_IF_ON}' requires '${required}'")
+      endif()
+    endforeach()
+  endif()
+endfunction()
+
+function(check_conflicting_options_on)
+  cmake_parse_arguments(ARG "" "IF_ON" "CONFLICTS_WITH" ${ARGN})
+  if(${${ARG_IF_ON}})
+    foreach(conflict ${ARG_CONFLICTS_WITH})
+      if(${${conflict}})
+        message(FATAL_ERROR "Both '${ARG_IF_ON}' and '${conflict}' can't be ON")
+      endif()
+    endforeach()
+  endif()
+endfunction()
