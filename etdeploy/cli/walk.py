@@ -34,7 +34,7 @@ def walk(
     """
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, device, target, measure_again) as job:
-        refuse_early(job)
+        refuse_early(job, with_runner=steps != ("export",))
         with (
             console.TaskDisplay(quiet=quiet) as display,
             job.state_lock(lambda text, _fraction=None: display.advance("wait", text)),

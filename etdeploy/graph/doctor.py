@@ -14,13 +14,16 @@ from typing import Literal
 from etdeploy.core import console, process
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
+from etdeploy.export.qnn_host import examine_qnn
 from etdeploy.export.spec import TESTED_VERSIONS
-from etdeploy.recipe.backends import BACKENDS
+from etdeploy.runtime.glslc import Glslc, find_glslc
 from etdeploy.runtime.tools import probe_tools
+from etdeploy.runtime.zig import find_zig
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.ndk import Ndk, find_ndk
 from etdeploy.targets.platforms import Target, find_target, host_target
 
 _NEEDED_FREE_BYTES = 2_000_000_000
-_NDK_VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
 
 
 class Finding(Value):
@@ -47,8 +50,9 @@ def examine() -> tuple[Finding, ...]:
         _program("adb", "Android devices over USB that an adb server holds", _install("adb")),
         _qemu(host),
         _ndk(),
-        _qnn(),
-        _program("glslc", "lowering for Vulkan", BACKENDS["vulkan"].get or ""),
+        _zig(),
+        *(Finding(**f.model_dump()) for f in examine_qnn(os.environ, Path.home())),
+        _glslc(),
         *_xcode(),
         _disk(),
     )
@@ -140,37 +144,38 @@ def _qemu(host: Target) -> Finding:
 
 
 def _ndk() -> Finding:
-    found = next(iter(_ndk_folders()), None)
+    found = find_ndk(os.environ, Path.home())
+    usable = isinstance(found, Ndk)
     return Finding(
         name="Android NDK",
-        state="ok" if found else "optional",
-        found=str(found) if found else None,
-        needed_for="native Android builds (not needed: the portable runner does without)",
-        remedy="sdkmanager 'ndk;28.2.13676358'   or unpack an NDK and\n"
-        "export ANDROID_NDK=/path/to/android-ndk-r28c",
+        state="ok" if usable else "optional",
+        found=f"{found.release} in {found.path}" if isinstance(found, Ndk) else None,
+        needed_for="builds of ExecuTorch for Android (the portable runner does without)",
+        remedy=None if isinstance(found, Ndk) else f"{found.why}\n{found.remedy}",
     )
 
 
-def _ndk_folders() -> Iterator[Path]:
-    for variable in _NDK_VARIABLES:
-        value = os.environ.get(variable)
-        if value and (Path(value) / "build/cmake/android.toolchain.cmake").is_file():
-            yield Path(value)
-    for variable in ("ANDROID_HOME", "ANDROID_SDK_ROOT"):
-        value = os.environ.get(variable)
-        if value and (Path(value) / "ndk").is_dir():
-            yield from sorted((Path(value) / "ndk").iterdir(), reverse=True)
-
-
-def _qnn() -> Finding:
-    root = os.environ.get("QNN_SDK_ROOT")
-    sound = root is not None and (Path(root) / "lib").is_dir()
+def _zig() -> Finding:
+    found = find_zig()
+    lacks = isinstance(found, Missing)
     return Finding(
-        name="QNN SDK",
-        state="ok" if sound else "optional",
-        found=root if sound else None,
-        needed_for="the qnn backend",
-        remedy=BACKENDS["qnn"].get,
+        name="zig",
+        state="optional" if lacks else "ok",
+        found=None if isinstance(found, Missing) else found.version,
+        needed_for="static runners for any 64-bit Arm Linux (target linux-aarch64-musl)",
+        remedy=found.remedy if isinstance(found, Missing) else None,
+    )
+
+
+def _glslc() -> Finding:
+    found = find_glslc(os.environ)
+    usable = isinstance(found, Glslc)
+    return Finding(
+        name="glslc",
+        state="ok" if usable else "optional",
+        found=(found.version or str(found.path)) if isinstance(found, Glslc) else None,
+        needed_for="building the Vulkan backend",
+        remedy=None if isinstance(found, Glslc) else f"{found.why}\n{found.remedy}",
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
-from etdeploy.graph.line import known_plan, make_line
-from etdeploy.graph.provision import checkout_for, plan_for
+from etdeploy.graph.line import known_plan, make_line, missing_for
+from etdeploy.graph.provision import plan_for
 from etdeploy.graph.steps import Step
-from etdeploy.runtime.missing import find_missing
 from etdeploy.runtime.plan_model import RuntimePlan
 
 
@@ -90,8 +89,7 @@ def explain(job: Job) -> Explanation:
             Hindrance(name=o.what, reason=o.why, remedy=o.remedy) for o in plan.obstacles
         ),
         missing=tuple(
-            Hindrance(name=m.what, reason=m.why, remedy=m.remedy)
-            for m in find_missing(plan, job.host, checkout_for(job, plan))
+            Hindrance(name=m.what, reason=m.why, remedy=m.remedy) for m in missing_for(job, plan)
         ),
         notes=plan.notes,
     )

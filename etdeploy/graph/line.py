@@ -25,13 +25,14 @@ from etdeploy.graph.provision import (
     obtain_libraries,
     plan_for,
 )
+from etdeploy.graph.qnn import extras_for, missing_sdk, require_soc, sdk_seen, wanted_soc
 from etdeploy.graph.steps import Step, StepLog, reasons_to_run
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.runtime.build import build_runner, runner_fingerprint
 from etdeploy.runtime.check import require_runnable
 from etdeploy.runtime.libraries import Libraries
-from etdeploy.runtime.missing import find_missing, require_present
+from etdeploy.runtime.missing import Missing, find_missing, require_present
 from etdeploy.runtime.plan import require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.targets.platforms import find_target
@@ -108,19 +109,34 @@ def current_program_path(job: Job) -> Path | None:
     return Path(load_program(job)[0].folder) / PROGRAM_FILE
 
 
-def refuse_early(job: Job) -> None:
+def refuse_early(job: Job, *, with_runner: bool = True) -> None:
     """Stops a run that cannot end well before it exports anything.
+
+    Args:
+        job: What is to be run.
+        with_runner: Whether it builds a runner, too.
 
     Raises:
         ExportError: The backend needs an SDK, or a package for exporting is missing.
         BuildError: No runner can be built for what the recipe asks, or something for it is missing.
     """
+    require_soc(job)
     if not _path(job, "export").is_file():
         check_needs(_spec(job))
+    if not with_runner:
+        return
     plan = known_plan(job)
     require_feasible(plan)
     if not _path(job, "runner").is_file():
-        require_present(find_missing(plan, job.host, checkout_for(job, plan)))
+        require_present(missing_for(job, plan))
+
+
+def missing_for(job: Job, plan: RuntimePlan) -> tuple[Missing, ...]:
+    """What this machine lacks for a plan of the job."""
+    return (
+        *find_missing(plan, job.host, checkout_for(job, plan)),
+        *missing_sdk(job, plan),
+    )
 
 
 def _current_program(job: Job) -> Program | None:
@@ -131,9 +147,8 @@ def _current_program(job: Job) -> Program | None:
 def _spec(job: Job) -> ExportSpec:
     """What is to be exported; `soc: auto` becomes the SoC that the device names."""
     spec = export_spec(job.loaded.recipe)
-    if spec.soc == "auto" and job.facts and job.facts.soc:
-        return spec.model_copy(update={"soc": job.facts.soc})
-    return spec
+    soc = wanted_soc(job) if spec.soc else None
+    return spec.model_copy(update={"soc": soc}) if soc else spec
 
 
 def _path(job: Job, name: str) -> Path:
@@ -306,6 +321,7 @@ def _check(job: Job) -> Step:
 
 
 def _bundle(job: Job) -> Step:
+    recipe = job.loaded.recipe
     output = _path(job, "bundle")
     inputs_list = job.state / "inputs.txt"
 
@@ -313,7 +329,8 @@ def _bundle(job: Job) -> Step:
         exported, _ = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(_path(job, "runner"))
-        bundle = make_bundle(runner, folder, load_provenance(folder), inputs_list)
+        extras = extras_for(job, folder)
+        bundle = make_bundle(runner, folder, load_provenance(folder), inputs_list, extras)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
         return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}"
@@ -324,6 +341,7 @@ def _bundle(job: Job) -> Step:
         output,
         act,
         needs=("export", "runner", "check"),
+        inputs={"SoC": job.facts.soc if job.facts else None, "QNN SDK": sdk_seen(recipe)},
         sound=lambda: None if inputs_list.is_file() else "the list of inputs is gone",
     )
 

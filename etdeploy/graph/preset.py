@@ -12,6 +12,7 @@ from etdeploy.graph.line import current_program_path, known_plan
 from etdeploy.graph.provision import checkout_for
 from etdeploy.runtime.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.runtime.compile import plan_definitions
+from etdeploy.runtime.derive import QNN_SDK
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.wheel import find_installed
 from etdeploy.targets.platforms import find_target
@@ -30,7 +31,9 @@ def cmake_presets(job: Job) -> dict[str, Any]:
         BuildError: The plan selects operators, and the program is not exported yet.
     """
     plan = known_plan(job)
-    variables: dict[str, Any] = {**plan_definitions(plan), **_places(job, plan)}
+    variables = {**plan_definitions(plan), **_places(job, plan)}
+    if variables.get("QNN_SDK_ROOT") == QNN_SDK:
+        variables["QNN_SDK_ROOT"] = "$env{QNN_SDK_ROOT}"
     reasons = "\n".join(f"{o.name}={o.value}: {o.reason}" for o in plan.options)
     return {
         "version": _FORMAT,

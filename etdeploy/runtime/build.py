@@ -32,14 +32,18 @@ from etdeploy.runtime.compile import (
 )
 from etdeploy.runtime.components import KERNELS_OPTIMIZED, operator_component
 from etdeploy.runtime.custom_ops import CustomOps, blame, write_registration
+from etdeploy.runtime.derive import QNN_SDK
 from etdeploy.runtime.kernel_sources import needed_sources
 from etdeploy.runtime.kernels import Kernels, ask_runner, read_executable, read_libraries
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.plan import require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
+from etdeploy.runtime.qnn import sdk_option
 from etdeploy.runtime.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.runtime.tools import BuildTools, find_cache, find_programs, find_tools
+from etdeploy.targets.missing import Missing
 from etdeploy.targets.platforms import Target, find_target, host_target
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 _INFO = "runner.json"
 # A level that every NDK has, where only the compiler is looked for.
@@ -114,7 +118,11 @@ def require_toolchain(
 def runner_key(plan: RuntimePlan, libraries: Libraries, host: Target) -> str:
     """The cache key: equal for everything that gives the same runner."""
     target = find_target(plan.build_target)
-    return digest_json([plan.build_digest, libraries.fingerprint, runner_fingerprint(host, target)])
+    parts = [plan.build_digest, libraries.fingerprint, runner_fingerprint(host, target)]
+    if plan.option("QNN_SDK_ROOT"):
+        sdk = _qnn_sdk()
+        parts.append(sdk.why if isinstance(sdk, Missing) else sdk.version)
+    return digest_json(parts)
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
@@ -231,6 +239,8 @@ class _Builder:
         definitions = source_definitions(
             self.plan, tree.checkout, tools, toolchain.definitions, selected
         )
+        if definitions.get("QNN_SDK_ROOT") == QNN_SDK:
+            definitions["QNN_SDK_ROOT"] = sdk_option(_qnn_sdk()).value or ""
         files = selected and needed_sources(tree.checkout.folder, _aten_operators(selected))
         if files:
             definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
@@ -340,6 +350,10 @@ class _Builder:
         runtime = system_library(compiler, "libstdc++.so.6")
         folders = dict.fromkeys(str(p) for p in (self.folder, loader.parent, runtime.parent))
         return str(loader), "--library-path", ":".join(folders)
+
+
+def _qnn_sdk() -> QnnSdk | Missing:
+    return find_sdk(os.environ, Path.home())
 
 
 def _aten_operators(program: Path) -> tuple[str, ...]:

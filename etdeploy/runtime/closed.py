@@ -11,6 +11,7 @@ from etdeploy.runtime.cmake_options import OptionTable
 from etdeploy.runtime.plan_model import Obstacle
 
 BY_HAND = "recipe"
+_UNKNOWN = f"{BY_HAND}, though "
 _OFF = frozenset({"", "OFF", "0", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})
 
 
@@ -55,8 +56,7 @@ def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, E
 
 def _is_fixed(name: str, option: Explained | None) -> bool:
     """Set by hand, or an option with a value: neither is switched on by a requirement."""
-    by_hand = option is not None and option.reason.startswith(BY_HAND)
-    return by_hand or name.startswith("EXECUTORCH_SELECT_OPS_")
+    return (option is not None and is_by_hand(option)) or name.startswith("EXECUTORCH_SELECT_OPS_")
 
 
 def _unmet(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Obstacle]:
@@ -82,6 +82,11 @@ def spelled(options: tuple[Explained, ...], table: OptionTable) -> tuple[Explain
     return tuple(_spelled(option, table) for option in options)
 
 
+def is_by_hand(option: Explained) -> bool:
+    """Whether `runtime.cmake` of the recipe sets it."""
+    return option.reason == BY_HAND or option.reason.startswith(_UNKNOWN)
+
+
 def is_on(option: Explained | None) -> bool:
     """Whether cmake takes the value for true: all but its words for false."""
     if option is None or option.value is None:
@@ -91,7 +96,7 @@ def is_on(option: Explained | None) -> bool:
 
 
 def _spelled(option: Explained, table: OptionTable) -> Explained:
-    if not option.name.startswith("EXECUTORCH_") or option.reason.startswith(BY_HAND):
+    if not option.name.startswith("EXECUTORCH_") or is_by_hand(option):
         return option
     name = table.spelled(option.name)
     if name is None:
@@ -121,7 +126,7 @@ def _hand_reason(name: str, table: OptionTable) -> str:
         return BY_HAND
     near = get_close_matches(name, table.names, n=1)
     meant = f"; did you mean {near[0]}?" if near else ""
-    return f"{BY_HAND}, though {table.origin} has no option of that name{meant}"
+    return f"{_UNKNOWN}{table.origin} has no option of that name{meant}"
 
 
 def _refused(option: Explained, other: str) -> Obstacle:
@@ -133,7 +138,7 @@ def _refused(option: Explained, other: str) -> Obstacle:
 
 
 def _conflict(one: Explained, other: Explained) -> Obstacle:
-    by_hand = [o.name for o in (one, other) if o.reason.startswith(BY_HAND)]
+    by_hand = [o.name for o in (one, other) if is_by_hand(o)]
     remedy = (
         f"Remove {by_hand[0]} from runtime.cmake."
         if by_hand

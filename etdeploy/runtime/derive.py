@@ -33,6 +33,8 @@ from etdeploy.targets.platforms import Target
 
 # Stands for the program in `EXECUTORCH_SELECT_OPS_MODEL`; the build puts its path there.
 SELECTED_PROGRAM = "program.pte"
+# Stands for the folder of the QNN SDK that is found.
+QNN_SDK = "$QNN_SDK_ROOT"
 # Room in the registry of operators, the number that ExecuTorch has without selection
 # (runtime/kernel/operator_registry.cpp: 250 operators with 8 kernels each).
 _REGISTRY_SIZE = 2000
@@ -271,12 +273,22 @@ def _platform(build: SourceBuild) -> Iterator[Explained]:
     yield from plan_definitions(build.target, build.recipe.runtime.android_api)
 
 
+def _qnn(build: SourceBuild) -> Iterator[Explained]:
+    if "backend_qnn" in build.needs.reasons:
+        yield _option(
+            "QNN_SDK_ROOT",
+            QNN_SDK,
+            "the headers of Qualcomm's SDK; without it ExecuTorch downloads one of its own choice",
+        )
+
+
 _RULES: tuple[Callable[[SourceBuild], Iterator[Explained]], ...] = (
     _build_type,
     _runner,
     _kernels,
     _selection,
     _delegates,
+    _qnn,
     _xnnpack,
     _threads,
     _tracing,

@@ -11,7 +11,7 @@ from etdeploy.core.values import Explained
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import asked_of_build
-from etdeploy.runtime.closed import BY_HAND, closed, is_on, spelled, with_hand
+from etdeploy.runtime.closed import BY_HAND, closed, is_by_hand, is_on, spelled, with_hand
 from etdeploy.runtime.cmake_options import OptionTable, known_options
 from etdeploy.runtime.components import (
     KERNELS_OPTIMIZED,
@@ -211,7 +211,7 @@ def _hosted(target: Target, host: Target) -> tuple[Obstacle, ...]:
 
 
 def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:
-    by_hand = {o.name for o in options if o.reason.startswith(BY_HAND) and is_on(o)}
+    by_hand = {o.name for o in options if is_by_hand(o) and is_on(o)}
     reasons = {c: BY_HAND for c, switch in SWITCHES.items() if switch in by_hand}
     reasons |= build.component_reasons
     kernels = build.kernels

@@ -13,13 +13,16 @@ from etdeploy.targets.platforms import find_target
 
 
 def make_method(
-    name: str = "forward", operators: tuple[str, ...] = (), delegates: tuple[str, ...] = ()
+    name: str = "forward",
+    operators: tuple[str, ...] = (),
+    delegates: tuple[str, ...] = (),
+    dtypes: tuple[str, ...] = (),
 ) -> Method:
     return Method(
         name=name,
         inputs=(),
         outputs=(),
-        operators=tuple(Operator(name=o, calls=1) for o in operators),
+        operators=tuple(Operator(name=o, calls=1, dtypes=dtypes) for o in operators),
         delegates=tuple(Delegate(backend_id=d, size_bytes=1) for d in delegates),
         instructions=len(operators) + len(delegates),
         planned_memory_bytes=0,

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from etdeploy.core.resources import resource_folder
+from etdeploy.core.values import Explained
 from etdeploy.runtime.checkout import Checkout
 from etdeploy.runtime.compile import first_error, source_definitions, wheel_definitions
 from etdeploy.runtime.plan_model import RuntimePlan
@@ -59,7 +60,8 @@ def test_ccache_launches_both_compilers() -> None:
 
 def _from_source(plan: RuntimePlan, program: Path | None = None) -> dict[str, str]:
     checkout = Checkout(path="/src/executorch", version="1.5.1", revision="1", origin="recipe")
-    return source_definitions(plan, checkout, _tools(), program)
+    toolchain = (Explained(name="CMAKE_CXX_COMPILER", value="/ndk/clang++", reason="the NDK's"),)
+    return source_definitions(plan, checkout, _tools(), toolchain, program)
 
 
 def test_source_definitions_name_checkout_and_python() -> None:
@@ -67,6 +69,7 @@ def test_source_definitions_name_checkout_and_python() -> None:
     assert definitions["ETDEPLOY_EXECUTORCH_SOURCE"] == "/src/executorch"
     assert definitions["PYTHON_EXECUTABLE"] == sys.executable
     assert definitions["EXECUTORCH_BUILD_XNNPACK"] == "ON"
+    assert definitions["CMAKE_CXX_COMPILER"] == "/ndk/clang++"
     assert "CMAKE_PREFIX_PATH" not in definitions
 
 

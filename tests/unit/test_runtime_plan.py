@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.errors import BuildError
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
-from etdeploy.runtime.plan import require_feasible
+from etdeploy.runtime.plan import CustomKernels, require_feasible
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.targets.platforms import TARGETS
+from tests.support import golden_plans
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _GOLDEN = Path(__file__).parent.parent / "data" / "plans"
@@ -57,7 +57,6 @@ _CASES: dict[str, tuple[Recipe, Program | None, str]] = {
         make_program(make_method(delegates=("QnnBackend",))),
         "android-arm64",
     ),
-    "source": (make_recipe(runtime={"provider": "source"}), _DELEGATED, "linux-x86_64"),
 }
 
 
@@ -67,6 +66,17 @@ def test_plan_is_the_recorded_one(name: str) -> None:
     plan = make_plan(recipe, program, target)
     recorded = json.loads((_GOLDEN / f"{name}.json").read_text())
     assert plan.model_dump(mode="json") == recorded
+
+
+@pytest.mark.parametrize(("recipe", "target"), golden_plans.cases())
+def test_plan_from_source_is_the_recorded_one(recipe: str, target: str) -> None:
+    recorded = golden_plans.path_of(recipe, target).read_text()
+    assert golden_plans.render(recipe, target) == recorded
+
+
+def test_every_recorded_plan_from_source_has_its_case() -> None:
+    names = {path.name for path in golden_plans.FOLDER.iterdir()}
+    assert names == {golden_plans.path_of(*case).name for case in golden_plans.cases()}
 
 
 def test_every_recorded_plan_has_its_case() -> None:
@@ -138,10 +148,30 @@ def test_auto_takes_the_wheel_when_it_has_everything() -> None:
     require_feasible(plan)
 
 
-def test_auto_wants_the_source_when_the_wheel_lacks_a_component() -> None:
+def test_auto_builds_when_the_wheel_lacks_a_component() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, shipped=frozenset({"runtime", "threadpool"}))
     assert plan.provider.value == "source"
-    assert "has no component backend_xnnpack" in _obstacles(plan)
+    assert plan.provider.reason == (
+        "the ExecuTorch 1.5.1 wheel for linux-x86_64 lacks component backend_xnnpack"
+    )
+    require_feasible(plan)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("thread_pool", "all_cores"),
+        ("optimize", "size"),
+        ("log_level", "debug"),
+        ("kleidiai", False),
+        ("weight_cache", True),
+        ("cmake", {"EXECUTORCH_FLATBUFFERS_MAX_ALIGNMENT": 64}),
+    ],
+)
+def test_auto_builds_when_the_recipe_asks_how(key: str, value: object) -> None:
+    plan = make_plan(make_recipe(runtime={key: value}), _DELEGATED)
+    assert plan.provider.value == "source"
+    assert f"runtime.{key} asks for a build" in plan.provider.reason
 
 
 def test_wheel_asked_for_stays_the_provider_and_the_lack_an_obstacle() -> None:
@@ -152,40 +182,78 @@ def test_wheel_asked_for_stays_the_provider_and_the_lack_an_obstacle() -> None:
     assert "backend_xnnpack" in _obstacles(plan)
 
 
-def test_source_is_refused_with_a_way_out() -> None:
-    plan = make_plan(make_recipe(runtime={"provider": "source"}), _DELEGATED)
-    with pytest.raises(BuildError, match="not part of this release") as raised:
-        require_feasible(plan)
-    assert raised.value.exit_code == 4
-    assert "--set runtime.provider=auto" in (raised.value.remedy or "")
+def test_source_is_built_for_android_itself_and_the_wheel_for_the_portable_runner() -> None:
+    native = make_plan(make_recipe(runtime={"provider": "source"}), _DELEGATED, "android-arm64")
+    assert (native.build_target, native.portable_runner) == ("android-arm64", False)
+    portable = make_plan(make_recipe(), _DELEGATED, "android-arm64")
+    assert (portable.build_target, portable.portable_runner) == ("linux-aarch64", True)
+
+
+_CUSTOM = make_program(make_method(operators=("my_ops::glu.out", "my_ops::rms.out")))
 
 
 def test_custom_operators_are_an_obstacle_that_names_them() -> None:
-    program = make_program(
-        make_method(
-            operators=("llama::custom_sdpa.out", "llama::update_cache.out", "aten::add.out")
-        )
-    )
-    plan = make_plan(_NO_PROFILE, program)
+    plan = make_plan(_NO_PROFILE, _CUSTOM)
     assert len(plan.obstacles) == 1
-    assert "calls llama::custom_sdpa.out, llama::update_cache.out;" in _obstacles(plan)
+    assert "calls my_ops::glu.out, my_ops::rms.out;" in _obstacles(plan)
+    assert "--set runtime.custom_ops=" in plan.obstacles[0].remedy
+
+
+def test_recipes_own_kernels_remove_that_obstacle() -> None:
+    own = CustomKernels(frozenset({"my_ops::glu.out", "my_ops::rms.out"}), "1")
+    assert make_plan(_NO_PROFILE, _CUSTOM, custom=own).obstacles == ()
+    # Without a list only the built runner can tell.
+    assert make_plan(_NO_PROFILE, _CUSTOM, custom=CustomKernels(None, "1")).obstacles == ()
+
+
+def test_operator_that_the_recipes_own_kernels_lack_is_named() -> None:
+    own = CustomKernels(frozenset({"my_ops::glu.out"}), "1")
+    plan = make_plan(_NO_PROFILE, _CUSTOM, custom=own)
+    assert "calls my_ops::rms.out;" in _obstacles(plan)
+
+
+def test_own_kernels_change_the_build() -> None:
+    plans = [
+        make_plan(_NO_PROFILE, _DELEGATED, custom=CustomKernels(None, digest))
+        for digest in ("1", "2")
+    ]
+    assert plans[0].build_digest != plans[1].build_digest
+
+
+def test_language_model_kernels_need_a_build() -> None:
+    program = make_program(make_method(operators=("llama::custom_sdpa.out", "aten::add.out")))
+    plan = make_plan(_NO_PROFILE, program)
+    assert plan.provider.value == "source"
+    assert plan.option("EXECUTORCH_BUILD_KERNELS_LLM") == "ON"
+    assert plan.option("EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == "ON"
 
 
 def test_unknown_backend_is_an_obstacle() -> None:
-    program = make_program(make_method(delegates=("VulkanBackend", "MadeUpBackend")))
-    plan = make_plan(_NO_PROFILE, program)
-    assert "delegates to MadeUpBackend" in _obstacles(plan)
-    assert "delegates to VulkanBackend" in _obstacles(plan)
+    program = make_program(make_method(delegates=("MadeUpBackend",)))
+    assert "delegates to MadeUpBackend" in _obstacles(make_plan(_NO_PROFILE, program))
 
 
-def test_qnn_lacks_its_vendor_libraries_even_where_the_wheel_has_the_backend() -> None:
-    plan = make_plan(_NO_PROFILE, make_program(make_method(delegates=("QnnBackend",))))
-    assert "Qualcomm's own libraries" in _obstacles(plan)
+def test_selection_is_shared_by_programs_with_equal_needs() -> None:
+    recipe = make_recipe(runtime={"provider": "source"}, benchmark={"profile": False})
+    methods = [
+        make_method("forward", ("aten::relu.out",), dtypes=("float32",)),
+        make_method("encode", ("aten::relu.out",), dtypes=("float32",)),
+        make_method("forward", ("aten::relu.out",), dtypes=("int32",)),
+    ]
+    digests = [make_plan(recipe, make_program(m)).build_digest for m in methods]
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+def test_qnn_is_for_phones_even_where_the_wheel_has_the_backend() -> None:
+    program = make_program(make_method(delegates=("QnnBackend",)))
+    assert "Qualcomm's own libraries" in _obstacles(make_plan(_NO_PROFILE, program))
+    assert make_plan(_NO_PROFILE, program, "android-arm64").obstacles == ()
 
 
 def test_coreml_is_an_obstacle_off_a_mac_and_none_on_it() -> None:
     program = make_program(make_method(delegates=("CoreMLBackend",)))
-    assert "backend_coreml" in _obstacles(make_plan(_NO_PROFILE, program))
+    assert "runs on macos or ios only" in _obstacles(make_plan(_NO_PROFILE, program))
     assert make_plan(_NO_PROFILE, program, "macos-arm64", "macos-arm64").obstacles == ()
 
 
@@ -194,10 +262,11 @@ def test_mac_runners_are_built_on_a_mac() -> None:
     assert "cannot be built on linux-x86_64" in _obstacles(plan)
 
 
-def test_ios_has_no_wheel() -> None:
+def test_ios_is_built_from_source_on_a_mac() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64", "macos-arm64")
-    assert _obstacles(plan) == "no ExecuTorch wheel carries libraries for ios-arm64"
+    assert plan.obstacles == ()
     assert plan.provider.value == "source"
+    assert "on a Mac only" in _obstacles(make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64"))
 
 
 def test_native_build_has_no_toolchain_file_and_a_cross_build_has_one() -> None:
