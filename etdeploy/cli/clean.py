@@ -12,6 +12,9 @@ from etdeploy.core.workspace import Workspace
 PARTS: dict[str, str] = {
     "programs": "exported programs; made again by export",
     "runners": "built runners; built again in seconds",
+    "builds": "ExecuTorch compiled from source, by target; takes minutes again",
+    "sources": "clones of ExecuTorch; fetched again",
+    "zig": "what zig compiled",
     "wheels": "ExecuTorch libraries of other platforms; fetched again",
     "state": "which steps are done, logs; every step looks at the cache again",
     "bundles": "what was laid out for host and qemu; copied again",

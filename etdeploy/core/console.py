@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.live import Live
 
+# Where there is no bar: how often a long task says how far it is, in seconds.
+_EVERY_S = 15.0
+
 
 def result(text: str) -> None:
     """Writes a result to stdout."""
@@ -71,6 +74,7 @@ class TaskDisplay:
         # Rich draws while it opens and prints, and drawing takes `_lock`: do not hold it then.
         self._opening = threading.Lock()
         self._running: dict[str, tuple[float, str, float | None]] = {}
+        self._spoken: dict[str, float] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> TaskDisplay:
@@ -97,10 +101,15 @@ class TaskDisplay:
 
     def advance(self, name: str, text: str, fraction: float | None = None) -> None:
         """A task says where it is."""
+        now = time.monotonic()
         with self._lock:
-            started, before, _ = self._running.get(name, (time.monotonic(), "", None))
+            started, before, _ = self._running.get(name, (now, "", None))
             self._running[name] = (started, text, fraction)
-        if not self._live_wanted and fraction is None and text != before:
+            # Without a bar, long work says now and then how far it is.
+            due = fraction is None or now - self._spoken.get(name, started) >= _EVERY_S
+            if due:
+                self._spoken[name] = now
+        if not self._live_wanted and due and text != before:
             self._line(f"{name:<10} {text}")
 
     def end(self, name: str, text: str, seconds: float | None = None) -> None:

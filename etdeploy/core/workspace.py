@@ -2,6 +2,7 @@
 
     programs/<key>/   what export made          runners/<key>/   built runners
     wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values, logs and database
+    sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which go on growing
     locks/            one file per shared thing
 
 An entry is a folder with a manifest of digests. It is built aside, under a lock, and renamed into

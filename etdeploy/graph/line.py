@@ -29,9 +29,10 @@ from etdeploy.graph.qnn import extras_for, missing_sdk, require_soc, sdk_seen, w
 from etdeploy.graph.steps import Step, StepLog, reasons_to_run
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
-from etdeploy.runtime.build import build_runner, runner_fingerprint
+from etdeploy.runtime.build import build_runner
 from etdeploy.runtime.check import require_runnable
 from etdeploy.runtime.libraries import Libraries
+from etdeploy.runtime.machine import runner_fingerprint
 from etdeploy.runtime.missing import Missing, find_missing, require_present
 from etdeploy.runtime.plan import require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan

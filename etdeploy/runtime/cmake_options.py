@@ -14,13 +14,14 @@ from pathlib import Path
 from etdeploy.core.errors import BuildError
 
 DEFAULTS_FILE = "tools/cmake/preset/default.cmake"
-_COMMENT = re.compile(r"#(?!\[\[)[^\n]*")
+# A number sign in a string starts no comment.
+_COMMENT = re.compile(r"(\"(?:[^\"\\]|\\.)*\")|#(?!\[\[)[^\n]*")
 _CALL = re.compile(
     r"\b(define_overridable_option|check_required_options_on|check_conflicting_options_on)"
     r"\s*\(((?:[^()\"]|\"(?:[^\"\\]|\\.)*\")*)\)"
 )
 _WORD = re.compile(r"\"(?:[^\"\\]|\\.)*\"|[^\s\"]+")
-_ASKED = re.compile(r"\b(?:if|elseif|option)\s*\(\s*(?:NOT\s+)?(EXECUTORCH_[A-Z0-9_]+)")
+_ASKED = re.compile(r"\b(?:if|elseif|option)\s*\(\s*(?:NOT\s+)?(EXECUTORCH_[A-Z0-9_]+)(?![\w$])")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def read_options(checkout: Path) -> OptionTable:
         ) from error
     table = parse_options(defaults, f"the checkout {checkout}")
     # Some switches are asked for without being defined there, such as EXECUTORCH_BUILD_ENN.
-    asked = frozenset(_ASKED.findall(_COMMENT.sub("", main)))
+    asked = frozenset(_ASKED.findall(_uncommented(main)))
     return OptionTable(table.names | asked, table.requires, table.conflicts, table.origin)
 
 
@@ -96,8 +97,12 @@ def parse_options(text: str, origin: str) -> OptionTable:
 
 
 def _calls(text: str) -> Iterator[tuple[str, list[str]]]:
-    for match in _CALL.finditer(_COMMENT.sub("", text)):
+    for match in _CALL.finditer(_uncommented(text)):
         yield match[1], _WORD.findall(match[2])
+
+
+def _uncommented(text: str) -> str:
+    return _COMMENT.sub(lambda match: match[1] or "", text)
 
 
 def _relation(words: list[str], keyword: str) -> Iterator[Relation]:

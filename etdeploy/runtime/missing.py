@@ -14,7 +14,6 @@ from pathlib import Path
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Value
-from etdeploy.runtime.build import require_toolchain
 from etdeploy.runtime.checkout import (
     REPOSITORY,
     SOURCE_VARIABLE,
@@ -24,6 +23,7 @@ from etdeploy.runtime.checkout import (
     submodule_command,
 )
 from etdeploy.runtime.glslc import Glslc, find_glslc
+from etdeploy.runtime.machine import require_toolchain
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.tools import find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_target
