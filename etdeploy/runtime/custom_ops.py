@@ -160,10 +160,13 @@ def blame(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
 
 
 def _own_line(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
-    own = re.compile(rf"({re.escape(str(ops.folder))}/[^:\s]+:\d+(?::\d+)?)(:.*\berror: )?")
-    found = [match for line in _failed(lines) if (match := own.search(line))]
-    first = next((match for match in found if match[2]), found[0] if found else None)
-    return Blame(first[1]) if first else None
+    """The first error's own line, else the nearest before it (gcc), else the next (clang)."""
+    own = re.compile(rf"{re.escape(str(ops.folder))}/[^:\s]+:\d+(?::\d+)?")
+    failed = [line for line in _failed(lines) if " warning: " not in line]
+    first = next((i for i, line in enumerate(failed) if " error: " in line), len(failed) - 1)
+    nearest = (*reversed(failed[: first + 1]), *failed[first + 1 :])
+    found = next((match for line in nearest if (match := own.search(line))), None)
+    return Blame(found[0]) if found else None
 
 
 def _failed(lines: Sequence[str]) -> Iterator[str]:

@@ -6,12 +6,11 @@ import json
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from etdeploy.bench.compare import Expectation, compare_outputs
 from etdeploy.core.errors import BuildError, ExportError
 from etdeploy.core.process import Request, run
 from etdeploy.core.progress import silent
@@ -19,18 +18,16 @@ from etdeploy.core.workspace import Workspace
 from etdeploy.export.cache import program_key
 from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import Failure
-from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec, export_spec
-from etdeploy.program.folder import PROGRAM_INFO, load_provenance
+from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import load_recipe
-from etdeploy.recipe.model import Tolerance
-from etdeploy.runtime.check import check_program
-from etdeploy.runtime.custom_ops import blame, read_custom_ops
+from etdeploy.runtime.custom_ops import read_custom_ops
 from etdeploy.targets.platforms import host_target
-from tests.support.custom_ops import CustomRunner, build_custom
-from tests.support.export import export_workspace, exported, spec_of  # noqa: F401
-from tests.support.runtime_values import make_method, make_program, make_runner
+from tests.support.cli import Cli
+from tests.support.custom_ops import build_custom
+from tests.support.export import spec_of
 
 pytestmark = [
     pytest.mark.integration,
@@ -93,60 +90,72 @@ TORCH_LIBRARY_IMPL(mine, CompositeExplicitAutograd, library) {
 """
 
 
-def _recipe_spec(path: Path) -> ExportSpec:
-    return export_spec(load_recipe(str(path)).recipe)
-
-
-def _folder(program: ExportedProgram) -> Path:
-    return Path(program.folder)
-
-
-def _assert_equal_outputs(runner: CustomRunner, program: Path, folder: Path) -> None:
-    results = runner.run_program(program, folder)
-    expected = load_provenance(program).expected
-    expectation = Expectation(expected, program, "none", Tolerance())
-    checks = compare_outputs(results.outputs, folder / "outputs", expectation)
-    assert len(checks) == len(expected) > 0
-    assert [c for c in checks if not c.within_tolerance] == []
+def _recipe_spec(recipe: str) -> ExportSpec:
+    return export_spec(load_recipe(recipe).recipe)
 
 
 @pytest.fixture(scope="module")
-def example(export_workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
-    log = tmp_path_factory.mktemp("logs") / "export.log"
-    spec = _recipe_spec(EXAMPLE / "recipe.yaml")
-    return _folder(export_program(spec, export_workspace, silent, log))
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.parametrize("target", ["", pytest.param("linux-aarch64", marks=needs_cross)])
-def test_the_example_gives_the_outputs_of_pytorch(
-    target: str, example: Path, tmp_path: Path
-) -> None:
-    program = Program.load(example / PROGRAM_INFO)
-    assert program.operators == ("fused::rms_norm.out",)
-    ops = read_custom_ops(EXAMPLE / "kernels")
-    runner = build_custom(ops, program, tmp_path, target)
-    listed = json.loads(runner("--list-kernels").stdout)
-    built = make_runner(tuple(listed["operators"]), tuple(listed["backends"]))
-    assert check_program(program, built) == ()
-    _assert_equal_outputs(runner, example, tmp_path)
+@pytest.fixture
+def cli(shared_cache: Path, tmp_path: Path) -> Cli:
+    """Tests of this module share one cache, so that the example is exported once."""
+    return Cli(shared_cache, tmp_path, {})
 
 
-def test_several_results_and_arguments_of_several_types(
-    export_workspace: Workspace,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    spec = spec_of(
-        {
-            "model": {"python": f"{DATA}/bounds/model.py:make"},
-            "export": {"backend": "portable", "custom_ops": f"{DATA}/bounds/ops.py"},
-        }
+def _run(cli: Cli, recipe: Path | str, *arguments: str) -> Any:
+    """The run record; with the outputs of PyTorch."""
+    record = cli.ok("run", "--recipe", str(recipe), "--json", *arguments).json
+    assert record["outputs"]
+    assert all(o["within_tolerance"] for o in record["outputs"])
+    return record
+
+
+@pytest.mark.parametrize("device", ["host", pytest.param("qemu", marks=needs_cross)])
+def test_the_example_gives_the_outputs_of_pytorch(device: str, cli: Cli) -> None:
+    record = _run(cli, EXAMPLE / "recipe.yaml", "--device", device)
+    assert record["device"]["facts"]["name"] == device
+
+
+def test_several_results_and_arguments_of_several_types(cli: Cli) -> None:
+    bounds = DATA / "bounds"
+    recipe = cli.recipe(
+        f"model: {{python: '{bounds}/model.py:make'}}\n"
+        f"export: {{backend: portable, custom_ops: '{bounds}/ops.py'}}\n"
+        f"runtime: {{custom_ops: '{bounds}/kernels'}}\n"
     )
-    made = _folder(export_program(spec, export_workspace, silent, tmp_path / "export.log"))
-    ops = read_custom_ops(DATA / "bounds" / "kernels")
     # With the tracer, which is told of the kernel and its results.
-    program = Program.load(made / PROGRAM_INFO)
-    runner = build_custom(ops, program, tmp_path, profile=True)
-    _assert_equal_outputs(runner, made, tmp_path)
+    assert len(_run(cli, recipe)["outputs"]) == 3
+
+
+def test_an_operator_that_the_folder_does_not_list(cli: Cli) -> None:
+    other = f"runtime.custom_ops={DATA}/every_type"
+    result = cli("run", "--recipe", str(EXAMPLE / "recipe.yaml"), "--set", other)
+    assert result.code == 4
+    assert "fused::rms_norm.out" in result.stderr
+    assert f"{DATA}/every_type does not list them" in result.stderr
+
+
+def test_an_operator_that_the_sources_do_not_register(cli: Cli) -> None:
+    other = f"runtime.custom_ops={DATA}/self_registering"
+    result = cli("run", "--recipe", str(EXAMPLE / "recipe.yaml"), "--set", other)
+    assert result.code == 5
+    assert "operator fused::rms_norm.out" in result.stderr
+
+
+def test_a_compiler_error_is_shown_with_the_kernels_file_and_line(cli: Cli) -> None:
+    kernels = cli.folder / "kernels"
+    shutil.copytree(EXAMPLE / "kernels", kernels)
+    kernel = _changed(kernels, "float sum = 0", "flot sum = 0")
+    other = ("--set", f"runtime.custom_ops={kernels}")
+    result = cli("run", "--recipe", str(EXAMPLE / "recipe.yaml"), *other)
+    assert result.code == 4
+    assert f"{kernel}:{_line(kernel, 'flot sum')}:5: error: " in result.stderr
+    assert "Traceback" not in result.stderr
+    _changed(kernels, "flot sum = 0", "float sum = 0")
+    _run(cli, EXAMPLE / "recipe.yaml", *other)
 
 
 @pytest.mark.parametrize(
@@ -155,65 +164,53 @@ def test_several_results_and_arguments_of_several_types(
         (
             "every_type",
             None,
-            ["every::four.out", "every::one.out", "every::three_", "every::two.out"],
+            ("every::four.out", "every::one.out", "every::three_", "every::two.out"),
         ),
-        ("self_registering", None, ["self::scaled.out"]),
-        ("own_target", "own_kernels", ["self::scaled.out"]),
+        ("self_registering", None, ("self::scaled.out",)),
+        ("own_target", "own_kernels", ("self::scaled.out",)),
     ],
 )
 def test_what_a_folder_registers_is_in_the_runner(
-    folder: str, target: str | None, operators: list[str], tmp_path: Path
+    folder: str, target: str | None, operators: tuple[str, ...], tmp_path: Path
 ) -> None:
     ops = read_custom_ops(DATA / folder, target)
-    program = make_program(make_method(operators=tuple(operators)))
-    listed = build_custom(ops, program, tmp_path)("--list-kernels")
-    assert listed.returncode == 0, listed.stderr
-    assert [name for name in operators if f'"{name}"' in listed.stdout] == operators
+    runner = build_custom(ops, tmp_path, *operators)
+    assert set(operators) <= set(runner.operators)
 
 
-def _broken(tmp_path: Path, change: Callable[[str], str]) -> tuple[BuildError, Path, list[str]]:
-    """The example's kernel after a change: the error, the kernel, and the build's output."""
-    shutil.copytree(EXAMPLE / "kernels", tmp_path / "kernels")
-    kernel = tmp_path / "kernels" / "rms_norm.cpp"
-    kernel.write_text(change(kernel.read_text()))
-    (tmp_path / "build").mkdir()
-    ops = read_custom_ops(tmp_path / "kernels")
-    program = make_program(make_method(operators=("fused::rms_norm.out",)))
-    with pytest.raises(BuildError) as raised:
-        build_custom(ops, program, tmp_path / "build")
-    return raised.value, kernel, (tmp_path / "build" / "build.log").read_text().splitlines()
+def _changed(kernels: Path, old: str, new: str) -> Path:
+    kernel = kernels / "rms_norm.cpp"
+    text = kernel.read_text()
+    assert old in text
+    kernel.write_text(text.replace(old, new))
+    return kernel
 
 
 def _line(kernel: Path, text: str) -> int:
     return next(i for i, line in enumerate(kernel.read_text().splitlines(), 1) if text in line)
 
 
-def test_a_compiler_error_has_the_kernels_file_and_line(tmp_path: Path) -> None:
-    error, kernel, lines = _broken(tmp_path, lambda t: t.replace("float sum = 0", "flot sum = 0"))
-    place = f"{kernel}:{_line(kernel, 'flot sum')}:5"
-    assert f"{place}: error: " in error.message
-    found = blame(read_custom_ops(kernel.parent), lines)
-    assert found is not None
-    assert found.place == place
+def _broken(folder: Path, old: str, new: str) -> tuple[BuildError, Path]:
+    """How the build fails after a change of the example's kernel, and the kernel."""
+    shutil.copytree(EXAMPLE / "kernels", folder / "kernels")
+    kernel = _changed(folder / "kernels", old, new)
+    with pytest.raises(BuildError) as raised:
+        build_custom(read_custom_ops(folder / "kernels"), folder, "fused::rms_norm.out")
+    return raised.value, kernel
 
 
-def test_an_error_in_a_header_is_blamed_on_the_kernels_line(tmp_path: Path) -> None:
-    _, kernel, lines = _broken(
-        tmp_path, lambda t: t.replace("const_data_ptr<float>() + row", "sizes().at<int>(0) + row")
-    )
-    found = blame(read_custom_ops(kernel.parent), lines)
-    assert found is not None
-    assert found.place.startswith(f"{kernel}:{_line(kernel, 'sizes().at')}:")
+def test_an_error_in_a_header_is_shown_at_the_kernels_line(tmp_path: Path) -> None:
+    error, kernel = _broken(tmp_path, "float sum = 0", "std::optional<float&> sum")
+    assert "/optional:" in error.message
+    assert (error.place or "").startswith(f"{kernel}:{_line(kernel, 'optional<float&>')}:")
 
 
-def test_a_kernel_with_other_types_is_blamed_on_the_list(tmp_path: Path) -> None:
-    error, kernel, lines = _broken(tmp_path, lambda t: t.replace("double eps", "float eps"))
+def test_a_kernel_with_other_types_is_shown_at_the_line_of_the_list(tmp_path: Path) -> None:
+    error, kernel = _broken(tmp_path, "double eps", "float eps")
     assert "undefined reference to" in error.message
-    found = blame(read_custom_ops(kernel.parent), lines)
-    assert found is not None
-    assert found.place == f"{kernel.parent}/ops.yaml:3"
-    assert "rms_norm_out(" in (found.remedy or "")
-    assert "double eps" in (found.remedy or "")
+    assert error.place == f"{kernel.parent}/ops.yaml:3"
+    assert "rms_norm_out(" in (error.remedy or "")
+    assert "double eps" in (error.remedy or "")
 
 
 @pytest.mark.parametrize(
@@ -224,9 +221,8 @@ def test_a_kernel_with_other_types_is_blamed_on_the_list(tmp_path: Path) -> None
     ],
 )
 def test_a_target_that_cannot_be_linked(target: str, message: str, tmp_path: Path) -> None:
-    program = make_program(make_method())
     with pytest.raises(BuildError) as raised:
-        build_custom(read_custom_ops(DATA / "own_target", target), program, tmp_path)
+        build_custom(read_custom_ops(DATA / "own_target", target), tmp_path)
     assert message in " ".join(raised.value.message.split())
 
 
@@ -321,24 +317,19 @@ def test_a_library_registers_operators(tmp_path: Path) -> None:
     _shared(_LIBRARY, tmp_path / "p" / "ops.so", *links)
     workspace = Workspace(tmp_path / "cache")
     made = export_program(spec, workspace, silent, tmp_path / "export.log")
-    assert Program.load(_folder(made) / PROGRAM_INFO).operators == ("mine::twice.out",)
+    assert Program.load(Path(made.folder) / PROGRAM_INFO).operators == ("mine::twice.out",)
     assert program_key(spec, workspace) == made.key
     with (tmp_path / "p" / "ops.so").open("ab") as library:
         library.write(b"\0")
     assert program_key(spec, workspace) is None
 
 
-def test_a_change_of_the_python_file_exports_again(
-    example: Path,
-    export_workspace: Workspace,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    shutil.copytree(EXAMPLE, tmp_path / "p")
-    spec = _recipe_spec(tmp_path / "p" / "recipe.yaml")
-    assert program_key(_recipe_spec(EXAMPLE / "recipe.yaml"), export_workspace) == example.name
-    export_program(spec, export_workspace, silent, tmp_path / "export.log")
-    known = program_key(spec, export_workspace)
-    assert known is not None
-    with (tmp_path / "p" / "ops.py").open("a") as file:
+def test_a_change_of_the_python_file_exports_again(cli: Cli) -> None:
+    shutil.copytree(EXAMPLE, cli.folder / "p")
+    recipe = str(cli.folder / "p" / "recipe.yaml")
+    assert cli.ok("export", "--recipe", recipe).code == 0
+    workspace = Workspace(cli.cache)
+    assert program_key(_recipe_spec(recipe), workspace) is not None
+    with (cli.folder / "p" / "ops.py").open("a") as file:
         file.write("\n# changed\n")
-    assert program_key(spec, export_workspace) is None
+    assert program_key(_recipe_spec(recipe), workspace) is None

@@ -282,26 +282,35 @@ def test_an_operator_that_is_listed_twice(tmp_path: Path) -> None:
     assert error.place == f"{folder}/ops.yaml:2"
 
 
-def test_the_kernels_own_line_is_blamed_for_an_error_in_a_header(ops: CustomOps) -> None:
+_HEADER = "/include/executorch/tensor.h:99:3: error: static assertion failed"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (["{own}:20:9: fatal error: x.h: No such file"], "20:9"),
+        (["{own}:3:1: warning: unused", "{own}:7:2: error: no", "{own}:8:2: error: no"], "7:2"),
+        (["In file included from {own}:2:", _HEADER], "2"),
+        (["{own}:17:5:   required from here", _HEADER, "{own}:30:1: error: no"], "17:5"),
+        ([_HEADER, "{own}:17:5: note: requested here", "{own}:19:5: note: too"], "17:5"),
+        (["{own}:3:1: warning: unused", _HEADER, "{own}:17:5: note: requested here"], "17:5"),
+    ],
+)
+def test_the_kernels_own_line_is_blamed(ops: CustomOps, said: list[str], line: str) -> None:
     own = f"{ops.folder}/twice.cpp"
     lines = [
         "[1/3] Building CXX object main.cpp.o",
-        f"{own}:3:1: warning: of a step that went well",
+        f"{own}:3:1: error: of a step that was tried again",
         "[2/3] Building CXX object twice.cpp.o",
         "FAILED: twice.cpp.o",
         f"/usr/bin/c++ -I{ops.folder} -c {own}",
-        f"In file included from {own}:2:",
-        "/include/executorch/tensor.h:99:3: error: static assertion failed",
-        f"{own}:17:5:   required from here",
-        "[3/3] Linking",
+        *(text.format(own=own) for text in said),
+        "[3/3] Building CXX object other.cpp.o",
         f"{own}:44:1: error: of another step",
     ]
     found = blame(ops, lines)
     assert found is not None
-    assert (found.place, found.remedy) == (f"{own}:2", None)
-    found = blame(ops, [*lines[:-2], f"{own}:20:9: fatal error: x.h: No such file"])
-    assert found is not None
-    assert found.place == f"{own}:20:9"
+    assert (found.place, found.remedy) == (f"{own}:{line}", None)
 
 
 @pytest.mark.parametrize(
