@@ -131,6 +131,10 @@ def _runner(runner: BuiltRunner, timing: RunnerResults) -> RunnerRecord:
         portable=runner.loader is not None,
         executorch_version=timing.executorch_version,
         threads=timing.threads,
+        size_bytes=runner.size_bytes,
+        provider=runner.provider,
+        revision=runner.revision,
+        options=runner.options,
     )
 
 

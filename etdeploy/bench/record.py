@@ -82,6 +82,10 @@ class RunnerRecord(Value):
         sha256: Of the executable.
         portable: Whether it brought its own C library to the device.
         threads: That its thread pool had.
+        size_bytes: Of the executable.
+        provider: Where ExecuTorch came from: `wheel` or `source`.
+        revision: Of the checkout that it was built from.
+        options: The cmake options of the build, by name.
     """
 
     sha256: str
@@ -89,6 +93,10 @@ class RunnerRecord(Value):
     portable: bool
     executorch_version: str
     threads: int
+    size_bytes: int = 0
+    provider: str = "wheel"
+    revision: str | None = None
+    options: dict[str, str] = {}
 
 
 class RecipeRecord(Value):

@@ -147,7 +147,12 @@ def _operators(operators: Sequence[Operator]) -> str:
 
 def _runner(record: RunRecord) -> str:
     kind = "portable runner" if record.runner.portable else "runner"
-    return f"{kind} for {record.runner.target}, ExecuTorch {record.runner.executorch_version}"
+    origin = ""
+    if record.runner.provider == "source":
+        origin = f" built from source, {size(record.runner.size_bytes)}"
+    return (
+        f"{kind} for {record.runner.target}, ExecuTorch {record.runner.executorch_version}{origin}"
+    )
 
 
 def _files(record: RunRecord) -> str:

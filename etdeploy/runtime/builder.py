@@ -88,6 +88,10 @@ class Builder:
             backends=kernels.backends,
             executorch_version=self.given.version,
             listed_by=kernels.listed_by,
+            size_bytes=executable.stat().st_size,
+            provider=str(self.plan.provider.value),
+            revision=self.given.checkout.revision if self.given.checkout else None,
+            options={option.name: option.value or "" for option in self.plan.options},
         ).save(self.folder / RUNNER_INFO)
 
     @contextmanager

@@ -92,7 +92,12 @@ class BuiltRunner(Value):
         backends: All delegates that are registered in it.
         executorch_version: Of its libraries.
         listed_by: Who told operators and backends: the `runner` itself, started here or under
-            qemu, or the names in its `libraries` where it cannot be started here.
+            qemu, or the names in its `libraries` (of a static one, in itself) where it cannot be
+            started here.
+        size_bytes: Of the executable.
+        provider: Where ExecuTorch came from: `wheel` or `source`.
+        revision: Of the checkout that it was built from.
+        options: The plan's cmake options, by name.
     """
 
     path: str
@@ -105,3 +110,7 @@ class BuiltRunner(Value):
     backends: tuple[str, ...]
     executorch_version: str
     listed_by: Literal["runner", "libraries"] = "runner"
+    size_bytes: int = 0
+    provider: str = "wheel"
+    revision: str | None = None
+    options: dict[str, str] = {}
