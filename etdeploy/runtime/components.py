@@ -78,6 +78,22 @@ SWITCHES: dict[str, str] = {
     **{facts.component: facts.switch for facts in BACKEND_FACTS.values()},
 }
 
+_PORTABLE_OPS = "EXECUTORCH_BUILD_PORTABLE_OPS"
+
+# The cmake options without which a component is not built.
+BUILT_BY: dict[str, tuple[str, ...]] = {
+    RUNTIME: tuple(
+        f"EXECUTORCH_BUILD_EXTENSION_{part}"
+        for part in ("MODULE", "DATA_LOADER", "FLAT_TENSOR", "NAMED_DATA_MAP", "TENSOR")
+    ),
+    THREADPOOL: ("EXECUTORCH_BUILD_PTHREADPOOL", "EXECUTORCH_BUILD_CPUINFO"),
+    ETDUMP: ("EXECUTORCH_BUILD_DEVTOOLS",),
+    KERNELS_PORTABLE: (_PORTABLE_OPS,),
+    KERNELS_SELECTED: (_PORTABLE_OPS,),
+    KERNELS_OPTIMIZED: (_PORTABLE_OPS, "EXECUTORCH_BUILD_KERNELS_OPTIMIZED"),
+    **{component: (switch,) for component, switch in SWITCHES.items()},
+}
+
 # The component that registers the operators of a namespace.
 NAMESPACES: dict[str, str] = {
     "executorch_prim": RUNTIME,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from etdeploy.core.values import Explained
 from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
+from etdeploy.runtime.closed import is_by_hand, is_on
 from etdeploy.runtime.components import BACKEND_FACTS, KERNELS_TORCHAO
 from etdeploy.runtime.needs import Needs
 from etdeploy.runtime.plan_model import Obstacle
@@ -90,7 +91,7 @@ def hand_obstacles(
         switches: By name of the option: the component that it builds, and why that is needed.
     """
     for option in options:
-        if option.name in switches and option.value == "OFF":
+        if option.name in switches and is_by_hand(option) and not is_on(option):
             component, reason = switches[option.name]
             yield Obstacle(
                 what=f"{option.name}=OFF",

@@ -14,6 +14,7 @@ from etdeploy.recipe.rules import asked_of_build
 from etdeploy.runtime.closed import BY_HAND, closed, is_by_hand, is_on, spelled, with_hand
 from etdeploy.runtime.cmake_options import OptionTable, known_options
 from etdeploy.runtime.components import (
+    BUILT_BY,
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
     KERNELS_SELECTED,
@@ -186,9 +187,9 @@ def _source_plan(
     options, refused = closed(derived, table)
     components = _source_components(build, options)
     switches = {
-        switch: (component, build.needs.reasons[component])
-        for component, switch in SWITCHES.items()
-        if component in build.needs.reasons
+        table.spelled(switch) or switch: (component, reason)
+        for component, reason in build.component_reasons.items()
+        for switch in BUILT_BY.get(component, ())
     }
     return _Parts(
         build_target=target,
