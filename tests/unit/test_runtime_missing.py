@@ -1,0 +1,163 @@
+"""What a machine lacks for a build from source is told, with what brings it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.errors import BuildError
+from etdeploy.runtime.checkout import SOURCE_VARIABLE, Checkout, examine
+from etdeploy.runtime.missing import (
+    Missing,
+    find_missing,
+    require_present,
+    submodules_of,
+)
+from etdeploy.runtime.plan_model import RuntimePlan
+from etdeploy.targets.platforms import find_target
+from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
+
+_STAND_IN = Path(__file__).parent.parent / "data" / "checkout"
+_HOST = find_target("linux-x86_64")
+_XNNPACK = make_program(make_method(delegates=("XnnpackBackend",)))
+_VULKAN = make_program(make_method(delegates=("VulkanBackend",)))
+_KERNELS = make_program(make_method(operators=("aten::relu.out",)))
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an empty PATH, a Python with nothing beside it, and no package of ours."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("CXX", "VULKAN_SDK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python" / "python3"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("etdeploy.runtime.missing.find_spec", lambda _: None)
+    return folder
+
+
+@pytest.fixture
+def equipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same with cmake, ninja, git, a compiler and the Python packages."""
+    for name, says in {"cmake": "cmake version 3.31.6", "ninja": "1.13.2"}.items():
+        _program(bare, name, says)
+    for name in ("c++", "git"):
+        _program(bare, name, "")
+    monkeypatch.setattr("etdeploy.runtime.missing.find_spec", lambda name: name)
+    return bare
+
+
+def _program(folder: Path, name: str, says: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+
+
+def _plan(program: Any = _XNNPACK, target: str = "linux-x86_64") -> RuntimePlan:
+    recipe = make_recipe(runtime={"provider": "source"}, benchmark={"profile": False})
+    return make_plan(recipe, program, target)
+
+
+def _found(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> dict[str, Missing]:
+    missing = find_missing(plan, _HOST, checkout)
+    assert all(m.why and m.remedy for m in missing)
+    return {m.what: m for m in missing}
+
+
+def _checkout(folder: Path, origin: Any = "recipe") -> Checkout:
+    shutil.copytree(_STAND_IN, folder)
+    return examine(folder, origin)
+
+
+def test_a_bare_machine_lacks_everything_and_is_told_all_of_it(bare: Path) -> None:
+    found = _found(_plan(_KERNELS), None)
+    assert set(found) == {
+        "cmake and ninja",
+        "toolchain",
+        "ExecuTorch's sources",
+        "git",
+        "Python packages",
+    }
+    assert "cmake" in found["cmake and ninja"].remedy
+    assert found["toolchain"].remedy == "apt-get install g++"
+    assert found["Python packages"].remedy == 'pip install "etdeploy[export]"'
+    assert "torch and executorch" in found["Python packages"].why
+
+
+def test_an_equipped_machine_lacks_only_what_a_run_clones(equipped: Path) -> None:
+    found = _found(_plan(_KERNELS), None)
+    assert list(found) == ["ExecuTorch's sources"]
+    assert found["ExecuTorch's sources"].fetched
+    assert "v1.5.1" in found["ExecuTorch's sources"].why
+    assert SOURCE_VARIABLE in found["ExecuTorch's sources"].remedy
+    require_present(tuple(found.values()))
+
+
+def test_a_named_folder_that_cannot_be_used_is_missing_and_not_fetched(equipped: Path) -> None:
+    error = BuildError("it is no checkout", remedy="name another")
+    found = _found(_plan(), error)
+    assert found["ExecuTorch's sources"] == Missing(
+        what="ExecuTorch's sources", why="it is no checkout", remedy="name another"
+    )
+
+
+def test_a_complete_checkout_lacks_nothing(equipped: Path, tmp_path: Path) -> None:
+    assert _found(_plan(), _checkout(tmp_path / "executorch")) == {}
+
+
+@pytest.mark.parametrize(("origin", "fetched"), [("recipe", False), ("cache", True)])
+def test_missing_submodules_are_fetched_for_a_clone_of_ours_only(
+    origin: str, fetched: bool, equipped: Path, tmp_path: Path
+) -> None:
+    checkout = _checkout(tmp_path / "executorch", origin)
+    shutil.rmtree(checkout.folder / "third-party/json")
+    found = _found(_plan(), checkout)["submodules"]
+    assert found.fetched == fetched
+    assert found.why.endswith(": third-party/json")
+    assert found.remedy.startswith(f"git -C {checkout.path} submodule update --init")
+
+
+def test_generated_code_alone_needs_python_packages(bare: Path) -> None:
+    assert "Python packages" not in _found(_plan(_XNNPACK), None)
+    quantized = make_program(make_method(operators=("quantized_decomposed::add.out",)))
+    assert "Python packages" in _found(_plan(quantized), None)
+
+
+def test_vulkan_needs_glslc(equipped: Path) -> None:
+    plan = _plan(_VULKAN, "android-x86_64")
+    assert any("glslc" in what for what in _found(plan, None))
+    assert not any("glslc" in what for what in _found(_plan(), None))
+
+
+def test_android_needs_an_ndk(equipped: Path) -> None:
+    found = _found(_plan(target="android-arm64"), None)["toolchain"]
+    assert "NDK" in found.why
+    assert not found.fetched
+
+
+def test_the_wheel_needs_no_sources(bare: Path) -> None:
+    plan = make_plan(make_recipe(benchmark={"profile": False}), _XNNPACK)
+    assert set(_found(plan, None)) == {"build tools"}
+
+
+def test_what_is_missing_is_refused_all_at_once() -> None:
+    two = tuple(Missing(what=w, why=f"no {w}", remedy=f"get {w}") for w in ("a", "b"))
+    fetched = Missing(what="c", why="no c", remedy="get c", fetched=True)
+    with pytest.raises(BuildError) as raised:
+        require_present((*two, fetched))
+    assert raised.value.message == "no a; no b"
+    assert raised.value.remedy == "get a\nget b"
+    assert raised.value.exit_code == 4
+    require_present((fetched,))
+
+
+def test_submodules_follow_the_plans_options() -> None:
+    assert "backends/xnnpack/third-party/XNNPACK" in submodules_of(_plan(_XNNPACK))
+    assert "backends/xnnpack/third-party/XNNPACK" not in submodules_of(_plan(_KERNELS))
+    assert "third-party/ios-cmake" in submodules_of(_plan(target="ios-arm64"))
