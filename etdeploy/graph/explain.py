@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
-from etdeploy.graph.line import known_plan, make_line, missing_for
+from etdeploy.graph.line import known_plan, make_line, missing_for, version_notes
 from etdeploy.graph.provision import plan_for
 from etdeploy.graph.steps import Step
 from etdeploy.runtime.plan_model import RuntimePlan
@@ -91,7 +91,7 @@ def explain(job: Job) -> Explanation:
         missing=tuple(
             Hindrance(name=m.what, reason=m.why, remedy=m.remedy) for m in missing_for(job, plan)
         ),
-        notes=plan.notes,
+        notes=(*plan.notes, *version_notes(job, plan)),
     )
 
 

@@ -31,6 +31,7 @@ from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.runtime.build import build_runner
 from etdeploy.runtime.check import require_runnable
+from etdeploy.runtime.checkout import Checkout, require_readable
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import runner_fingerprint
 from etdeploy.runtime.missing import Missing, find_missing, require_present
@@ -130,6 +131,19 @@ def refuse_early(job: Job, *, with_runner: bool = True) -> None:
     require_feasible(plan)
     if not _path(job, "runner").is_file():
         require_present(missing_for(job, plan))
+
+
+def version_notes(job: Job, plan: RuntimePlan) -> tuple[str, ...]:
+    """What to know of the checkout's release beside the one that made the program.
+
+    Raises:
+        BuildError: The checkout's runtime cannot read the program.
+    """
+    checkout = checkout_for(job, plan)
+    if not isinstance(checkout, Checkout) or _current_program(job) is None:
+        return ()
+    folder = Path(load_program(job)[0].folder)
+    return require_readable(checkout, load_provenance(folder).versions.get("executorch"))
 
 
 def missing_for(job: Job, plan: RuntimePlan) -> tuple[Missing, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from etdeploy.core.errors import BuildError
@@ -14,6 +14,7 @@ from etdeploy.recipe.rules import asked_of_build
 from etdeploy.runtime.closed import BY_HAND, closed, is_by_hand, is_on, spelled, with_hand
 from etdeploy.runtime.cmake_options import OptionTable, known_options
 from etdeploy.runtime.components import (
+    BACKEND_FACTS,
     BUILT_BY,
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
@@ -123,6 +124,7 @@ def derive_plan(
         program_sha256=program.sha256 if program else None,
         provisional=program is None,
         obstacles=obstacles,
+        notes=tuple(_notes(needs, parts)) if provider.value == "source" else (),
     )
 
 
@@ -209,6 +211,23 @@ def _source_plan(
 def _hosted(target: Target, host: Target) -> tuple[Obstacle, ...]:
     obstacle = host_obstacle(target, host)
     return (obstacle,) if obstacle else ()
+
+
+def _notes(needs: Needs, parts: _Parts) -> Iterator[str]:
+    """What to know of a build from source before it is started."""
+    options = {option.name: option.value for option in parts.options}
+    if options.get("XNNPACK_ENABLE_KLEIDIAI") == "ON" and "KLEIDIAI_SOURCE_DIR" not in options:
+        yield (
+            "XNNPACK downloads KleidiAI while it is configured. Without a network, unpack it and "
+            "set runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
+        )
+    for delegate_id in needs.delegate_ids:
+        facts = BACKEND_FACTS.get(delegate_id)
+        if facts and not facts.tried:
+            yield (
+                f"{delegate_id} was not tried: its options follow ExecuTorch's files, and no build "
+                "with it was made."
+            )
 
 
 def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:

@@ -59,6 +59,7 @@ def _text(plan: RuntimePlan) -> str:
         f"  {e.name}{'' if e.value is None else f'={e.value}'}  because {e.reason}"
         for e in (plan.provider, *toolchain, *plan.components, *plan.options)
     ]
+    lines += [f"  to know: {note}" for note in plan.notes]
     lines += [f"  in the way: {o.what}: {o.why}" for o in plan.obstacles]
     return "\n".join(lines) + "\n"
 
