@@ -10,6 +10,7 @@ from etdeploy.bench.bundle import make_bundle
 from etdeploy.bench.measure import measure
 from etdeploy.bench.record import RunRecord
 from etdeploy.core import console
+from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle
@@ -129,6 +130,9 @@ def refuse_early(job: Job, *, with_runner: bool = True) -> None:
         return
     plan = known_plan(job)
     require_feasible(plan)
+    checkout = checkout_for(job, plan)
+    if isinstance(checkout, BuildError):
+        raise checkout
     if not _path(job, "runner").is_file():
         require_present(missing_for(job, plan))
 

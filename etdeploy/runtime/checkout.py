@@ -19,6 +19,7 @@ from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.runtime.cmake_options import DEFAULTS_FILE
+from etdeploy.runtime.wheel import EXECUTORCH_VERSION
 
 SOURCE_VARIABLE = "ETDEPLOY_EXECUTORCH_SOURCE"
 REPOSITORY_VARIABLE = "ETDEPLOY_EXECUTORCH_REPOSITORY"
@@ -131,7 +132,7 @@ def examine(folder: Path, origin: Literal["recipe", "environment", "cache"]) -> 
     if not numbers or not OLDEST <= numbers <= NEWEST:
         raise BuildError(
             f"{folder} is ExecuTorch {version}; 1.3 to 1.5 are known to etdeploy",
-            remedy=_clone_remedy(f"{NEWEST[0]}.{NEWEST[1]}.0"),
+            remedy=_clone_remedy(EXECUTORCH_VERSION),
         )
     return Checkout(path=str(folder), version=version, revision=revision(folder), origin=origin)
 

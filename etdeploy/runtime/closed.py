@@ -124,7 +124,7 @@ def _text(value: str | bool | int) -> str:
 def _hand_reason(name: str, table: OptionTable) -> str:
     if not name.startswith("EXECUTORCH_") or name in table.names:
         return BY_HAND
-    near = get_close_matches(name, table.names, n=1)
+    near = get_close_matches(name, table.names, n=1, cutoff=0.8)
     meant = f"; did you mean {near[0]}?" if near else ""
     return f"{_UNKNOWN}{table.origin} has no option of that name{meant}"
 

@@ -45,7 +45,8 @@ def require_toolchain(
     if isinstance(found, Toolchain):
         return found
     raise BuildError(
-        "; ".join(o.why for o in found), remedy="\n".join(dict.fromkeys(o.remedy for o in found))
+        "; ".join(f"{o.what}: {o.why}" for o in found),
+        remedy="\n".join(dict.fromkeys(o.remedy for o in found)),
     )
 
 
