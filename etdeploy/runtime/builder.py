@@ -164,7 +164,8 @@ class Builder:
             if found is None:
                 raise
             raise BuildError(
-                failure.message,
+                # The compiler's own line begins with the place.
+                failure.message.replace(f"{found.place}: ", "", 1),
                 place=found.place,
                 remedy=found.remedy or "Mend the kernel there.",
                 log=self.log,

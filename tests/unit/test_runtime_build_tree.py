@@ -157,7 +157,7 @@ def test_builds_on_one_checkout_wait_for_each_other(
     waiting = threading.Event()
 
     def second() -> None:
-        def told(_: str, __: float | None = None) -> None:
+        def told(text: str, fraction: float | None = None) -> None:
             waiting.set()
 
         checkout = _checkout(source)

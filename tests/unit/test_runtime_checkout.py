@@ -171,13 +171,12 @@ def test_what_a_build_leaves_in_the_tree_is_no_change(source: Path) -> None:
 
 
 def test_the_fingerprint_of_sources_is_theirs_wherever_they_lie() -> None:
-    def fingerprint(**values: str) -> str:
-        given = {"path": "/a/executorch", "version": "1.4.1", "revision": "1", **values}
-        return Libraries(
-            checkout=Checkout(origin="recipe", **given)  # type: ignore[arg-type]
-        ).fingerprint
+    base = Checkout(path="/a/executorch", version="1.4.1", revision="1", origin="recipe")
 
-    assert fingerprint(path="/b/executorch") == fingerprint()
+    def fingerprint(**changes: str) -> str:
+        return Libraries(checkout=base.model_copy(update=changes)).fingerprint
+
+    assert fingerprint(path="/b/executorch", origin="cache") == fingerprint()
     assert fingerprint(revision="2") != fingerprint()
     assert fingerprint(version="1.4.0") != fingerprint()
 
