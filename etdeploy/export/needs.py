@@ -48,6 +48,7 @@ _KEYS = {
     "exported": "model.exported",
     "program": "model.program",
     "weights": "model.weights",
+    "custom_ops": "export.custom_ops",
 }
 
 

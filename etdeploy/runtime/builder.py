@@ -219,9 +219,12 @@ class Builder:
         command = self._start_command(loader, compiler)
         if command:
             return ask_runner(command, self.log)
+        own = self.custom_ops.operators if self.custom_ops else None
         if self.given.wheel:
-            return read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
-        return read_executable(self.folder / EXECUTABLE)
+            found = read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
+        else:
+            found = read_executable(self.folder / EXECUTABLE)
+        return replace(found, operators=tuple(sorted({*found.operators, *(own or ())})))
 
     def _start_command(self, loader: str | None, compiler: Path) -> tuple[str, ...] | None:
         """How the runner starts on this machine; None when it cannot."""

@@ -25,7 +25,7 @@ from etdeploy.runtime.components import (
     THREADPOOL,
 )
 from etdeploy.runtime.derive import SourceBuild, selected_operators, source_build, source_options
-from etdeploy.runtime.needs import Needs, derive_needs
+from etdeploy.runtime.needs import Needs, derive_needs, some
 from etdeploy.runtime.obstacles import (
     custom_obstacles,
     hand_obstacles,
@@ -34,7 +34,7 @@ from etdeploy.runtime.obstacles import (
     wheel_obstacles,
     wheel_target_obstacles,
 )
-from etdeploy.runtime.plan_model import Obstacle, RuntimePlan
+from etdeploy.runtime.plan_model import CUSTOM_OPS, Obstacle, RuntimePlan
 from etdeploy.runtime.toolchains import host_obstacle, plan_toolchain
 from etdeploy.targets.platforms import Target, find_target
 
@@ -110,6 +110,7 @@ def derive_plan(
         *parts.obstacles,
         *vendor_obstacles(needs, parts.build_target),
     )
+    own = (_own_kernels(recipe, custom),) if custom else ()
     return RuntimePlan(
         target=target.name,
         build_target=parts.build_target.name,
@@ -117,7 +118,7 @@ def derive_plan(
         provider=provider,
         executorch_version=available.version,
         toolchain=parts.toolchain,
-        components=parts.components,
+        components=(*parts.components, *own),
         options=parts.options,
         selection=parts.selection,
         custom_ops=custom.digest if custom else None,
@@ -211,6 +212,15 @@ def _source_plan(
 def _hosted(target: Target, host: Target) -> tuple[Obstacle, ...]:
     obstacle = host_obstacle(target, host)
     return (obstacle,) if obstacle else ()
+
+
+def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
+    operators = sorted(custom.operators or ())
+    return Explained(
+        name=CUSTOM_OPS,
+        reason=f"runtime.custom_ops is {recipe.runtime.custom_ops}, which "
+        + (f"has {some(operators)}" if operators else "registers what only the runner can tell"),
+    )
 
 
 def _notes(needs: Needs, parts: _Parts) -> Iterator[str]:

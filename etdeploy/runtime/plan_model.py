@@ -7,6 +7,9 @@ from typing import Literal
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained, Value
 
+# The component that stands for the recipe's own kernels.
+CUSTOM_OPS = "custom_ops"
+
 
 class Obstacle(Value):
     """Something that keeps a plan from being built: what, why, and what to do about it."""
@@ -54,7 +57,8 @@ class RuntimePlan(Value):
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        return tuple(component.name for component in self.components)
+        """ExecuTorch's; the recipe's own kernels are no part of it."""
+        return tuple(c.name for c in self.components if c.name != CUSTOM_OPS)
 
     def option(self, name: str) -> str | None:
         """The value of an option; None when the plan does not set it."""

@@ -123,7 +123,7 @@ def test_a_release_that_is_not_served_is_refused(source: Path, version: str) -> 
     with pytest.raises(BuildError, match=r"1\.3 to 1\.5 are known") as raised:
         examine(source, "environment")
     assert f"is ExecuTorch {version}" in raised.value.message
-    assert "--branch v1.5.0" in (raised.value.remedy or "")
+    assert "--branch v1.5.1" in (raised.value.remedy or "")
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.3.1", "1.4.1", "1.5.0a0", "1.5.1"])
