@@ -31,11 +31,6 @@ set(CMAKE_CXX_FLAGS_INIT "${etdeploy_flags}")
 set(CMAKE_ASM_FLAGS_INIT "-g0")
 unset(etdeploy_flags)
 
-# Zig compiles its C and C++ libraries, a minute of work, for every way of linking: optimised or not,
-# stripped or not. So CMake's own checks are linked as the runner is.
-set(CMAKE_TRY_COMPILE_CONFIGURATION Release)
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-s")
-
 # Programs that run during the build are this machine's. Libraries and headers of this machine are of
 # no use: found ones come from where the command line says.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)

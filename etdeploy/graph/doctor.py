@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.core import console, process
+from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
 from etdeploy.export.qnn_host import examine_qnn
 from etdeploy.export.spec import TESTED_VERSIONS
+from etdeploy.runtime.checkout import SOURCE_VARIABLE, find_checkout
 from etdeploy.runtime.glslc import Glslc, find_glslc
 from etdeploy.runtime.tools import probe_tools
+from etdeploy.runtime.wheel import executorch_version
 from etdeploy.runtime.zig import find_zig
 from etdeploy.targets.missing import Missing
 from etdeploy.targets.ndk import Ndk, find_ndk
@@ -49,6 +52,7 @@ def examine() -> tuple[Finding, ...]:
         _program("git", "the recipe's revision in run records", _install("git")),
         _program("adb", "Android devices over USB that an adb server holds", _install("adb")),
         _qemu(host),
+        _sources(),
         _ndk(),
         _zig(),
         *(Finding(**f.model_dump()) for f in examine_qnn(os.environ, Path.home())),
@@ -152,6 +156,28 @@ def _ndk() -> Finding:
         found=f"{found.release} in {found.path}" if isinstance(found, Ndk) else None,
         needed_for="builds of ExecuTorch for Android (the portable runner does without)",
         remedy=None if isinstance(found, Ndk) else f"{found.why}\n{found.remedy}",
+    )
+
+
+def _sources() -> Finding:
+    try:
+        found = find_checkout(None, os.environ, Workspace.default(), executorch_version())
+    except BuildError as error:
+        return Finding(
+            name="ExecuTorch sources",
+            state="optional",
+            found=None,
+            needed_for="the provider source",
+            remedy=f"{error.message}\n{error.remedy}",
+        )
+    return Finding(
+        name="ExecuTorch sources",
+        state="ok" if found else "optional",
+        found=f"{found.version} in {found.path}" if found else None,
+        needed_for="the provider source",
+        remedy=None
+        if found
+        else f"A run clones them when it needs them; or\nexport {SOURCE_VARIABLE}=/path/to/checkout",
     )
 
 
