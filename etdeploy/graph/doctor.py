@@ -177,7 +177,7 @@ def _sources() -> Finding:
         needed_for="the provider source",
         remedy=None
         if found
-        else f"A run clones them when it needs them; or\nexport {SOURCE_VARIABLE}=/path/to/checkout",
+        else f"A run clones them when needed; or\nexport {SOURCE_VARIABLE}=/path/to/checkout",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from etdeploy.graph.provision import checkout_for
 from etdeploy.runtime.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.runtime.compile import plan_definitions
 from etdeploy.runtime.derive import QNN_SDK
+from etdeploy.runtime.machine import require_toolchain
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.wheel import find_installed
 from etdeploy.targets.platforms import find_target
@@ -71,16 +73,38 @@ def _places(job: Job, plan: RuntimePlan) -> dict[str, str]:
         installed = find_installed(target) if target.name == job.host.name else None
         fetched = job.workspace.root / "wheels"
         root = installed.root if installed else _fetched_root(fetched, target.wheel_platform)
-        return {"CMAKE_PREFIX_PATH": root}
+        return _toolchain_file(plan) | {"CMAKE_PREFIX_PATH": root}
     checkout = checkout_for(job, plan)
     found = checkout.path if isinstance(checkout, Checkout) else f"$env{{{SOURCE_VARIABLE}}}"
-    places = {"ETDEPLOY_EXECUTORCH_SOURCE": found}
+    places = _toolchain(job, plan, checkout if isinstance(checkout, Checkout) else None)
+    places["ETDEPLOY_EXECUTORCH_SOURCE"] = found
+    if plan.option("PYTHON_EXECUTABLE") is None:
+        places["PYTHON_EXECUTABLE"] = sys.executable
     if plan.selection:
         program = current_program_path(job)
         if program is None:
             raise BuildError("the program whose operators are selected is gone")
         places["EXECUTORCH_SELECT_OPS_MODEL"] = str(program)
     return places
+
+
+def _toolchain(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> dict[str, str]:
+    """The toolchain as it is on this machine, else by the variable that names it."""
+    try:
+        found = require_toolchain(plan, find_target(plan.build_target), job.host, checkout)
+    except BuildError:
+        return _toolchain_file(plan)
+    return {d.name: d.value or "" for d in found.definitions}
+
+
+def _toolchain_file(plan: RuntimePlan) -> dict[str, str]:
+    if plan.toolchain is None:
+        return {}
+    file = str(plan.toolchain.value)
+    for place, variable in (("<NDK>", "ANDROID_NDK"), ("<checkout>", SOURCE_VARIABLE)):
+        if file.startswith(place):
+            return {"CMAKE_TOOLCHAIN_FILE": file.replace(place, f"$env{{{variable}}}")}
+    return {"CMAKE_TOOLCHAIN_FILE": str(resource_folder("toolchains") / file)}
 
 
 def _fetched_root(folder: Path, wheel_platform: str | None) -> str:

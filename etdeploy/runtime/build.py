@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.builder import RUNNER_INFO, Builder
+from etdeploy.runtime.compile import disk_full
 from etdeploy.runtime.custom_ops import CustomOps
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import qnn_sdk, runner_fingerprint
@@ -53,7 +55,12 @@ def build_runner(
             plan, libraries, target, host, workspace, folder, progress, log, program, custom_ops
         ).build()
 
-    workspace.obtain(entry, build, progress)
+    try:
+        workspace.obtain(entry, build, progress)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise disk_full("storing the runner", log) from error
     stored = BuiltRunner.load(entry.path / RUNNER_INFO)
     return stored.model_copy(update={"path": str(entry.path)})
 

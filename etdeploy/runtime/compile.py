@@ -62,11 +62,13 @@ def configure(
     """
     progress("configuring the runner")
     argv = (
-        str(tools.cmake), *(("--fresh",) if fresh else ()),
-        "-G", "Ninja", "-S", str(sources), "-B", str(folder),
+        str(tools.cmake), "-G", "Ninja", "-S", str(sources), "-B", str(folder),
         *(f"-D{name}={value}" for name, value in definitions.items()),
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        # cmake's own --fresh also removes the project's compiled files.
+        (folder / "CMakeCache.txt").unlink(missing_ok=True)
     _run(argv, folder, "configuring", log, progress)
 
 
@@ -122,6 +124,16 @@ def plan_definitions(plan: RuntimePlan) -> dict[str, str]:
     return {option.name: option.value or "" for option in plan.options}
 
 
+def disk_full(doing: str, log: Path | None) -> BuildError:
+    """What is said where the cache has no room for a build."""
+    return BuildError(
+        f"{doing} failed: the disk is full ({_DISK_FULL})",
+        remedy="Make room and run again: the build goes on from where it is. Or name a folder on "
+        "a larger disk:\nexport ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
+        log=log,
+    )
+
+
 def _tools(tools: BuildTools) -> dict[str, str]:
     here = {"CMAKE_MAKE_PROGRAM": str(tools.ninja)}
     if tools.ccache:
@@ -167,14 +179,11 @@ def _run(
 
     outcome = process.run(process.Request(argv, cwd=folder, log=log, on_line=on_line))
     if not outcome.ok:
-        full = any(_DISK_FULL in line for line in lines)
+        if any(_DISK_FULL in line for line in lines):
+            raise disk_full(f"{doing} the runner", log)
         raise ToolError(
-            f"{doing} the runner failed: "
-            + (f"the disk is full ({_DISK_FULL})" if full else first_error(lines)),
-            "Make room and run again: the build goes on from where it is. Or name a folder on a "
-            "larger disk:\nexport ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk"
-            if full
-            else "Check compiler and tools: etdeploy doctor",
+            f"{doing} the runner failed: {first_error(lines)}",
+            "Check compiler and tools: etdeploy doctor",
             log,
             lines,
         )

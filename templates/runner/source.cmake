@@ -46,6 +46,11 @@ if(TARGET flatccrt)
   set_target_properties(flatccrt PROPERTIES ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 endif()
 file(STRINGS "${ETDEPLOY_EXECUTORCH_SOURCE}/version.txt" EXECUTORCH_BUILD_VERSION LIMIT_COUNT 1)
+# The LLM kernels are compiled for ARMv8.2, and hand that on to what links them: the runner itself
+# would end with an illegal instruction on older processors, whatever its program (seen in 1.4.1).
+if(TARGET custom_ops)
+  set_target_properties(custom_ops PROPERTIES INTERFACE_COMPILE_OPTIONS "")
+endif()
 # GCC 12 fails with an internal error in its loop vectoriser on one of these files. They are written
 # with intrinsics and lose nothing without it.
 if(TARGET kleidiai AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 13)
