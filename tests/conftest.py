@@ -25,6 +25,7 @@ _TOOL_CACHES = {
     "CCACHE_DIR": ".cache/ccache",
     "PIP_CACHE_DIR": ".cache/pip",
     "PYENV_ROOT": ".pyenv",
+    "ZIG_GLOBAL_CACHE_DIR": ".cache/zig",
     "UV_CACHE_DIR": ".cache/uv",
 }
 

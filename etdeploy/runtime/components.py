@@ -30,6 +30,7 @@ class BackendFacts:
         switch: The cmake option that builds it.
         systems: Where it runs; empty for everywhere.
         arches: The instruction sets that it runs on; empty for all.
+        loads: Whether it loads libraries of the device's maker when it starts.
         tried: Whether etdeploy built and ran it; the others follow ExecuTorch's documentation.
     """
 
@@ -38,6 +39,7 @@ class BackendFacts:
     switch: str
     systems: tuple[str, ...] = ()
     arches: tuple[str, ...] = ()
+    loads: bool = False
     tried: bool = False
 
 
@@ -46,15 +48,25 @@ BACKEND_FACTS: dict[str, BackendFacts] = {
     b.delegate_id: b
     for b in (
         BackendFacts("XnnpackBackend", "backend_xnnpack", "EXECUTORCH_BUILD_XNNPACK", tried=True),
-        BackendFacts("QnnBackend", "backend_qnn", "EXECUTORCH_BUILD_QNN", ("android", "linux")),
         BackendFacts(
-            "VulkanBackend", "backend_vulkan", "EXECUTORCH_BUILD_VULKAN", ("android", "linux")
+            "QnnBackend", "backend_qnn", "EXECUTORCH_BUILD_QNN", ("android", "linux"), loads=True
+        ),
+        BackendFacts(
+            "VulkanBackend",
+            "backend_vulkan",
+            "EXECUTORCH_BUILD_VULKAN",
+            ("android", "linux"),
+            loads=True,
         ),
         BackendFacts("CoreMLBackend", "backend_coreml", "EXECUTORCH_BUILD_COREML", _APPLE),
         BackendFacts("MPSBackend", "backend_mps", "EXECUTORCH_BUILD_MPS", _APPLE),
         BackendFacts("MLXBackend", "backend_mlx", "EXECUTORCH_BUILD_MLX", ("macos",)),
         BackendFacts(
-            "OpenvinoBackend", "backend_openvino", "EXECUTORCH_BUILD_OPENVINO", ("linux",)
+            "OpenvinoBackend",
+            "backend_openvino",
+            "EXECUTORCH_BUILD_OPENVINO",
+            ("linux",),
+            loads=True,
         ),
         BackendFacts(
             "NeuropilotBackend",
@@ -62,11 +74,19 @@ BACKEND_FACTS: dict[str, BackendFacts] = {
             "EXECUTORCH_BUILD_NEURON",
             ("android",),
             ("aarch64",),
+            loads=True,
         ),
         BackendFacts(
-            "EnnBackend", "backend_enn", "EXECUTORCH_BUILD_ENN", ("android",), ("aarch64",)
+            "EnnBackend",
+            "backend_enn",
+            "EXECUTORCH_BUILD_ENN",
+            ("android",),
+            ("aarch64",),
+            loads=True,
         ),
-        BackendFacts("VgfBackend", "backend_vgf", "EXECUTORCH_BUILD_VGF", ("android", "linux")),
+        BackendFacts(
+            "VgfBackend", "backend_vgf", "EXECUTORCH_BUILD_VGF", ("android", "linux"), loads=True
+        ),
     )
 }
 

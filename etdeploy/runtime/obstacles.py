@@ -59,6 +59,13 @@ def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
                 why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
                 remedy=f"{_get(delegate_id)}{_OTHER_BACKEND}",
             )
+        elif facts.loads and target.name.endswith("-musl"):
+            yield Obstacle(
+                what=f"backend {delegate_id}",
+                why=f"{delegate_id} loads libraries of the device's maker, and a static runner, as "
+                f"that for {target.name}, can load none",
+                remedy="Take another target: --target android-arm64   or --target linux-aarch64",
+            )
     if KERNELS_TORCHAO in needs.reasons and target.arch != "aarch64":
         yield Obstacle(
             what=f"component {KERNELS_TORCHAO}",

@@ -132,7 +132,7 @@ def find_toolchain(
     if impossible:
         return (impossible,)
     if target.system == "android":
-        return _android(machine, android_api)
+        return _android(target, machine, android_api)
     if target.system in ("ios", "macos"):
         return _apple(target, checkout)
     if target.name == MUSL:
@@ -140,10 +140,18 @@ def find_toolchain(
     return _gnu(target, machine)
 
 
-def _android(machine: Machine, android_api: int) -> Toolchain | tuple[Obstacle, ...]:
+def _android(
+    target: Target, machine: Machine, android_api: int
+) -> Toolchain | tuple[Obstacle, ...]:
     found = ndk.find_ndk(machine.environ, machine.home)
     if isinstance(found, Missing):
-        return (_obstacle(found),)
+        problem = _obstacle(found)
+        if target.arch == "aarch64":
+            other = (
+                f"{problem.remedy}\nor take the static runner, which needs no NDK: --target {MUSL}"
+            )
+            problem = problem.model_copy(update={"remedy": other})
+        return (problem,)
     compiler = found.compiler(machine.host.system)
     if not compiler.is_file():
         why = f"the NDK in {found.path} has no compiler for {machine.host.name}: no {compiler}"
