@@ -107,9 +107,8 @@ def known_plan(job: Job) -> RuntimePlan:
 
 def current_program_path(job: Job) -> Path | None:
     """The program file, where it is exported and up to date."""
-    if _current_program(job) is None:
-        return None
-    return Path(load_program(job)[0].folder) / PROGRAM_FILE
+    folder = _current_folder(job)
+    return folder / PROGRAM_FILE if folder else None
 
 
 def refuse_early(job: Job, *, with_runner: bool = True) -> None:
@@ -144,9 +143,9 @@ def version_notes(job: Job, plan: RuntimePlan) -> tuple[str, ...]:
         BuildError: The checkout's runtime cannot read the program.
     """
     checkout = checkout_for(job, plan)
-    if not isinstance(checkout, Checkout) or _current_program(job) is None:
+    folder = _current_folder(job)
+    if not isinstance(checkout, Checkout) or folder is None:
         return ()
-    folder = Path(load_program(job)[0].folder)
     return require_readable(checkout, load_provenance(folder).versions.get("executorch"))
 
 
@@ -159,8 +158,17 @@ def missing_for(job: Job, plan: RuntimePlan) -> tuple[Missing, ...]:
 
 
 def _current_program(job: Job) -> Program | None:
-    step = _export(job)
-    return load_program(job)[1] if not reasons_to_run(step) else None
+    folder = _current_folder(job)
+    return Program.load(folder / PROGRAM_INFO) if folder else None
+
+
+def _current_folder(job: Job) -> Path | None:
+    """Where the program is that an export would give now, whichever device it was made for."""
+    if not reasons_to_run(_export(job)):
+        return Path(load_program(job)[0].folder)
+    key = program_key(_spec(job), job.workspace)
+    entry = job.workspace.entry("programs", key) if key else None
+    return entry.path if entry and entry.is_sound() else None
 
 
 def _spec(job: Job) -> ExportSpec:

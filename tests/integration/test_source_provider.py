@@ -430,7 +430,7 @@ def test_the_plan_follows_the_recipe_and_then_the_program(
     assert before["provisional"]
     assert before["changes"] == []
     assert before["executorch_version"] == "1.4.1"
-    cli.ok("build", "--recipe", recipe, *_FROM_SOURCE)
+    cli.ok("export", "--recipe", recipe)
     after = cli.ok(*arguments, "--json").json
     assert not after["provisional"]
     changes = {c["name"]: c for c in after["changes"]}
