@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.workspace import Workspace
 from etdeploy.devices.base import Device, DeviceFacts
 from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.runtime.checkout import Checkout
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
 
@@ -30,6 +32,7 @@ class Job:
         device: The device; None when only a target was named.
         facts: What the device said of itself.
         measure_again: Whether an unchanged measurement is repeated.
+        checkouts: The checkout of ExecuTorch, once it was looked at: it has some 26,000 files.
     """
 
     loaded: LoadedRecipe
@@ -40,6 +43,7 @@ class Job:
     device: Device | None = None
     facts: DeviceFacts | None = None
     measure_again: bool = False
+    checkouts: list[Checkout | BuildError] = field(default_factory=list, compare=False)
 
     @property
     def place(self) -> str:

@@ -52,6 +52,15 @@ def checkout_for(job: Job, plan: RuntimePlan) -> Checkout | BuildError | None:
     """
     if plan.provider.value != "source":
         return None
+    if not job.checkouts:
+        found = _look(job)
+        if found is None:  # A run clones it.
+            return None
+        job.checkouts.append(found)
+    return job.checkouts[0]
+
+
+def _look(job: Job) -> Checkout | BuildError | None:
     named = job.loaded.recipe.runtime.source
     try:
         return find_checkout(named, os.environ, job.workspace, executorch_version())
