@@ -81,6 +81,8 @@ def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     for name in options if isinstance(options, Mapping) else ():
         if not isinstance(name, str) or not _CMAKE_NAME.fullmatch(name):
             yield "cmake", f"{name!r} is no name of a cmake option"
+        elif name.startswith("ETDEPLOY_"):
+            yield "cmake", f"{name} is what the plan tells the runner's project, and cannot be set"
 
 
 def asked_of_build(section: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,13 @@ from etdeploy.runtime.components import (
     THREADED,
     THREADPOOL,
 )
-from etdeploy.runtime.derive import SourceBuild, selected_operators, source_build, source_options
+from etdeploy.runtime.derive import (
+    SELECTED_PROGRAM,
+    SourceBuild,
+    selected_operators,
+    source_build,
+    source_options,
+)
 from etdeploy.runtime.needs import Needs, derive_needs, some
 from etdeploy.runtime.obstacles import (
     custom_obstacles,
@@ -205,7 +211,7 @@ def _source_plan(
             *refused,
             *hand_obstacles(options, switches),
         ),
-        selection=_selection(build),
+        selection=_selection(build, options),
     )
 
 
@@ -255,9 +261,12 @@ def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tu
     )
 
 
-def _selection(build: SourceBuild) -> str | None:
-    """A digest of what decides the selected kernels: the same for programs with equal needs."""
-    if build.kernels is None or build.kernels.name != KERNELS_SELECTED:
+def _selection(build: SourceBuild, options: tuple[Explained, ...]) -> str | None:
+    """A digest of what decides the selected kernels: the same for programs with equal needs.
+
+    None where nothing is selected, or from something else that the recipe names.
+    """
+    if not any(o.value == SELECTED_PROGRAM and not is_by_hand(o) for o in options):
         return None
     operators = selected_operators(build.needs)
     return digest_json({name: sorted(dtypes) for name, dtypes in sorted(operators.items())})
