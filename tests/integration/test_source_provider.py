@@ -322,6 +322,31 @@ def test_a_repository_that_cannot_be_reached_is_told_with_a_way_out(
     )
 
 
+def test_a_submodule_that_cannot_be_fetched_is_told_and_fetched_the_next_time(
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    repository = _repository(tmp_path)
+    module = tmp_path / "json"
+    away = module.rename(tmp_path / "away")
+    environ = {REPOSITORY_VARIABLE: repository.as_uri(), SOURCE_VARIABLE: "", **LOCAL_SUBMODULES}
+    cli = Cli(export_workspace.root, tmp_path, environ)
+    clones = cli.cache / "sources" / "v1.5.1"
+    shutil.rmtree(clones, ignore_errors=True)
+    try:
+        arguments = ("--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE)
+        failed = cli("build", *arguments)
+        assert failed.code == 4, failed.stderr
+        assert "git cannot fetch third-party/json: " in failed.stderr
+        assert "Traceback" not in failed.stderr
+        missing = cli.ok("plan", *arguments, "--json").json["missing"]
+        assert [m["name"] for m in missing] == ["submodules"]
+        away.rename(module)
+        assert KERNELS in cli.ok("build", *arguments, "--json").json["operators"]
+    finally:
+        shutil.rmtree(clones, ignore_errors=True)
+
+
 # --- bad checkouts
 
 

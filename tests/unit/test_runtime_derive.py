@@ -542,6 +542,11 @@ def test_off_by_hand_is_an_obstacle_by_the_old_name_too() -> None:
     assert [o.what for o in plan.obstacles] == [f"{old}=OFF"]
 
 
+def test_what_the_plan_tells_the_runner_cannot_be_set() -> None:
+    with pytest.raises(ValueError, match="ETDEPLOY_COMPONENTS is what the plan tells"):
+        _hand(_DELEGATED, ETDEPLOY_COMPONENTS="runtime")
+
+
 def test_what_no_component_needs_may_be_set_off() -> None:
     plan = _hand(_DELEGATED, EXECUTORCH_ENABLE_LOGGING=False, EXECUTORCH_BUILD_QNN=False)
     assert plan.option("EXECUTORCH_ENABLE_LOGGING") == "OFF"
@@ -567,6 +572,15 @@ def test_another_way_to_select_excludes_the_derived_one() -> None:
     plan = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_LIST="aten::relu.out")
     (obstacle,) = plan.obstacles
     assert obstacle.what == "EXECUTORCH_SELECT_OPS_LIST and EXECUTORCH_SELECT_OPS_MODEL"
+
+
+def test_a_program_to_select_from_that_is_named_by_hand_is_kept() -> None:
+    plan = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_MODEL="/other/model.pte")
+    assert plan.option("EXECUTORCH_SELECT_OPS_MODEL") == "/other/model.pte"
+    assert plan.obstacles == ()
+    assert plan.selection is None
+    other = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_MODEL="/third/model.pte")
+    assert other.build_digest != plan.build_digest
 
 
 # --- any program, any recipe
