@@ -12,17 +12,25 @@ from etdeploy.cli.options import (
     output_option,
     quiet_option,
     recipe_options,
+    target_option,
 )
 
 
 @click.command()
 @recipe_options
 @device_option
+@target_option
 @output_option
 @json_option
 @quiet_option
 def command(
-    recipe: str, overrides: tuple[str, ...], device: str, output: Path, as_json: bool, quiet: bool
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    target: str | None,
+    output: Path,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Measure on the device, even when nothing changed since the last time.
 
@@ -30,4 +38,4 @@ def command(
     """
     from etdeploy.cli.run import measure_and_show
 
-    measure_and_show(recipe, overrides, device, output, True, as_json, quiet)
+    measure_and_show(recipe, overrides, device, target, output, True, as_json, quiet)

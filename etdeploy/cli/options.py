@@ -74,7 +74,7 @@ def target_option(function: F) -> F:
         default=None,
         metavar="TARGET",
         shell_complete=_complete_target,
-        help="Build for this target instead of asking the device, e.g. linux-aarch64.",
+        help="Build for this target, e.g. linux-aarch64-musl; by default the device's own.",
     )(function)
 
 

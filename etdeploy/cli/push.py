@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import click
 
-from etdeploy.cli.options import device_option, json_option, quiet_option, recipe_options
+from etdeploy.cli.options import (
+    device_option,
+    json_option,
+    quiet_option,
+    recipe_options,
+    target_option,
+)
 from etdeploy.core import console
 
 
 @click.command()
 @recipe_options
 @device_option
+@target_option
 @json_option
 @quiet_option
 def command(
-    recipe: str, overrides: tuple[str, ...], device: str, as_json: bool, quiet: bool
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    target: str | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Bring runner and program to the device; what it has already is not sent again."""
     from etdeploy.cli.walk import walk
     from etdeploy.graph.line import load_bundle
 
-    with walk(recipe, overrides, ("push",), device=device, quiet=quiet) as job:
+    with walk(recipe, overrides, ("push",), device=device, target=target, quiet=quiet) as job:
         bundle = load_bundle(job)
         if as_json:
             console.result_json({"device": job.place, **bundle.model_dump(mode="json")})

@@ -13,6 +13,7 @@ from etdeploy.cli.options import (
     output_option,
     quiet_option,
     recipe_options,
+    target_option,
 )
 from etdeploy.core import console
 
@@ -20,6 +21,7 @@ from etdeploy.core import console
 @click.command()
 @recipe_options
 @device_option
+@target_option
 @output_option
 @click.option("--again", is_flag=True, help="Measure again, even when nothing changed.")
 @json_option
@@ -28,6 +30,7 @@ def command(
     recipe: str,
     overrides: tuple[str, ...],
     device: str,
+    target: str | None,
     output: Path,
     again: bool,
     as_json: bool,
@@ -37,13 +40,14 @@ def command(
 
     Steps whose inputs did not change are skipped, the measurement too: --again repeats it.
     """
-    measure_and_show(recipe, overrides, device, output, again, as_json, quiet)
+    measure_and_show(recipe, overrides, device, target, output, again, as_json, quiet)
 
 
 def measure_and_show(
     recipe: str,
     overrides: tuple[str, ...],
     device: str,
+    target: str | None,
     output: Path,
     again: bool,
     as_json: bool,
@@ -64,6 +68,7 @@ def measure_and_show(
         overrides,
         ("bench",),
         device=device,
+        target=target,
         output=output,
         measure_again=again,
         quiet=quiet,

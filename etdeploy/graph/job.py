@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import BuildError, UsageError
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
@@ -74,6 +74,16 @@ class Job:
             yield
 
 
+def _require_runnable(chosen: Target, own: Target, device: str) -> None:
+    """A static runner needs nothing but the kernel, which is Linux on Android too."""
+    static = chosen.static and own.system in ("linux", "android") and chosen.arch == own.arch
+    if chosen.name != own.name and not static:
+        raise UsageError(
+            f"{device} does not run what is built for {chosen.name}: its own target is {own.name}",
+            remedy="Leave out --target, or name another device: etdeploy devices",
+        )
+
+
 def slug(text: str) -> str:
     """A name for files: letters, digits, dot, dash and underscore only."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
@@ -97,7 +107,8 @@ def open_job(
         measure_again: Whether an unchanged measurement is repeated.
 
     Raises:
-        UsageError: Unknown device kind or target, or a machine that ExecuTorch does not know.
+        UsageError: Unknown device kind or target, a machine that ExecuTorch does not know, or a
+            target that the device does not run.
         DeviceError: The device cannot be reached or chosen.
     """
     from etdeploy.devices.registry import open_device
@@ -113,6 +124,8 @@ def open_job(
     opened = open_device(device, workspace)
     try:
         facts = opened.facts()
+        if chosen:
+            _require_runnable(chosen, TARGETS[facts.target], opened.name)
         yield Job(
             loaded,
             chosen or TARGETS[facts.target],

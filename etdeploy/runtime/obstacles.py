@@ -59,7 +59,7 @@ def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
                 why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
                 remedy=f"{_get(delegate_id)}{_OTHER_BACKEND}",
             )
-        elif facts.loads and target.name.endswith("-musl"):
+        elif facts.loads and target.static:
             yield Obstacle(
                 what=f"backend {delegate_id}",
                 why=f"{delegate_id} loads libraries of the device's maker, and a static runner, as "

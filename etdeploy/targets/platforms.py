@@ -22,6 +22,8 @@ class Target:
             library that it was linked against.
         toolchain: File in toolchains/ for building on another platform.
         compiler: The C++ compiler that such a build needs.
+        static: Whether the runner is one file with no library of the system's; every Linux kernel
+            of that instruction set runs it.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Target:
     portable: str | None = None
     toolchain: str | None = None
     compiler: str | None = None
+    static: bool = False
 
 
 TARGETS: dict[str, Target] = {
@@ -58,6 +61,7 @@ TARGETS: dict[str, Target] = {
             "linux",
             "aarch64",
             toolchain="linux-aarch64-musl.cmake",
+            static=True,
             compiler="aarch64-linux-musl-clang++",
         ),
         Target("android-arm64", "android", "aarch64", portable="linux-aarch64"),

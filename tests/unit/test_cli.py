@@ -210,3 +210,11 @@ def test_a_plan_as_a_flowchart() -> None:
         "    class plan run;",
         "    class export done;",
     ]
+
+
+def test_a_target_that_the_device_does_not_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("run", "--recipe", "xnnpack", "--device", "host", "--target", "android-arm64") == 2
+    assert "host does not run what is built for android-arm64" in capsys.readouterr().err
