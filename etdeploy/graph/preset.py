@@ -10,10 +10,12 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
 from etdeploy.graph.job import Job
 from etdeploy.graph.line import current_program_path, known_plan
-from etdeploy.graph.provision import checkout_for
+from etdeploy.graph.provision import checkout_for, custom_ops_of
 from etdeploy.runtime.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.runtime.compile import plan_definitions
+from etdeploy.runtime.custom_ops import write_registration
 from etdeploy.runtime.derive import QNN_SDK
+from etdeploy.runtime.kernel_sources import aten_operators, needed_sources
 from etdeploy.runtime.machine import require_toolchain
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.wheel import find_installed
@@ -33,7 +35,7 @@ def cmake_presets(job: Job) -> dict[str, Any]:
         BuildError: The plan selects operators, and the program is not exported yet.
     """
     plan = known_plan(job)
-    variables = {**plan_definitions(plan), **_places(job, plan)}
+    variables = {**plan_definitions(plan), **_places(job, plan), **_own_kernels(job)}
     if variables.get("QNN_SDK_ROOT") == QNN_SDK:
         variables["QNN_SDK_ROOT"] = "$env{QNN_SDK_ROOT}"
     reasons = "\n".join(f"{o.name}={o.value}: {o.reason}" for o in plan.options)
@@ -85,7 +87,21 @@ def _places(job: Job, plan: RuntimePlan) -> dict[str, str]:
         if program is None:
             raise BuildError("the program whose operators are selected is gone")
         places["EXECUTORCH_SELECT_OPS_MODEL"] = str(program)
+        files = isinstance(checkout, Checkout) and needed_sources(
+            checkout.folder, aten_operators(program)
+        )
+        if files:
+            places["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
     return places
+
+
+def _own_kernels(job: Job) -> dict[str, str]:
+    ops = custom_ops_of(job)
+    if ops is None:
+        return {}
+    job.state.mkdir(parents=True, exist_ok=True)
+    write_registration(ops, job.state)
+    return ops.definitions(job.state)
 
 
 def _toolchain(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> dict[str, str]:

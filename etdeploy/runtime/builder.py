@@ -15,7 +15,6 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.core.workspace import Workspace
-from etdeploy.program.inspect import inspect_file
 from etdeploy.runtime.build_tree import BuildTree, open_tree
 from etdeploy.runtime.closure import closure, read_needs, system_library
 from etdeploy.runtime.compile import (
@@ -26,10 +25,9 @@ from etdeploy.runtime.compile import (
     source_definitions,
     wheel_definitions,
 )
-from etdeploy.runtime.components import KERNELS_OPTIMIZED, operator_component
 from etdeploy.runtime.custom_ops import CustomOps, blame, write_registration
 from etdeploy.runtime.derive import QNN_SDK
-from etdeploy.runtime.kernel_sources import needed_sources
+from etdeploy.runtime.kernel_sources import aten_operators, needed_sources
 from etdeploy.runtime.kernels import Kernels, ask_runner, read_executable, read_libraries
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import (
@@ -133,7 +131,7 @@ class Builder:
         )
         if definitions.get("QNN_SDK_ROOT") == QNN_SDK:
             definitions["QNN_SDK_ROOT"] = sdk_option(qnn_sdk()).value or ""
-        files = selected and needed_sources(tree.checkout.folder, _aten_operators(selected))
+        files = selected and needed_sources(tree.checkout.folder, aten_operators(selected))
         if files:
             definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
         return definitions | self._own_kernels(tree.root)
@@ -248,15 +246,6 @@ class Builder:
         runtime = system_library(compiler, "libstdc++.so.6")
         folders = dict.fromkeys(str(p) for p in (self.folder, loader.parent, runtime.parent))
         return str(loader), "--library-path", ":".join(folders)
-
-
-def _aten_operators(program: Path) -> tuple[str, ...]:
-    """The operators of the program that the kernels for aten have."""
-    return tuple(
-        name
-        for name in inspect_file(program).operators
-        if operator_component(name) == KERNELS_OPTIMIZED
-    )
 
 
 def _library_name(component: str, suffix: str) -> str:

@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from etdeploy.program.inspect import inspect_file
+from etdeploy.runtime.components import KERNELS_OPTIMIZED, operator_component
+
 _PORTABLE = "kernels/portable"
 _OPTIMIZED = "kernels/optimized"
 _LISTS = (f"{_PORTABLE}/functions.yaml", f"{_OPTIMIZED}/optimized.yaml")
@@ -50,6 +53,15 @@ def needed_sources(checkout: Path, operators: Iterable[str]) -> tuple[str, ...] 
             return None
         needed |= files
     return tuple(sorted({Path(file).name for file in _with_called(needed, texts, definitions)}))
+
+
+def aten_operators(program: Path) -> tuple[str, ...]:
+    """The operators of a program file that the kernels for aten have."""
+    return tuple(
+        name
+        for name in inspect_file(program).operators
+        if operator_component(name) == KERNELS_OPTIMIZED
+    )
 
 
 def _definitions(texts: dict[str, str]) -> dict[str, set[str]]:

@@ -29,6 +29,7 @@ from tests.support.stand_in import (
     KERNELS,
     LOCAL_SUBMODULES,
     QUANTIZED,
+    STAND_IN,
     SourceBuilds,
     copy_stand_in,
     git,
@@ -154,6 +155,24 @@ def test_a_fully_delegated_program_compiles_no_kernels(builds: SourceBuilds) -> 
     assert KERNELS not in runner.operators
     assert not any("aten::relu" in name for name in runner.operators)
     assert not any("ops_lib" in step for step in builds.steps("delegated"))
+
+
+def test_of_the_kernels_files_only_those_of_the_programs_operators_are_compiled(
+    cli: Cli, tmp_path: Path
+) -> None:
+    own = copy_stand_in(tmp_path / "executorch")
+    kernels = own / "kernels" / "portable"
+    unused = kernels / "cpu" / "op_unused.cpp"
+    unused.write_text("#error it was compiled\n")
+    arguments = ("build", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE)
+    environ = {SOURCE_VARIABLE: str(own)}
+    assert KERNELS in cli.ok(*arguments, "--json", **environ).json["operators"]
+    # Where one of them cannot be told, all are.
+    listed = kernels / "functions.yaml"
+    listed.write_text(listed.read_text().replace("op: relu.out", "op: another.out"))
+    failed = cli(*arguments, **environ)
+    assert failed.code == 4
+    assert f"{unused}:1:2: error: #error it was compiled" in failed.stderr
 
 
 def test_only_what_an_option_touches_is_compiled_again(tmp_path: Path) -> None:
@@ -497,7 +516,8 @@ def _listed(runner: Path, libraries: Path) -> dict[str, list[str]]:
 
 
 def test_plain_cmake_gets_the_same_runner_from_the_preset(cli: Cli, tmp_path: Path) -> None:
-    arguments = ("--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE)
+    own = f"runtime.custom_ops={STAND_IN.parent}/custom_ops/bounds/kernels"
+    arguments = ("--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, "--set", own)
     built = cli.ok("build", *arguments, "--json").json
     project = tmp_path / "project"
     shutil.copytree(resource_folder("templates") / "runner", project)
@@ -508,7 +528,9 @@ def test_plain_cmake_gets_the_same_runner_from_the_preset(cli: Cli, tmp_path: Pa
     folder = project / "build" / "etdeploy"
     listed = _listed(folder / "etdeploy-runner", folder / "wheel")
     assert sorted(listed["operators"]) == sorted(built["operators"])
-    assert KERNELS in listed["operators"]
+    assert {KERNELS, "bounds::of.out"} <= set(listed["operators"])
+    kernels = json.loads(preset)["configurePresets"][0]["cacheVariables"]["ETDEPLOY_KERNEL_FILES"]
+    assert kernels == "op_addmm.cpp;op_permute_copy.cpp;op_relu.cpp"
 
 
 @pytest.mark.parametrize(
