@@ -1,0 +1,3 @@
+int unused_out(int out) {
+  return out;
+}
