@@ -12,13 +12,13 @@ from etdeploy.graph.job import Job
 from etdeploy.program.model import Program
 from etdeploy.runtime.checkout import (
     Checkout,
-    clone,
     examine,
-    fetch_submodules,
     find_checkout,
-    missing_submodules,
-    require_complete,
     require_readable,
+)
+from etdeploy.runtime.clone import (
+    clone,
+    fetch_submodules,
 )
 from etdeploy.runtime.closed import spelled
 from etdeploy.runtime.cmake_options import read_options
@@ -28,6 +28,10 @@ from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.missing import submodules_of
 from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
 from etdeploy.runtime.plan_model import RuntimePlan
+from etdeploy.runtime.submodules import (
+    missing_submodules,
+    require_complete,
+)
 from etdeploy.runtime.wheel import executorch_version, obtain_wheel, wheel_problem
 from etdeploy.targets.platforms import find_target
 

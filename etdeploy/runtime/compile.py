@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -67,9 +68,18 @@ def configure(
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     if fresh:
-        # cmake's own --fresh also removes the project's compiled files.
-        (folder / "CMakeCache.txt").unlink(missing_ok=True)
+        _forget(folder)
     _run(argv, folder, "configuring", log, progress)
+
+
+def _forget(folder: Path) -> None:
+    """Removes what cmake was told and what it found out of the compiler.
+
+    Its own `--fresh` removes the project's compiled files too.
+    """
+    (folder / "CMakeCache.txt").unlink(missing_ok=True)
+    for facts in (folder / "CMakeFiles").glob("[0-9]*"):  # the version of cmake
+        shutil.rmtree(facts)
 
 
 def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Path | None) -> Path:

@@ -18,13 +18,15 @@ from etdeploy.runtime.checkout import (
     REPOSITORY,
     SOURCE_VARIABLE,
     Checkout,
-    missing_submodules,
-    needed_submodules,
-    submodule_command,
 )
 from etdeploy.runtime.glslc import Glslc, find_glslc
 from etdeploy.runtime.machine import require_toolchain
 from etdeploy.runtime.plan_model import RuntimePlan
+from etdeploy.runtime.submodules import (
+    missing_submodules,
+    needed_submodules,
+    submodule_command,
+)
 from etdeploy.runtime.tools import find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_target
 

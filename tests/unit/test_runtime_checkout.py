@@ -16,15 +16,17 @@ from etdeploy.runtime.checkout import (
     clone_folder,
     examine,
     find_checkout,
-    missing_submodules,
-    needed_submodules,
     release,
-    require_complete,
     require_readable,
     revision,
-    submodule_command,
 )
 from etdeploy.runtime.libraries import Libraries
+from etdeploy.runtime.submodules import (
+    missing_submodules,
+    needed_submodules,
+    require_complete,
+    submodule_command,
+)
 
 _STAND_IN = Path(__file__).parent.parent / "data" / "checkout"
 

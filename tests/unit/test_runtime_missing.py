@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.runtime.checkout import SOURCE_VARIABLE, Checkout, examine
+from etdeploy.runtime.checkout import (
+    SOURCE_VARIABLE,
+    Checkout,
+    examine,
+)
 from etdeploy.runtime.missing import (
     Missing,
     find_missing,

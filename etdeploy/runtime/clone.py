@@ -1,0 +1,89 @@
+"""Fetches ExecuTorch into the cache, with the submodules that a build compiles."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from etdeploy.core import process
+from etdeploy.core.errors import BuildError
+from etdeploy.core.locks import exclusive
+from etdeploy.core.progress import Progress, silent
+from etdeploy.core.workspace import Workspace
+from etdeploy.runtime.checkout import (
+    REPOSITORY,
+    REPOSITORY_VARIABLE,
+    SOURCE_VARIABLE,
+    Checkout,
+    clone_folder,
+    examine,
+)
+
+
+def clone(
+    workspace: Workspace,
+    version: str,
+    environ: Mapping[str, str],
+    progress: Progress = silent,
+    log: Path | None = None,
+) -> Checkout:
+    """Clones a release into the cache, without submodules.
+
+    Raises:
+        BuildError: git is missing, or cannot fetch it.
+    """
+    folder = clone_folder(workspace, version)
+    url = environ.get(REPOSITORY_VARIABLE) or REPOSITORY
+    with exclusive(workspace.lock_path("sources", version), f"ExecuTorch {version}", progress):
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".cloning-", dir=folder.parent) as temporary:
+                aside = Path(temporary) / "executorch"
+                progress(f"cloning ExecuTorch {version}")
+                _fetch(
+                    ("clone", "--depth", "1", "--branch", f"v{version}", url, str(aside)), url, log
+                )
+                shutil.move(aside, folder)
+    return examine(folder, "cache")
+
+
+def fetch_submodules(
+    checkout: Checkout,
+    names: tuple[str, ...],
+    workspace: Workspace,
+    progress: Progress = silent,
+    log: Path | None = None,
+) -> None:
+    """Fetches submodules of a clone of ours; a user's own checkout is never changed.
+
+    Raises:
+        BuildError: git cannot fetch them.
+    """
+    lock = workspace.lock_path("sources", checkout.version)
+    with exclusive(lock, f"ExecuTorch {checkout.version}", progress):
+        for name in names:
+            progress(f"fetching {name}")
+            arguments = ("submodule", "update", "--init", "--recursive", "--depth", "1", "--", name)
+            _fetch(("-C", checkout.path, *arguments), name, log)
+
+
+def _fetch(arguments: tuple[str, ...], what: str, log: Path | None) -> None:
+    git = process.which("git")
+    if git is None:
+        raise BuildError("git is missing, which fetches ExecuTorch", remedy="apt-get install git")
+    outcome = process.run(
+        process.Request((str(git), *arguments), env={"GIT_TERMINAL_PROMPT": "0"}, log=log)
+    )
+    if not outcome.ok:
+        lines = [
+            line for line in outcome.stderr.splitlines() if line.startswith(("fatal", "error"))
+        ]
+        said = (lines or outcome.stderr.splitlines() or ["it gave no reason"])[0]
+        raise BuildError(
+            f"git cannot fetch {what}: {said.removeprefix('fatal: ')}",
+            remedy="Check the network, or name a checkout that is there:\n"
+            f"export {SOURCE_VARIABLE}=/path/to/executorch",
+            log=log,
+        )
