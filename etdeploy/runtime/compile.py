@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -68,18 +67,9 @@ def configure(
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     if fresh:
-        _forget(folder)
+        # cmake's own --fresh also removes the project's compiled files.
+        (folder / "CMakeCache.txt").unlink(missing_ok=True)
     _run(argv, folder, "configuring", log, progress)
-
-
-def _forget(folder: Path) -> None:
-    """Removes what cmake was told and what it found out of the compiler.
-
-    Its own `--fresh` removes the project's compiled files too.
-    """
-    (folder / "CMakeCache.txt").unlink(missing_ok=True)
-    for facts in (folder / "CMakeFiles").glob("[0-9]*"):  # the version of cmake
-        shutil.rmtree(facts)
 
 
 def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Path | None) -> Path:
