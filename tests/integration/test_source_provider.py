@@ -194,6 +194,22 @@ def test_only_what_an_option_touches_is_compiled_again(tmp_path: Path) -> None:
     assert own.steps("back") == []
 
 
+def test_another_compiler_by_hand_is_not_taken_for_the_last_one(
+    builds: SourceBuilds, tmp_path: Path
+) -> None:
+    builds.build(builds.plan(), "before")
+    compiler = tmp_path / "own-g++"
+    compiler.write_text('#!/bin/sh\nexec g++ -DBY_HAND "$@"\n')
+    compiler.chmod(0o755)
+    plan = builds.plan(program=_NOT_QUANTIZED, cmake={"CMAKE_CXX_COMPILER": str(compiler)})
+    builds.build(plan, "another")
+    assert any("portable_ops_lib" in step for step in builds.steps("another"))
+    # What cmake knew of the other one does not hold for it.
+    assert "The CXX compiler identification is" in builds.log("another").read_text()
+    ninja = next((builds.workspace.root / "builds").glob("linux-x86_64-*/cmake/build.ninja"))
+    assert str(compiler) in (ninja.parent / "CMakeFiles" / "rules.ninja").read_text()
+
+
 def test_an_interrupted_build_goes_on(tmp_path: Path) -> None:
     own = _own(tmp_path)
     plan = own.plan()
