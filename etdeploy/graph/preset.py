@@ -32,7 +32,8 @@ def cmake_presets(job: Job) -> dict[str, Any]:
     etdeploy itself reads.
 
     Raises:
-        BuildError: The plan selects operators, and the program is not exported yet.
+        BuildError: The plan selects operators, and the program is not exported yet; or the
+            checkout's folder has a name that ExecuTorch refuses.
     """
     plan = known_plan(job)
     variables = {**plan_definitions(plan), **_places(job, plan), **_own_kernels(job)}
@@ -77,6 +78,12 @@ def _places(job: Job, plan: RuntimePlan) -> dict[str, str]:
         root = installed.root if installed else _fetched_root(fetched, target.wheel_platform)
         return _toolchain_file(plan) | {"CMAKE_PREFIX_PATH": root}
     checkout = checkout_for(job, plan)
+    if isinstance(checkout, Checkout) and checkout.folder.name != "executorch":
+        raise BuildError(
+            f"plain cmake needs the checkout in a folder called executorch, and it is in "
+            f"{checkout.path}",
+            remedy=f"mv {checkout.path} {checkout.folder.parent / 'executorch'}",
+        )
     found = checkout.path if isinstance(checkout, Checkout) else f"$env{{{SOURCE_VARIABLE}}}"
     places = _toolchain(job, plan, checkout if isinstance(checkout, Checkout) else None)
     places["ETDEPLOY_EXECUTORCH_SOURCE"] = found

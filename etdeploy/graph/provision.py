@@ -29,7 +29,6 @@ from etdeploy.runtime.missing import submodules_of
 from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.submodules import (
-    missing_submodules,
     require_complete,
 )
 from etdeploy.runtime.wheel import executorch_version, obtain_wheel, wheel_problem
@@ -138,8 +137,7 @@ def _sources(
     spelled(plan.options, read_options(checkout.folder))
     needed = submodules_of(plan)
     if checkout.origin == "cache":
-        lacking = missing_submodules(checkout.folder, needed)
-        fetch_submodules(checkout, lacking, job.workspace, progress, log)
+        fetch_submodules(checkout, needed, job.workspace, progress, log)
         checkout = examine(checkout.folder, "cache")
     require_complete(checkout, needed)
     return Libraries(checkout=checkout, notes=require_readable(checkout, exported_with))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
+from etdeploy.core.files import write_atomic
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.workspace import Workspace
@@ -20,6 +22,10 @@ from etdeploy.runtime.checkout import (
     clone_folder,
     examine,
 )
+from etdeploy.runtime.submodules import in_release, missing_submodules
+
+# Beside the clone: the submodules that were fetched to the end.
+_NOTE = "submodules.json"
 
 
 def clone(
@@ -58,15 +64,31 @@ def fetch_submodules(
 ) -> None:
     """Fetches submodules of a clone of ours; a user's own checkout is never changed.
 
+    One that is there is fetched again unless it is noted as complete: a fetch that was stopped
+    leaves a part of its files.
+
     Raises:
         BuildError: git cannot fetch them.
     """
+    note = checkout.folder.parent / _NOTE
     lock = workspace.lock_path("sources", checkout.version)
     with exclusive(lock, f"ExecuTorch {checkout.version}", progress):
-        for name in names:
+        complete = _complete(note) - set(missing_submodules(checkout.folder, names))
+        for name in in_release(checkout.folder, names):
+            if name in complete:
+                continue
             progress(f"fetching {name}")
             arguments = ("submodule", "update", "--init", "--recursive", "--depth", "1", "--", name)
             _fetch(("-C", checkout.path, *arguments), name, log)
+            complete.add(name)
+            write_atomic(note, json.dumps(sorted(complete)))
+
+
+def _complete(note: Path) -> set[str]:
+    try:
+        return set(json.loads(note.read_bytes()))
+    except (OSError, ValueError):
+        return set()
 
 
 def _fetch(arguments: tuple[str, ...], what: str, log: Path | None) -> None:

@@ -58,12 +58,13 @@ def needed_submodules(options: Mapping[str, str | None], *, apple: bool = False)
 
 def missing_submodules(folder: Path, needed: Iterable[str]) -> tuple[str, ...]:
     """Those whose folders are empty. A submodule that this release does not have is not missing."""
+    return tuple(name for name in in_release(folder, needed) if not _has_files(folder / name))
+
+
+def in_release(folder: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Those submodules that this release has; all of them where it has no .gitmodules."""
     known = _known_submodules(folder)
-    return tuple(
-        name
-        for name in needed
-        if (known is None or name in known) and not _has_files(folder / name)
-    )
+    return tuple(name for name in names if known is None or name in known)
 
 
 def require_complete(checkout: Checkout, needed: Iterable[str]) -> None:
