@@ -78,8 +78,9 @@ def fetch_submodules(
             if name in complete:
                 continue
             progress(f"fetching {name}")
-            arguments = ("submodule", "update", "--init", "--recursive", "--depth", "1", "--", name)
-            _fetch(("-C", checkout.path, *arguments), name, log)
+            # With --force what a stopped fetch left is overwritten.
+            how = ("--init", "--force", "--recursive", "--depth", "1")
+            _fetch(("-C", checkout.path, "submodule", "update", *how, "--", name), name, log)
             complete.add(name)
             write_atomic(note, json.dumps(sorted(complete)))
 

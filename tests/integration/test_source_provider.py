@@ -19,6 +19,7 @@ from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE, revision
+from etdeploy.runtime.clone import clone, fetch_submodules
 from etdeploy.runtime.tools import find_programs
 from etdeploy.runtime.wheel import obtain_wheel
 from etdeploy.targets.platforms import find_target, host_target
@@ -380,6 +381,25 @@ def test_a_submodule_that_cannot_be_fetched_is_told_and_fetched_the_next_time(
         assert KERNELS in cli.ok("build", *arguments, "--json").json["operators"]
     finally:
         shutil.rmtree(clones, ignore_errors=True)
+
+
+def test_a_submodule_whose_fetch_was_stopped_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LOCAL_SUBMODULES.items():
+        monkeypatch.setenv(name, value)
+    workspace = Workspace(tmp_path / "cache")
+    environ = {REPOSITORY_VARIABLE: _repository(tmp_path).as_uri()}
+    checkout = clone(workspace, "1.5.1", environ)
+    fetch_submodules(checkout, ("third-party/json", "no/such/submodule"), workspace)
+    header = checkout.folder / "third-party" / "json" / "json.hpp"
+    header.unlink()
+    (header.parent / "half").write_text("")
+    fetch_submodules(checkout, ("third-party/json",), workspace)
+    assert not header.exists()  # it is noted as complete, and looked at no more
+    (checkout.folder.parent / "submodules.json").unlink()
+    fetch_submodules(checkout, ("third-party/json",), workspace)
+    assert header.is_file()
 
 
 # --- bad checkouts
