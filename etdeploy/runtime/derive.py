@@ -172,7 +172,9 @@ def _selection(build: SourceBuild) -> Iterator[Explained]:
             f"the program's operators are called with {', '.join(dtypes)} only, and portable "
             "kernels can be built for just these",
         )
-    beside = {KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO}.intersection(build.needs.reasons)
+    others = (KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO)
+    by_hand = build.recipe.runtime.cmake
+    beside = [c for c in others if c in build.needs.reasons or by_hand.get(SWITCHES[c])]
     if beside or build.custom_ops:
         yield _option(
             "MAX_KERNEL_NUM",

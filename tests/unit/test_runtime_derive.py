@@ -17,7 +17,7 @@ from etdeploy.runtime.components import BACKEND_FACTS, NAMESPACES, OPTIMIZED_OPE
 from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.targets.platforms import TARGETS, find_target
-from tests.support.runtime_values import make_method, make_program, make_recipe
+from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _HOST = find_target("linux-x86_64")
 _ADD = ("aten::add.out",)
@@ -649,3 +649,11 @@ def test_what_is_derived_is_closed_free_of_conflicts_and_has_one_operator_librar
     assert not any("exclude" in o.why or "requires" in o.why for o in plan.obstacles)
     assert len(_libraries(plan)) <= 1
     assert (plan.option("EXECUTORCH_SELECT_OPS_MODEL") is None) == (plan.selection is None)
+
+
+def test_registry_has_room_for_a_library_that_is_switched_on_by_hand() -> None:
+    program = make_program(make_method(operators=("aten::relu.out",), dtypes=("float32",)))
+    by_hand = {"EXECUTORCH_BUILD_KERNELS_QUANTIZED": True}
+    plan = make_plan(make_recipe(runtime={"provider": "source", "cmake": by_hand}), program)
+    assert "kernels_quantized" in plan.component_names
+    assert plan.option("MAX_KERNEL_NUM") == "2000"
