@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 
@@ -9,7 +10,7 @@ import click
 
 from etdeploy import __version__
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.errors import BuildError, EtdeployError, Interrupted
 
 # Verbs in the order of the help, so that showing it imports none of them.
 VERBS: dict[str, str] = {
@@ -29,6 +30,10 @@ VERBS: dict[str, str] = {
 
 EXIT_INTERRUPTED = 130
 EXIT_BUG = 9
+
+
+# Left by a file system without room, or a quota that is used up.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LazyVerbs(click.Group):
@@ -95,8 +100,21 @@ def run_cli(arguments: list[str]) -> int:
         # The reader of our output went away (`| head`): nobody is left to tell.
         return 1
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return _tell_no_room(error)
         from etdeploy.cli.bug import report_bug
 
         report_bug(error, arguments)
         return EXIT_BUG
     return 0
+
+
+def _tell_no_room(error: OSError) -> int:
+    full = BuildError(
+        f"{error.strerror}: {error.filename or 'the file that was being written'}",
+        remedy="Make room and run the same command again: it goes on from there.\n"
+        "etdeploy clean   shows the cache; to move it:\n"
+        "export ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
+    )
+    console.message(f"error ({full.kind}): {full}")
+    return full.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -92,6 +93,14 @@ def test_a_bug_keeps_its_traceback_in_a_file(
     [log] = (tmp_path / "logs").glob("bug-*.log")
     assert str(log) in shown
     assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_a_full_disk_is_no_bug(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device", "/cache/plan.json"))
+    assert run("plan") == 4
+    shown = capsys.readouterr().err
+    assert shown.startswith("error (build): No space left on device: /cache/plan.json\n")
+    assert "export ETDEPLOY_CACHE_DIR=" in shown
 
 
 def test_a_stop_ends_with_130(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
