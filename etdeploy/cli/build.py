@@ -44,7 +44,7 @@ def command(
     With --target no device is asked.
     """
     from etdeploy.cli.walk import walk
-    from etdeploy.graph.line import load_runner
+    from etdeploy.graph.stages import load_runner
 
     with walk(
         recipe, overrides, ("check",), device=None if target else device, target=target, quiet=quiet

@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord."""
     from etdeploy.cli.walk import walk
-    from etdeploy.graph.line import load_program
+    from etdeploy.graph.stages import load_program
     from etdeploy.program.describe import describe
 
     with walk(recipe, overrides, ("export",), quiet=quiet) as job:

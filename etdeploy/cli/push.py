@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Bring runner and program to the device; what it has already is not sent again."""
     from etdeploy.cli.walk import walk
-    from etdeploy.graph.line import load_bundle
+    from etdeploy.graph.stages import load_bundle
 
     with walk(recipe, overrides, ("push",), device=device, target=target, quiet=quiet) as job:
         bundle = load_bundle(job)

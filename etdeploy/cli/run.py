@@ -60,7 +60,7 @@ def measure_and_show(
     """
     from etdeploy.bench.measure import require_match
     from etdeploy.cli.walk import walk
-    from etdeploy.graph.line import load_record
+    from etdeploy.graph.stages import load_record
 
     begun_s = time.time()
     with walk(

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.core import console
+from etdeploy.graph.ahead import refuse_early
 from etdeploy.graph.engine import run_steps
 from etdeploy.graph.job import Job, open_job
-from etdeploy.graph.line import make_line, refuse_early
+from etdeploy.graph.line import make_line
 from etdeploy.recipe.load import load_recipe
 
 DEFAULT_OUTPUT = Path("etdeploy-out")

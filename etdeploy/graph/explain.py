@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from etdeploy.core.values import Explained, Value
+from etdeploy.graph.ahead import missing_for, version_notes
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
-from etdeploy.graph.line import known_plan, make_line, missing_for, version_notes
+from etdeploy.graph.known import known_plan
+from etdeploy.graph.line import make_line
 from etdeploy.graph.provision import plan_for
 from etdeploy.graph.steps import Step
 from etdeploy.runtime.plan_model import RuntimePlan

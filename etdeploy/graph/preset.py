@@ -9,7 +9,7 @@ from typing import Any
 from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
 from etdeploy.graph.job import Job
-from etdeploy.graph.line import current_program_path, known_plan
+from etdeploy.graph.known import current_program_path, known_plan
 from etdeploy.graph.provision import checkout_for, custom_ops_of
 from etdeploy.runtime.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.runtime.compile import plan_definitions

@@ -1,0 +1,89 @@
+"""What is known of a job before anything runs: its program, if that is up to date, and its plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etdeploy.core import console
+from etdeploy.export.cache import program_key
+from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.graph.job import Job
+from etdeploy.graph.provision import plan_for
+from etdeploy.graph.qnn import wanted_soc
+from etdeploy.graph.stages import flat, load_program, stage_path
+from etdeploy.graph.steps import Step, StepLog, reasons_to_run
+from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
+from etdeploy.program.model import Program
+from etdeploy.runtime.plan_model import RuntimePlan
+
+
+def known_plan(job: Job) -> RuntimePlan:
+    """The plan from what is known before anything runs: the program, if it is up to date."""
+    return plan_for(job, _current_program(job))
+
+
+def current_program_path(job: Job) -> Path | None:
+    """The program file, where it is exported and up to date."""
+    folder = current_folder(job)
+    return folder / PROGRAM_FILE if folder else None
+
+
+def _current_program(job: Job) -> Program | None:
+    folder = current_folder(job)
+    return Program.load(folder / PROGRAM_INFO) if folder else None
+
+
+def current_folder(job: Job) -> Path | None:
+    """Where the program is that an export would give now, whichever device it was made for."""
+    if not reasons_to_run(export_step(job)):
+        return Path(load_program(job)[0].folder)
+    key = program_key(export_spec_of(job), job.workspace)
+    entry = job.workspace.entry("programs", key) if key else None
+    return entry.path if entry and entry.is_sound() else None
+
+
+def export_spec_of(job: Job) -> ExportSpec:
+    """What is to be exported; `soc: auto` becomes the SoC that the device names."""
+    spec = export_spec(job.loaded.recipe)
+    soc = wanted_soc(job) if spec.soc else None
+    return spec.model_copy(update={"soc": soc}) if soc else spec
+
+
+def export_step(job: Job) -> Step:
+    """The first step of the line; here, because its state tells what is known."""
+    recipe = job.loaded.recipe
+    spec = export_spec_of(job)
+    output = stage_path(job, "export")
+
+    def act(log: StepLog) -> str:
+        exported = export_program(spec, job.workspace, log.progress, log.log)
+        exported.save(output)
+        program = Program.load(Path(exported.folder) / PROGRAM_INFO)
+        made = "taken from the cache" if exported.cached else "made"
+        return f"program.pte {made}: {_briefly(program)}"
+
+    def sound() -> str | None:
+        exported = ExportedProgram.load(output)
+        if exported.key != program_key(spec, job.workspace):
+            return "the model's code, its weights or the export tools changed"
+        entry = job.workspace.entry("programs", exported.key)
+        return None if entry.is_sound() else "the cached program is damaged or gone"
+
+    return Step(
+        "export",
+        "export the model to a program",
+        output,
+        act,
+        inputs={**flat("model", recipe.model), **flat("export", recipe.export)},
+        sound=sound,
+    )
+
+
+def _briefly(program: Program) -> str:
+    delegates = sum(len(method.delegates) for method in program.methods)
+    outside = sum(operator.calls for method in program.methods for operator in method.operators)
+    return (
+        f"{console.size(program.size_bytes)}, {console.count(delegates, 'delegated partition')}, "
+        f"{console.count(outside, 'operator call')} outside"
+    )
