@@ -27,9 +27,9 @@ def refuse_early(job: Job, *, with_runner: bool = True) -> None:
         ExportError: The backend needs an SDK, or a package for exporting is missing.
         BuildError: No runner can be built for what the recipe asks, or something for it is missing.
     """
-    require_soc(job)
     if not stage_path(job, "export").is_file():
         check_needs(export_spec_of(job))
+    require_soc(job)
     if not with_runner:
         return
     plan = known_plan(job)

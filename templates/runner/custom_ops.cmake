@@ -20,6 +20,10 @@ else()
   endif()
 endif()
 
+if(ETDEPLOY_CUSTOM_OPS_SOURCES MATCHES "[.]c(;|$)")
+  enable_language(C)
+endif()
+
 function(etdeploy_link_custom_sources runner)
   list(TRANSFORM ETDEPLOY_CUSTOM_OPS_SOURCES PREPEND "${ETDEPLOY_CUSTOM_OPS}/"
        OUTPUT_VARIABLE sources)

@@ -4,6 +4,8 @@
 # the portable kernels even where no program needs them, a selective build for data types cannot be
 # exported at all, and the headers and the definition of the tracer are not in it (seen in 1.4.1).
 
+# XNNPACK and others are written in C.
+enable_language(C)
 # Installing would need every target; with this the rules are not even written.
 set(CMAKE_SKIP_INSTALL_RULES ON)
 # The source tree's own paths in messages; equal sources then give equal files on every machine.

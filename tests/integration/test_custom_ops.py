@@ -152,7 +152,8 @@ def test_a_compiler_error_is_shown_with_the_kernels_file_and_line(cli: Cli) -> N
     other = ("--set", f"runtime.custom_ops={kernels}")
     result = cli("run", "--recipe", str(EXAMPLE / "recipe.yaml"), *other)
     assert result.code == 4
-    assert f"{kernel}:{_line(kernel, 'flot sum')}:5: error: " in result.stderr
+    place = f"{kernel}:{_line(kernel, 'flot sum')}:5"
+    assert f"{place}: compiling the runner failed: error: " in result.stderr
     assert "Traceback" not in result.stderr
     _changed(kernels, "flot sum = 0", "float sum = 0")
     _run(cli, EXAMPLE / "recipe.yaml", *other)

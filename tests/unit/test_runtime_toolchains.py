@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -231,6 +232,7 @@ def zig(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     about.parent.mkdir()
     about.write_text("Metadata-Version: 2.1\nName: ziglang\nVersion: 0.17.1\n")
     monkeypatch.syspath_prepend(home / "site")
+    monkeypatch.delitem(sys.modules, "ziglang", raising=False)
     return path
 
 
