@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core import process
-
-_TIMEOUT_S = 10.0
+from etdeploy.core import git
 
 
 @dataclass(frozen=True)
@@ -28,25 +26,11 @@ def revision_of(path: Path) -> Revision:
     package inside of it), both fields are None.
     """
     folder = path.parent
-    if process.which("git") is None or not folder.is_dir():
+    if not folder.is_dir():
         return _NONE
-    head = _git(folder, "rev-parse", "--verify", "HEAD")
-    ignored = _git(folder, "check-ignore", "--quiet", path.name) is not None
+    head = git.ask(folder, "rev-parse", "--verify", "HEAD")
+    ignored = git.ask(folder, "check-ignore", "--quiet", path.name) is not None
     if head is None or ignored:
         return _NONE
-    changes = _git(folder, "status", "--porcelain", "--", ".")
+    changes = git.ask(folder, "status", "--porcelain", "--", ".")
     return Revision(head.strip(), None if changes is None else bool(changes.strip()))
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None when it fails."""
-    request = process.Request(
-        ("git", "-C", str(folder), *arguments),
-        env={"GIT_OPTIONAL_LOCKS": "0"},
-        timeout_s=_TIMEOUT_S,
-    )
-    try:
-        outcome = process.run(request)
-    except OSError:
-        return None
-    return outcome.stdout if outcome.ok else None

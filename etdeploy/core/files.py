@@ -35,6 +35,14 @@ def write_if_changed(path: Path, content: str) -> bool:
     return True
 
 
+def read_text(path: Path) -> str:
+    """The text of a file; empty when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 @contextmanager
 def new_folder(final: Path) -> Iterator[Path]:
     """Gives an empty folder beside `final` that takes its place when the block ends well."""

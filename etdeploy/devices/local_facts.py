@@ -7,6 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
+from etdeploy.core.files import read_text
 from etdeploy.devices.base import DeviceState
 
 _SYS = Path("/sys")
@@ -14,7 +15,7 @@ _SYS = Path("/sys")
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """The processor's name."""
-    for line in _text(cpuinfo).splitlines():
+    for line in read_text(cpuinfo).splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "Hardware", "Model"):
             return value.strip()
@@ -42,7 +43,7 @@ def memory_bytes() -> int | None:
 def local_state(sys_folder: Path = _SYS) -> DeviceState:
     """Battery, temperatures and load as Linux gives them under /sys; None where it does not."""
     battery = next(iter(sorted((sys_folder / "class/power_supply").glob("BAT*"))), None)
-    status = _text(battery / "status").strip() if battery else ""
+    status = read_text(battery / "status").strip() if battery else ""
     return DeviceState(
         battery_percent=_number(battery / "capacity") if battery else None,
         battery_celsius=_tenths(battery / "temp") if battery else None,
@@ -58,7 +59,7 @@ def _temperatures(sys_folder: Path) -> dict[str, float]:
     for zone in zones:
         milli = _number(zone / "temp")
         if milli is not None:
-            name = _text(zone / "type").strip() or zone.name
+            name = read_text(zone / "type").strip() or zone.name
             found[name if name not in found else zone.name] = milli / 1000
     return found
 
@@ -70,13 +71,6 @@ def _tenths(path: Path) -> float | None:
 
 def _number(path: Path) -> int | None:
     try:
-        return int(_text(path))
+        return int(read_text(path))
     except ValueError:
         return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

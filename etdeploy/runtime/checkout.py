@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from etdeploy.core import process
+from etdeploy.core import git
 from etdeploy.core.errors import BuildError
+from etdeploy.core.files import read_text
 from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, stamp
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
@@ -22,6 +23,8 @@ REPOSITORY_VARIABLE = "ETDEPLOY_EXECUTORCH_REPOSITORY"
 REPOSITORY = "https://github.com/pytorch/executorch"
 OLDEST, NEWEST = (1, 3), (1, 5)
 _VERSION_FILE = "version.txt"
+# Looking at every file of a large checkout may take long on a slow disk.
+_GIT_TIMEOUT_S = 60.0
 # Folders that a build writes into: flatcc's libraries and Python's compiled modules.
 _NOT_SOURCES = frozenset({".git", "flatcc", "__pycache__"})
 
@@ -111,8 +114,12 @@ def revision(folder: Path) -> str:
     With git, the commit and the state of every file that differs from it, submodules included.
     Without git, the sizes and dates of all files.
     """
-    head = _git(folder, "rev-parse", "HEAD")
-    status = _git(folder, "status", "--porcelain=v1", "-z") if head and _is_root(folder) else None
+    head = git.ask(folder, "rev-parse", "HEAD", timeout_s=_GIT_TIMEOUT_S)
+    status = (
+        git.ask(folder, "status", "--porcelain=v1", "-z", timeout_s=_GIT_TIMEOUT_S)
+        if head and _is_root(folder)
+        else None
+    )
     if head is None or status is None:
         return "files-" + digest_json(_stamps(folder))[:32]
     # flatcc's own build leaves libraries and programs in its submodule.
@@ -135,7 +142,7 @@ def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str
         BuildError: Its schema is another one.
     """
     schema = checkout.folder / "schema/program.fbs"
-    found = re.search(r'file_identifier\s+"(\w{4})"', text_of(schema))
+    found = re.search(r'file_identifier\s+"(\w{4})"', read_text(schema))
     identifier = FILE_IDENTIFIER.decode()
     if found and found[1] != identifier:
         raise BuildError(
@@ -161,14 +168,6 @@ def _clone_remedy(version: str | None) -> str:
     return f"git clone --depth 1 {branch}{REPOSITORY}\nexport {SOURCE_VARIABLE}=$PWD/executorch"
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    git = process.which("git")
-    if git is None:
-        return None
-    outcome = process.run(process.Request((str(git), "-C", str(folder), *arguments), timeout_s=60))
-    return outcome.stdout if outcome.ok else None
-
-
 def _is_root(folder: Path) -> bool:
     """Whether git's files are the folder's own, not those of a repository around it."""
     return (folder / ".git").exists()
@@ -178,8 +177,8 @@ def _state(path: Path) -> str:
     if path.is_file():
         return sha256_file(path)
     if path.is_dir():  # a submodule at another commit, or with changes
-        head = _git(path, "rev-parse", "HEAD") or ""
-        difference = _git(path, "diff", "HEAD") or ""
+        head = git.ask(path, "rev-parse", "HEAD", timeout_s=_GIT_TIMEOUT_S) or ""
+        difference = git.ask(path, "diff", "HEAD", timeout_s=_GIT_TIMEOUT_S) or ""
         return sha256_bytes(f"{head}\n{difference}".encode())
     return "gone"
 
@@ -193,11 +192,3 @@ def _stamps(folder: Path) -> list[tuple[str, tuple[int, int, int, int]]]:
             if not path.is_symlink():
                 found.append((str(path.relative_to(folder)), stamp(path)))
     return found
-
-
-def text_of(path: Path) -> str:
-    """The text of a file; empty when there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import BuildError
-from etdeploy.runtime.checkout import Checkout, text_of
+from etdeploy.core.files import read_text
+from etdeploy.runtime.checkout import Checkout
 
 _XNNPACK = "backends/xnnpack/third-party"
 # Which option needs which submodule; None stands for every build. Read in 1.3 to 1.5.
@@ -87,7 +88,7 @@ def submodule_command(folder: Path, names: Iterable[str]) -> str:
 
 
 def _known_submodules(folder: Path) -> frozenset[str] | None:
-    text = text_of(folder / ".gitmodules")
+    text = read_text(folder / ".gitmodules")
     return frozenset(re.findall(r"^\s*path\s*=\s*(\S+)", text, re.MULTILINE)) if text else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.files import read_text
 from etdeploy.core.values import Explained
 from etdeploy.targets.missing import Missing
 
@@ -65,13 +66,13 @@ class Ndk:
     def compiler_version(self, system: str) -> str | None:
         """Clang's version, from the text file beside it."""
         about = self.compiler(system).parent.parent / "AndroidVersion.txt"
-        lines = _read(about).split("\n")
+        lines = read_text(about).split("\n")
         return lines[0].strip() or None
 
     def newest_api(self) -> int | None:
         """The highest API level that it builds for; a higher one is an error of its toolchain."""
         try:
-            newest = json.loads(_read(self.path / "meta/platforms.json"))["max"]
+            newest = json.loads(read_text(self.path / "meta/platforms.json"))["max"]
         except (ValueError, KeyError, TypeError):
             return None
         return newest if isinstance(newest, int) else None
@@ -147,7 +148,7 @@ def _inspect(path: Path, from_: str) -> Ndk | Missing:
         # The folder above, as with ANDROID_NDK=~/Android/Sdk/ndk.
         remedy = f"export {from_}={inner.parents[2]}" if inner else install_command()
         return Missing("Android NDK", why, remedy)
-    found = re.search(r"^Pkg\.Revision\s*=\s*(\S+)", _read(path / "source.properties"), re.M)
+    found = re.search(r"^Pkg\.Revision\s*=\s*(\S+)", read_text(path / "source.properties"), re.M)
     if not found or not re.match(r"\d+\.\d+\.", found[1]):
         why = f"the version of the NDK in {path} cannot be read from its source.properties"
         return Missing("Android NDK", why, install_command())
@@ -219,10 +220,3 @@ def _release(version: str) -> str:
 
 def _major(version: str) -> int:
     return int(version.split(".")[0])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

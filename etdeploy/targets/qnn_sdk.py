@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.files import read_text
 from etdeploy.targets.missing import Missing
 
 VARIABLE = "QNN_SDK_ROOT"
@@ -199,11 +200,7 @@ def _versions(root: Path) -> Iterator[str]:
         ("sdk.yaml", r"^version:\s*[\"']?v?([\d.]+)"),
         (_BUILD_ID, r"QNN_SDK_BUILD_ID\s+\"v?([\d.]+)"),
     ):
-        try:
-            text = (root / name).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        found = re.search(pattern, text, re.MULTILINE)
+        found = re.search(pattern, read_text(root / name), re.MULTILINE)
         if found and _VERSION.fullmatch(found[1]):
             yield found[1]
 
