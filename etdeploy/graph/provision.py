@@ -9,7 +9,9 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.progress import Progress
 from etdeploy.core.workspace import Workspace
 from etdeploy.graph.job import Job
+from etdeploy.graph.qnn import missing_sdk
 from etdeploy.program.model import Program
+from etdeploy.runtime.build import runner_key
 from etdeploy.runtime.checkout import (
     Checkout,
     examine,
@@ -25,7 +27,7 @@ from etdeploy.runtime.cmake_options import read_options
 from etdeploy.runtime.components import shipped_components
 from etdeploy.runtime.custom_ops import CustomOps, read_custom_ops
 from etdeploy.runtime.libraries import Libraries
-from etdeploy.runtime.missing import submodules_of
+from etdeploy.runtime.missing import Missing, find_missing, require_present, submodules_of
 from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.submodules import (
@@ -69,6 +71,14 @@ def _look(job: Job) -> Checkout | BuildError | None:
         return find_checkout(named, os.environ, job.workspace, executorch_version())
     except BuildError as error:
         return error
+
+
+def missing_for(job: Job, plan: RuntimePlan) -> tuple[Missing, ...]:
+    """What this machine lacks for a plan of the job."""
+    return (
+        *find_missing(plan, job.host, checkout_for(job, plan)),
+        *missing_sdk(job, plan),
+    )
 
 
 def custom_ops_of(job: Job) -> CustomOps | None:
@@ -131,6 +141,9 @@ def _sources(
     checkout = checkout_for(job, plan)
     if isinstance(checkout, BuildError):
         raise checkout
+    if not _is_built(job, plan, checkout):
+        # What only this program needs was not asked for before it was exported.
+        require_present(missing_for(job, plan))
     if checkout is None:
         checkout = clone(job.workspace, plan.executorch_version, os.environ, progress, log)
     # A plan that was made before the clone followed from what the release is known to have.
@@ -143,11 +156,20 @@ def _sources(
     return Libraries(checkout=checkout, notes=require_readable(checkout, exported_with))
 
 
+def _is_built(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> bool:
+    """Whether the runner of the plan is in the cache, so that no tool is needed for it."""
+    if checkout is None:
+        return False
+    key = runner_key(plan, Libraries(checkout=checkout), job.host)
+    return job.workspace.entry("runners", key).is_sound()
+
+
 def _derive(job: Job, program: Program | None, checkout: Checkout | None) -> RuntimePlan:
     available = Available(
         checkout.version if checkout else executorch_version(),
         shipped_components(job.target.portable or job.target.name),
         read_options(checkout.folder) if checkout else None,
+        executorch_version(),
     )
     own = custom_ops_of(job)
     custom = CustomKernels(own.operators, own.digest) if own else None

@@ -69,3 +69,7 @@ class Program(Value):
     def backend_ids(self) -> tuple[str, ...]:
         """Every backend that a delegate names, sorted."""
         return tuple(sorted({d.backend_id for m in self.methods for d in m.delegates}))
+
+
+# A program that calls no operator and delegates nothing: no other needs less of a runtime.
+EMPTY_PROGRAM = Program(sha256="", size_bytes=0, schema_version=0, constant_bytes=0, methods=())

@@ -22,6 +22,7 @@ from etdeploy.runtime.missing import (
 )
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.targets.platforms import find_target
+from tests.support.machine import bare_machine, equip
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _STAND_IN = Path(__file__).parent.parent / "data" / "checkout"
@@ -33,34 +34,13 @@ _KERNELS = make_program(make_method(operators=("aten::relu.out",)))
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with an empty PATH, a Python with nothing beside it, and no package of ours."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("CXX", "VULKAN_SDK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python" / "python3"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    monkeypatch.setattr("etdeploy.runtime.missing.find_spec", lambda _: None)
-    return folder
+    return bare_machine(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def equipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same with cmake, ninja, git, a compiler and the Python packages."""
-    for name, says in {"cmake": "cmake version 3.31.6", "ninja": "1.13.2"}.items():
-        _program(bare, name, says)
-    for name in ("c++", "git"):
-        _program(bare, name, "")
-    monkeypatch.setattr("etdeploy.runtime.missing.find_spec", lambda name: name)
+    equip(bare, monkeypatch)
     return bare
-
-
-def _program(folder: Path, name: str, says: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
-    path.chmod(0o755)
 
 
 def _plan(program: Any = _XNNPACK, target: str = "linux-x86_64") -> RuntimePlan:
