@@ -37,6 +37,11 @@ _WIDE = 52
 @click.option(
     "--why", metavar="NAME", help="Explain one option, component or choice, and nothing else."
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Afterwards fail as a run would before its first step, with the same exit code.",
+)
 def command(
     recipe: str,
     overrides: tuple[str, ...],
@@ -45,12 +50,15 @@ def command(
     output: Path,
     form: str,
     why: str | None,
+    check: bool,
 ) -> None:
     """Explain every choice and every task of a run; change nothing.
 
+    It ends well even when a run could not start; --check is for scripts that want to know.
     With --target no device is asked. `--format cmake-preset` prints a CMakePresets.json for plain
     cmake and IDEs: put it beside the CMakeLists.txt that it names.
     """
+    from etdeploy.graph.ahead import refuse_early
     from etdeploy.graph.explain import explain, mermaid
     from etdeploy.graph.job import open_job
     from etdeploy.graph.preset import cmake_presets
@@ -60,21 +68,26 @@ def command(
     with open_job(loaded, output, None if target else device, target) as job:
         explanation = explain(job)
         presets = cmake_presets(job) if form == "cmake-preset" else None
-    if why is not None:
-        found = explained(explanation, why)
-        shown = f"{found.name}={found.value}" if found.value is not None else found.name
-        if form == "json":
-            console.result_json(found.model_dump(mode="json"))
+        if why is not None:
+            _show_choice(explained(explanation, why), form)
+        elif presets is not None:
+            console.result_json(presets)
+        elif form == "json":
+            console.result_json(explanation.model_dump(mode="json"))
+        elif form == "mermaid":
+            console.result(mermaid(explanation))
         else:
-            console.result(f"{shown}\n  because {found.reason}")
-    elif presets is not None:
-        console.result_json(presets)
-    elif form == "json":
-        console.result_json(explanation.model_dump(mode="json"))
-    elif form == "mermaid":
-        console.result(mermaid(explanation))
+            console.result(text(explanation))
+        if check:
+            refuse_early(job)
+
+
+def _show_choice(found: Explained, form: str) -> None:
+    shown = f"{found.name}={found.value}" if found.value is not None else found.name
+    if form == "json":
+        console.result_json(found.model_dump(mode="json"))
     else:
-        console.result(text(explanation))
+        console.result(f"{shown}\n  because {found.reason}")
 
 
 def explained(plan: Explanation, name: str) -> Explained:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from etdeploy.core.values import Explained, Value
-from etdeploy.graph.ahead import missing_for, version_notes
+from etdeploy.graph.ahead import version_notes
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
 from etdeploy.graph.known import known_plan
 from etdeploy.graph.line import make_line
-from etdeploy.graph.provision import plan_for
+from etdeploy.graph.provision import missing_for, plan_for
 from etdeploy.graph.steps import Step
 from etdeploy.runtime.plan_model import RuntimePlan
 
@@ -86,7 +86,10 @@ def explain(job: Job) -> Explanation:
         components=plan.components,
         options=plan.options,
         changes=_changes(plan_for(job, None), plan),
-        tasks=tuple(_task(step, status) for step, status in zip(line, statuses, strict=True)),
+        tasks=tuple(
+            _task(step, status, not plan.provisional)
+            for step, status in zip(line, statuses, strict=True)
+        ),
         obstacles=tuple(
             Hindrance(name=o.what, reason=o.why, remedy=o.remedy) for o in plan.obstacles
         ),
@@ -114,11 +117,22 @@ def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:
     )
 
 
-def _task(step: Step, status: StepStatus) -> Task:
+def _task(step: Step, status: StepStatus, exported: bool) -> Task:
+    if step.name == "export" and status.would_run and exported:
+        # Another device, or `etdeploy export`, made it.
+        return _named(step, "run", "the program is in the cache and only has to be taken from it")
+    return _named(
+        step,
+        "run" if status.would_run else "up to date",
+        "; ".join(status.reasons) or "nothing that it depends on changed",
+    )
+
+
+def _named(step: Step, value: str, reason: str) -> Task:
     return Task(
         name=step.name,
-        value="run" if status.would_run else "up to date",
-        reason="; ".join(status.reasons) or "nothing that it depends on changed",
+        value=value,
+        reason=reason,
         title=step.title,
         needs=step.needs,
     )

@@ -53,7 +53,8 @@ class Available:
     """What can be linked, as far as it is known before anything is fetched or built.
 
     Attributes:
-        version: Of the ExecuTorch libraries.
+        version: Of the libraries of ExecuTorch that are linked.
+        wheel_version: Of the wheel, where that is another one, as beside a checkout.
         wheel_components: What the wheel for the build target carries.
         options: Of the checkout; those of `version` when None.
     """
@@ -61,6 +62,7 @@ class Available:
     version: str
     wheel_components: frozenset[str]
     options: OptionTable | None = None
+    wheel_version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def derive_plan(
     if custom:
         needs = _without(needs, custom)
     wheel_target = find_target(target.portable) if target.portable else target
-    wheel = f"the ExecuTorch {available.version} wheel for {wheel_target.name}"
+    release = available.wheel_version or available.version
+    wheel = f"the ExecuTorch {release} wheel for {wheel_target.name}"
     lacks = tuple(wheel_obstacles(needs, wheel, available.wheel_components))
     provider = _provider(recipe, target, wheel_target, wheel, lacking=lacks)
     parts = (

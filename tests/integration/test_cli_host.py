@@ -78,6 +78,9 @@ def test_plan_before_and_after_the_export(cli: Cli) -> None:
     before = cli.ok("plan", "--recipe", recipe, "--format", "json").json
     assert before["provisional"]
     assert [t["value"] for t in before["tasks"]] == ["run"] * 8
+    cli.ok("export", "--recipe", recipe)
+    exported = cli.ok("plan", "--recipe", recipe, "--json").json["tasks"][0]
+    assert exported["reason"] == "the program is in the cache and only has to be taken from it"
     cli.ok("build", "--recipe", recipe)
     after = cli.ok("plan", "--recipe", recipe, "--format", "json").json
     assert not after["provisional"]
