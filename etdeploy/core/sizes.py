@@ -1,0 +1,36 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from etdeploy.core.errors import UsageError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+# Decimal and binary units of IEC 80000-13; also their first letters, as dd and du have them.
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power, _letter: 1000**_power}
+
+
+def parse_size(text: str, variable: str | None = None) -> int:
+    """The bytes that a size like `20 GB`, `512MiB`, `1.5g` or `1000` stands for.
+
+    Args:
+        text: A number with or without a unit: B, kB, MB, GB, TB (powers of 1000, their first
+            letter is enough), KiB, MiB, GiB, TiB (powers of 1024); upper or lower case.
+        variable: Where it was set, for the message.
+
+    Raises:
+        UsageError: It is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    factor = _UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(
+            f"{text!r} is not a size",
+            place=variable,
+            remedy="Write a number with a unit, like 20 GB, 500 MB, 4 GiB, or a number of bytes.",
+        )
+    return int(Decimal(match[1]) * factor)
