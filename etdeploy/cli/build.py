@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import click
@@ -43,20 +42,22 @@ def command(
 
     With --target no device is asked.
     """
-    from etdeploy.cli.walk import walk
+    from etdeploy.cli.walk import deliver, walk
     from etdeploy.graph.stages import load_runner
 
     with walk(
-        recipe, overrides, ("check",), device=None if target else device, target=target, quiet=quiet
+        recipe,
+        overrides,
+        ("check",),
+        device=None if target else device,
+        target=target,
+        quiet=quiet,
+        copy_to=output,
     ) as job:
         runner = load_runner(job)
         folder = Path(runner.path)
         if output:
-            from etdeploy.core.files import new_folder
-
-            with new_folder(output.resolve()) as work:
-                shutil.copytree(folder, work, dirs_exist_ok=True)
-            folder = output.resolve()
+            folder = deliver(job, folder, output, "check")
         if as_json:
             console.result_json({**runner.model_dump(mode="json"), "path": str(folder)})
             return

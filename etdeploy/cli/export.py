@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import click
@@ -26,29 +25,16 @@ def command(
     recipe: str, overrides: tuple[str, ...], output: Path | None, as_json: bool, quiet: bool
 ) -> None:
     """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord."""
-    from etdeploy.cli.walk import walk
+    from etdeploy.cli.walk import deliver, walk
     from etdeploy.graph.stages import load_program
     from etdeploy.program.describe import describe
 
-    with walk(recipe, overrides, ("export",), quiet=quiet) as job:
+    with walk(recipe, overrides, ("export",), quiet=quiet, copy_to=output) as job:
         exported, program = load_program(job)
         folder = Path(exported.folder)
         if output:
-            folder = _copy(folder, output)
+            folder = deliver(job, folder, output, "export")
         if as_json:
             console.result_json({"folder": str(folder), "program": program.model_dump(mode="json")})
         else:
             console.result(describe(program, str(folder / "program.pte")))
-
-
-def _copy(folder: Path, output: Path) -> Path:
-    from etdeploy.core.files import new_folder
-
-    with new_folder(output.resolve()) as work:
-        shutil.copytree(
-            folder,
-            work,
-            dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns(".manifest.json", ".stamps.json"),
-        )
-    return output.resolve()

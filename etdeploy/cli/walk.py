@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.core import console
+from etdeploy.core.delivery import Delivery
+from etdeploy.core.workspace import NOTES
 from etdeploy.graph.ahead import refuse_early
 from etdeploy.graph.engine import run_steps
 from etdeploy.graph.job import Job, open_job
@@ -27,14 +29,28 @@ def walk(
     output: Path = DEFAULT_OUTPUT,
     measure_again: bool = False,
     quiet: bool = False,
+    copy_to: Path | None = None,
 ) -> Iterator[Job]:
     """Runs the named steps and all before them, then gives the job, still holding its device.
+
+    Args:
+        recipe: Its name or path.
+        overrides: Each as `key=value`.
+        steps: The last ones that are wanted.
+        device: As the command line names it.
+        target: As the command line names it.
+        output: The folder for run records.
+        measure_again: Whether an unchanged measurement is repeated.
+        quiet: Whether no progress is shown.
+        copy_to: Where `deliver` will copy the result; looked at before anything runs.
 
     Raises:
         EtdeployError: Whatever the first step that failed raised.
     """
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, device, target, measure_again) as job:
+        if copy_to:
+            _delivery(job, copy_to, steps).require_free()
         refuse_early(job, with_runner=steps != ("export",))
         with (
             console.TaskDisplay(quiet=quiet) as display,
@@ -42,3 +58,19 @@ def walk(
         ):
             run_steps(make_line(job), steps, job.state, display)
         yield job
+
+
+def deliver(job: Job, source: Path, copy_to: Path, step: str) -> Path:
+    """Copies what a step made to a folder of the user's, and gives that folder's path.
+
+    Raises:
+        UsageError: The folder holds something else, or cannot be written to.
+    """
+    return _delivery(job, copy_to, (step,)).put(source, NOTES)
+
+
+def _delivery(job: Job, folder: Path, steps: tuple[str, ...]) -> Delivery:
+    path = job.loaded.path
+    kept = {"recipe's folder": path.parent} if path else {}
+    content = "program" if steps == ("export",) else "runner"
+    return Delivery(folder, content, kept, job.workspace.root)

@@ -45,17 +45,38 @@ def read_text(path: Path) -> str:
 
 @contextmanager
 def new_folder(final: Path) -> Iterator[Path]:
-    """Gives an empty folder beside `final` that takes its place when the block ends well."""
+    """Gives an empty folder beside `final` that takes its place when the block ends well.
+
+    What was at `final` is deleted with all that is in it: only for folders of the cache.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     work.chmod(0o755)
+    old = work.with_name(f"{work.name}.old")
     try:
         yield work
-        if final.exists():
-            shutil.rmtree(final)
-        work.rename(final)
+        if final.is_symlink() or final.exists():
+            final.rename(old)
+        try:
+            work.rename(final)
+        except BaseException:
+            if old.exists():
+                old.rename(final)
+            raise
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        for folder in (work, old):
+            remove_tree(folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Deletes a folder with all that is in it; of a symbolic link or a file only itself.
+
+    What cannot be deleted stays.
+    """
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def inside(folder: Path, relative: str) -> Path:

@@ -26,6 +26,8 @@ from etdeploy.core.progress import Progress, silent
 CACHE_VARIABLE = "ETDEPLOY_CACHE_DIR"
 _MANIFEST = ".manifest.json"
 _STAMPS = ".stamps.json"
+# What an entry holds beside its content.
+NOTES = (_MANIFEST, _STAMPS)
 
 
 @dataclass(frozen=True)

@@ -128,3 +128,44 @@ def test_values_come_back_from_their_file(tmp_path: Path) -> None:
     (tmp_path / "v.json").write_text('{"name": "a", "reason": "b", "more": 1}')
     with pytest.raises(ValueError, match="more"):
         Explained.load(tmp_path / "v.json")
+
+
+def test_an_old_folder_stays_when_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final = tmp_path / "entry"
+    final.mkdir()
+    (final / "old").touch()
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if (self / "fresh").exists():
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+
+    def replace() -> None:
+        with new_folder(final) as work:
+            (work / "fresh").touch()
+
+    with pytest.raises(OSError, match="Input/output"):
+        replace()
+    assert folder_files(final) == ["old"]
+    assert names(tmp_path) == ["entry"]
+
+
+@pytest.mark.parametrize("make", ["link", "file"])
+def test_a_link_or_a_file_in_the_place_of_a_folder_is_replaced_itself(
+    tmp_path: Path, make: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").touch()
+    final = tmp_path / "entry"
+    final.symlink_to(elsewhere) if make == "link" else final.touch()
+    with new_folder(final) as work:
+        (work / "fresh").touch()
+    assert not final.is_symlink()
+    assert folder_files(final) == ["fresh"]
+    assert (elsewhere / "mine").exists()
