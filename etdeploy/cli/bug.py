@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import platform
 import sys
+import tempfile
 import time
 import traceback
+from pathlib import Path
 
 from etdeploy import __version__
 from etdeploy.core import console
+from etdeploy.core.errors import EtdeployError
+from etdeploy.core.files import write_atomic
 from etdeploy.core.workspace import Workspace
 
 
@@ -19,15 +23,29 @@ def report_bug(error: Exception, arguments: list[str]) -> None:
         f"etdeploy {__version__}, Python {platform.python_version()}, {system}\n"
         f"arguments: {arguments}\n\n" + "".join(traceback.format_exception(error))
     )
-    path = Workspace.default().root / "logs" / f"bug-{time.strftime('%Y%m%d-%H%M%S')}.log"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError:
-        # The disk that we would write to may be the cause.
+    log = _written(text)
+    if log is None:
         sys.stderr.write(text)
     console.message(
         f"error (bug): this is a bug in etdeploy: {type(error).__name__}: {error}\n"
-        f"  what to do: report it with this file, which holds the traceback\n"
-        f"  log: {path}"
+        f"  what to do: report it with {'this file' if log else 'the text above'}, which holds the "
+        "traceback" + (f"\n  log: {log}" if log else "")
     )
+
+
+def _written(text: str) -> Path | None:
+    """The file with the text: in the cache, else among temporary files; None where neither can be.
+
+    A disk or folder that cannot be written to may be the cause of the bug.
+    """
+    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    try:
+        path = Workspace.opened().root / "logs" / name
+        write_atomic(path, text)
+    except (OSError, EtdeployError):
+        path = Path(tempfile.gettempdir()) / f"etdeploy-{name}"
+        try:
+            write_atomic(path, text)
+        except OSError:
+            return None
+    return path

@@ -6,6 +6,7 @@ import click
 
 from etdeploy.cli.options import json_option
 from etdeploy.core import console
+from etdeploy.core.cache_folder import require_ours
 from etdeploy.core.workspace import Workspace
 
 # What can be deleted, and what it costs to have it again.
@@ -32,6 +33,7 @@ def command(parts: tuple[str, ...], device: str | None, as_json: bool) -> None:
     Run records in etdeploy-out/ are never touched.
     """
     workspace = Workspace.default()
+    require_ours(workspace.root)
     chosen = tuple(PARTS) if "all" in parts else parts
     sizes = workspace.size_bytes()
     freed = {part: sizes.get(part, 0) for part in chosen}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import sys
 
@@ -10,7 +9,8 @@ import click
 
 from etdeploy import __version__
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import BuildError, EtdeployError, Interrupted
+from etdeploy.core.disk import full_disk, no_room_in
+from etdeploy.core.errors import EtdeployError, Interrupted
 
 # Verbs in the order of the help, so that showing it imports none of them.
 VERBS: dict[str, str] = {
@@ -30,10 +30,6 @@ VERBS: dict[str, str] = {
 
 EXIT_INTERRUPTED = 130
 EXIT_BUG = 9
-
-
-# Left by a file system without room, or a quota that is used up.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LazyVerbs(click.Group):
@@ -100,8 +96,8 @@ def run_cli(arguments: list[str]) -> int:
         # The reader of our output went away (`| head`): nobody is left to tell.
         return 1
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return _tell_no_room(error)
+        if full := no_room_in(error):
+            return _tell_no_room(full)
         from etdeploy.cli.bug import report_bug
 
         report_bug(error, arguments)
@@ -110,11 +106,8 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _tell_no_room(error: OSError) -> int:
-    full = BuildError(
-        f"{error.strerror}: {error.filename or 'the file that was being written'}",
-        remedy="Make room and run the same command again: it goes on from there.\n"
-        "etdeploy clean   shows the cache; to move it:\n"
-        "export ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
-    )
+    from etdeploy.core.workspace import Workspace
+
+    full = full_disk(error, Workspace.default().root)
     console.message(f"error ({full.kind}): {full}")
     return full.exit_code

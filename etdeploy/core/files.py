@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from etdeploy.core.disk import naming
+
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replaces `path` in one step; a reader sees the old content or the new one."""
@@ -19,7 +21,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     # Not mkstemp, whose files only their owner may read.
     handle = os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with naming(path), os.fdopen(handle, "wb") as stream:
             stream.write(data)
         work.replace(path)
     except BaseException:
@@ -54,7 +56,8 @@ def new_folder(final: Path) -> Iterator[Path]:
     work.chmod(0o755)
     old = work.with_name(f"{work.name}.old")
     try:
-        yield work
+        with naming(work):
+            yield work
         if final.is_symlink() or final.exists():
             final.rename(old)
         try:

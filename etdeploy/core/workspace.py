@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core.files import folder_files, new_folder, write_atomic
+from etdeploy.core.cache_folder import prepare_cache, require_ours
+from etdeploy.core.disk import CACHE_VARIABLE
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files import folder_files, inside, new_folder, remove_tree, write_atomic
 from etdeploy.core.hashing import sha256_file, stamp
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
 
-CACHE_VARIABLE = "ETDEPLOY_CACHE_DIR"
 _MANIFEST = ".manifest.json"
 _STAMPS = ".stamps.json"
 # What an entry holds beside its content.
@@ -74,13 +75,36 @@ class Workspace:
 
     @classmethod
     def default(cls) -> Workspace:
-        """`ETDEPLOY_CACHE_DIR`, or the platform's user cache."""
+        """`ETDEPLOY_CACHE_DIR`, or the platform's user cache.
+
+        Raises:
+            UsageError: The variable names no folder.
+        """
         chosen = os.environ.get(CACHE_VARIABLE)
         if chosen:
-            return cls(Path(chosen).expanduser().resolve())
+            try:
+                return cls(Path(chosen).expanduser().resolve())
+            except (OSError, RuntimeError, ValueError) as error:  # ~nobody, a loop of links
+                raise UsageError(
+                    f"this is not a folder: {error}",
+                    place=f"{CACHE_VARIABLE}={chosen}",
+                    remedy=f"export {CACHE_VARIABLE}=/path/to/a/folder",
+                ) from error
         from platformdirs import user_cache_path
 
         return cls(user_cache_path("etdeploy"))
+
+    @classmethod
+    def opened(cls) -> Workspace:
+        """The default one, made where it is missing, and known to be usable.
+
+        Raises:
+            UsageError: It cannot be used, or is a folder of somebody else's.
+            BuildError: There is no room for it.
+        """
+        workspace = cls.default()
+        prepare_cache(workspace.root)
+        return workspace
 
     def entry(self, kind: str, key: str) -> Entry:
         """Names an entry; nothing is made."""
@@ -128,8 +152,13 @@ class Workspace:
         }
 
     def remove(self, kind: str) -> None:
-        """Deletes every entry of a kind."""
-        shutil.rmtree(self.root / kind, ignore_errors=True)
+        """Deletes every entry of a kind.
+
+        Raises:
+            UsageError: The folder is not a cache of ours.
+        """
+        require_ours(self.root)
+        remove_tree(inside(self.root, kind))
 
 
 def _read_json(path: Path) -> object:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.core import console, process
-from etdeploy.core.errors import BuildError
+from etdeploy.core.cache_folder import prepare_cache
+from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
 from etdeploy.export.qnn_host import examine_qnn
@@ -213,6 +214,16 @@ def _xcode() -> tuple[Finding, ...]:
 
 def _disk() -> Finding:
     folder = Workspace.default().root
+    try:
+        prepare_cache(folder)
+    except EtdeployError as error:
+        return Finding(
+            name="cache",
+            state="missing",
+            found=None,
+            needed_for="everything that is made",
+            remedy=f"{error.place}: {error.message}\n{error.remedy}",
+        )
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free_bytes = shutil.disk_usage(existing).free
     enough = free_bytes >= _NEEDED_FREE_BYTES

@@ -107,13 +107,14 @@ def open_job(
         measure_again: Whether an unchanged measurement is repeated.
 
     Raises:
-        UsageError: Unknown device kind or target, a machine that ExecuTorch does not know, or a
-            target that the device does not run.
+        UsageError: Unknown device kind or target, a machine that ExecuTorch does not know, a
+            target that the device does not run, or a cache folder that cannot be used.
+        BuildError: There is no room for the cache.
         DeviceError: The device cannot be reached or chosen.
     """
     from etdeploy.devices.registry import open_device
 
-    workspace = Workspace.default()
+    workspace = Workspace.opened()
     host = host_target()
     chosen = find_target(target) if target else None
     if device is None:

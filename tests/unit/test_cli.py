@@ -95,12 +95,52 @@ def test_a_bug_keeps_its_traceback_in_a_file(
     assert "Traceback (most recent call last)" in log.read_text()
 
 
-def test_a_full_disk_is_no_bug(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device", "/cache/plan.json"))
+def test_a_full_disk_is_no_bug(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, cache_folder: Path
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", str(cache_folder / "plan.json"))
+    error = RuntimeError("step plan failed")
+    error.__cause__ = full
+    failing(monkeypatch, error)
     assert run("plan") == 4
     shown = capsys.readouterr().err
-    assert shown.startswith("error (build): No space left on device: /cache/plan.json\n")
+    assert shown.startswith(f"error (build): {cache_folder}/plan.json: No space left on device: ")
     assert "export ETDEPLOY_CACHE_DIR=" in shown
+
+
+def test_a_cache_that_cannot_be_used_is_no_bug(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path / "file"))
+    assert run("plan") == 2
+    assert capsys.readouterr().err == (
+        f"error (usage): {tmp_path}/file: the cache folder (ETDEPLOY_CACHE_DIR) cannot be used: "
+        "File exists\n"
+        "  what to do: Make it writable, or name another folder:\n"
+        "              export ETDEPLOY_CACHE_DIR=/path/to/another/folder\n"
+    )
+
+
+@pytest.mark.parametrize(("temporary", "told"), [("tmp", "log: {0}/tmp/etdeploy-bug-"), ("no", "")])
+def test_a_bug_report_is_never_named_where_it_is_not(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: str, told: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "no").touch()
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / temporary))
+    failing(monkeypatch, ZeroDivisionError("division by zero"))
+    assert run("plan") == 9
+    shown = capsys.readouterr().err
+    if told:
+        assert told.format(tmp_path) in shown
+        assert "Traceback" not in shown
+        assert len(list((tmp_path / "tmp").iterdir())) == 1
+    else:
+        assert "Traceback" in shown
+        assert "report it with the text above" in shown
 
 
 def test_a_stop_ends_with_130(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +172,7 @@ def test_clean_shows_sizes_and_deletes_only_what_is_named(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
+    (tmp_path / "locks").mkdir()
     for part in ("programs", "runners"):
         (tmp_path / part / "entry").mkdir(parents=True)
         (tmp_path / part / "entry" / "file").write_bytes(b"x" * 1500)
@@ -227,3 +268,16 @@ def test_a_target_that_the_device_does_not_run(
     monkeypatch.chdir(tmp_path)
     assert run("run", "--recipe", "xnnpack", "--device", "host", "--target", "android-arm64") == 2
     assert "host does not run what is built for android-arm64" in capsys.readouterr().err
+
+
+def test_clean_deletes_nothing_in_a_folder_that_is_not_a_cache(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
+    for name in ("sources", "bundles", "thesis"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    for arguments in (["all"], ["sources"], ["--device", "host"]):
+        assert run("clean", *arguments) == 2
+        assert "etdeploy did not make it (thesis)" in capsys.readouterr().err
+    assert all((tmp_path / name / "mine").exists() for name in ("sources", "bundles", "thesis"))
