@@ -16,6 +16,7 @@ from etdeploy.bench.passes import OUTPUTS, RUNNER_LOG, PassResult, passes, run_p
 from etdeploy.bench.record import DeviceRecord, RunRecord
 from etdeploy.bench.revision import revision_of
 from etdeploy.bench.verdict import require_match
+from etdeploy.core.disk import no_room_in
 from etdeploy.core.errors import DeviceError, Interrupted, UsageError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
@@ -123,10 +124,12 @@ def _results_folder(folder: Path) -> Iterator[Path]:
         yield folder
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if no_room_in(error):
+            raise
         raise UsageError(
             f"results cannot be written: {error.strerror or error}",
             place=str(error.filename or folder),
-            remedy="Name a folder that can be written to and has room: --output FOLDER",
+            remedy="Name a folder that can be written to: --output FOLDER",
         ) from error
     except BaseException as error:
         said = log.read_bytes() if log.is_file() and not isinstance(error, Interrupted) else b""

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from etdeploy.core.disk import CACHE_VARIABLE, full_disk, no_room_in
+from etdeploy.core.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.files import write_atomic
 
@@ -22,6 +22,8 @@ NAMES = frozenset(
     {"programs", "runners", "builds", "sources", "zig", "wheels", "state", "bundles", "logs",
      LOCKS, TAG, ".gone", "sizes.json"}
 )  # fmt: skip
+# A run that makes nothing new still writes notes, logs and a small database.
+_LEAST_BYTES, _LEAST_FILES = 1_000_000, 50
 _SHOWN = 3
 _OTHER = f"export {CACHE_VARIABLE}=/path/to/another/folder"
 
@@ -43,6 +45,7 @@ def prepare_cache(root: Path) -> None:
         # Not os.access, which says yes to root where a file system still refuses.
         with tempfile.TemporaryFile(dir=locks) as probe:
             probe.write(b"x")
+        require_room(root, _LEAST_BYTES, _LEAST_FILES)
     except OSError as error:
         raise _unusable(root, error) from error
     for path in root.iterdir():

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.disk import naming, no_room_in
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files import folder_files, write_atomic
 from etdeploy.core.hashing import sha256_file
@@ -68,12 +69,13 @@ class Delivery:
 
         Raises:
             UsageError: The folder cannot be replaced, or something cannot be written.
+            OSError: The disk is full; it says which file.
         """
         with self._told_where():
             self._require_place()
             final = self.folder.resolve()
             final.parent.mkdir(parents=True, exist_ok=True)
-            with _aside(final) as work:
+            with _aside(final) as work, naming(work):
                 _copy_files(source, work, leave_out)
                 listed = {name: sha256_file(work / name) for name in folder_files(work)}
                 _write_list(work, self.content, listed)
@@ -114,6 +116,8 @@ class Delivery:
         try:
             yield
         except OSError as error:
+            if no_room_in(error):
+                raise
             raise UsageError(
                 f"the {self.content} cannot be copied there: {error.strerror or error}",
                 place=str(self.folder),

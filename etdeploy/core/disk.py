@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from etdeploy.core.errors import BuildError
 
 # Left by a file system without room, or a quota that is used up.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# The texts of the C library, which Python and compilers show; Python adds the file.
+_TOLD = re.compile(r"(No space left on device|Disk quota exceeded)(?:: '([^'\n]+)')?")
+# So few inodes are the reason, not the bytes.
+_FEW_FILES = 10
 CACHE_VARIABLE = "ETDEPLOY_CACHE_DIR"
 _OTHER_CACHE = f"export {CACHE_VARIABLE}=/path/on/a/larger/disk"
 
@@ -42,37 +47,68 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def full_disk(error: OSError, cache: Path, log: Path | None = None) -> BuildError:
+def full_disk(
+    error: OSError, cache: Path, log: Path | None = None, doing: str | None = None
+) -> BuildError:
     """What is said when there is no room: on which file system, and what helps there.
 
     Args:
         error: With ENOSPC or EDQUOT; its filename says where, if it has one.
         cache: The cache folder.
         log: Of the step that failed.
+        doing: What failed, for the message: "storing the runner".
     """
-    place = Path(error.filename) if error.filename else None
+    # Copying names the source first.
+    name = error.filename2 or error.filename
+    place = Path(name) if name else None
     lines = ["Make room and run the same command again: it goes on from there."]
     if place is None or _device(place) == _device(cache):
         lines.append("etdeploy clean   shows what the cache holds, and deletes parts of it")
-    lines += [line for line in _elsewhere(place, cache) if line]
+    lines += _elsewhere(place, cache)
     return BuildError(
-        f"{error.strerror}{_where(place)}",
+        f"{f'{doing} failed: the disk is full: ' if doing else ''}{error.strerror}{_where(place)}",
         place=str(place) if place else None,
         remedy="\n".join(lines),
         log=log,
     )
 
 
+def require_room(folder: Path, least_bytes: int, least_files: int) -> None:
+    """Raises the error that a write would give soon: OSError with ENOSPC and the folder."""
+    free = os.statvfs(folder)
+    # Some file systems have no fixed number of files, and say 0.
+    few_files = free.f_files and free.f_favail < least_files
+    if few_files or free.f_bavail * free.f_frsize < least_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def no_room_told(output: str, *candidates: Path) -> OSError | None:
+    """The error of a full disk that a program wrote about.
+
+    Args:
+        output: What it wrote.
+        candidates: Where it writes; the fullest is taken where it does not say which file it was.
+    """
+    match = _TOLD.search(output)
+    if match is None:
+        return None
+    place = match[2] or str(fullest(*candidates))
+    return OSError(errno.ENOSPC, match[1], place)
+
+
+def fullest(*folders: Path) -> Path:
+    """The folder with the least room left, for a tool that does not say where it had none."""
+    return min(folders, key=lambda folder: shutil.disk_usage(_existing(folder)).free)
+
+
 def _elsewhere(place: Path | None, cache: Path) -> tuple[str, ...]:
     temporary = Path(tempfile.gettempdir())
     if place is None or place.is_relative_to(cache):
         return ("Or move the cache:", _OTHER_CACHE)
-    if place.is_relative_to(temporary):
-        return (
-            "Or name another folder for temporary files:",
-            "export TMPDIR=/path/on/another/disk",
-        )
-    return ("Or name a folder on another disk: --output FOLDER",)
+    other = "Or name a folder on another disk: --output FOLDER"
+    if place.is_relative_to(temporary) and _device(place) == _device(temporary):
+        return (other, "and for temporary files: export TMPDIR=/path/on/another/disk")
+    return (other,)
 
 
 def _where(place: Path | None) -> str:
@@ -80,13 +116,13 @@ def _where(place: Path | None) -> str:
         return ""
     folder = _existing(place)
     try:
-        room, total = shutil.disk_usage(folder), os.statvfs(folder)
+        room, files = shutil.disk_usage(folder), os.statvfs(folder)
     except OSError:
         return ""
-    # Some file systems have no fixed number of files, and say 0.
-    if total.f_files and not total.f_favail:
-        return f": the file system {_mount(folder)} has no room for another file (inode)"
-    return f": the file system {_mount(folder)} ({size(room.total)}, {size(room.free)} free now)"
+    what = f": the file system {_mount(folder)}"
+    if files.f_files and files.f_favail < _FEW_FILES:
+        return f"{what} has no room for more files (inodes)"
+    return f"{what} ({size(room.total)}, {size(room.free)} free now)"
 
 
 def _mount(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.disk import naming
 from etdeploy.core.progress import Progress, silent
 
 _POLL_S = 0.2
@@ -47,7 +48,9 @@ def exclusive(path: Path, what: str, progress: Progress = silent) -> Iterator[No
 
 
 def _note_holder(path: Path) -> None:
-    path.with_suffix(".pid").write_text(f"{os.getpid()}\n")
+    note = path.with_suffix(".pid")
+    with naming(note):
+        note.write_text(f"{os.getpid()}\n")
 
 
 def _holder(path: Path) -> str:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.disk import no_room_in
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files import new_folder, write_atomic
 from etdeploy.core.hashing import sha256_file, stamp
@@ -44,7 +45,8 @@ class LocalStore:
         """Copies what is not there, verified, and lays out the bundle's folder.
 
         Raises:
-            DeviceError: No room, or a source that is gone or changed.
+            DeviceError: A source that is gone or changed, or nothing can be written.
+            OSError: The disk is full; it says which file.
         """
         started = time.monotonic()
         check_bundle(bundle)
@@ -58,10 +60,12 @@ class LocalStore:
                 self._copy(file)
             self._lay_out(bundle)
         except OSError as error:
+            if no_room_in(error):  # the cache's disk, not a device's
+                raise
             raise DeviceError(
                 f"cannot copy the bundle: {error.strerror or error}",
                 place=str(error.filename or self.root),
-                remedy=f"{size_bytes} bytes are to be copied to {self.root}; is there room?",
+                remedy=f"{size_bytes} bytes are to be copied to {self.root}: look at its rights.",
             ) from error
         kept = len(by_content(bundle)) - len(missing)
         return PushReport(len(missing), size_bytes, kept, time.monotonic() - started)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.core import process
+from etdeploy.core.disk import no_room_told
 from etdeploy.core.files import folder_files
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress
@@ -65,6 +66,7 @@ def export_program(
 
     Raises:
         ExportError: Something that the export needs is missing, or the export failed.
+        OSError: The disk is full; it says which file.
         Interrupted: The run was stopped; nothing is left behind.
     """
     check_needs(spec)
@@ -132,6 +134,9 @@ def _run_worker(
     )
     if outcome.ok:
         return
+    # A full disk keeps the worker from describing its failure.
+    if full := no_room_told(outcome.stdout, staging, Path(tempfile.gettempdir())):
+        raise full
     failure_path = staging / FAILURE_FILE
     if failure_path.is_file():
         raise failure_error(Failure.load(failure_path), log)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
+from etdeploy.core.disk import full_disk, no_room_in
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.builder import RUNNER_INFO, Builder
-from etdeploy.runtime.compile import disk_full
 from etdeploy.runtime.custom_ops import CustomOps
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import qnn_sdk, runner_fingerprint
@@ -58,9 +57,10 @@ def build_runner(
     try:
         workspace.obtain(entry, build, progress)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        full = no_room_in(error)
+        if full is None:
             raise
-        raise disk_full("storing the runner", log) from error
+        raise full_disk(full, workspace.root, log, "storing the runner") from error
     stored = BuiltRunner.load(entry.path / RUNNER_INFO)
     return stored.model_copy(update={"path": str(entry.path)})
 

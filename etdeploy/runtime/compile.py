@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from etdeploy.core import process
+from etdeploy.core.disk import full_disk, no_room_told
 from etdeploy.core.errors import BuildError
 from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
@@ -33,7 +35,6 @@ _NINJA_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _TOOL_ERROR = re.compile(
     r"error: |undefined reference|undefined symbol|cannot find -l|ld: (?!.*in function)"
 )
-_DISK_FULL = "No space left on device"
 
 
 def configure(
@@ -124,16 +125,6 @@ def plan_definitions(plan: RuntimePlan) -> dict[str, str]:
     return {option.name: option.value or "" for option in plan.options}
 
 
-def disk_full(doing: str, log: Path | None) -> BuildError:
-    """What is said where the cache has no room for a build."""
-    return BuildError(
-        f"{doing} failed: the disk is full ({_DISK_FULL})",
-        remedy="Make room and run again: the build goes on from where it is. Or name a folder on "
-        "a larger disk:\nexport ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
-        log=log,
-    )
-
-
 def _tools(tools: BuildTools) -> dict[str, str]:
     here = {"CMAKE_MAKE_PROGRAM": str(tools.ninja)}
     if tools.ccache:
@@ -179,8 +170,10 @@ def _run(
 
     outcome = process.run(process.Request(argv, cwd=folder, log=log, on_line=on_line))
     if not outcome.ok:
-        if any(_DISK_FULL in line for line in lines):
-            raise disk_full(f"{doing} the runner", log)
+        # Compilers write temporary files, too.
+        full = no_room_told("\n".join(lines), folder, Path(tempfile.gettempdir()))
+        if full:
+            raise full_disk(full, folder, log, f"{doing} the runner")
         raise ToolError(
             f"{doing} the runner failed: {first_error(lines)}",
             "Check compiler and tools: etdeploy doctor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.program_files import Plan, pte
 
 pytestmark = pytest.mark.integration
 
@@ -63,5 +65,48 @@ def test_a_disk_without_inodes(cli: Cli, tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "nr_inodes=3,size=50m") as disk:
         result = cli("run", ETDEPLOY_CACHE_DIR=str(disk / "cache"))
     assert result.code == 4
-    assert f"the file system {disk} has no room for another file (inode)" in result.stderr
+    assert f"the file system {disk} has no room for more files (inodes)" in result.stderr
     assert "export ETDEPLOY_CACHE_DIR=" in result.stderr
+
+
+def finished_program(cli: Cli) -> str:
+    """A recipe with a program of 3 MB, which needs no torch."""
+    segment = os.urandom(3_000_000)
+    (cli.folder / "big.pte").write_bytes(pte(Plan(), segments=[segment]))
+    return cli.recipe("model: {program: big.pte}\nexport: {backend: portable}\n")
+
+
+@pytest.mark.parametrize(("size", "step"), [("2m", "export"), ("5m", "push")])
+def test_a_small_cache_is_not_the_devices_fault(
+    cli: Cli, tmp_path: Path, size: str, step: str
+) -> None:
+    recipe = finished_program(cli)
+    with tmpfs(tmp_path / "disk", f"size={size}") as disk:
+        result = cli("push", "--recipe", recipe, ETDEPLOY_CACHE_DIR=str(disk / "cache"))
+    assert result.code == 4
+    assert f"{step:<10} failed" in result.stderr
+    assert f"error (build): {disk}/cache/" in result.stderr
+    assert f"No space left on device: the file system {disk} (" in result.stderr
+    assert "export ETDEPLOY_CACHE_DIR=" in result.stderr
+
+
+def test_a_full_output_folder_is_not_the_caches_fault(cli: Cli, tmp_path: Path) -> None:
+    recipe = finished_program(cli)
+    with tmpfs(tmp_path / "disk", "size=2m") as disk:
+        result = cli("export", "--recipe", recipe, "--output", str(disk / "out"))
+        assert list(disk.iterdir()) == []
+    assert result.code == 4
+    assert f"No space left on device: the file system {disk} (" in result.stderr
+    assert "--output FOLDER" in result.stderr
+    assert "ETDEPLOY_CACHE_DIR" not in result.stderr
+    assert "etdeploy clean" not in result.stderr
+
+
+def test_a_disk_that_is_nearly_full_is_told_before_anything_starts(
+    cli: Cli, tmp_path: Path
+) -> None:
+    recipe = finished_program(cli)
+    with tmpfs(tmp_path / "disk", "size=512k") as disk:
+        result = cli("push", "--recipe", recipe, ETDEPLOY_CACHE_DIR=str(disk / "cache"))
+    assert result.code == 4
+    assert result.stderr.startswith(f"error (build): {disk}/cache: No space left on device: ")
