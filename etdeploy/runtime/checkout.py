@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from etdeploy.core import git
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files import read_text
-from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, stamp
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Workspace
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.runtime.cmake_options import DEFAULTS_FILE
+from etdeploy.runtime.revision import revision
 from etdeploy.runtime.wheel import EXECUTORCH_VERSION
 
 SOURCE_VARIABLE = "ETDEPLOY_EXECUTORCH_SOURCE"
@@ -23,10 +21,6 @@ REPOSITORY_VARIABLE = "ETDEPLOY_EXECUTORCH_REPOSITORY"
 REPOSITORY = "https://github.com/pytorch/executorch"
 OLDEST, NEWEST = (1, 3), (1, 5)
 _VERSION_FILE = "version.txt"
-# Looking at every file of a large checkout may take long on a slow disk.
-_GIT_TIMEOUT_S = 60.0
-# Folders that a build writes into: flatcc's libraries and Python's compiled modules.
-_NOT_SOURCES = frozenset({".git", "flatcc", "__pycache__"})
 
 
 class Checkout(Value):
@@ -108,29 +102,6 @@ def release(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def revision(folder: Path) -> str:
-    """What the files of a checkout are: the same string means the same sources.
-
-    With git, the commit and the state of every file that differs from it, submodules included.
-    Without git, the sizes and dates of all files.
-    """
-    head = git.ask(folder, "rev-parse", "HEAD", timeout_s=_GIT_TIMEOUT_S)
-    status = (
-        git.ask(folder, "status", "--porcelain=v1", "-z", timeout_s=_GIT_TIMEOUT_S)
-        if head and _is_root(folder)
-        else None
-    )
-    if head is None or status is None:
-        return "files-" + digest_json(_stamps(folder))[:32]
-    # flatcc's own build leaves libraries and programs in its submodule.
-    changed = [entry[3:] for entry in status.split("\0") if entry and "flatcc" not in entry]
-    commit = head.strip()
-    if not changed:
-        return commit
-    details = {name: _state(folder / name) for name in changed}
-    return f"{commit}+{digest_json(details)[:16]}"
-
-
 def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str, ...]:
     """Passes a checkout whose runtime reads the program; gives what to know, as sentences.
 
@@ -166,29 +137,3 @@ def clone_folder(workspace: Workspace, version: str) -> Path:
 def _clone_remedy(version: str | None) -> str:
     branch = f"--branch v{version} " if version else ""
     return f"git clone --depth 1 {branch}{REPOSITORY}\nexport {SOURCE_VARIABLE}=$PWD/executorch"
-
-
-def _is_root(folder: Path) -> bool:
-    """Whether git's files are the folder's own, not those of a repository around it."""
-    return (folder / ".git").exists()
-
-
-def _state(path: Path) -> str:
-    if path.is_file():
-        return sha256_file(path)
-    if path.is_dir():  # a submodule at another commit, or with changes
-        head = git.ask(path, "rev-parse", "HEAD", timeout_s=_GIT_TIMEOUT_S) or ""
-        difference = git.ask(path, "diff", "HEAD", timeout_s=_GIT_TIMEOUT_S) or ""
-        return sha256_bytes(f"{head}\n{difference}".encode())
-    return "gone"
-
-
-def _stamps(folder: Path) -> list[tuple[str, tuple[int, int, int, int]]]:
-    found = []
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _NOT_SOURCES)
-        for name in sorted(files):
-            path = Path(root) / name
-            if not path.is_symlink():
-                found.append((str(path.relative_to(folder)), stamp(path)))
-    return found

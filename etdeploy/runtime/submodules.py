@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files import read_text
 from etdeploy.runtime.checkout import Checkout
+from etdeploy.runtime.revision import submodule_paths
 
 _XNNPACK = "backends/xnnpack/third-party"
 # Which option needs which submodule; None stands for every build. Read in 1.3 to 1.5.
@@ -64,7 +63,7 @@ def missing_submodules(folder: Path, needed: Iterable[str]) -> tuple[str, ...]:
 
 def in_release(folder: Path, names: Iterable[str]) -> tuple[str, ...]:
     """Those submodules that this release has; all of them where it has no .gitmodules."""
-    known = _known_submodules(folder)
+    known = submodule_paths(folder)
     return tuple(name for name in names if known is None or name in known)
 
 
@@ -85,11 +84,6 @@ def require_complete(checkout: Checkout, needed: Iterable[str]) -> None:
 def submodule_command(folder: Path, names: Iterable[str]) -> str:
     """The command that brings submodules."""
     return f"git -C {folder} submodule update --init --recursive --depth 1 -- {' '.join(names)}"
-
-
-def _known_submodules(folder: Path) -> frozenset[str] | None:
-    text = read_text(folder / ".gitmodules")
-    return frozenset(re.findall(r"^\s*path\s*=\s*(\S+)", text, re.MULTILINE)) if text else None
 
 
 def _has_files(folder: Path) -> bool:

@@ -18,8 +18,9 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.workspace import Workspace
-from etdeploy.runtime.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE, revision
+from etdeploy.runtime.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE
 from etdeploy.runtime.clone import clone, fetch_submodules
+from etdeploy.runtime.revision import revision
 from etdeploy.runtime.tools import find_programs
 from etdeploy.runtime.wheel import obtain_wheel
 from etdeploy.targets.platforms import find_target, host_target
@@ -275,14 +276,74 @@ def test_the_revision_of_a_clone_follows_its_files_and_submodules(tmp_path: Path
         (clone / leftover).write_text("made by a build")
     assert revision(clone) == commit
     seen = {commit}
-    for name in ("sources/plain.cpp", "third-party/json/json.hpp", "sources/untracked.cpp"):
+    for name in (
+        "sources/plain.cpp",
+        "third-party/json/json.hpp",
+        "third-party/json/untracked.hpp",
+        "sources/untracked.cpp",
+        "backends/own/untracked.cpp",
+        "backends/own/more/untracked.cpp",
+    ):
         file = clone / name
-        file.write_text((file.read_text() if file.is_file() else "") + "// changed\n")
-        seen.add(revision(clone))
-    file.write_text("// changed again\n")
-    seen.add(revision(clone))
-    assert len(seen) == 5
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(2):
+            with file.open("a") as stream:
+                stream.write("// changed\n")
+            seen.add(revision(clone))
+    assert len(seen) == 13
     assert all(r.startswith(f"{commit}+") for r in seen - {commit})
+    git(clone, "clean", "-qfd")
+    git(clone, "checkout", "-q", ".")
+    for command in ("clean -qfd", "checkout -q ."):
+        git(clone / "third-party/json", *command.split())
+    assert revision(clone) == commit
+
+
+def test_what_git_is_told_to_hide_in_a_checkout_is_seen(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--recurse-submodules", str(_repository(tmp_path)), str(clone))
+    git(clone, "config", "status.showUntrackedFiles", "no")
+    git(clone, "config", "submodule.third-party/json.ignore", "all")
+    commit = revision(clone)
+    (clone / "third-party/json/json.hpp").write_text("// changed\n")
+    (clone / "own").mkdir()
+    (clone / "own/a.cpp").write_text("")
+    seen = {commit, revision(clone)}
+    (clone / "own/a.cpp").write_text("// changed\n")
+    seen.add(revision(clone))
+    assert len(seen) == 3
+    # A submodule that was unpacked, as git knows nothing of.
+    shutil.rmtree(clone / "third-party/json")
+    seen.add(revision(clone))
+    (clone / "third-party/json").mkdir()
+    (clone / "third-party/json/json.hpp").write_text("// unpacked\n")
+    seen.add(revision(clone))
+    (clone / "third-party/json/json.hpp").write_text("// unpacked, changed\n")
+    seen.add(revision(clone))
+    assert len(seen) == 6
+
+
+def test_submodules_that_a_fork_committed_as_files_are_its_own(tmp_path: Path) -> None:
+    fork = copy_stand_in(tmp_path / "executorch")
+    (fork / ".gitmodules").write_text('[submodule "j"]\n\tpath = third-party/json\n')
+    git(fork, "init", "-q", ".")
+    git(fork, "add", ".")
+    git(fork, "commit", "-q", "-m", "Fork")
+    commit = git(fork, "rev-parse", "HEAD")
+    assert revision(fork) == commit
+    (fork / "third-party/json/README.md").write_text("changed")
+    assert revision(fork).startswith(f"{commit}+")
+
+
+def test_a_submodule_at_another_commit_and_a_builds_leftovers_in_one(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--recurse-submodules", str(_repository(tmp_path)), str(clone))
+    commit = revision(clone)
+    (clone / "third-party/json/__pycache__").mkdir()
+    (clone / "third-party/json/__pycache__/a.pyc").write_text("made by a build")
+    assert revision(clone) == commit
+    git(clone / "third-party/json", "commit", "-q", "--allow-empty", "-m", "Another")
+    assert revision(clone).startswith(f"{commit}+")
 
 
 def test_a_copy_inside_another_repository_is_not_taken_for_it(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from etdeploy.runtime.checkout import (
     find_checkout,
     release,
     require_readable,
-    revision,
 )
 from etdeploy.runtime.libraries import Libraries
+from etdeploy.runtime.revision import revision
 from etdeploy.runtime.submodules import (
     missing_submodules,
     needed_submodules,
