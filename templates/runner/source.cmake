@@ -59,6 +59,12 @@ if(TARGET kleidiai AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_V
   target_compile_options(kleidiai PRIVATE -fno-tree-loop-vectorize)
 endif()
 
+# EXECUTORCH_OPTIMIZE_SIZE takes the exceptions from everything, and this library catches bad_alloc
+# where it packs weights: its XNNWeightsCache.cpp would not compile (seen in 1.4.1).
+if(EXECUTORCH_OPTIMIZE_SIZE AND TARGET xnnpack_backend AND NOT MSVC)
+  target_compile_options(xnnpack_backend PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fexceptions>)
+endif()
+
 # ExecuTorch's switches are definitions of whole folders and reach XNNPACK, which knows none of them.
 # Without them its files, nearly all that there is to compile, stay as they are when a switch changes.
 function(etdeploy_forget_switches directory)

@@ -159,6 +159,12 @@ def test_a_fully_delegated_program_compiles_no_kernels(builds: SourceBuilds) -> 
     assert not any("ops_lib" in step for step in builds.steps("delegated"))
 
 
+def test_a_small_runner_has_a_library_that_catches(builds: SourceBuilds) -> None:
+    plan = builds.plan(optimize="size")
+    assert plan.option("EXECUTORCH_OPTIMIZE_SIZE") == "ON"
+    assert builds.build(plan, "small").backends == ("XnnpackBackend",)
+
+
 def test_of_the_kernels_files_only_those_of_the_programs_operators_are_compiled(
     cli: Cli, tmp_path: Path
 ) -> None:
