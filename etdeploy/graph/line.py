@@ -25,12 +25,14 @@ from etdeploy.program.folder import PROGRAM_FILE, load_provenance
 from etdeploy.runtime.build import build_runner
 from etdeploy.runtime.check import require_runnable
 from etdeploy.runtime.libraries import Libraries
-from etdeploy.runtime.machine import runner_fingerprint
+from etdeploy.runtime.machine import rules_digest, runner_fingerprint
 from etdeploy.runtime.plan import require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.targets.platforms import find_target
 
 _THREADS = "runtime.threads"
+# An upgrade may decide otherwise from the same recipe and program.
+_CODE = "the code of etdeploy"
 
 
 def make_line(job: Job) -> tuple[Step, ...]:
@@ -73,6 +75,7 @@ def _plan(job: Job) -> Step:
             "export.quantization": recipe.export.quantization,
             "checkout": str(checkout) if checkout else None,
             "kernels": own.digest if own else None,
+            _CODE: rules_digest(),
         },
     )
 
@@ -101,6 +104,7 @@ def _runtime(job: Job) -> Step:
         output,
         act,
         needs=("plan", "export"),
+        inputs={_CODE: rules_digest()},
         sound=sound,
     )
 
@@ -141,7 +145,8 @@ def _runner(job: Job) -> Step:
         inputs={
             "runner sources and compiler": {
                 name: runner_fingerprint(job.host, find_target(name)) for name in sorted(candidates)
-            }
+            },
+            _CODE: rules_digest(),
         },
         sound=sound,
     )
@@ -164,6 +169,7 @@ def _check(job: Job) -> Step:
         output,
         act,
         needs=("export", "runner"),
+        inputs={_CODE: rules_digest()},
     )
 
 

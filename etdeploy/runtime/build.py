@@ -11,7 +11,7 @@ from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.builder import RUNNER_INFO, Builder
 from etdeploy.runtime.custom_ops import CustomOps
 from etdeploy.runtime.libraries import Libraries
-from etdeploy.runtime.machine import qnn_sdk, runner_fingerprint
+from etdeploy.runtime.machine import qnn_sdk, rules_digest, runner_fingerprint
 from etdeploy.runtime.plan import require_feasible
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.targets.missing import Missing
@@ -68,7 +68,13 @@ def build_runner(
 def runner_key(plan: RuntimePlan, libraries: Libraries, host: Target) -> str:
     """The cache key: equal for everything that gives the same runner."""
     target = find_target(plan.build_target)
-    parts = [plan.build_digest, libraries.fingerprint, runner_fingerprint(host, target)]
+    parts = [
+        plan.build_digest,
+        libraries.fingerprint,
+        runner_fingerprint(host, target),
+        # What it is linked from, what is collected beside it and what it is said to have.
+        rules_digest(),
+    ]
     if plan.option("QNN_SDK_ROOT"):
         sdk = qnn_sdk()
         parts.append(sdk.why if isinstance(sdk, Missing) else sdk.version)

@@ -8,7 +8,7 @@ from pathlib import Path
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files import folder_files
 from etdeploy.core.hashing import digest_json, sha256_file
-from etdeploy.core.resources import resource_folder
+from etdeploy.core.resources import code_digest, resource_folder
 from etdeploy.runtime.checkout import Checkout
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.toolchains import Machine, Toolchain, find_toolchain
@@ -20,11 +20,18 @@ from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 _LEAST_ANDROID_API = 28
 # What cmake takes from the environment into a build.
 _FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+# The parts of etdeploy that decide what a plan says and what a runner is made of.
+_DECIDING = ("program", "recipe", "runtime", "targets")
 
 
 def runner_sources() -> Path:
     """The folder of the runner's CMake project."""
     return resource_folder("templates") / "runner"
+
+
+def rules_digest() -> str:
+    """A digest of etdeploy's own code that decides: another release may decide otherwise."""
+    return code_digest(*_DECIDING)
 
 
 def require_toolchain(

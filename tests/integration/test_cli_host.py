@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.support.cli import Cli
 
 pytestmark = pytest.mark.integration
 
+ROOT = Path(__file__).resolve().parents[2]
 MLP = "model: {example: mlp}\nexport: {backend: xnnpack}\nbenchmark: {iterations: 20}\n"
 
 
@@ -71,6 +73,23 @@ def test_a_changed_benchmark_section_measures_again_and_nothing_else(cli: Cli) -
     assert len(result.json["latency_ms"]["samples"]) == 7
     for name in ("export", "runtime", "plan", "runner", "check", "bundle"):
         assert f"{name:<10} up to date" in result.stderr
+
+
+def test_an_upgrade_of_etdeploy_takes_no_plan_or_runner_of_older_rules(
+    cli: Cli, tmp_path: Path
+) -> None:
+    for name in ("etdeploy", "recipes", "templates", "toolchains"):
+        shutil.copytree(ROOT / name, tmp_path / "upgraded" / name)
+    environ = {"PYTHONPATH": str(tmp_path / "upgraded")}
+    arguments = ("build", "--recipe", cli.recipe(MLP))
+    cli.ok(*arguments, **environ)
+    assert cli.ok(*arguments, **environ).stderr.count("up to date") == 5
+    with (tmp_path / "upgraded/etdeploy/runtime/derive.py").open("a") as stream:
+        stream.write("# another rule\n")
+    upgraded = cli.ok(*arguments, **environ).stderr
+    for step in ("plan", "runtime", "runner", "check"):
+        assert f"{step:<10} ..." in upgraded
+    assert "export     up to date" in upgraded
 
 
 def test_plan_before_and_after_the_export(cli: Cli) -> None:
