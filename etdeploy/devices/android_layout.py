@@ -5,7 +5,7 @@
       stamps/SHA256      size, inode, mode and dates of the content when it was verified
       bundles/DIGEST/    a bundle's paths, as symbolic links into the store
       runs/RUN_ID/       one run's working folder
-      incoming/          what is being pushed
+      incoming/          a folder for each push that goes on (see android_incoming.py)
 
 Symbolic links, because SELinux forbids hard links to adb's user. Every change of a file or its
 mode changes its ctime, so equal stamps mean an untouched content, and nothing is read again.
@@ -25,6 +25,7 @@ from etdeploy.devices.base import Bundle
 
 BASE = "/data/local/tmp"
 ROOT = f"{BASE}/etdeploy"
+INCOMING = f"{ROOT}/incoming"
 
 # Exit codes of `keep_command`.
 CHANGED, NO_SHA256SUM = 41, 42
@@ -73,8 +74,7 @@ def survey_command(bundle: Bundle, digest: str) -> str:
         (
             f"mkdir -p {folders} || exit 1",
             # More than one day by toybox's count, two by that of other finds.
-            f"cd {ROOT} && find runs incoming -mindepth 1 -maxdepth 1 -mtime +1"
-            " -exec rm -rf {} +",
+            f"cd {ROOT} && find runs -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {{}} +",
             f"echo '#df'; df -k {ROOT}",
             f"echo '#store'; cd {ROOT}/store && stat -c '{_STAMP}' -- * 2>/dev/null",
             f"echo '#stamps'; cd {ROOT}/stamps && cat -- * 2>/dev/null",
@@ -124,10 +124,10 @@ def parse_digests(output: str) -> set[str]:
     return {name for digest, name in pairs if digest == name}
 
 
-def stamp_command(sha256: str, executable: bool) -> str:
-    """Sets the mode of a content that was verified, and keeps its stamp."""
+def stamp_command(sha256: str, executable: bool, folder: str) -> str:
+    """Sets the mode of a content that was verified, and keeps its stamp; written in `folder`."""
     mode = "755" if executable else "644"
-    part = f"{ROOT}/incoming/{sha256}.$$"
+    part = quote(f"{folder}/stamp")
     return (
         f"cd {ROOT}/store && chmod {mode} {sha256}"
         f" && stat -c '{_STAMP}' {sha256} >{part} && mv -f {part} {ROOT}/stamps/{sha256}"
@@ -145,7 +145,8 @@ def verify_command(part: str, sha256: str) -> str:
 
 def keep_command(part: str, sha256: str, executable: bool) -> str:
     """Moves a verified file into the store."""
-    return f"mv -f {quote(part)} {ROOT}/store/{sha256} && {stamp_command(sha256, executable)}"
+    stamping = stamp_command(sha256, executable, posixpath.dirname(part))
+    return f"mv -f {quote(part)} {ROOT}/store/{sha256} && {stamping}"
 
 
 def layout_command(bundle: Bundle, digest: str, part: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from etdeploy.core.progress import Progress
 from etdeploy.devices import android_layout as layout
 from etdeploy.devices.adb_stream import AdbRefusedError
 from etdeploy.devices.adb_sync import pull_file, push_file
+from etdeploy.devices.android_incoming import held_folder, sweep_command
 from etdeploy.devices.android_link import AndroidLink
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
@@ -32,31 +32,35 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
     """
     started = time.monotonic()
     check_bundle(bundle)
-    push = _Push(link, bundle, bundle_digest(bundle), progress)
-    survey = push.survey()
-    missing = push.missing(survey)
-    push.check_room(missing, survey)
-    verify_seconds = push.send(missing)
-    if missing or not survey.is_laid_out(bundle):
-        push.lay_out()
+    survey = _survey(link, bundle)
+    with held_folder(link, layout.INCOMING) as folder:
+        push = _Push(link, bundle, progress, folder)
+        missing = push.missing(survey)
+        push.check_room(missing, survey)
+        verify_seconds = push.send(missing)
+        if missing or not survey.is_laid_out(bundle):
+            push.lay_out()
     pushed_bytes = sum(f.size_bytes for f in missing)
     kept = len(by_content(bundle)) - len(missing)
     seconds = time.monotonic() - started
     return PushReport(len(missing), pushed_bytes, kept, seconds, verify_seconds)
 
 
+def _survey(link: AndroidLink, bundle: Bundle) -> layout.Survey:
+    survey = layout.survey_command(bundle, bundle_digest(bundle))
+    # First of all, so that the room that is told is that of what was removed too.
+    command = f"{sweep_command(layout.INCOMING)}\n{survey}"
+    return layout.parse_survey(link.require(command, "looking at what it has"))
+
+
 @dataclass(frozen=True)
 class _Push:
-    """The steps of one push."""
+    """The steps of one push; `folder` on the device is its own."""
 
     link: AndroidLink
     bundle: Bundle
-    digest: str
     progress: Progress
-
-    def survey(self) -> layout.Survey:
-        command = layout.survey_command(self.bundle, self.digest)
-        return layout.parse_survey(self.link.require(command, "looking at what it has"))
+    folder: str
 
     def missing(self, survey: layout.Survey) -> list[BundleFile]:
         """The contents that must go; those with a changed stamp are read again on the device."""
@@ -70,7 +74,7 @@ class _Push:
         good = layout.parse_digests(self.link.require(command, "verifying what it has", _HASH_S))
         for file in doubtful:
             if file.sha256 in good:
-                command = layout.stamp_command(file.sha256, file.executable)
+                command = layout.stamp_command(file.sha256, file.executable, self.folder)
                 self.link.require(command, f"keeping {file.path}")
         return [f for f in unsound if f.sha256 not in good]
 
@@ -90,12 +94,12 @@ class _Push:
         return verify_seconds
 
     def lay_out(self) -> None:
-        part = f"{layout.ROOT}/incoming/{secrets.token_hex(8)}"
-        command = layout.layout_command(self.bundle, self.digest, part)
+        part = f"{self.folder}/bundle"
+        command = layout.layout_command(self.bundle, bundle_digest(self.bundle), part)
         self.link.require(command, "laying out the bundle")
 
     def _send_one(self, file: BundleFile, before: int, total: int) -> float:
-        part = f"{layout.ROOT}/incoming/{file.sha256}.{secrets.token_hex(8)}"
+        part = f"{self.folder}/{file.sha256}"
         text = f"pushing {file.path}"
 
         def on_bytes(sent: int) -> None:
@@ -116,9 +120,6 @@ class _Push:
             return verify_seconds
         except OSError as error:
             raise DeviceError(f"cannot read {file.source}: {error.strerror}") from error
-        except BaseException:
-            self.link.tidy(f"rm -f {part}")
-            raise
 
     def _verify(self, file: BundleFile, part: str) -> None:
         doing = f"verifying {file.path}"

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -249,8 +250,83 @@ def test_a_device_that_goes_in_mid_push_is_named_and_the_rest_is_kept(
     reached.root.start_adbd()
     if reached.server:
         reached.server.connect(reached.root)
+    assert wait_until_empty(reached.root.path(INCOMING))
     report = reached.device.push(bundle)
     assert (report.pushed_files, report.kept_files) == (1, 1)
+
+
+INCOMING = "data/local/tmp/etdeploy/incoming"
+
+
+def pushed_by_another_process(spec: str, bundle: Bundle, folder: Path) -> subprocess.Popen[bytes]:
+    """A push that tells here when it is in the middle of a file, and stops there for a line."""
+    bundle.save(folder / "bundle.json")
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from etdeploy.devices.base import Bundle\n"
+        "from etdeploy.devices.registry import open_device\n"
+        "def told(text, fraction=None):\n"
+        "    if fraction and 0.3 < fraction < 1:\n"
+        "        print(text, flush=True), sys.stdin.readline()\n"
+        "open_device(sys.argv[1]).push(Bundle.load(Path(sys.argv[2])), told)\n"
+    )
+    argv = [sys.executable, "-c", code, spec, str(folder / "bundle.json")]
+    pushing = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert pushing.stdout
+    assert pushing.stdout.readline().startswith(b"pushing big")
+    return pushing
+
+
+def wait_until_empty(folder: Path) -> bool:
+    deadline = time.monotonic() + 10
+    while list(folder.iterdir()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_push_whose_process_was_killed_leaves_nothing(reached: Reached, tmp_path: Path) -> None:
+    bundle = make_bundle({"big": of_size(tmp_path, 40 << 20)}, ("big",))
+    pushing = pushed_by_another_process(reached.root.spec, bundle, tmp_path)
+    assert [p.name for p in reached.root.path(INCOMING).glob("*/*")] == [bundle.files[0].sha256]
+    pushing.kill()
+    pushing.communicate()
+    assert wait_until_empty(reached.root.path(INCOMING))
+    # There is no room for it twice.
+    assert reached.device.push(bundle).pushed_files == 1
+
+
+def test_a_push_leaves_alone_what_another_is_sending(
+    reached: Reached, bundle: Bundle, tmp_path: Path
+) -> None:
+    big = make_bundle({"big": of_size(tmp_path, 40 << 20)}, ("big",))
+    pushing = pushed_by_another_process(reached.root.spec, big, tmp_path)
+    # A clock that jumped, and a day without a byte, say nothing.
+    for path in reached.root.path(INCOMING).rglob("*"):
+        os.utime(path, (0, 0))
+    reached.device.push(bundle)
+    (sent,) = reached.root.path(INCOMING).glob("*/*")
+    assert sent.name == big.files[0].sha256
+    pushing.communicate(b"\n" * 1000)
+    assert pushing.returncode == 0
+    assert reached.device.push(big).pushed_files == 0
+    assert not list(reached.root.path(INCOMING).iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["0123456789abcdef.1", "a" * 64 + ".0123456789abcdef", "x", "y.9z"]
+)
+def test_what_restarted_devices_left_goes_with_the_next_push(
+    reached: Reached, bundle: Bundle, name: str
+) -> None:
+    reached.device.push(bundle)
+    left = reached.root.path(INCOMING) / name
+    left.mkdir()
+    (left / "part").write_bytes(bytes(50 << 20))
+    reached.device.push(bundle)
+    assert not list(reached.root.path(INCOMING).iterdir())
 
 
 def test_two_pushes_at_once_do_not_disturb_each_other(reached: Reached, bundle: Bundle) -> None:
