@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from etdeploy.devices.adb_errors import AdbError, AdbGoneError, AdbUnreachableError
 from etdeploy.devices.adb_keys import Signer, key_path, user_signer
-from etdeploy.devices.adb_pipes import Pipe, TcpPipe, UsbPipe
-from etdeploy.devices.adb_stream import AdbError, AdbGoneError, Buffer, Patience, Stream
+from etdeploy.devices.adb_pipes import Pipe, TcpPipe, UsbPipe, usb_transport_of
+from etdeploy.devices.adb_stream import Buffer, Patience, Stream
 from etdeploy.devices.adb_wire import WireConnection, WireStream
 
 _CONFIRM_S = 10.0
@@ -40,6 +41,7 @@ class DirectTransport:
         self._signer = signer
         self._confirm_s = confirm_s
         self._connection: WireConnection | None = None
+        self._was_connected = False
         self.description = description
 
     def open(self, service: str, patience: Patience) -> Stream:
@@ -53,10 +55,19 @@ class DirectTransport:
             connection.close()
 
     def _connected(self, patience: Patience) -> WireConnection:
-        connection = WireConnection(self._connect(patience), self._signer, self._confirm_s)
+        connection = WireConnection(self._pipe(patience), self._signer, self._confirm_s)
         self._connection = connection
         connection.connect()
+        self._was_connected = True
         return connection
+
+    def _pipe(self, patience: Patience) -> Pipe:
+        try:
+            return self._connect(patience.for_opening)
+        except AdbUnreachableError as error:
+            if not self._was_connected:
+                raise
+            raise AdbGoneError(str(error)) from error
 
     @contextlib.contextmanager
     def _broken_on_error(self) -> Iterator[None]:
@@ -107,6 +118,6 @@ def tcp_transport(host: str, port: int) -> DirectTransport:
     return DirectTransport(lambda patience: TcpPipe(host, port, patience), "TCP")
 
 
-def usb_transport(transport: Any) -> DirectTransport:
-    """A phone on USB; `transport` is an adb_shell UsbTransport."""
-    return DirectTransport(lambda patience: UsbPipe(transport, patience), "USB")
+def usb_transport(serial: str, find: Callable[[str], Any] = usb_transport_of) -> DirectTransport:
+    """A phone on USB; `find` gives the adb_shell UsbTransport that it has now."""
+    return DirectTransport(lambda patience: UsbPipe(find(serial), patience), "USB")

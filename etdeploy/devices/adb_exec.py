@@ -10,7 +10,8 @@ import secrets
 from contextlib import closing
 from dataclasses import dataclass
 
-from etdeploy.devices.adb_stream import AdbGoneError, Patience, Transport
+from etdeploy.devices.adb_errors import AdbGoneError
+from etdeploy.devices.adb_stream import Patience, Stream, Transport
 
 _READ = 1 << 16
 
@@ -27,22 +28,54 @@ class ShellResult:
         return self.exit_code == 0
 
 
-def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
-    """Runs a command of ours; every word from outside must have gone through shlex.quote.
+@dataclass(frozen=True)
+class RunningCommand:
+    """A command that the device's shell has begun; `marker` comes before its exit code."""
+
+    stream: Stream
+    marker: str
+
+    def finish(self) -> ShellResult:
+        """Waits for the end.
+
+        Raises:
+            AdbTimeoutError: It was silent for longer than its patience.
+            AdbError: The device went away.
+            Interrupted: The run was asked to stop.
+        """
+        output = bytearray()
+        while part := self.stream.receive(_READ):
+            output += part
+        return parse_marked(bytes(output), self.marker)
+
+    def close(self) -> None:
+        """Ends the connection to it."""
+        self.stream.close()
+
+
+def start_command(transport: Transport, command: str, patience: Patience) -> RunningCommand:
+    """Starts a command of ours; every word from outside must have gone through shlex.quote.
 
     Raises:
-        AdbError: The device went away, or the command took too long.
+        AdbError: The device or the adb server went away, or did not answer in time.
         Interrupted: The run was asked to stop.
     """
     marker = f"etdeploy-{secrets.token_hex(8)}"
     # A subshell, so that `exit` in the command does not skip the marker. `$$` in it is still the
     # shell that adbd started, which leads a session and a process group of its own.
     service = f"exec:( {command}\n); echo {marker}:$?"
-    output = bytearray()
-    with closing(transport.open(service, patience)) as stream:
-        while part := stream.receive(_READ):
-            output += part
-    return parse_marked(bytes(output), marker)
+    return RunningCommand(transport.open(service, patience), marker)
+
+
+def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
+    """As `start_command`, and waits for the end.
+
+    Raises:
+        AdbError: The device went away, or the command took too long.
+        Interrupted: The run was asked to stop.
+    """
+    with closing(start_command(transport, command, patience)) as running:
+        return running.finish()
 
 
 def parse_marked(output: bytes, marker: str) -> ShellResult:

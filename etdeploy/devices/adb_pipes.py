@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from typing import Any, Protocol
 
-from etdeploy.devices.adb_stream import (
+from etdeploy.devices.adb_errors import (
+    AdbBusyError,
+    AdbError,
     AdbGoneError,
     AdbRefusedError,
-    Buffer,
-    Patience,
-    SocketStream,
-    receive_exactly,
+    AdbStateError,
+    AdbUnreachableError,
 )
+from etdeploy.devices.adb_stream import Buffer, Patience, SocketStream, receive_exactly
 
 _CONNECT_S = 5.0
 _USB_SLICE_S = 0.5
@@ -40,13 +42,11 @@ class TcpPipe(SocketStream):
         try:
             connection = socket.create_connection((host, port), timeout=_CONNECT_S)
         except socket.gaierror as error:
-            raise AdbGoneError(f"the name {host} is not known") from error
+            raise AdbUnreachableError(f"the name {host} is not known") from error
         except TimeoutError as error:
-            raise AdbGoneError(f"{host} does not answer on port {port}") from error
+            raise AdbUnreachableError(f"no answer within {_CONNECT_S:g} s") from error
         except OSError as error:
-            raise AdbGoneError(
-                f"cannot connect to {host}:{port}: {error.strerror or error}"
-            ) from error
+            raise AdbUnreachableError(error.strerror or str(error)) from error
         super().__init__(connection, patience)
 
     def receive_exactly(self, size: int) -> bytes:
@@ -67,10 +67,7 @@ class UsbPipe:
         try:
             transport.connect(_CONNECT_S)
         except Exception as error:  # libusb's errors have no base class that is always importable
-            raise AdbRefusedError(
-                f"cannot open the USB device: {error}. Another program may hold it, or the "
-                "permission is missing"
-            ) from error
+            raise _usb_error(error) from error
 
     def send(self, data: Buffer, more: bool = False) -> None:  # noqa: ARG002 - each is a transfer
         from adb_shell.exceptions import UsbWriteFailedError
@@ -103,6 +100,21 @@ class UsbPipe:
         self._transport.close()
 
 
+def usb_transport_of(serial: str) -> Any:
+    """The phone with a serial number, wherever on USB it is now.
+
+    A phone that was plugged in again, or whose debugging was switched, has another address.
+
+    Raises:
+        AdbStateError: It is not there, or this user may not open it.
+    """
+    found = usb_transports()
+    transport = found.get(serial)
+    if transport is None:
+        raise AdbStateError("no permissions" if serial in found else None)
+    return transport
+
+
 def usb_transports() -> dict[str, Any]:
     """The phones on USB by serial number; none where libusb is not installed.
 
@@ -113,9 +125,23 @@ def usb_transports() -> dict[str, Any]:
     except (ImportError, OSError):
         return {}
     found: dict[str, Any] = {}
-    for transport in UsbTransport.find_all_adb_devices():
-        try:
-            found[str(transport.serial_number)] = transport
-        except Exception:  # as above
-            found[f"usb-{'.'.join(map(str, transport.port_path))}"] = None
+    # A phone that is unplugged while libusb looks ends the listing.
+    with contextlib.suppress(Exception):
+        for transport in UsbTransport.find_all_adb_devices():
+            try:
+                found[str(transport.serial_number)] = transport
+            except Exception:  # as above
+                found[f"usb-{'.'.join(map(str, transport.port_path))}"] = None
     return found
+
+
+def _usb_error(error: Exception) -> AdbError:
+    """What libusb's error means, by its class."""
+    kind = type(error).__name__
+    if kind in ("USBErrorNoDevice", "USBErrorNotFound"):
+        return AdbGoneError("it left the USB port")
+    if kind == "USBErrorAccess":
+        return AdbStateError("no permissions")
+    if kind == "USBErrorBusy":
+        return AdbBusyError("another program holds its USB interface")
+    return AdbRefusedError(f"its USB interface cannot be opened: {kind} {error}")

@@ -1,4 +1,8 @@
-"""Devices behind a running adb server, spoken to with adbutils."""
+"""Devices behind a running adb server (SERVICES.TXT in AOSP).
+
+A request is its length in four hexadecimal digits and its text; the answer begins with OKAY, or
+with FAIL and a reason. The reasons are prose, so what is wrong with a device is asked for anew.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,25 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from etdeploy.core.errors import UsageError
-from etdeploy.devices.adb_stream import (
+from etdeploy.devices.adb_errors import (
+    AdbError,
     AdbGoneError,
     AdbRefusedError,
+    AdbServerError,
+    AdbStateError,
     AdbTimeoutError,
-    Patience,
-    SocketStream,
 )
+from etdeploy.devices.adb_stream import Patience, SocketStream, receive_exactly
 
 _DEFAULT_PORT = 5037
 _PROBE_S = 0.5
-_ANSWER_S = 10.0
+USABLE = "device"
+_CONNECT_S = 5.0
+_ASKING = Patience()
 
 
 @dataclass(frozen=True)
@@ -73,15 +80,11 @@ def list_devices() -> list[ServerDevice]:
     """What the server knows, unusable devices too; nothing when no server runs.
 
     Raises:
-        AdbError: The server does not answer as one.
+        AdbServerError: The server does not answer as one.
     """
     if not server_is_running():
         return []
-    with _our_errors(), _connect(server_address()) as connection:
-        connection.conn.settimeout(_ANSWER_S)
-        connection.send_command("host:devices-l")
-        connection.check_okay()
-        return parse_devices(connection.read_string_block())
+    return parse_devices(_asked(server_address(), "host:devices-l", _ASKING))
 
 
 def parse_devices(text: str) -> list[ServerDevice]:
@@ -100,6 +103,10 @@ def parse_devices(text: str) -> list[ServerDevice]:
     return found
 
 
+class _FailError(Exception):
+    """FAIL, with the reason that the server gave."""
+
+
 class ServerTransport:
     """A device by its serial number at the adb server."""
 
@@ -112,43 +119,82 @@ class ServerTransport:
         return "adb server"
 
     def open(self, service: str, patience: Patience) -> SocketStream:
-        with _our_errors():
-            connection = _connect(self._address)
-            try:
-                connection.conn.settimeout(min(_ANSWER_S, patience.idle_s))
-                for request in (f"host:transport:{self._serial}", service):
-                    connection.send_command(request)
-                    connection.check_okay()
-            except BaseException:
-                connection.conn.close()
-                raise
-        return SocketStream(connection.conn, patience)
+        stream = _connected(self._address, patience)
+        try:
+            with _server_errors(self._address):
+                _request(stream, f"host:transport:{self._serial}")
+            # From here on the device answers; its silence is not the server's.
+            _request(stream, service)
+        except _FailError as failure:
+            stream.close()
+            raise self._refusal(str(failure), patience) from failure
+        except BaseException:
+            stream.close()
+            raise
+        stream.patience = patience
+        return stream
 
     def close(self) -> None:
         """The server keeps the device."""
 
+    def _refusal(self, said: str, patience: Patience) -> AdbError:
+        listed = parse_devices(_asked(self._address, "host:devices-l", patience))
+        state = next((d.state for d in listed if d.serial == self._serial), None)
+        return AdbRefusedError(said) if state == USABLE else AdbStateError(state)
 
-def _connect(address: tuple[str, int]) -> Any:
-    # adbutils would start a server of its own where none answers.
-    if not _listens(address):
-        raise AdbGoneError("the adb server has ended")
-    import adbutils
 
-    return adbutils.AdbClient(*address).make_connection()
+def _connected(address: tuple[str, int], patience: Patience) -> SocketStream:
+    try:
+        connection = socket.create_connection(address, timeout=_CONNECT_S)
+    except OSError as error:
+        raise AdbServerError(f"{_named(address)} has ended: {error.strerror or error}") from error
+    return SocketStream(connection, patience.for_opening)
+
+
+def _asked(address: tuple[str, int], request: str, patience: Patience) -> str:
+    """The server's own answer to a request.
+
+    Raises:
+        AdbServerError: It does not answer as an adb server.
+        AdbRefusedError: It says no.
+    """
+    with closing(_connected(address, patience)) as stream, _server_errors(address):
+        try:
+            _request(stream, request)
+            return _text(stream)
+        except _FailError as failure:
+            raise AdbRefusedError(str(failure)) from failure
+
+
+def _request(stream: SocketStream, request: str) -> None:
+    data = request.encode()
+    stream.send(b"%04x" % len(data) + data)
+    status = receive_exactly(stream, 4)
+    if status == b"FAIL":
+        raise _FailError(_text(stream))
+    if status != b"OKAY":
+        raise AdbServerError(f"its answer begins with {status!r}")
+
+
+def _text(stream: SocketStream) -> str:
+    digits = receive_exactly(stream, 4)
+    try:
+        size = int(digits, 16)
+    except ValueError as error:
+        raise AdbServerError(f"it gives {digits!r} for a length") from error
+    return receive_exactly(stream, size).decode(errors="replace")
 
 
 @contextmanager
-def _our_errors() -> Iterator[None]:
-    """Turns what adbutils and its sockets raise into our own errors."""
-    from adbutils import errors
-
+def _server_errors(address: tuple[str, int]) -> Iterator[None]:
+    """What goes wrong before the server has named a device is the server's."""
     try:
         yield
-    except (TimeoutError, errors.AdbTimeout) as error:
-        raise AdbTimeoutError("the adb server does not answer") from error
-    except (OSError, EOFError) as error:
-        raise AdbGoneError(f"the adb server hung up: {error}") from error
-    except errors.AdbError as error:
-        if str(error) in ("connection closed", "Unknown data: b''"):
-            raise AdbGoneError("the adb server hung up") from error
-        raise AdbRefusedError(str(error)) from error
+    except AdbTimeoutError as error:
+        raise AdbServerError(f"{_named(address)} hangs: {error}") from error
+    except AdbGoneError as error:
+        raise AdbServerError(f"{_named(address)} hung up: {error}") from error
+
+
+def _named(address: tuple[str, int]) -> str:
+    return f"the adb server on {address[0]}:{address[1]}"

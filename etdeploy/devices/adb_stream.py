@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from etdeploy.core import cancel
+from etdeploy.devices.adb_errors import AdbGoneError, AdbTimeoutError
 
 _SLICE_S = 0.2
 _BUFFER_BYTES = 1 << 20
@@ -20,35 +21,23 @@ _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 Buffer = bytes | memoryview
 
 
-class AdbError(Exception):
-    """Something went wrong on the way to the device; the message is for the user."""
-
-
-class AdbGoneError(AdbError):
-    """The connection ended before its time."""
-
-
-class AdbTimeoutError(AdbError):
-    """Nothing came or went for too long."""
-
-
-class AdbRefusedError(AdbError):
-    """The adb server or the device said no; the message is what it said."""
-
-
-class AdbUnauthorizedError(AdbError):
-    """The device does not accept this computer's key yet."""
-
-
 @dataclass(frozen=True)
 class Patience:
     """How long a single read or write may wait, in seconds, and whether a stop request ends it.
 
-    Cleaning up after a stop must not be stopped by the same request.
+    Opening a service has a limit of its own, since a program may be silent for as long as it runs,
+    and an adb server or a device that hangs shall not be taken for one. Cleaning up after a stop
+    must not be stopped by the same request.
     """
 
     idle_s: float = 30.0
     heed_cancel: bool = True
+    open_s: float = 10.0
+
+    @property
+    def for_opening(self) -> Patience:
+        """That of each read and write until a service is open."""
+        return replace(self, idle_s=self.open_s)
 
     def check(self, since: float) -> float:
         """The seconds to wait until the next check.

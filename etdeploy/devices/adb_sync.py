@@ -8,14 +8,8 @@ from contextlib import closing
 from io import FileIO
 from pathlib import Path
 
-from etdeploy.devices.adb_stream import (
-    AdbGoneError,
-    AdbRefusedError,
-    Patience,
-    Stream,
-    Transport,
-    receive_exactly,
-)
+from etdeploy.devices.adb_errors import AdbGoneError, AdbRefusedError
+from etdeploy.devices.adb_stream import Patience, Stream, Transport, receive_exactly
 
 # What a DATA packet holds at most, and its header.
 _CHUNK = 64 * 1024
@@ -46,8 +40,7 @@ def push_file(
         AdbError: The device went away.
     """
     with FileIO(source) as file, closing(transport.open("sync:", patience)) as stream:
-        name = f"{target},{_REGULAR_FILE | 0o644}".encode()
-        stream.send(_packet(b"SEND", len(name)) + name)
+        _ask(stream, b"SEND", f"{target},{_REGULAR_FILE | 0o644}")
         try:
             _send_content(stream, file, on_bytes)
         except AdbGoneError:
@@ -116,18 +109,42 @@ def pull_file(transport: Transport, source: str, patience: Patience) -> Iterator
         AdbError: The device went away.
     """
     with closing(transport.open("sync:", patience)) as stream:
-        name = source.encode()
-        stream.send(_packet(b"RECV", len(name)) + name)
-        while True:
-            kind, size = struct.unpack("<4sI", receive_exactly(stream, 8))
-            if kind == b"DONE":
-                return
-            content = receive_exactly(stream, size)
-            if kind == b"FAIL":
-                raise AdbRefusedError(content.decode(errors="replace"))
-            if kind != b"DATA":
-                raise AdbGoneError(f"the device answered {kind!r} instead of DATA")
-            yield content
+        yield from _received(stream, source)
+
+
+def read_file(transport: Transport, source: str, patience: Patience) -> bytes | None:
+    """The content of a small file on the device; None where there is none.
+
+    Raises:
+        AdbRefusedError: The device cannot read it.
+        AdbError: The device went away.
+    """
+    with closing(transport.open("sync:", patience)) as stream:
+        _ask(stream, b"STAT", source)
+        kind, mode, _, _ = struct.unpack("<4s3I", receive_exactly(stream, 16))
+        if kind != b"STAT":
+            raise AdbGoneError(f"the device answered {kind!r} instead of STAT")
+        # The mode of what is not there.
+        return b"".join(_received(stream, source)) if mode else None
+
+
+def _received(stream: Stream, source: str) -> Iterator[bytes]:
+    _ask(stream, b"RECV", source)
+    while True:
+        kind, size = struct.unpack("<4sI", receive_exactly(stream, 8))
+        if kind == b"DONE":
+            return
+        content = receive_exactly(stream, size)
+        if kind == b"FAIL":
+            raise AdbRefusedError(content.decode(errors="replace"))
+        if kind != b"DATA":
+            raise AdbGoneError(f"the device answered {kind!r} instead of DATA")
+        yield content
+
+
+def _ask(stream: Stream, kind: bytes, path: str) -> None:
+    name = path.encode()
+    stream.send(_packet(kind, len(name)) + name)
 
 
 def _packet(kind: bytes, value: int) -> bytes:

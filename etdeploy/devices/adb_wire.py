@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from etdeploy.devices.adb_keys import Signer
-from etdeploy.devices.adb_pipes import Pipe
-from etdeploy.devices.adb_stream import (
+from etdeploy.devices.adb_errors import (
     AdbGoneError,
     AdbRefusedError,
+    AdbStateError,
     AdbTimeoutError,
-    AdbUnauthorizedError,
-    Buffer,
-    Patience,
+    AdbTlsError,
 )
+from etdeploy.devices.adb_keys import Signer
+from etdeploy.devices.adb_pipes import Pipe
+from etdeploy.devices.adb_stream import Buffer, Patience
 
 # From this version on, receivers ignore the byte sum.
 _VERSION = 0x01000001
@@ -63,8 +63,9 @@ class WireConnection:
         """Greets the device and proves who we are.
 
         Raises:
-            AdbUnauthorizedError: The device does not know our key, and nobody confirmed it.
-            AdbRefusedError: The device wants TLS, which only the adb program speaks.
+            AdbStateError: The device does not know our key, and nobody confirmed it.
+            AdbKeyError: There is no key that can be used.
+            AdbTlsError: The device wants TLS.
             AdbError: It went away, or is no adbd.
         """
         self._send(Packet(b"CNXN", _VERSION, _MAX_DATA, b"host::\0"))
@@ -72,7 +73,7 @@ class WireConnection:
         if answer.command == b"AUTH":
             answer = self._authenticate(answer)
         if answer.command == b"STLS":
-            raise AdbRefusedError("the device wants an encrypted connection (wireless debugging)")
+            raise AdbTlsError("the device wants an encrypted connection")
         if answer.command != b"CNXN":
             raise AdbGoneError(f"the device answered {answer.command!r} to the greeting")
         self._byte_sum = answer.arg0 < _VERSION
@@ -85,7 +86,7 @@ class WireConnection:
             AdbRefusedError: The device has no such service.
             AdbError: It went away.
         """
-        self._pipe.patience = patience
+        self._pipe.patience = patience.for_opening
         self._last_id += 1
         stream = WireStream(self, self._last_id)
         self._streams[stream.local_id] = stream
@@ -94,6 +95,7 @@ class WireConnection:
             self._pump()
         if not stream.acknowledged:
             raise AdbRefusedError(f"the device has no service {service.partition(':')[0]!r}")
+        self._pipe.patience = patience
         return stream
 
     def close(self) -> None:
@@ -140,9 +142,7 @@ class WireConnection:
             while answer.command == b"AUTH":
                 answer = self._receive()
         except (AdbTimeoutError, AdbGoneError) as error:
-            raise AdbUnauthorizedError(
-                "the device does not accept this computer's key yet"
-            ) from error
+            raise AdbStateError("unauthorized") from error
         return answer
 
     def _pump(self) -> None:

@@ -21,6 +21,7 @@ from etdeploy.targets.platforms import ANDROID_ABIS
 # `dumpsys` waits up to 10 s for each service that hangs.
 _DUMPSYS_S = 25.0
 _REMOVE_S = 120.0
+_OPEN_S = 10.0
 
 
 class AndroidDevice:
@@ -34,7 +35,8 @@ class AndroidDevice:
 
     def __init__(self, serial: str, transport: Transport, idle_s: float = 30.0) -> None:
         self._serial = serial
-        self._link = AndroidLink(f"android:{serial}", transport, Patience(idle_s))
+        patience = Patience(idle_s, open_s=min(idle_s, _OPEN_S))
+        self._link = AndroidLink(f"android:{serial}", transport, patience)
 
     @property
     def name(self) -> str:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices import adb_server
 from etdeploy.devices.adb_direct import tcp_transport, usb_transport
+from etdeploy.devices.adb_errors import AdbError
 from etdeploy.devices.adb_pipes import usb_transports
-from etdeploy.devices.adb_server import ServerDevice, ServerTransport
-from etdeploy.devices.adb_stream import AdbError, Transport
+from etdeploy.devices.adb_server import USABLE, ServerDevice, ServerTransport
+from etdeploy.devices.adb_stream import Transport
 from etdeploy.devices.android import AndroidDevice
-from etdeploy.devices.android_link import offline, unauthorized
+from etdeploy.devices.android_errors import unusable
 from etdeploy.devices.spec import DeviceSpec
-
-USABLE = "device"
 
 CONNECT_STEPS = (
     "1. On the phone: Settings > About phone, tap Build number seven times;\n"
@@ -82,7 +81,7 @@ def open_listed(device: ServerDevice, idle_s: float = 30.0) -> AndroidDevice:
     if adb_server.server_is_running():
         transport = ServerTransport(device.serial)
     else:
-        transport = usb_transport(usb_transports()[device.serial])
+        transport = usb_transport(device.serial)
     return AndroidDevice(device.serial, transport, idle_s)
 
 
@@ -131,21 +130,4 @@ def _unknown(serial: str, known: Sequence[ServerDevice]) -> DeviceError:
 
 
 def _unusable(device: ServerDevice) -> DeviceError:
-    name = f"android:{device.serial}"
-    if device.state in ("unauthorized", "authorizing"):
-        return unauthorized(name)
-    if device.state == "offline":
-        return offline(name)
-    if device.state == "no permissions":
-        return DeviceError(
-            "this user may not use the device's USB interface",
-            place=name,
-            remedy="sudo apt install android-sdk-platform-tools-common && "
-            "sudo usermod -aG plugdev $USER\n"
-            "Then log in again, and plug the phone in again.",
-        )
-    return DeviceError(
-        f"the device cannot be used: its state is {device.state}",
-        place=name,
-        remedy=f"Wait until it has started, or start it again:\nadb -s {device.serial} reboot",
-    )
+    return unusable(f"android:{device.serial}", device.state)

@@ -8,19 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.core.errors import DeviceError
+from etdeploy.devices.adb_errors import AdbError
 from etdeploy.devices.adb_exec import ShellResult, run_command
-from etdeploy.devices.adb_stream import (
-    AdbError,
-    AdbGoneError,
-    AdbRefusedError,
-    AdbTimeoutError,
-    AdbUnauthorizedError,
-    Patience,
-    Transport,
-)
-from etdeploy.devices.adb_sync import pull_file
+from etdeploy.devices.adb_stream import Patience, Transport
+from etdeploy.devices.adb_sync import pull_file, read_file
+from etdeploy.devices.android_errors import explained
 
-_CLEANING = Patience(idle_s=5.0, heed_cancel=False)
+_CLEANING = Patience(idle_s=5.0, heed_cancel=False, open_s=5.0)
 
 
 class AndroidLink:
@@ -94,14 +88,11 @@ class AndroidLink:
         """The text of a file on the device; empty when there is none.
 
         Raises:
-            DeviceError: The device went away.
+            DeviceError: The device went away, or cannot read it.
         """
         with self.errors(doing):
-            try:
-                data = b"".join(pull_file(self.transport, source, self.patience))
-            except AdbRefusedError:
-                return ""
-        return data.decode(errors="replace")
+            data = read_file(self.transport, source, self.patience)
+        return (data or b"").decode(errors="replace")
 
     @contextlib.contextmanager
     def errors(self, doing: str) -> Iterator[None]:
@@ -114,61 +105,3 @@ class AndroidLink:
     def close(self) -> None:
         """Ends the connection."""
         self.transport.close()
-
-
-def explained(error: AdbError, name: str, doing: str) -> DeviceError:
-    """An error of the connection, with what usually causes it and what to do."""
-    said = str(error)
-    if isinstance(error, AdbUnauthorizedError) or "unauthorized" in said:
-        return unauthorized(name)
-    if "offline" in said:
-        return offline(name)
-    if "encrypted connection" in said:
-        return _needs_tls(name)
-    if isinstance(error, AdbTimeoutError):
-        return DeviceError(
-            f"the device stopped answering while {doing} ({said})",
-            place=name,
-            remedy="Look at its screen and cable, then run the same command again.",
-        )
-    if isinstance(error, AdbGoneError) or "not found" in said or "closed" in said:
-        return DeviceError(
-            f"the device went away while {doing} ({said})",
-            place=name,
-            remedy="Check the cable or the network; `etdeploy devices` shows what can be reached.\n"
-            "Then run the same command again: what has arrived is kept.",
-        )
-    return DeviceError(f"the device failed while {doing}: {said}", place=name)
-
-
-def unauthorized(name: str) -> DeviceError:
-    """The device does not trust this computer yet."""
-    return DeviceError(
-        "the device does not allow USB debugging from this computer yet",
-        place=name,
-        remedy="Unlock the phone and confirm the prompt `Allow USB debugging?` on its screen,\n"
-        "then run the same command again. If no prompt shows: Settings > Developer options >\n"
-        "Revoke USB debugging authorizations, and plug the phone in again.",
-    )
-
-
-def offline(name: str) -> DeviceError:
-    """The adb server knows the device, and gets no answer from it."""
-    serial = name.partition(":")[2]
-    again = f"adb disconnect {serial} && adb connect {serial}" if ":" in serial else "adb reconnect"
-    return DeviceError(
-        "the device is offline: the adb server knows it, but it does not answer",
-        place=name,
-        remedy=f"Wake the phone or plug it in again, or:\n{again}",
-    )
-
-
-def _needs_tls(name: str) -> DeviceError:
-    address = name.partition(":")[2]
-    return DeviceError(
-        "the device wants an encrypted connection (wireless debugging), "
-        "which only the adb program speaks",
-        place=name,
-        remedy="Pair once, with address and code from Settings > Developer options > Wireless\n"
-        f"debugging, then connect:\nadb pair HOST:PAIRING_PORT && adb connect {address}",
-    )

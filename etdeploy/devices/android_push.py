@@ -12,7 +12,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.devices import android_layout as layout
-from etdeploy.devices.adb_stream import AdbRefusedError
+from etdeploy.devices.adb_errors import AdbRefusedError
 from etdeploy.devices.adb_sync import pull_file, push_file
 from etdeploy.devices.android_incoming import held_folder, sweep_command
 from etdeploy.devices.android_link import AndroidLink

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices import android_layout as layout
-from etdeploy.devices.adb_exec import run_command
-from etdeploy.devices.adb_stream import AdbError, AdbTimeoutError, Patience
-from etdeploy.devices.android_link import AndroidLink, explained
+from etdeploy.devices.adb_errors import AdbError, AdbTimeoutError
+from etdeploy.devices.adb_exec import start_command
+from etdeploy.devices.android_errors import explained
+from etdeploy.devices.android_link import AndroidLink
 from etdeploy.devices.base import Bundle, RunOutcome
 from etdeploy.devices.bundles import check_relative, command_line, environment
 from etdeploy.devices.signals import signal_of
@@ -65,9 +67,11 @@ class AndroidRun:
     def _wait(self, command: str, timeout_s: float) -> int | None:
         """The exit code; None when the time limit ended the program."""
         # The shell says nothing until the program has ended, so its silence is the run's time.
-        patience = Patience(idle_s=timeout_s)
+        patience = replace(self._link.patience, idle_s=timeout_s)
+        with self._link.errors("starting the program"):
+            running = start_command(self._link.transport, command, patience)
         try:
-            result = run_command(self._link.transport, command, patience)
+            result = running.finish()
         except AdbTimeoutError:
             self._kill()
             return None
@@ -77,11 +81,14 @@ class AndroidRun:
         except AdbError as error:
             self._kill()
             raise explained(error, self._link.name, "the program was running") from error
+        finally:
+            running.close()
         exit_code = layout.parse_exit_code(result.output)
         if exit_code is None:
             raise DeviceError(
                 f"the device cannot start the program: {result.output.strip()}",
                 place=self._link.name,
+                remedy="Run the same command again.",
             )
         return exit_code
 

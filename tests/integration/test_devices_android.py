@@ -652,8 +652,9 @@ class UsbOverTcp:
 
 
 def test_packets_travel_over_usb_as_well(android_x86_64: AndroidRoot, bundle: Bundle) -> None:
-    usb = UsbOverTcp(android_x86_64.host, 5555)
-    device = AndroidDevice("A1", usb_transport(usb))
+    device = AndroidDevice(
+        "A1", usb_transport("A1", lambda _: UsbOverTcp(android_x86_64.host, 5555))
+    )
     assert device.facts().connection == "USB"
     assert device.push(bundle).pushed_files == 3
     with device.open_run(bundle, "r1") as run:
@@ -664,6 +665,25 @@ def test_packets_travel_over_usb_as_well(android_x86_64: AndroidRoot, bundle: Bu
     with pytest.raises(DeviceError, match="the device went away while asking for its battery"):
         device.state()
     device.close()
+
+
+def test_a_phone_that_is_plugged_in_again_has_another_address(android_x86_64: AndroidRoot) -> None:
+    ports = [UsbOverTcp(android_x86_64.host, 5555)]
+    device = AndroidDevice("A1", usb_transport("A1", lambda _: ports[-1]))
+    device.state()
+    android_x86_64.kill_adbd()
+    android_x86_64.start_adbd()
+    ports[0].connect = unplugged  # type: ignore[method-assign]
+    ports.append(UsbOverTcp(android_x86_64.host, 5555))
+    with pytest.raises(DeviceError, match="the device went away"):
+        device.state()
+    assert device.state().battery_percent == 87
+    device.close()
+
+
+def unplugged(timeout_s: float) -> None:
+    """What libusb says of an address that is no more."""
+    raise OSError
 
 
 def test_a_device_that_left_the_network_is_noticed(
@@ -678,6 +698,6 @@ def test_a_device_that_left_the_network_is_noticed(
 
 
 def test_nothing_listens_at_the_address(no_adb_server: None) -> None:
-    with pytest.raises(DeviceError, match="the device went away while asking what it is") as caught:
+    with pytest.raises(DeviceError, match="nothing answers at this address") as caught:
         open_device("android:127.0.0.1:1").facts()
     assert "Connection refused" in caught.value.message

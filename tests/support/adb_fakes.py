@@ -11,7 +11,7 @@ import socket
 import socketserver
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -33,13 +33,19 @@ def _serving(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
 
 
 @contextmanager
-def fake_server(devices: str, transport_answer: bytes = b"OKAY") -> Iterator[int]:
-    """An adb server; its port.
+def fake_server(
+    devices: str | Sequence[str],
+    transport_answer: bytes | None = b"OKAY",
+    service_answer: bytes | None = b"",
+) -> Iterator[int]:
+    """An adb server; its port. An answer of None never comes, an empty one hangs up.
 
     Args:
-        devices: What `host:devices-l` gives.
+        devices: What `host:devices-l` gives; of several, one after the other, the last for ever.
         transport_answer: To `host:transport:SERIAL`; `FAIL` with a text, or OKAY.
+        service_answer: To what is asked of the device after that.
     """
+    lists = [devices] if isinstance(devices, str) else list(devices)
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -47,12 +53,19 @@ def fake_server(devices: str, transport_answer: bytes = b"OKAY") -> Iterator[int
                 size = int(_read(self.request, 4), 16)
                 request = _read(self.request, size).decode()
                 if request == "host:devices-l":
-                    data = devices.encode()
+                    data = (lists.pop(0) if len(lists) > 1 else lists[0]).encode()
                     self.request.sendall(b"OKAY%04x" % len(data) + data)
                 elif request.startswith("host:transport:"):
-                    self.request.sendall(transport_answer)
+                    self.answer(transport_answer)
+                    if transport_answer == b"OKAY":
+                        _read(self.request, int(_read(self.request, 4), 16))
+                        self.answer(service_answer)
                 else:
                     self.request.sendall(b"FAIL%04x" % 15 + b"unknown request")
+
+        def answer(self, data: bytes | None) -> None:
+            # Without an answer, it waits for the other side to hang up.
+            self.request.sendall(data) if data is not None else self.request.recv(1)
 
     with _serving(Handler) as port:
         yield port

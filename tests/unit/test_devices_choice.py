@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from etdeploy.core.errors import DeviceError, UsageError
-from etdeploy.devices.adb_direct import DirectTransport
+from etdeploy.devices.adb_direct import DirectTransport, usb_transport
 from etdeploy.devices.adb_keys import Signer, user_signer
 from etdeploy.devices.adb_pipes import TcpPipe
+from etdeploy.devices.adb_server import ServerDevice, ServerTransport
+from etdeploy.devices.adb_stream import Patience
 from etdeploy.devices.android import AndroidDevice
+from etdeploy.devices.android_choice import open_listed
+from etdeploy.devices.android_link import AndroidLink
+from etdeploy.devices.android_run import AndroidRun
+from etdeploy.devices.base import Bundle
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.adb_fakes import fail, fake_adbd, fake_server
 
@@ -33,7 +48,10 @@ def adb_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(
-    monkeypatch: pytest.MonkeyPatch, devices: str, spec: str = "android", answer: bytes = b"OKAY"
+    monkeypatch: pytest.MonkeyPatch,
+    devices: str | Sequence[str],
+    spec: str = "android",
+    answer: bytes = b"OKAY",
 ) -> DeviceError:
     """What opening a device and asking it for its facts raises."""
     with fake_server(devices, answer) as port, pytest.raises(DeviceError) as caught:  # noqa: PT012
@@ -84,7 +102,8 @@ def test_unauthorized(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unauthorized_after_it_was_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = fail("device unauthorized.\nThis adb server's $ADB_VENDOR_KEYS is not set")
-    assert str(refusal(monkeypatch, "A1 device\n", answer=answer)) == UNAUTHORIZED
+    devices = ("A1 device\n", "A1 unauthorized\n")
+    assert str(refusal(monkeypatch, devices, answer=answer)) == UNAUTHORIZED
 
 
 def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +113,7 @@ def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
         "  what to do: Wake the phone or plug it in again, or:\n"
         "              adb disconnect 10.0.0.7:5555 && adb connect 10.0.0.7:5555"
     )
-    error = refusal(monkeypatch, "A1 device\n", answer=fail("device offline"))
+    error = refusal(monkeypatch, ("A1 device\n", "A1 offline\n"), answer=fail("device offline"))
     assert "adb reconnect" in str(error.remedy)
 
 
@@ -137,14 +156,88 @@ def test_a_server_port_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_listing_says_what_to_do_about_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_server("A1 unauthorized\nB2 offline\nC3 device\n", fail("closed")) as port:
+    devices = "A1 unauthorized\nB2 offline\nC3 device\n"
+    with fake_server((devices, "A1 unauthorized\n"), fail("no such device")) as port:
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
         listed = {d.name: d for d in list_devices()}
     states = {name: d.status for name, d in listed.items() if d.kind == "android"}
     assert states == {"android:A1": "unauthorized", "android:B2": "offline", "android:C3": "error"}
     assert "confirm the prompt" in str(listed["android:A1"].remedy)
     assert "adb reconnect" in str(listed["android:B2"].remedy)
-    assert "the device went away" in str(listed["android:C3"].remedy)
+    assert "the device is not connected any more" in str(listed["android:C3"].remedy)
+
+
+def through_server(
+    monkeypatch: pytest.MonkeyPatch, port: int, idle_s: float = 0.3
+) -> AndroidDevice:
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+    return AndroidDevice("A1", ServerTransport("A1"), idle_s)
+
+
+def test_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server("A1 device\n", None) as port, pytest.raises(DeviceError) as caught:
+        through_server(monkeypatch, port).facts()
+    assert caught.value.message == (
+        f"the adb server on 127.0.0.1:{port} hangs: no answer within 0.3 s, while asking what it is"
+    )
+    assert caught.value.remedy == "adb kill-server && adb start-server"
+
+
+def test_a_server_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server("A1 device\n", b"") as port, pytest.raises(DeviceError) as caught:
+        through_server(monkeypatch, port).facts()
+    assert f"the adb server on 127.0.0.1:{port} hung up" in caught.value.message
+
+
+def test_a_device_behind_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        fake_server("A1 device\n", service_answer=None) as port,
+        pytest.raises(DeviceError, match="the device stopped answering while asking what it is"),
+    ):
+        through_server(monkeypatch, port).facts()
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"), [((None, b""), "hangs"), ((b"OKAY", None), "the device stopped answering")]
+)
+def test_a_program_that_never_started_did_not_take_too_long(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[bytes | None, bytes | None], told: str
+) -> None:
+    bundle = Bundle(files=(), command=("fate",))
+    with fake_server("A1 device\n", *answers) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        link = AndroidLink("android:A1", ServerTransport("A1"), Patience(open_s=0.3))
+        with pytest.raises(DeviceError, match=f"{told}.* starting the program"):
+            AndroidRun(link, bundle, "/b", "/r").run([], timeout_s=0.1)
+
+
+def test_a_device_that_is_gone_has_no_empty_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server("", fail("device 'A1' not found")) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        link = AndroidLink("android:A1", ServerTransport("A1"), Patience())
+        with pytest.raises(DeviceError, match="the device is not connected any more"):
+            link.read("/r/.stdout", "reading the program's output")
+
+
+def test_what_the_device_refuses_is_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server("A1 device\n", service_answer=fail("offline, not found, closed")) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        device = AndroidDevice("A1", ServerTransport("A1"))
+        with pytest.raises(DeviceError) as caught:
+            device.facts()
+    assert caught.value.message == (
+        "the device failed while asking what it is: offline, not found, closed"
+    )
+    assert caught.value.remedy
+
+
+def test_nothing_listens_at_an_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(DeviceError) as caught:
+        open_device(f"android:127.0.0.1:{port}").facts()
+    assert caught.value.message == "nothing answers at this address (Connection refused)"
+    assert f"adb tcpip {port}\n" in str(caught.value.remedy)
 
 
 def directly(port: int, key: Path) -> AndroidDevice:
@@ -178,6 +271,86 @@ def test_the_key_is_kept_and_its_public_half_made_again(tmp_path: Path) -> None:
     again = user_signer(key)
     assert key.read_bytes() == private
     assert again.GetPublicKey().split()[0] == public.split()[0]
+
+
+def _elliptic() -> bytes:
+    return ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+
+
+def _with_password() -> bytes:
+    return rsa.generate_private_key(65537, 2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x")
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [lambda: b"", lambda: b"-----BEGIN PRIVATE KEY-----\nx\n", _elliptic, _with_password]
+)
+def test_a_key_that_is_none(tmp_path: Path, content: Callable[[], bytes]) -> None:
+    folder = tmp_path / "it's mine"
+    folder.mkdir()
+    (folder / "adbkey").write_bytes(content())
+    with fake_adbd(b"AUTH") as port, pytest.raises(DeviceError) as caught:
+        directly(port, folder / "adbkey").facts()
+    assert "key for adb" in caught.value.message
+    assert "holds no RSA key in PEM format" in caught.value.message
+    moved = shlex.split(str(caught.value.remedy).splitlines()[-1].partition(";")[0])
+    assert moved == ["mv", str(folder / "adbkey"), str(folder / "adbkey.broken")]
+    assert not (folder / "adbkey.pub").exists()
+
+
+def test_a_key_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "adbkey").mkdir()
+    with fake_adbd(b"AUTH") as port, pytest.raises(DeviceError, match="it is a folder"):
+        directly(port, tmp_path / "adbkey").facts()
+
+
+def test_a_key_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with fake_adbd(b"AUTH") as port, pytest.raises(DeviceError) as caught:
+        directly(port, tmp_path / "file" / "adbkey").facts()
+    assert "file/adbkey, cannot be used" in caught.value.message
+    assert "chown" in str(caught.value.remedy)
+
+
+class USBErrorNoDevice(Exception):  # noqa: N818 - libusb's own name
+    """As libusb says it of a phone that was unplugged."""
+
+
+class USBErrorAccess(Exception):  # noqa: N818
+    """As libusb says it without permission."""
+
+
+class USBErrorBusy(Exception):  # noqa: N818
+    """As libusb says it where another program has the interface."""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (USBErrorNoDevice(), "the device went away"),
+        (USBErrorAccess(), "this user may not use"),
+        (USBErrorBusy(), "another program holds"),
+        (AssertionError("no endpoint"), "its USB interface cannot be opened"),
+    ],
+)
+def test_a_usb_interface_that_cannot_be_opened(error: Exception, told: str) -> None:
+    class Port:
+        def connect(self, timeout_s: float) -> None:
+            assert timeout_s > 0
+            raise error
+
+    with pytest.raises(DeviceError, match=told) as caught:
+        AndroidDevice("A1", usb_transport("A1", lambda _: Port())).facts()
+    assert caught.value.remedy
+
+
+def test_a_phone_that_left_usb_after_it_was_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etdeploy.devices.adb_pipes.usb_transports", dict)
+    with pytest.raises(DeviceError, match="not connected any more"):
+        open_listed(ServerDevice("A1", "device")).facts()
 
 
 def test_a_phone_that_knows_our_key_lets_us_in(tmp_path: Path) -> None:

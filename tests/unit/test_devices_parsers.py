@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.devices.adb_errors import AdbGoneError
 from etdeploy.devices.adb_exec import parse_marked
 from etdeploy.devices.adb_server import ServerDevice, parse_devices
-from etdeploy.devices.adb_stream import AdbGoneError
 from etdeploy.devices.android_facts import (
     android_facts,
     android_identity,
