@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices import adb_server
 from etdeploy.devices.adb_direct import tcp_transport, usb_transport
 from etdeploy.devices.adb_errors import AdbError
+from etdeploy.devices.adb_host import server_address, server_is_running
 from etdeploy.devices.adb_pipes import usb_transports
 from etdeploy.devices.adb_server import USABLE, ServerDevice, ServerTransport
 from etdeploy.devices.adb_stream import Transport
 from etdeploy.devices.android import AndroidDevice
-from etdeploy.devices.android_errors import unusable
+from etdeploy.devices.android_errors import still_offline, unusable
 from etdeploy.devices.spec import DeviceSpec
 
 CONNECT_STEPS = (
@@ -54,20 +57,26 @@ def known_devices() -> list[ServerDevice]:
     Raises:
         DeviceError: What runs on the adb server's port does not answer as one.
     """
-    try:
-        if adb_server.server_is_running():
+    with _server_errors():
+        if server_is_running():
             return adb_server.list_devices()
+    return [
+        ServerDevice(serial, USABLE if transport else "no permissions")
+        for serial, transport in usb_transports().items()
+    ]
+
+
+@contextmanager
+def _server_errors() -> Iterator[None]:
+    try:
+        yield
     except AdbError as error:
-        host, port = adb_server.server_address()
+        host, port = server_address()
         raise DeviceError(
             f"what listens on {host}:{port} does not answer as an adb server: {error}",
             place="android",
             remedy="adb kill-server && adb start-server",
         ) from error
-    return [
-        ServerDevice(serial, USABLE if transport else "no permissions")
-        for serial, transport in usb_transports().items()
-    ]
 
 
 def remedy_for(device: ServerDevice) -> str | None:
@@ -78,7 +87,7 @@ def remedy_for(device: ServerDevice) -> str | None:
 def open_listed(device: ServerDevice, idle_s: float = 30.0) -> AndroidDevice:
     """A device of `known_devices`; `idle_s` is how long to wait for an answer."""
     transport: Transport
-    if adb_server.server_is_running():
+    if server_is_running():
         transport = ServerTransport(device.serial)
     else:
         transport = usb_transport(device.serial)
@@ -86,9 +95,21 @@ def open_listed(device: ServerDevice, idle_s: float = 30.0) -> AndroidDevice:
 
 
 def _open_known(device: ServerDevice) -> AndroidDevice:
-    if device.state != USABLE:
+    if device.state == "offline" and DeviceSpec("android", device.serial).address:
+        _reconnect(device.serial)
+    elif device.state != USABLE:
         raise _unusable(device)
     return open_listed(device)
+
+
+def _reconnect(serial: str) -> None:
+    """Once, and says so; an adb server takes its time to notice that a device is back."""
+    name = f"android:{serial}"
+    with _server_errors():
+        problem = adb_server.reconnect(serial)
+    if problem:
+        raise still_offline(name, problem)
+    console.message(f"{name}: the adb server had it as offline, and connected to it anew")
 
 
 def _only(known: Sequence[ServerDevice]) -> ServerDevice:
@@ -103,7 +124,7 @@ def _only(known: Sequence[ServerDevice]) -> ServerDevice:
             remedy=f"Choose one:\n{names}",
         )
     if len(known) == 1:
-        raise _unusable(known[0])
+        return known[0]
     if known:
         states = ", ".join(f"{d.serial} is {d.state}" for d in known)
         raise DeviceError(

@@ -134,6 +134,21 @@ def _offline(name: str) -> DeviceError:
     )
 
 
+def still_offline(name: str, said: str) -> DeviceError:
+    """A device in the network that connecting anew did not bring back.
+
+    Args:
+        name: The device's name for the user.
+        said: The adb server's answer; it does not list the device any more.
+    """
+    return DeviceError(
+        f"the device is offline, and the adb server could not connect to it anew: {said}",
+        place=name,
+        remedy="Wake the device, see that it is in the network and its debugger is on, then:\n"
+        f"adb connect {quote(_serial(name))}",
+    )
+
+
 def _unreachable(error: AdbUnreachableError, name: str) -> DeviceError:
     port = _serial(name).rpartition(":")[2]
     return DeviceError(

@@ -616,6 +616,30 @@ def test_a_device_that_left_is_offline_or_gone(
     assert caught.value.remedy
 
 
+def test_a_device_whose_daemon_restarted_is_connected_anew(
+    android_x86_64: AndroidRoot, adb_server: AdbServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adb_server.connect(android_x86_64)
+    android_x86_64.kill_adbd()
+    while "offline" not in adb_server.adb("devices"):
+        time.sleep(0.05)
+    android_x86_64.start_adbd()
+    assert open_device(android_x86_64.spec).facts().model == "EX-S928B"
+    assert "connected to it anew" in capsys.readouterr().err
+
+
+def test_a_device_that_stays_away_is_told_with_what_the_server_said(
+    android_x86_64: AndroidRoot, adb_server: AdbServer
+) -> None:
+    adb_server.connect(android_x86_64)
+    android_x86_64.kill_adbd()
+    while "offline" not in adb_server.adb("devices"):
+        time.sleep(0.05)
+    with pytest.raises(DeviceError, match=r"connect to it anew: .*Connection refused") as caught:
+        open_device("android")
+    assert str(caught.value.remedy).endswith(f"adb connect {android_x86_64.serial}")
+
+
 class USBErrorTimeout(Exception):  # noqa: N818 - libusb's own name
     """What libusb raises when nothing came."""
 

@@ -37,6 +37,7 @@ def fake_server(
     devices: str | Sequence[str],
     transport_answer: bytes | None = b"OKAY",
     service_answer: bytes | None = b"",
+    requests: list[str] | None = None,
 ) -> Iterator[int]:
     """An adb server; its port. An answer of None never comes, an empty one hangs up.
 
@@ -44,6 +45,7 @@ def fake_server(
         devices: What `host:devices-l` gives; of several, one after the other, the last for ever.
         transport_answer: To `host:transport:SERIAL`; `FAIL` with a text, or OKAY.
         service_answer: To what is asked of the device after that.
+        requests: Gets what was asked of the server.
     """
     lists = [devices] if isinstance(devices, str) else list(devices)
 
@@ -52,9 +54,13 @@ def fake_server(
             with contextlib.suppress(OSError, ValueError):
                 size = int(_read(self.request, 4), 16)
                 request = _read(self.request, size).decode()
+                if requests is not None:
+                    requests.append(request)
                 if request == "host:devices-l":
                     data = (lists.pop(0) if len(lists) > 1 else lists[0]).encode()
                     self.request.sendall(b"OKAY%04x" % len(data) + data)
+                elif request.startswith(("host:connect:", "host:disconnect:")):
+                    self.request.sendall(b"OKAY%04x" % 9 + b"who knows")
                 elif request.startswith("host:transport:"):
                     self.answer(transport_answer)
                     if transport_answer == b"OKAY":

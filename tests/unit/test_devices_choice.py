@@ -106,13 +106,39 @@ def test_unauthorized_after_it_was_listed(monkeypatch: pytest.MonkeyPatch) -> No
     assert str(refusal(monkeypatch, devices, answer=answer)) == UNAUTHORIZED
 
 
-def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert str(refusal(monkeypatch, "10.0.0.7:5555 offline\n")) == (
-        "android:10.0.0.7:5555: the device is offline: the adb server knows it, but it does not "
-        "answer\n"
-        "  what to do: Wake the phone or plug it in again, or:\n"
-        "              adb disconnect 10.0.0.7:5555 && adb connect 10.0.0.7:5555"
+@pytest.mark.parametrize("spec", ["android", "android:10.0.0.7:5555"])
+def test_offline_in_the_network(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
+    assert str(refusal(monkeypatch, ("10.0.0.7:5555 offline\n", ""), spec)) == (
+        "android:10.0.0.7:5555: the device is offline, and the adb server could not connect to it "
+        "anew: who knows\n"
+        "  what to do: Wake the device, see that it is in the network and its debugger is on, "
+        "then:\n"
+        "              adb connect 10.0.0.7:5555"
     )
+
+
+def test_a_device_that_is_back_in_the_network_is_connected_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    offline, usable = "10.0.0.7:5555 offline\n", "10.0.0.7:5555 device\n"
+    with fake_server((offline, offline, usable), requests=asked) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        assert open_device("android").name == "android:10.0.0.7:5555"
+    assert [r for r in asked if "connect" in r] == [
+        "host:disconnect:10.0.0.7:5555",
+        "host:connect:10.0.0.7:5555",
+    ]
+    assert "android:10.0.0.7:5555: the adb server had it as offline" in capsys.readouterr().err
+
+
+def test_offline_on_a_cable(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    with fake_server("A1 offline\n", requests=asked) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        with pytest.raises(DeviceError, match="the device is offline: the adb server knows it"):
+            open_device("android")
+    assert asked == ["host:devices-l"]
     error = refusal(monkeypatch, ("A1 device\n", "A1 offline\n"), answer=fail("device offline"))
     assert "adb reconnect" in str(error.remedy)
 
