@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from etdeploy.devices import clusters
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.targets.android import soc_name
 from etdeploy.targets.platforms import ANDROID_ABIS
@@ -18,13 +19,16 @@ _THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency
 # android.os.BatteryManager.BATTERY_STATUS_CHARGING and _FULL
 _CHARGING = (2, 5)
 
+_CPUFREQ = " ".join(f"{p}/{name}" for p in clusters.POLICIES for name in clusters.FILES)
+
 FACTS_COMMAND = (
     "getprop; echo '#meminfo'; cat /proc/meminfo; echo '#nproc'; nproc; "
     "echo '#boot_id'; cat /proc/sys/kernel/random/boot_id; true"
 )
 STATE_COMMAND = (
     "echo '#battery'; dumpsys battery; echo '#thermal'; dumpsys thermalservice; "
-    "echo '#loadavg'; cat /proc/loadavg; true"
+    "echo '#loadavg'; cat /proc/loadavg; "
+    f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {_CPUFREQ}; true"
 )
 
 
@@ -112,6 +116,7 @@ def android_state(output: str) -> DeviceState:
         thermal_status=parse_thermal_status(thermal),
         temperatures_celsius=parse_temperatures(thermal),
         load_average=_first_number(parts.get("loadavg", "")),
+        clusters=clusters.parse_clusters(parts.get("cpufreq", "")),
     )
 
 

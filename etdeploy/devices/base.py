@@ -32,6 +32,23 @@ class DeviceFacts(Value):
     """How it is reached: adb server, TCP, USB, this machine."""
 
 
+class CpuCluster(Value):
+    """Cores that change their frequency together; None where the device does not tell.
+
+    Attributes:
+        cpus: Their numbers.
+        governor: What chooses the frequency: schedutil, walt, performance, powersave...
+        current_khz: The frequency now.
+        min_khz, max_khz: Between these it is chosen; a device that throttles lowers the upper one.
+    """
+
+    cpus: tuple[int, ...]
+    governor: str | None = None
+    current_khz: int | None = None
+    min_khz: int | None = None
+    max_khz: int | None = None
+
+
 class DeviceState(Value):
     """What changes from minute to minute; None where the device does not tell."""
 
@@ -42,6 +59,7 @@ class DeviceState(Value):
     """Android's throttling status: none, light, moderate, severe, critical, emergency, shutdown."""
     temperatures_celsius: dict[str, float] = {}
     load_average: float | None = None
+    clusters: tuple[CpuCluster, ...] = ()
 
 
 class DeviceListing(Value):

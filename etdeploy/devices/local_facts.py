@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from etdeploy.core.files import read_text
-from etdeploy.devices.base import DeviceState
+from etdeploy.devices import clusters
+from etdeploy.devices.base import CpuCluster, DeviceState
 
 _SYS = Path("/sys")
 
@@ -50,7 +51,18 @@ def local_state(sys_folder: Path = _SYS) -> DeviceState:
         charging=status in ("Charging", "Full") if status else None,
         temperatures_celsius=_temperatures(sys_folder),
         load_average=os.getloadavg()[0],
+        clusters=_clusters(sys_folder / "devices/system/cpu"),
     )
+
+
+def _clusters(folder: Path) -> tuple[CpuCluster, ...]:
+    lines = (
+        f"{path}:{read_text(path).strip()}"
+        for policy in clusters.POLICIES
+        for name in clusters.FILES
+        for path in sorted(folder.glob(f"{policy}/{name}"))
+    )
+    return clusters.parse_clusters("\n".join(lines))
 
 
 def _temperatures(sys_folder: Path) -> dict[str, float]:

@@ -21,7 +21,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.adb_direct import tcp_transport, usb_transport
 from etdeploy.devices.android import AndroidDevice
-from etdeploy.devices.base import Bundle, Device
+from etdeploy.devices.base import Bundle, CpuCluster, Device
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.adbd import (
     AdbServer,
@@ -106,6 +106,16 @@ def test_facts_and_state_are_the_devices_own(reached: Reached) -> None:
     state = reached.device.state()
     assert (state.battery_percent, state.battery_celsius, state.charging) == (87, 28.7, True)
     assert (state.thermal_status, state.temperatures_celsius["skin"]) == ("light", 36.4)
+
+
+def test_the_state_has_governor_and_frequencies_of_each_cluster(reached: Reached) -> None:
+    first = {"related_cpus": "0 1", "scaling_governor": "walt", "scaling_cur_freq": "600000"}
+    second = {"related_cpus": "2", "scaling_max_freq": "2800000"}
+    reached.root.give_cpufreq({"policy0": first, "policy2": second})
+    assert reached.device.state().clusters == (
+        CpuCluster(cpus=(0, 1), governor="walt", current_khz=600000),
+        CpuCluster(cpus=(2,), max_khz=2800000),
+    )
 
 
 def test_the_identity_is_the_same_on_every_way(

@@ -20,7 +20,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +118,16 @@ class AndroidRoot:
         """Makes a command fail as on a device without it."""
         tools = self._root / "system/bin"
         self._do(f"mount --bind /dev/null {tools / name}")
+
+    def give_cpufreq(self, policies: Mapping[str, Mapping[str, str]]) -> None:
+        """Gives the device these files below /sys/devices/system/cpu, and no others."""
+        folder = self._root / "sys/devices/system/cpu"
+        self._do(f"mount -t tmpfs -o mode=755,size=1m tmpfs {folder}")
+        for policy, files in policies.items():
+            there = self.path(f"sys/devices/system/cpu/cpufreq/{policy}")
+            there.mkdir(parents=True)
+            for name, content in files.items():
+                (there / name).write_text(f"{content}\n")
 
     def set_up(self, properties: dict[str, str]) -> None:
         """Gives the device its address, facts and adbd."""

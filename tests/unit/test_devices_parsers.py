@@ -24,7 +24,7 @@ from etdeploy.devices.android_layout import (
     parse_sizes,
     parse_survey,
 )
-from etdeploy.devices.base import Bundle, BundleFile, DeviceState
+from etdeploy.devices.base import Bundle, BundleFile, CpuCluster, DeviceState
 from etdeploy.devices.local_facts import local_state
 from etdeploy.devices.signals import signal_of
 from etdeploy.targets.android import soc_name
@@ -255,6 +255,54 @@ def test_sizes_and_exit_codes() -> None:
 )
 def test_signals_have_the_numbers_of_linux(code: int, name: str | None) -> None:
     assert signal_of(code) == name
+
+
+CPUFREQ = """cpufreq/policy0/related_cpus:0 1 2 3
+cpufreq/policy4/related_cpus:4-6
+cpufreq/policy7/related_cpus:7
+cpufreq/policy0/scaling_governor:schedutil
+cpufreq/policy4/scaling_governor:performance
+cpufreq/policy0/scaling_cur_freq:1132800
+cpufreq/policy4/scaling_cur_freq:<unknown>
+cpufreq/policy0/scaling_min_freq:364800
+cpufreq/policy0/scaling_max_freq:2265600
+cpu0/cpufreq/related_cpus:0 1 2 3
+cpu0/cpufreq/scaling_governor:schedutil
+cpu0/cpufreq/scaling_cur_freq:1132800
+cpu0/cpufreq/scaling_min_freq:364800
+cpu0/cpufreq/scaling_max_freq:2265600
+"""
+
+
+def test_clusters_of_cores_with_governor_and_frequencies() -> None:
+    assert android_state(f"#cpufreq\n{CPUFREQ}").clusters == (
+        CpuCluster(
+            cpus=(0, 1, 2, 3),
+            governor="schedutil",
+            current_khz=1132800,
+            min_khz=364800,
+            max_khz=2265600,
+        ),
+        CpuCluster(cpus=(4, 5, 6), governor="performance"),
+        CpuCluster(cpus=(7,)),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "sh: cd: /sys/devices/system/cpu: Permission denied\n"])
+def test_a_device_without_cpufreq_has_no_clusters(text: str) -> None:
+    assert android_state(f"#cpufreq\n{text}").clusters == ()
+
+
+def test_clusters_of_this_machine(tmp_path: Path) -> None:
+    for folder in ("cpufreq/policy0", "cpu1/cpufreq"):
+        policy = tmp_path / "devices/system/cpu" / folder
+        policy.mkdir(parents=True)
+        (policy / "related_cpus").write_text("0 1\n")
+        (policy / "scaling_governor").write_text("powersave\n")
+        (policy / "scaling_max_freq").write_text("3000000\n")
+    assert local_state(tmp_path).clusters == (
+        CpuCluster(cpus=(0, 1), governor="powersave", max_khz=3000000),
+    )
 
 
 def test_state_of_this_machine(tmp_path: Path) -> None:
