@@ -1,7 +1,8 @@
 """The only module that starts processes.
 
 A request goes in, an outcome comes out. Arguments are a list, never a shell string. Every child
-leads a process group of its own, so that a stop reaches its children too.
+leads a session of its own, so that a stop reaches its children too. When this process is killed
+and can stop nothing any more, a script beside it does (`orphans.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from etdeploy.core import cancel
+from etdeploy.core.collector import Collector
 
 _GRACE_S = 3.0
 _POLL_S = 0.05
@@ -26,6 +29,7 @@ _POLL_S = 0.05
 _children: set[subprocess.Popen[bytes]] = set()
 # The handler of a signal may interrupt the thread that holds it.
 _children_lock = threading.RLock()
+_watcher: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,10 @@ def run(request: Request) -> Outcome:
     cancel.checkpoint()
     started = time.monotonic()
     with _open_log(request) as log, _started(request) as child:
-        collector = _Collector(child, request.on_line, log)
+        streams = {"stdout": child.stdout, "stderr": child.stderr}
+        collector = Collector(streams, request.on_line, log)
         timed_out = not _wait(child, request.timeout_s)
-        stdout, stderr = collector.finish()
+        stdout, stderr = collector.finish(_GRACE_S)
         duration_s = time.monotonic() - started
         if log:
             log.write(f"[exit {child.returncode} after {duration_s:.1f} s]\n".encode())
@@ -134,6 +139,7 @@ def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
             env.pop(name, None)
         else:
             env[name] = value
+    _start_watcher()
     child = subprocess.Popen(
         list(request.argv),
         cwd=request.cwd,
@@ -145,6 +151,7 @@ def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
     )
     with _children_lock:
         _children.add(child)
+    _note(f"+{child.pid}\n")
     try:
         yield child
     finally:
@@ -152,6 +159,34 @@ def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
             _end(child)
         with _children_lock:
             _children.discard(child)
+        _note(f"-{child.pid}\n")
+
+
+def _start_watcher() -> None:
+    """Starts the script that kills our children when we are killed, once."""
+    with _children_lock, contextlib.suppress(OSError):
+        if not _watcher:
+            script = Path(__file__).with_name("orphans.py")
+            _watcher.append(
+                subprocess.Popen(
+                    # Isolated: what the user's environment would have Python import is not for it.
+                    [sys.executable, "-I", "-S", str(script)],
+                    cwd="/",
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+            )
+
+
+def _note(line: str) -> None:
+    """Tells the watcher; when somebody has ended it, runs go on without."""
+    with contextlib.suppress(OSError):
+        for watcher in _watcher:
+            if watcher.stdin:
+                watcher.stdin.write(line.encode())
 
 
 def _wait(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
@@ -187,55 +222,3 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
-
-
-class _Collector:
-    """Reads a child's pipes in threads, so that neither fills up.
-
-    A process that left the child's group may hold a pipe open for ever. `finish` does not wait for
-    it; its thread goes on emptying the pipe and drops what comes.
-    """
-
-    def __init__(
-        self,
-        child: subprocess.Popen[bytes],
-        on_line: Callable[[str], None] | None,
-        log: IO[bytes] | None,
-    ) -> None:
-        self._on_line = on_line
-        self._log = log
-        self._parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-        self._finished = False
-        self._lock = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._read, args=(name, stream), daemon=True)
-            for name, stream in (("stdout", child.stdout), ("stderr", child.stderr))
-            if stream is not None
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _read(self, name: str, stream: IO[bytes]) -> None:
-        with stream:
-            for line in stream:
-                with self._lock:
-                    if not self._finished:
-                        self._take(name, line)
-
-    def _take(self, name: str, line: bytes) -> None:
-        self._parts[name].append(line)
-        if self._log:
-            self._log.write(line)
-        if self._on_line:
-            self._on_line(line.decode(errors="replace").rstrip("\r\n"))
-
-    def finish(self) -> tuple[str, str]:
-        deadline = time.monotonic() + _GRACE_S
-        for thread in self._threads:
-            thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        with self._lock:
-            self._finished = True
-        return self._text("stdout"), self._text("stderr")
-
-    def _text(self, name: str) -> str:
-        return b"".join(self._parts[name]).decode(errors="replace")

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.processes import eventually, naming
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 MLP = "model: {example: mlp}\nexport: {backend: xnnpack}\nbenchmark: {iterations: 20}\n"
+LONG = MLP.replace("mlp", "convnet").replace("20", "1000000")
 
 
 @pytest.fixture(scope="module")
@@ -171,21 +173,23 @@ def test_interrupting_leaves_nothing_half_made_and_the_next_run_goes_on(tmp_path
         assert child.returncode == 130, stderr
         assert "goes on from there" in stderr
         assert not list((tmp_path / "cache" / "programs").glob("*"))
-        assert not _processes_of(tmp_path)
+        assert not naming(tmp_path)
     cli.ok("run", "--recipe", recipe)
 
 
-def _processes_of(folder: Path) -> list[str]:
-    """Command lines that name the folder: the export's worker gets its paths so."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_text()
-        except OSError:
-            continue
-        if str(folder) in command:
-            found.append(command)
-    return found
+@pytest.mark.parametrize(("step", "child"), [("export", "etdeploy.export.worker"),
+                                             ("bench", "--iterations")])  # fmt: skip
+def test_what_is_killed_takes_its_worker_or_runner_along(
+    tmp_path: Path, step: str, child: str
+) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    parent = cli.start("run", "--recipe", cli.recipe(LONG))
+    while not any(child in line for line in naming(tmp_path / "cache")):
+        assert parent.poll() is None, f"{step} was not reached"
+        time.sleep(0.2)
+    parent.kill()
+    parent.communicate()
+    assert eventually(lambda: not naming(tmp_path / "cache"))
 
 
 def test_two_runs_at_once_share_the_cache_and_measure_one_after_the_other(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from etdeploy.core import orphans
+
 _PROCESSES = frozenset(
     {"subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn",
      "os.spawn", "pty.spawn"}
@@ -44,7 +46,8 @@ class _Guard:
 
     def _forbids(self, event: str, arguments: tuple[Any, ...]) -> bool:
         if event in _PROCESSES:
-            return not self.processes_allowed and not self._is_fake(arguments[:1])
+            allowed = self.processes_allowed or self._is_watcher(arguments)
+            return not allowed and not self._is_fake(arguments[:1])
         if event in _NAMES:
             return arguments[0] not in _LOOPBACK
         if event in _ADDRESSES:
@@ -56,6 +59,10 @@ class _Guard:
     def _is_fake(self, program: tuple[Any, ...]) -> bool:
         path = program[0] if program and isinstance(program[0], str | Path) else ""
         return self.folder is not None and Path(path).is_relative_to(self.folder)
+
+    def _is_watcher(self, arguments: tuple[Any, ...]) -> bool:
+        """What `core/process.py` starts beside the first child, be that a fake or not."""
+        return len(arguments) > 1 and str(orphans.__file__) in arguments[1]
 
     @contextmanager
     def active(self, folder: Path) -> Iterator[None]:

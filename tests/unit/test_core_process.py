@@ -6,8 +6,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,31 +14,13 @@ import pytest
 from etdeploy.core import cancel, process
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.process import Request, run, signal_name, which
+from tests.support.processes import eventually, is_alive
 
 pytestmark = pytest.mark.usefixtures("real_processes")
 
 
 def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that only waits to be collected does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text() if Path("/proc").is_dir() else ""
-        os.kill(pid, 0)
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return not stat.rpartition(")")[2].strip().startswith("Z")
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Waits long enough that only a condition that never comes true fails."""
-    for _ in range(1000):
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.fixture

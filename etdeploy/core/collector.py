@@ -1,0 +1,66 @@
+"""Reads what a child process prints while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import IO
+
+
+class Collector:
+    """Reads a child's pipes in threads, so that neither fills up.
+
+    Args:
+        streams: The child's `stdout` and `stderr`; None for one that is not a pipe.
+        on_line: Called with each line as it comes.
+        log: Gets each line as it comes.
+
+    A process that left the child's group may hold a pipe open for ever. `finish` does not wait for
+    it; its thread goes on emptying the pipe and drops what comes.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, IO[bytes] | None],
+        on_line: Callable[[str], None] | None,
+        log: IO[bytes] | None,
+    ) -> None:
+        self._on_line = on_line
+        self._log = log
+        self._parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        self._finished = False
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._read, args=(name, stream), daemon=True)
+            for name, stream in streams.items()
+            if stream is not None
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, name: str, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                with self._lock:
+                    if not self._finished:
+                        self._take(name, line)
+
+    def _take(self, name: str, line: bytes) -> None:
+        self._parts[name].append(line)
+        if self._log:
+            self._log.write(line)
+        if self._on_line:
+            self._on_line(line.decode(errors="replace").rstrip("\r\n"))
+
+    def finish(self, grace_s: float) -> tuple[str, str]:
+        """What came on stdout and stderr; waits that long for pipes that are still open."""
+        deadline = time.monotonic() + grace_s
+        for thread in self._threads:
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            self._finished = True
+        return self._text("stdout"), self._text("stderr")
+
+    def _text(self, name: str) -> str:
+        return b"".join(self._parts[name]).decode(errors="replace")

@@ -1,0 +1,126 @@
+"""Kills the children of a run that was itself killed; a script that `core/process.py` starts.
+
+It reads from stdin: `+PID` for a child that leads a session of its own, `-PID` for one that has
+ended. Only the run holds the other end of that pipe, so the end of the input means that the run is
+gone, however it went: what is still noted is killed with all of its descendants. Until then the
+script sleeps in read(2) and takes no time from a measurement.
+
+Linux could send a signal at the death of the parent (PR_SET_PDEATHSIG), but it sends it when the
+*thread* that started the child ends, reaches no grandchildren, and is set between fork and exec,
+where a program with threads must not run Python.
+
+It runs as a file, without the package, and imports what killing takes only then: most runs end by
+themselves and should not pay for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+if False:  # typing.TYPE_CHECKING, without importing typing
+    from collections.abc import Collection, Iterable, Mapping
+
+_ROUNDS = 100
+_PAUSE_S = 0.05
+
+
+def watch(lines: Iterable[bytes]) -> set[int]:
+    """Reads notes to their end; gives the leaders of sessions that have not ended by then."""
+    leaders: set[int] = set()
+    for line in lines:
+        pid = int(line[1:])
+        if line.startswith(b"+"):
+            leaders.add(pid)
+        else:
+            leaders.discard(pid)
+    return leaders
+
+
+def members(
+    leaders: Collection[int], parents: Mapping[int, int], sessions: Mapping[int, int]
+) -> set[int]:
+    """The processes of these sessions and all of their descendants.
+
+    Ninja gives each compiler a process group, and others open sessions of their own.
+
+    Args:
+        leaders: Of the sessions.
+        parents: The parent of each process that runs.
+        sessions: The session of each process that runs.
+    """
+    found = {pid for pid, session in sessions.items() if session in leaders}
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+def kill(leaders: Collection[int]) -> None:
+    """Kills the sessions and their descendants, until none of them runs."""
+    import time
+
+    for _ in range(_ROUNDS):
+        parents = _parents()
+        found = members(leaders, parents, _sessions(parents)) - {os.getpid()}
+        if not found:
+            return
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:  # it has ended meanwhile
+                continue
+        time.sleep(_PAUSE_S)
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process that runs; those that only wait to be collected are left out."""
+    if sys.platform == "darwin":
+        return _parents_on_macos()
+    from pathlib import Path
+
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name before the last parenthesis may hold anything, even parentheses.
+            state, parent = entry.read_bytes().rpartition(b")")[2].split()[:2]
+        except OSError:  # it has ended meanwhile
+            continue
+        if state not in (b"Z", b"X"):
+            found[int(entry.parent.name)] = int(parent)
+    return found
+
+
+def _parents_on_macos() -> dict[int, int]:
+    """From libproc.h, whose functions give the number of process ids that they wrote."""
+    import ctypes
+
+    system = ctypes.CDLL(None)
+    room = (ctypes.c_int * (2 * max(1024, system.proc_listallpids(None, 0))))()
+    everyone = room[: system.proc_listallpids(room, ctypes.sizeof(room))]
+    found = dict.fromkeys(everyone, 0)
+    for parent in everyone:
+        found |= dict.fromkeys(
+            room[: max(0, system.proc_listchildpids(parent, room, ctypes.sizeof(room)))], parent
+        )
+    return found
+
+
+def _sessions(pids: Iterable[int]) -> dict[int, int]:
+    found = {}
+    for pid in pids:
+        try:
+            found[pid] = os.getsid(pid)
+        except OSError:  # it has ended meanwhile
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    # The run ends by Ctrl-C or SIGTERM in its own way, and the pipe tells of it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if left := watch(sys.stdin.buffer):
+        kill(left)
