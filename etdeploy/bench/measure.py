@@ -18,6 +18,7 @@ from etdeploy.bench.revision import revision_of
 from etdeploy.bench.verdict import require_match
 from etdeploy.core.disk import no_room_in
 from etdeploy.core.errors import DeviceError, Interrupted, UsageError
+from etdeploy.core.leftovers import claimed, sweep_empty
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
 from etdeploy.program.folder import load_provenance
@@ -115,13 +116,19 @@ def _run_id(started: datetime, recipe: str, device: str) -> str:
     return "-".join([started.strftime("%Y%m%dT%H%M%SZ"), *words, secrets.token_hex(2)])
 
 
+# What `_run_id` gives.
+_RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}")
+
+
 @contextmanager
 def _results_folder(folder: Path) -> Iterator[Path]:
     """A folder for results; when the block fails, only what the runner said stays in it."""
     log = folder / RUNNER_LOG
     try:
+        sweep_empty(folder.parent, _RUN_ID)
         folder.mkdir(parents=True)
-        yield folder
+        with claimed(folder):
+            yield folder
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         if no_room_in(error):

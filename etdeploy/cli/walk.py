@@ -52,6 +52,7 @@ def walk(
         if copy_to:
             _delivery(job, copy_to, steps).require_free()
         refuse_early(job, with_runner=steps != ("export",))
+        job.workspace.sweep(job.state)
         with (
             console.TaskDisplay(quiet=quiet) as display,
             job.state_lock(lambda text, _fraction=None: display.advance("wait", text)),

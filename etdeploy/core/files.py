@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.core.disk import naming
+from etdeploy.core.leftovers import claim, claimed
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -22,6 +23,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     handle = os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with naming(path), os.fdopen(handle, "wb") as stream:
+            claim(handle)
             stream.write(data)
         work.replace(path)
     except BaseException:
@@ -56,7 +58,7 @@ def new_folder(final: Path) -> Iterator[Path]:
     work.chmod(0o755)
     old = work.with_name(f"{work.name}.old")
     try:
-        with naming(work):
+        with claimed(work), naming(work):
             yield work
         if final.is_symlink() or final.exists():
             final.rename(old)

@@ -22,6 +22,7 @@ from etdeploy.core.disk import CACHE_VARIABLE
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files import folder_files, inside, new_folder, remove_tree, write_atomic
 from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.leftovers import sweep
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
 
@@ -29,6 +30,10 @@ _MANIFEST = ".manifest.json"
 _STAMPS = ".stamps.json"
 # What an entry holds beside its content.
 NOTES = (_MANIFEST, _STAMPS)
+# Where files and folders are written under another name first.
+_WRITTEN_ASIDE = (
+    "programs", "runners", "wheels", "sources", "bundles", "bundles/store", "bundles/stamps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,16 @@ class Workspace:
     def state(self, name: str) -> Path:
         """The folder of one recipe on one device: stage values, logs, task database."""
         return self.root / "state" / name
+
+    def sweep(self, state: Path) -> None:
+        """Deletes what killed runs left half-written; what a run works on now stays.
+
+        Args:
+            state: The folder of the recipe and device of this run.
+        """
+        for name in _WRITTEN_ASIDE:
+            sweep(self.root / name)
+        sweep(state)
 
     def size_bytes(self) -> dict[str, int]:
         """Bytes below each kind of entry."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from etdeploy.core import process
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files import inside
+from etdeploy.core.leftovers import claimed
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices import local_facts
 from etdeploy.devices.base import Bundle, DeviceFacts, DeviceState, PushReport, RunOutcome
@@ -90,7 +91,8 @@ class LocalDevice:
         folder = self._store.run_folder(check_run_id(run_id))
         folder.mkdir(parents=True)
         try:
-            yield LocalRun(bundle, self._store.bundle_folder(bundle), folder, self._emulator)
+            with claimed(folder):
+                yield LocalRun(bundle, self._store.bundle_folder(bundle), folder, self._emulator)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -20,11 +20,10 @@ from etdeploy.core.disk import no_room_in
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files import new_folder, write_atomic
 from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.leftovers import claim, delete, is_abandoned
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
-
-_STALE_S = 24 * 3600
 
 
 class LocalStore:
@@ -79,10 +78,10 @@ class LocalStore:
         }
 
     def _remove_stale_runs(self) -> None:
-        """Removes what killed runs left more than a day ago."""
+        """Removes what killed runs left."""
         for folder in (self.root / "runs").glob("*"):
-            if time.time() - folder.stat().st_mtime > _STALE_S:
-                shutil.rmtree(folder, ignore_errors=True)
+            if is_abandoned(folder):
+                delete(folder)
 
     def _content(self, file: BundleFile) -> Path:
         return self.root / "store" / file.sha256
@@ -104,7 +103,7 @@ class LocalStore:
         content = self._content(file)
         content.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".new.", dir=content.parent)
-        os.close(handle)
+        claim(handle)
         part = Path(name)
         try:
             shutil.copyfile(file.source, part)
@@ -116,6 +115,7 @@ class LocalStore:
             part.replace(content)
         finally:
             part.unlink(missing_ok=True)
+            os.close(handle)
 
     def _lay_out(self, bundle: Bundle) -> None:
         folder = self.bundle_folder(bundle)

@@ -13,6 +13,7 @@ from pathlib import Path
 from etdeploy.core import process
 from etdeploy.core.disk import no_room_told
 from etdeploy.core.files import folder_files
+from etdeploy.core.leftovers import claimed
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress
 from etdeploy.core.values import Value
@@ -101,7 +102,10 @@ def _staging(workspace: Workspace) -> Iterator[Path]:
     """
     parent = workspace.root / KIND
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".staging-", dir=parent) as name:
+    with (
+        tempfile.TemporaryDirectory(prefix=".staging-", dir=parent) as name,
+        claimed(Path(name)),
+    ):
         yield Path(name)
 
 

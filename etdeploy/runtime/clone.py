@@ -11,6 +11,7 @@ from pathlib import Path
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files import write_atomic
+from etdeploy.core.leftovers import claimed
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.workspace import Workspace
@@ -45,7 +46,10 @@ def clone(
     with exclusive(workspace.lock_path("sources", version), f"ExecuTorch {version}", progress):
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".cloning-", dir=folder.parent) as temporary:
+            with (
+                tempfile.TemporaryDirectory(prefix=".cloning-", dir=folder.parent) as temporary,
+                claimed(Path(temporary)),
+            ):
                 aside = Path(temporary) / "executorch"
                 progress(f"cloning ExecuTorch {version}")
                 _fetch(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,13 +172,13 @@ def test_what_cannot_be_started_is_an_error(host: Device, bundle: Bundle) -> Non
 def test_stale_runs_go_with_the_next_push(
     host: Device, bundle: Bundle, workspace: Workspace
 ) -> None:
-    for name, age_h in (("old", 49), ("young", 1)):
-        folder = workspace.root / "bundles/runs" / name
-        folder.mkdir(parents=True)
-        then = time.time() - age_h * 3600
-        os.utime(folder, (then, then))
-    host.push(bundle)
-    assert [p.name for p in (workspace.root / "bundles/runs").iterdir()] == ["young"]
+    runs = workspace.root / "bundles/runs"
+    (runs / "killed").mkdir(parents=True)
+    with host.open_run(bundle, "going"):
+        for folder in runs.iterdir():
+            os.utime(folder, (0, 0))
+        host.push(bundle)
+        assert [p.name for p in runs.iterdir()] == ["going"]
 
 
 def test_clean_removes_all(host: Device, bundle: Bundle, workspace: Workspace) -> None:

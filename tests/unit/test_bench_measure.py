@@ -208,6 +208,16 @@ def test_an_interrupted_run_leaves_nothing(setting: Setting) -> None:
     assert list((setting.folder / "out").iterdir()) == []
 
 
+def test_the_empty_folder_of_a_killed_run_goes_with_the_next(setting: Setting) -> None:
+    out = setting.folder / "out"
+    left = "20260101T000000Z-mlp-host-0a1b"
+    for name in (left, "mine"):
+        (out / name).mkdir(parents=True)
+        os.utime(out / name, (0, 0))
+    record = setting.measure(_device())
+    assert {path.name for path in out.iterdir()} == {"mine", record.run_id}
+
+
 def test_an_unknown_method_is_told_before_anything_runs(setting: Setting) -> None:
     device = _device()
     with pytest.raises(UsageError, match="no method 'decode'; it has forward") as raised:

@@ -1,0 +1,92 @@
+"""What a killed run leaves half-written, and how a later run knows that nobody works on it.
+
+Whoever writes aside holds a lock on the file or folder itself (flock(2)). The system releases it
+when the process ends, however it ends, so neither a process id that was given away again nor the
+clock has to be believed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# A file or folder is there for an instant before it is locked.
+_SETTLED_S = 60.0
+# The names that this package gives, and no others: what a folder of the cache is made under, what
+# a file is written under, and the work of export, clone and push.
+_ASIDE = re.compile(
+    r"\.([0-9a-f]{32,64}|executorch-.+)\.[a-z0-9_]{8}(\.old)?"
+    r"|\..+\.[0-9a-f]{12}"
+    r"|\.(staging-|cloning-|new\.)[a-z0-9_]{8}"
+)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Shows other runs that this one works on a file or folder, while the block runs."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        claim(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def claim(handle: int) -> None:
+    """The same for an open file, until it is closed."""
+    with suppress(OSError):  # some file systems have no locks, and nothing is swept there
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether nobody works on a file or folder that was written under a claim."""
+    try:
+        if time.time() - path.lstat().st_mtime < _SETTLED_S:
+            return False
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # it is held, or cannot be known
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def sweep(folder: Path) -> None:
+    """Deletes what killed runs left in a folder of the cache; everything else stays."""
+    for path in _entries(folder):
+        if _ASIDE.fullmatch(path.name) and is_abandoned(path):
+            delete(path)
+
+
+def sweep_empty(folder: Path, names: re.Pattern[str]) -> None:
+    """Deletes the empty folders of these names that nobody works on."""
+    for path in _entries(folder):
+        if names.fullmatch(path.name) and path.is_dir() and is_abandoned(path):
+            with suppress(OSError):  # it is not empty
+                path.rmdir()
+
+
+def delete(path: Path) -> None:
+    """Deletes a file, or a folder with all that is in it; what cannot be deleted stays."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
