@@ -8,7 +8,9 @@ and can stop nothing any more, a script beside it does (`orphans.py`).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -24,7 +26,8 @@ from etdeploy.core import cancel
 from etdeploy.core.collector import Collector
 
 _GRACE_S = 3.0
-_POLL_S = 0.05
+# How often a stop is looked for; children that end at the first signal wake the wait themselves.
+_POLL_S = 0.2
 
 _children: set[subprocess.Popen[bytes]] = set()
 # The handler of a signal may interrupt the thread that holds it.
@@ -40,7 +43,8 @@ class Request:
         argv: Program and arguments.
         cwd: Working folder; the caller's when None.
         env: Changes to the environment; a value of None removes the variable.
-        timeout_s: After this many seconds the process is ended; None waits for ever.
+        timeout_s: After this many seconds the process is ended, and one that ended later than that
+            by itself counts as timed out too; None waits for ever.
         log: File that gets the command and all of its output, appended.
         on_line: Called with each line of output as it comes (stdout and stderr merged then).
     """
@@ -94,7 +98,8 @@ def run(request: Request) -> Outcome:
     with _open_log(request) as log, _started(request) as child:
         streams = {"stdout": child.stdout, "stderr": child.stderr}
         collector = Collector(streams, request.on_line, log)
-        timed_out = not _wait(child, request.timeout_s)
+        deadline = None if request.timeout_s is None else started + request.timeout_s
+        timed_out = not _wait(child, deadline)
         stdout, stderr = collector.finish(_GRACE_S)
         duration_s = time.monotonic() - started
         if log:
@@ -189,22 +194,50 @@ def _note(line: str) -> None:
                 watcher.stdin.write(line.encode())
 
 
-def _wait(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
-    """Waits for the end; False when the time limit ended the child."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while True:
-        try:
-            child.wait(timeout=_POLL_S)
-            if cancel.requested():
+def _wait(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
+    """Waits for the end; False when that came after the deadline, or the deadline brought it."""
+    with _waiting(child) as ended:
+        while True:
+            left_s = math.inf if deadline is None else deadline - time.monotonic()
+            if ended(max(0.0, min(_POLL_S, left_s))):
+                in_time = deadline is None or time.monotonic() <= deadline
+            elif cancel.requested():
+                in_time = True
+            elif left_s <= 0:
+                in_time = False
+            else:
+                continue
+            if child.returncode is None or cancel.requested():
                 _end(child)
-            return True
-        except subprocess.TimeoutExpired:
-            if cancel.requested():
-                _end(child)
-                return True
-            if deadline is not None and time.monotonic() > deadline:
-                _end(child)
-                return False
+            return in_time
+
+
+@contextlib.contextmanager
+def _waiting(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], bool]]:
+    """A function that waits for the end of a child, so many seconds at most.
+
+    The kernel tells of the end at once (pidfd_open(2), since Linux 5.3), and nothing is asked
+    meanwhile that could disturb a measurement; elsewhere Python asks every now and then.
+    """
+    try:
+        handle = os.pidfd_open(child.pid)
+    except (AttributeError, OSError):
+        yield lambda seconds: _ended(child, seconds)
+        return
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    try:
+        yield lambda seconds: bool(poll.poll(seconds * 1000)) and _ended(child, None)
+    finally:
+        os.close(handle)
+
+
+def _ended(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
+    try:
+        child.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -72,7 +72,7 @@ def script(name: str, then: str) -> str:
 def test_a_killed_run_takes_children_and_their_children_along(
     tmp_path: Path, killed: list[subprocess.Popen[bytes]]
 ) -> None:
-    own_session = "setsid bash -c 'echo $BASHPID > \"{folder}/session.pid\"; sleep 600' & wait"
+    own_session = "setsid bash -c 'echo $BASHPID > \"{folder}/session.pid\"; exec sleep 600' & wait"
     stubborn = "trap '' TERM HUP INT; while :; do sleep 0.05; done"
     killed.append(start(tmp_path, script("one", own_session), script("two", stubborn)))
     pids = noted(tmp_path, "one", "session", "two")
@@ -87,7 +87,7 @@ def test_a_killed_run_takes_a_build_along(
 ) -> None:
     # Ninja gives each of its commands a process group, and cannot tell them when it is killed.
     rules = [
-        f"rule {name}\n command = echo $$$$ > {name}.pid; sleep 600; true\nbuild {name}: {name}\n"
+        f"rule {name}\n command = echo $$$$ > {name}.pid; exec sleep 600\nbuild {name}: {name}\n"
         for name in ("one", "two")
     ]
     (tmp_path / "build.ninja").write_text(

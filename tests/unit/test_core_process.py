@@ -122,6 +122,19 @@ def test_a_time_limit_ends_the_process() -> None:
     assert outcome.signal_name == "SIGTERM"
 
 
+@pytest.mark.parametrize("asking", [False, True], ids=["told", "asking"])
+def test_a_tiny_time_limit_holds(asking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if asking:
+        # As on systems where the kernel cannot tell of the end.
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    assert run(Request(("sleep", "0.02"), timeout_s=0.001)).timed_out
+    # No process starts and ends that fast.
+    assert run(Request(("true",), timeout_s=1e-9)).timed_out
+    outcome = run(Request(("sleep", "0.02"), timeout_s=600))
+    assert outcome.ok
+    assert outcome.exit_code == 0
+
+
 def test_a_process_that_ignores_sigterm_is_killed(short_grace: None) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
