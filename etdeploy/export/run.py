@@ -36,6 +36,7 @@ from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 KIND = "programs"
+_START = Path(__file__).resolve().parent / "worker" / "start.py"
 
 
 class ExportedProgram(Value):
@@ -130,7 +131,7 @@ def _run_worker(
     spec.save(spec_path)
     outcome = process.run(
         process.Request(
-            argv=(sys.executable, "-m", "etdeploy.export.worker", str(spec_path), str(folder)),
+            argv=(sys.executable, str(_START), str(spec_path), str(folder)),
             env=_worker_environment(spec),
             log=log,
             on_line=lambda line: _pass_on(line, progress),

@@ -53,7 +53,9 @@ class Model(Section):
     """A factory, as `package.module:factory` or `file.py:factory`.
 
     It returns `(module, example_inputs)` or `(module, example_inputs, dynamic_shapes)`, as
-    torch.export takes them. The code is run: name only code that you trust.
+    torch.export takes them. The code is run: name only code that you trust. It can import what is
+    installed, modules beside its file, and modules in the working folder; where two have one name,
+    the first of these wins.
     """
 
     exported: str | None = None

@@ -358,5 +358,5 @@ def test_a_signal_is_named_and_nothing_is_left(
         exported({"model": {"python": f"{FAILING}:{factory}"}})
     assert caught.value.message == message
     assert caught.value.log is not None
-    assert "etdeploy.export.worker" in caught.value.log.read_text()
+    assert "worker/start.py" in caught.value.log.read_text()
     assert not list((export_workspace.root / "programs").glob(".staging-*"))

@@ -1,4 +1,4 @@
-"""`python -m etdeploy.export.worker SPEC FOLDER`: exports what the spec says into the folder."""
+"""The worker: exports what a spec says into a folder; `start.py` begins it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from etdeploy.export.protocol import FAILURE_FILE, SOURCES_FILE, progress_line
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.paths import add_user_folder, pin_installed
 
 
 def main(arguments: list[str]) -> int:
@@ -17,6 +18,8 @@ def main(arguments: list[str]) -> int:
     spec_path, folder = Path(arguments[0]), Path(arguments[1])
     # Warnings of the libraries are not about the user's recipe; they belong into the log.
     warnings.simplefilter("default")
+    add_user_folder(Path.cwd())
+    pin_installed()
     try:
         from etdeploy.export.worker.pipeline import run
 

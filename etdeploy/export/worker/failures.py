@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from etdeploy.export.protocol import Failure, FailureKind
+from etdeploy.export.worker.paths import user_folders
 
 OUR_PACKAGE = Path(__file__).resolve().parent.parent.parent
 _MEMORY = re.compile(r"can't allocate memory|not enough memory|bad_alloc|cannot allocate", re.I)
@@ -51,7 +52,7 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
                 file=file,
                 line=line,
                 code=code,
-                remedy=remedy or _unregistered(error),
+                remedy=remedy or _unregistered(error) or _hidden(error),
             )
         ) from error
 
@@ -63,6 +64,22 @@ def _unregistered(error: BaseException) -> str | None:
     return (
         "Name the file that registers the operator: --set export.custom_ops=path/to/ops.py "
         "(or a .so)"
+    )
+
+
+def _hidden(error: BaseException) -> str | None:
+    """What to do when a module of the user has the name of an installed one."""
+    if isinstance(error, ImportError):
+        name = error.name
+    else:
+        module = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
+        name = module.__name__ if isinstance(module, ModuleType) else None
+    own = user_folders.hidden(name) if name else None
+    if own is None:
+        return None
+    return (
+        f"An installed module is imported as {(name or '').partition('.')[0]}, before {own}: "
+        "installed ones\ncome first. Rename yours."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from etdeploy.export.installed import module_file
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import CodeReference
 from etdeploy.export.worker.failures import blaming, described, fail
+from etdeploy.export.worker.paths import add_user_folder
 
 _SHOWN = 12
 
@@ -98,21 +100,35 @@ def _module(reference: CodeReference, key: str) -> ModuleType:
 
 
 def run_file(path: Path, kind: FailureKind = "factory-raised") -> ModuleType:
-    """Runs a Python file as a module; files beside it can be imported, as from a script.
+    """Runs a Python file as a module, once; files beside it can be imported, as from a script.
 
     Raises:
         WorkerError: It raises; of the given kind.
     """
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise fail("factory-missing", "the file cannot be loaded as Python code", file=str(path))
+    if path in _ran:
+        return _ran[path]
+    add_user_folder(path.parent)
     known = sys.modules.get(path.stem)
     if known and getattr(known, "__file__", None) == str(path):
-        return known
-    module = importlib.util.module_from_spec(spec)
+        return known  # another file of the user imported it
     # Under its own name where that is free, so that helpers can import it too.
-    sys.modules[f"_model_file_{path.stem}" if known else path.stem] = module
+    name = path.stem if _is_free(path) else f"_model_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise fail("factory-missing", "the file cannot be loaded as Python code", file=str(path))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     with blaming(kind, f"importing {path.name} raised"):
         spec.loader.exec_module(module)
+    _ran[path] = module
     return module
+
+
+_ran: dict[Path, ModuleType] = {}
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no other module has the name of a file; one may be installed and not imported yet."""
+    if path.stem in sys.modules or "." in path.stem:
+        return False
+    found = importlib.util.find_spec(path.stem)
+    return found is None or found.origin == os.path.realpath(path)

@@ -1,0 +1,90 @@
+"""Where imports come from: installed packages first, the user's folders for what is not there.
+
+A folder with ExecuTorch's sources, as `git clone` makes it, often lies in the working folder or
+beside the model. ExecuTorch's wheel is a namespace package: such a folder would win over it, or be
+mixed with it. So the user's folders are not on `sys.path`, but behind all of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+_NAMESPACE = "executorch"
+
+
+class UserFolders:
+    """Finds modules in folders of the user, when nothing else has found them.
+
+    Attributes:
+        folders: Real paths; the first that has a module gives it.
+    """
+
+    def __init__(self) -> None:
+        self.folders: list[str] = []
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As an entry of `sys.meta_path`; submodules are found by their package's own path."""
+        return PathFinder.find_spec(name, self.folders) if path is None else None
+
+    def hidden(self, name: str) -> Path | None:
+        """The user's own module, where an installed one of that name was imported in its place."""
+        top = name.partition(".")[0]
+        taken = getattr(sys.modules.get(top), "__spec__", None)
+        own = _place(self.find_spec(top))
+        return Path(own) if taken and own and own != _place(taken) else None
+
+
+user_folders = UserFolders()
+
+
+def add_user_folder(folder: Path) -> None:
+    """Lets modules in a folder be imported, behind all that is installed.
+
+    That holds too where PYTHONPATH names the folder. The working folder is added first and stays
+    the last to be searched.
+    """
+    real = os.path.realpath(folder)
+    sys.path[:] = _not_in_front(sys.path, real)
+    if user_folders not in sys.meta_path:
+        sys.meta_path.append(user_folders)
+    if real not in user_folders.folders:
+        user_folders.folders.insert(max(len(user_folders.folders) - 1, 0), real)
+
+
+def pin_installed() -> None:
+    """Fixes where ExecuTorch's namespace package is.
+
+    A namespace package follows each later change of `sys.path`, and many a model's file begins with
+    `sys.path.insert(0, ...)`.
+    """
+    installed = [p for p in sys.path if os.path.realpath(p) not in user_folders.folders]
+    spec = PathFinder.find_spec(_NAMESPACE, installed)
+    if _NAMESPACE in sys.modules or spec is None or spec.has_location:
+        return
+    module = importlib.util.module_from_spec(spec)
+    module.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules[_NAMESPACE] = module
+
+
+def _not_in_front(entries: Sequence[str], folder: str) -> list[str]:
+    """The path without a folder before Python's own library, where installed packages follow."""
+    library = os.path.realpath(sysconfig.get_path("stdlib"))
+    real = [os.path.realpath(entry) for entry in entries]
+    end = real.index(library) if library in real else len(real)
+    return [entry for i, entry in enumerate(entries) if i >= end or real[i] != folder]
+
+
+def _place(spec: ModuleSpec | None) -> str | None:
+    """The file of a module; the folder of a package without `__init__.py`."""
+    if spec is None or spec.has_location:
+        return spec.origin if spec else None
+    return next(iter(spec.submodule_search_locations or ()), spec.origin)
