@@ -28,7 +28,7 @@ from etdeploy.runtime.compile import (
 from etdeploy.runtime.custom_ops import CustomOps, blame, write_registration
 from etdeploy.runtime.derive import QNN_SDK
 from etdeploy.runtime.kernel_sources import aten_operators, needed_sources
-from etdeploy.runtime.kernels import Kernels, ask_runner, read_executable, read_libraries
+from etdeploy.runtime.kernels import Kernels, ask_runner, read_built, read_libraries
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import (
     compiler_digest,
@@ -74,7 +74,7 @@ class Builder:
             libraries = self._copy_libraries(built.parent, compiler)
         loader = self._copy_loader(compiler) if self.plan.portable_runner else None
         self.progress("listing the runner's operators")
-        kernels = self._list_kernels(loader, compiler)
+        kernels = self._list_kernels(loader, compiler, libraries)
         BuiltRunner(
             path="",
             executable=EXECUTABLE,
@@ -213,7 +213,9 @@ class Builder:
         (self.folder / name).chmod(0o755)
         return name
 
-    def _list_kernels(self, loader: str | None, compiler: Path) -> Kernels:
+    def _list_kernels(
+        self, loader: str | None, compiler: Path, libraries: tuple[str, ...]
+    ) -> Kernels:
         command = self._start_command(loader, compiler)
         if command:
             return ask_runner(command, self.log)
@@ -221,7 +223,9 @@ class Builder:
         if self.given.wheel:
             found = read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
         else:
-            found = read_executable(self.folder / EXECUTABLE)
+            # All of them are the build's own: from source, none of the system's is collected.
+            built = [self.folder / name for name in libraries]
+            found = read_built(self.folder / EXECUTABLE, built)
         return replace(found, operators=tuple(sorted({*found.operators, *(own or ())})))
 
     def _start_command(self, loader: str | None, compiler: Path) -> tuple[str, ...] | None:

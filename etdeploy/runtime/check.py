@@ -34,7 +34,7 @@ def check_program(program: Program, runner: BuiltRunner) -> tuple[Missing, ...]:
                     kind="backend",
                     name=name,
                     needed_by=_methods(methods),
-                    remedy=_backend_remedy(name),
+                    remedy=_backend_remedy(name, runner.provider),
                 )
             )
     for name in program.operators:
@@ -70,10 +70,15 @@ def _methods(names: list[str]) -> str:
     return ("method " if len(names) == 1 else "methods ") + ", ".join(names)
 
 
-def _backend_remedy(backend_id: str) -> str:
+def _backend_remedy(backend_id: str, provider: str) -> str:
     component = backend_component(backend_id)
     if component is None:
         return "Lower to a backend that ExecuTorch's runtime has: --set export.backend=xnnpack"
+    if provider == "source":
+        return (
+            f"The build was to have the component {component}. Build it anew: etdeploy clean "
+            "builds runners\nor lower to another backend: --set export.backend=xnnpack"
+        )
     return (
         f"Link the component {component} (--set runtime.provider=source builds it), or lower to "
         "another backend: --set export.backend=xnnpack"

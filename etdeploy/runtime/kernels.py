@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -63,15 +64,21 @@ def read_libraries(libraries: list[Path]) -> Kernels:
     return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
 
 
-def read_executable(path: Path) -> Kernels:
-    """Reads from an executable with static libraries what they register when it is started.
+def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
+    """Reads from a runner that was built from source what it registers when it is started.
 
-    The names of operators and backends stand in its read-only data. A name is there only when what
-    registers it was linked, as nothing else in ExecuTorch's runtime names them.
+    The names of operators and backends stand in the read-only data of the file that has their
+    code. A name is there only when what registers it was linked, as nothing else in ExecuTorch's
+    runtime names them.
+
+    Args:
+        executable: The runner, with ExecuTorch's static libraries in it.
+        libraries: Shared libraries of the same build that it loads: a backend can be one, as
+            Qualcomm's and MediaTek's are.
     """
-    data = _read_only_data(path)
-    operators = {name.decode() for name in _OPERATOR.findall(data)}
-    backends = {name for name in BACKEND_FACTS if name.encode() + b"\0" in data}
+    data = [_read_only_data(path) for path in (executable, *libraries)]
+    operators = {name.decode() for part in data for name in _OPERATOR.findall(part)}
+    backends = {n for n in BACKEND_FACTS if any(n.encode() + b"\0" in part for part in data)}
     return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
 
 

@@ -96,7 +96,7 @@ class BuiltRunner(Value):
         backends: All delegates that are registered in it.
         executorch_version: Of its libraries.
         listed_by: Who told operators and backends: the `runner` itself, started here or under
-            qemu, or the names in its `libraries` (of a static one, in itself) where it cannot be
+            qemu, or the names in its `libraries` (from source, in itself too) where it cannot be
             started here.
         size_bytes: Of the executable.
         provider: Where ExecuTorch came from: `wheel` or `source`.

@@ -13,7 +13,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.build import build_runner, runner_key
-from etdeploy.runtime.kernels import read_libraries
+from etdeploy.runtime.kernels import read_built, read_libraries
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.runtime.wheel import obtain_wheel
@@ -97,6 +97,18 @@ def test_runner_is_listed_from_its_libraries_where_qemu_is_missing(
     here = _build("linux-aarch64", Workspace(tmp_path / "cache"))
     assert here.listed_by == "libraries"
     assert (here.operators, here.backends) == (there.operators, there.backends)
+
+
+def test_a_real_shared_backend_is_read_by_the_name_that_it_registers(workspace: Workspace) -> None:
+    """ExecuTorch's wheel has Qualcomm's backend as the shared library that a build makes, too."""
+    wheel = obtain_wheel(host_target(), host_target(), workspace)
+    libraries = Path(wheel.root) / "lib"
+    core, backend = libraries / "libexecutorch.so", libraries / "libexecutorch_backend_qnn.so"
+    assert read_built(core).backends == ()
+    read = read_built(core, [backend])
+    assert read.backends == ("QnnBackend",)
+    # It has no kernels of its own.
+    assert read.operators == read_built(core).operators != ()
 
 
 def _root(runner: BuiltRunner, program: Path, folder: Path) -> Path:

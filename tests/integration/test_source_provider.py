@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.workspace import Workspace
+from etdeploy.runtime.check import require_runnable
 from etdeploy.runtime.checkout import REPOSITORY_VARIABLE, SOURCE_VARIABLE
 from etdeploy.runtime.clone import clone, fetch_submodules
+from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.revision import revision
 from etdeploy.runtime.tools import find_programs
 from etdeploy.runtime.wheel import obtain_wheel
@@ -727,17 +731,54 @@ def test_a_full_disk_is_told_and_the_build_goes_on_when_there_is_room(
 
 # --- another machine
 
-
-@pytest.mark.skipif(
+needs_cross = pytest.mark.skipif(
     not (shutil.which("aarch64-linux-gnu-g++") and shutil.which("qemu-aarch64-static")),
     reason="needs g++-aarch64-linux-gnu and qemu-user-static",
 )
-def test_a_cross_built_runner_runs_under_qemu(builds: SourceBuilds) -> None:
+
+
+def _arm64_plan(builds: SourceBuilds, **options: Any) -> RuntimePlan:
     target = find_target("linux-aarch64")
     wheel = obtain_wheel(target, host_target(), Workspace.default())
-    plan = builds.plan("linux-aarch64", cmake={"STANDIN_WHEEL": wheel.root})
+    return builds.plan("linux-aarch64", cmake={"STANDIN_WHEEL": wheel.root}, **options)
+
+
+@needs_cross
+def test_a_cross_built_runner_runs_under_qemu(builds: SourceBuilds) -> None:
+    plan = _arm64_plan(builds)
     assert plan.option("EXECUTORCH_XNNPACK_ENABLE_KLEIDI") == "OFF"
     runner = builds.build(plan, "aarch64")
     assert runner.listed_by == "runner"
     assert {KERNELS, QUANTIZED} <= set(runner.operators)
     assert runner.backends == ("XnnpackBackend",)
+
+
+def _hide(pattern: str, folder: Path) -> str:
+    """A PATH with everything that PATH has, except what the pattern names."""
+    folder.mkdir()
+    for found in (p for path in os.environ["PATH"].split(":") for p in Path(path).glob("*")):
+        if not fnmatch(found.name, pattern) and not (folder / found.name).is_symlink():
+            (folder / found.name).symlink_to(found)
+    return str(folder)
+
+
+@needs_cross
+def test_a_shared_backend_of_the_build_is_listed_where_the_runner_cannot_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = make_program(
+        make_method(operators=("aten::relu.out",), delegates=("QnnBackend", "XnnpackBackend"))
+    )
+    own = _own(tmp_path)
+    # That Qualcomm's own libraries are for phones only is no affair of this test.
+    plan = _arm64_plan(own, program=program).model_copy(update={"obstacles": ()})
+    there = own.build(plan, "started")
+    assert there.listed_by == "runner"
+    assert there.backends == ("QnnBackend", "XnnpackBackend")
+    monkeypatch.setenv("PATH", _hide("qemu-*", tmp_path / "bin"))
+    here = replace(own, workspace=Workspace(tmp_path / "other")).build(plan, "read")
+    assert here.listed_by == "libraries"
+    assert "libqnn_executorch_backend.so" in here.libraries
+    assert here.backends == there.backends
+    assert KERNELS in there.operators
+    require_runnable(program, here)

@@ -58,3 +58,11 @@ def test_backend_of_no_wheel_has_a_remedy(backend_id: str) -> None:
     (missing,) = check_program(program, make_runner())
     assert missing.name == backend_id
     assert "--set export.backend=xnnpack" in missing.remedy
+
+
+def test_who_builds_from_source_already_is_not_told_to() -> None:
+    program = make_program(make_method(delegates=("QnnBackend",)))
+    runner = make_runner().model_copy(update={"provider": "source"})
+    (missing,) = check_program(program, runner)
+    assert "runtime.provider" not in missing.remedy
+    assert "etdeploy clean builds runners" in missing.remedy

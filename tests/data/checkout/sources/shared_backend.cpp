@@ -1,0 +1,20 @@
+// A backend in a shared library, as Qualcomm's is: it registers itself when it is loaded.
+#include <executorch/runtime/backend/interface.h>
+
+using namespace executorch::runtime;
+
+namespace {
+class Nothing final : public BackendInterface {
+ public:
+  bool is_available() const override { return false; }
+  Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer*,
+                               ArrayRef<CompileSpec>) const override {
+    return Error::NotSupported;
+  }
+  Error execute(BackendExecutionContext&, DelegateHandle*, Span<EValue*>) const override {
+    return Error::NotSupported;
+  }
+};
+Nothing nothing;
+const auto registered [[maybe_unused]] = register_backend(Backend{"QnnBackend", &nothing});
+} // namespace
