@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.export.needs import check_needs
 from etdeploy.graph.job import Job
-from etdeploy.graph.known import current_folder, export_spec_of, known_plan
+from etdeploy.graph.known import current_folder, export_spec_of, known_program
 from etdeploy.graph.line import make_line
 from etdeploy.graph.provision import checkout_for, missing_for, plan_for
-from etdeploy.graph.qnn import require_soc
+from etdeploy.graph.qnn import extras_for, other_soc, require_soc
 from etdeploy.graph.steps import reasons_to_run
 from etdeploy.program.folder import load_provenance
-from etdeploy.program.model import EMPTY_PROGRAM
+from etdeploy.program.model import EMPTY_PROGRAM, Program
 from etdeploy.runtime.checkout import Checkout, require_readable
 from etdeploy.runtime.missing import Missing, require_present
 from etdeploy.runtime.plan import require_feasible
@@ -28,19 +28,27 @@ def refuse_early(job: Job, *, with_runner: bool = True) -> None:
     Raises:
         ExportError: The backend needs an SDK, or a package for exporting is missing.
         BuildError: No runner can be built for what the recipe asks, or something for it is missing.
+        CheckError: The program was compiled for another SoC than the device's.
     """
     if current_folder(job) is None:
         check_needs(export_spec_of(job))
     require_soc(job)
     if not with_runner:
         return
-    plan = known_plan(job)
+    program = known_program(job)
+    plan = plan_for(job, program)
     require_feasible(plan)
+    for obstacle in other_soc(job, program):
+        raise CheckError(obstacle.why, remedy=obstacle.remedy)
     checkout = checkout_for(job, plan)
     if isinstance(checkout, BuildError):
         raise checkout
     if _builds(job):
-        require_present(certainly_missing(job, plan))
+        require_present(certainly_missing(job, plan, program))
+    if program:
+        # What the bundle would be refused for after the build.
+        folder = current_folder(job)
+        extras_for(job, program, load_provenance(folder).versions if folder else {})
 
 
 def _builds(job: Job) -> bool:
@@ -52,17 +60,18 @@ def _builds(job: Job) -> bool:
     return any(reasons_to_run(steps[name]) for name in ("plan", "runtime", "runner"))
 
 
-def certainly_missing(job: Job, plan: RuntimePlan) -> tuple[Missing, ...]:
+def certainly_missing(job: Job, plan: RuntimePlan, program: Program | None) -> tuple[Missing, ...]:
     """What this machine lacks for the plan, and for every other that the program may lead to.
 
     A program that is not exported yet may need less than its recipe lets expect, but never less
     than one that calls no operator and delegates nothing.
     """
-    missing = missing_for(job, plan)
+    missing = missing_for(job, plan, program)
     if not plan.provisional:
         return missing
     expected = {m.what for m in missing}
-    return tuple(m for m in missing_for(job, plan_for(job, EMPTY_PROGRAM)) if m.what in expected)
+    least = missing_for(job, plan_for(job, EMPTY_PROGRAM), EMPTY_PROGRAM)
+    return tuple(m for m in least if m.what in expected)
 
 
 def version_notes(job: Job, plan: RuntimePlan) -> tuple[str, ...]:

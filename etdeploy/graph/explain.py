@@ -6,9 +6,10 @@ from etdeploy.core.values import Explained, Value
 from etdeploy.graph.ahead import version_notes
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
-from etdeploy.graph.known import known_plan
+from etdeploy.graph.known import known_program
 from etdeploy.graph.line import make_line
 from etdeploy.graph.provision import missing_for, plan_for
+from etdeploy.graph.qnn import other_soc
 from etdeploy.graph.steps import Step
 from etdeploy.runtime.plan_model import RuntimePlan
 
@@ -46,7 +47,8 @@ class Change(Value):
 class Explanation(Value):
     """The whole answer of `etdeploy plan`; its JSON form is an interface.
 
-    `obstacles` keep the plan from being built anywhere; `missing` is what this machine lacks for
+    `obstacles` keep the plan from being built anywhere, or the program from running on the device;
+    `missing` is what this machine lacks for
     it: a run is refused for that, unless it gets it by itself.
     """
 
@@ -72,7 +74,8 @@ def explain(job: Job) -> Explanation:
     """Derives the plan from the program where it is exported, else from the recipe."""
     line = make_line(job)
     statuses = step_statuses(line, (line[-1].name,), job.state)
-    plan = known_plan(job)
+    program = known_program(job)
+    plan = plan_for(job, program)
     return Explanation(
         recipe=job.loaded.name,
         device=job.device.name if job.device else None,
@@ -91,10 +94,12 @@ def explain(job: Job) -> Explanation:
             for step, status in zip(line, statuses, strict=True)
         ),
         obstacles=tuple(
-            Hindrance(name=o.what, reason=o.why, remedy=o.remedy) for o in plan.obstacles
+            Hindrance(name=o.what, reason=o.why, remedy=o.remedy)
+            for o in (*plan.obstacles, *other_soc(job, program))
         ),
         missing=tuple(
-            Hindrance(name=m.what, reason=m.why, remedy=m.remedy) for m in missing_for(job, plan)
+            Hindrance(name=m.what, reason=m.why, remedy=m.remedy)
+            for m in missing_for(job, plan, program)
         ),
         notes=(*plan.notes, *version_notes(job, plan)),
     )

@@ -14,13 +14,14 @@ from etdeploy.graph.qnn import wanted_soc
 from etdeploy.graph.stages import flat, load_program, stage_path
 from etdeploy.graph.steps import Step, StepLog, reasons_to_run
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
+from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Program
 from etdeploy.runtime.plan_model import RuntimePlan
 
 
 def known_plan(job: Job) -> RuntimePlan:
     """The plan from what is known before anything runs: the program, if it is up to date."""
-    return plan_for(job, _current_program(job))
+    return plan_for(job, known_program(job))
 
 
 def current_program_path(job: Job) -> Path | None:
@@ -29,9 +30,18 @@ def current_program_path(job: Job) -> Path | None:
     return folder / PROGRAM_FILE if folder else None
 
 
-def _current_program(job: Job) -> Program | None:
+def known_program(job: Job) -> Program | None:
+    """The program, where it is up to date, or finished already: that one needs no export.
+
+    Raises:
+        UsageError: The finished program is damaged, or none.
+    """
     folder = current_folder(job)
-    return Program.load(folder / PROGRAM_INFO) if folder else None
+    if folder:
+        return Program.load(folder / PROGRAM_INFO)
+    finished = job.loaded.recipe.model.program
+    # One that is not there is the export's to tell.
+    return inspect_file(Path(finished)) if finished and Path(finished).is_file() else None
 
 
 def current_folder(job: Job) -> Path | None:

@@ -179,11 +179,12 @@ def _bundle(job: Job) -> Step:
     inputs_list = job.state / "inputs.txt"
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
-        exported, _ = load_program(job)
+        exported, program = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, "runner"))
-        extras = extras_for(job, folder)
-        bundle = make_bundle(runner, folder, load_provenance(folder), inputs_list, extras)
+        provenance = load_provenance(folder)
+        extras = extras_for(job, program, provenance.versions)
+        bundle = make_bundle(runner, folder, provenance, inputs_list, extras)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
         return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}"

@@ -73,11 +73,11 @@ def _look(job: Job) -> Checkout | BuildError | None:
         return error
 
 
-def missing_for(job: Job, plan: RuntimePlan) -> tuple[Missing, ...]:
-    """What this machine lacks for a plan of the job."""
+def missing_for(job: Job, plan: RuntimePlan, program: Program | None) -> tuple[Missing, ...]:
+    """What this machine lacks for a plan of the job, and for the program where it is known."""
     return (
         *find_missing(plan, job.host, checkout_for(job, plan)),
-        *missing_sdk(job, plan),
+        *missing_sdk(job, plan, program),
     )
 
 
@@ -143,7 +143,7 @@ def _sources(
         raise checkout
     if not _is_built(job, plan, checkout):
         # What only this program needs was not asked for before it was exported.
-        require_present(missing_for(job, plan))
+        require_present(missing_for(job, plan, None))
     if checkout is None:
         checkout = clone(job.workspace, plan.executorch_version, os.environ, progress, log)
     # A plan that was made before the clone followed from what the release is known to have.

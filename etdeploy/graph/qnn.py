@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import CheckError, ExportError
 from etdeploy.graph.job import Job
-from etdeploy.program.folder import PROGRAM_FILE, load_provenance
-from etdeploy.program.qnn import CompiledFor, compiled_for
+from etdeploy.program.model import CompiledFor, Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.runtime.extras import Extras
 from etdeploy.runtime.missing import Missing
@@ -21,7 +20,7 @@ from etdeploy.runtime.qnn import (
     sdk_obstacles,
     soc_obstacle,
 )
-from etdeploy.targets.android import soc_name, soc_of
+from etdeploy.targets.android import soc_name
 from etdeploy.targets.missing import Missing as MissingTool
 from etdeploy.targets.qnn_sdk import find_sdk
 
@@ -61,40 +60,52 @@ def require_soc(job: Job) -> None:
         raise ExportError(obstacle.why, remedy=obstacle.remedy)
 
 
-def missing_sdk(job: Job, plan: RuntimePlan) -> Iterator[Missing]:
-    """What the QNN SDK on this machine lacks for a plan with QNN."""
+def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterator[Missing]:
+    """What the QNN SDK on this machine lacks for a plan with QNN, and for the program."""
     if plan.option("EXECUTORCH_BUILD_QNN") != "ON":
         return
-    sdk, soc = find_sdk(os.environ, Path.home()), wanted_soc(job)
+    compiled = program.compiled_for if program else ()
+    sdk, soc = find_sdk(os.environ, Path.home()), wanted_soc(job) or _soc_of(compiled)
     if isinstance(sdk, MissingTool):
         found = [Obstacle(what=sdk.what, why=sdk.why, remedy=sdk.remedy)]
     else:
-        found = list(sdk_obstacles(sdk, soc)) if soc else []
+        found = list(sdk_obstacles(sdk, soc, compiled_version(compiled, None))) if soc else []
     for obstacle in found:
         yield Missing(what=obstacle.what, why=obstacle.why, remedy=obstacle.remedy)
 
 
-def extras_for(job: Job, program_folder: Path) -> Extras:
+def other_soc(job: Job, program: Program | None) -> Iterator[Obstacle]:
+    """What keeps a compiled program from running on the job's device."""
+    reported = job.facts.soc if job.facts else None
+    yield from program_obstacles(program.compiled_for if program else (), job.place, reported)
+
+
+def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extras:
     """Qualcomm's libraries for the bundle of a program; none for one without QNN.
+
+    Args:
+        job: Where it is to run.
+        program: What it holds.
+        versions: Of what exported it, where that is known (`Provenance.versions`).
 
     Raises:
         CheckError: The program was compiled for another SoC than the device's.
         BuildError: The SDK is missing, too old, or older than the one that compiled the program.
     """
-    compiled = compiled_for(program_folder / PROGRAM_FILE)
+    compiled = program.compiled_for
     if not compiled:
         return Extras()
-    reported = job.facts.soc if job.facts else None
-    for obstacle in program_obstacles(compiled, job.place, reported):
+    for obstacle in other_soc(job, program):
         raise CheckError(obstacle.why, remedy=obstacle.remedy)
-    noted = load_provenance(program_folder).versions.get("qnn")
+    reported = job.facts.soc if job.facts else None
     return qnn_extras(
         find_sdk(os.environ, Path.home()),
-        reported or _soc_of(compiled),
-        compiled_version(compiled, noted),
+        reported or _soc_of(compiled) or "",
+        compiled_version(compiled, versions.get("qnn")),
     )
 
 
-def _soc_of(compiled: tuple[CompiledFor, ...]) -> str:
-    soc = soc_of(compiled[0].soc_id)
-    return soc.name if soc else f"number {compiled[0].soc_id}"
+def _soc_of(compiled: tuple[CompiledFor, ...]) -> str | None:
+    if not compiled:
+        return None
+    return compiled[0].soc or f"number {compiled[0].soc_id}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etdeploy.core.console import size, table
 from etdeploy.program.delegation import backend_shares, where_it_runs
-from etdeploy.program.model import Method, Program, TensorInfo
+from etdeploy.program.model import CompiledFor, Method, Program, TensorInfo
 
 
 def describe(program: Program, title: str) -> str:
@@ -34,6 +34,14 @@ def describe_tensor(info: TensorInfo | None) -> str:
     return f"{info.dtype} {'up to ' if info.dynamic else ''}{shape}"
 
 
+def describe_target(target: CompiledFor) -> str:
+    """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447`."""
+    soc = target.soc or f"QNN's SoC number {target.soc_id}"
+    arch = f" (HTP {target.htp_arch})" if target.htp_arch else ""
+    sdk = f"QNN {target.sdk_version}" if target.sdk_version else "a QNN that it does not name"
+    return f"for {soc}{arch}, by {sdk}"
+
+
 def _method(method: Method) -> Iterator[str]:
     yield f"method {method.name}"
     for kind, infos in (("input", method.inputs), ("output", method.outputs)):
@@ -44,6 +52,9 @@ def _method(method: Method) -> Iterator[str]:
     yield f"  {'steps':<10} {method.instructions} instruction{plural}"
     for i, line in enumerate(where_it_runs(method.delegates, method.operators)):
         yield f"  {'runs on' if i == 0 else '':<10} {line}"
+    targets = dict.fromkeys(d.compiled_for for d in method.delegates if d.compiled_for)
+    for i, target in enumerate(targets):
+        yield f"  {'compiled' if i == 0 else '':<10} {describe_target(target)}"
     if method.delegates:
         yield ""
         yield _indented(_delegates(method))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file
-from etdeploy.program import xnnpack
+from etdeploy.program import qnn, xnnpack
 from etdeploy.program.flatbuffer import CorruptError, FlatBuffer, Table
 from etdeploy.program.model import Delegate, Method, Operator, Program, TensorInfo
 from etdeploy.program.pte import PteFile, damaged, map_pte
@@ -169,6 +169,7 @@ def _delegate(root: Table, delegate: Table, pte: PteFile) -> Delegate:
         backend_id=backend_id,
         size_bytes=len(payload),
         nodes=xnnpack.count_nodes(payload) if is_xnnpack else None,
+        compiled_for=qnn.compiled_for(delegate, payload) if backend_id == qnn.BACKEND_ID else None,
     )
 
 

@@ -28,15 +28,34 @@ class Operator(Value):
         return self.name.split("::", 1)[0]
 
 
+class CompiledFor(Value):
+    """For what, and by what, a partition was compiled for Qualcomm's QNN.
+
+    Attributes:
+        soc_id: The SoC by QNN's number.
+        soc: Its name, like SM8650; None for a number that ExecuTorch's table does not have.
+        htp_arch: Generation of its Hexagon tensor processor, like V75; None where none is named.
+        sdk_version: Of the QNN SDK, as its build id has it, like 2.37.0.250724175447; None where
+            the context binary does not show it.
+    """
+
+    soc_id: int
+    soc: str | None = None
+    htp_arch: str | None = None
+    sdk_version: str | None = None
+
+
 class Delegate(Value):
     """A partition that a backend executes.
 
-    `nodes` counts the backend's own nodes in it where its payload can be read, else None.
+    `nodes` counts the backend's own nodes in it where its payload can be read, else None;
+    `compiled_for` is there for QNN's.
     """
 
     backend_id: str
     size_bytes: int
     nodes: int | None = None
+    compiled_for: CompiledFor | None = None
 
 
 class Method(Value):
@@ -69,6 +88,12 @@ class Program(Value):
     def backend_ids(self) -> tuple[str, ...]:
         """Every backend that a delegate names, sorted."""
         return tuple(sorted({d.backend_id for m in self.methods for d in m.delegates}))
+
+    @property
+    def compiled_for(self) -> tuple[CompiledFor, ...]:
+        """For what its QNN partitions were compiled, each thing once; empty without QNN."""
+        found = (d.compiled_for for m in self.methods for d in m.delegates)
+        return tuple(dict.fromkeys(c for c in found if c))
 
 
 # A program that calls no operator and delegates nothing: no other needs less of a runtime.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Explained
-from etdeploy.program.qnn import CompiledFor
+from etdeploy.program.model import CompiledFor
 from etdeploy.runtime.extras import ExtraFile, Extras
 from etdeploy.runtime.plan_model import Obstacle
 from etdeploy.targets.android import QUALCOMM_SOCS, soc_name, soc_of
@@ -61,7 +61,7 @@ def program_obstacles(
     Nothing where the device does not say which SoC it has.
 
     Args:
-        compiled: What the program says (`etdeploy.program.qnn`).
+        compiled: What the program says (`Program.compiled_for`).
         device: Its name.
         reported: The SoC that it says it has.
     """
@@ -74,7 +74,9 @@ def program_obstacles(
                 what="the program's SoC",
                 why=f"the program was compiled for {name}, and {device} has {has.name} (HTP "
                 f"{has.htp_arch}): a QNN program runs on the SoC that it was compiled for",
-                remedy=f"Export it for this phone: --set export.soc={has.name}",
+                remedy=f"Export the model for this phone: --set export.backend=qnn --set "
+                f"export.soc={has.name}\nor name a device that has "
+                f"{soc.name if soc else 'that SoC'}: etdeploy devices",
             )
 
 

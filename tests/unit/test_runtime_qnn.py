@@ -10,7 +10,7 @@ from etdeploy.bench.bundle import make_bundle
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.bundles import check_bundle, environment
-from etdeploy.program.qnn import CompiledFor
+from etdeploy.program.model import CompiledFor
 from etdeploy.runtime.qnn import (
     compiled_version,
     program_obstacles,
@@ -25,7 +25,7 @@ from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.qnn_sdk import VERSION, lay_out_sdk
 
 PHONE = "android:R5CX"
-V75 = CompiledFor(57, "V75", None)
+V75 = CompiledFor(soc_id=57, soc="SM8650", htp_arch="V75")
 NONE = Missing("the QNN SDK", "QNN_SDK_ROOT is not set", "export QNN_SDK_ROOT=/sdk")
 
 
@@ -79,11 +79,14 @@ def test_a_finished_program_for_another_soc_is_refused() -> None:
         "the program was compiled for SM8650 (HTP V75), and android:R5CX has SM8550 (HTP V73): a "
         "QNN program runs on the SoC that it was compiled for"
     )
-    assert obstacle.remedy == "Export it for this phone: --set export.soc=SM8550"
+    assert obstacle.remedy == (
+        "Export the model for this phone: --set export.backend=qnn --set export.soc=SM8550\n"
+        "or name a device that has SM8650: etdeploy devices"
+    )
 
 
 def test_a_program_for_a_soc_without_a_name() -> None:
-    (obstacle,) = program_obstacles((CompiledFor(999, None, None),), PHONE, "SM8550")
+    (obstacle,) = program_obstacles((CompiledFor(soc_id=999),), PHONE, "SM8550")
     assert "compiled for QNN's SoC number 999, and" in obstacle.why
 
 
@@ -111,7 +114,8 @@ def test_an_sdk_that_is_older_than_the_programs(sdk: QnnSdk) -> None:
 
 
 def test_the_version_that_compiled_a_program() -> None:
-    shown = (CompiledFor(57, "V75", "2.9.0.230101000000"), CompiledFor(57, "V75", VERSION), V75)
+    old, new = (CompiledFor(soc_id=57, sdk_version=v) for v in ("2.9.0.230101000000", VERSION))
+    shown = (old, new, V75)
     assert compiled_version(shown, None) == VERSION
     assert compiled_version(shown, "2.40.0.1") == "2.40.0.1"
     assert compiled_version((V75,), None) is None
