@@ -12,11 +12,11 @@ from etdeploy.core.errors import ExportError
 from etdeploy.export.installed import installed_version
 from etdeploy.export.qnn_host import loading_problem
 from etdeploy.export.spec import ExportSpec
-from etdeploy.recipe.backends import BACKENDS
 from etdeploy.targets.android import QUALCOMM_SOCS, QualcommSoc, soc_name
 from etdeploy.targets.missing import Missing
-from etdeploy.targets.qnn_libraries import too_old
+from etdeploy.targets.qnn_libraries import absent_to_export, too_old, too_old_to_export
 from etdeploy.targets.qnn_sdk import find_sdk
+from etdeploy.targets.qnn_versions import ADAPTOR_SDK, dotted
 
 INSTALL = 'pip install "etdeploy[export]"'
 
@@ -72,23 +72,28 @@ def _check_packages(spec: ExportSpec) -> None:
 
 
 def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
-    """The SDK, the SoC, and that the SDK's compiler can be loaded here."""
-    facts = BACKENDS["qnn"]
+    """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
+    needs = f"the backend qnn needs Qualcomm's SDK (QNN {dotted(ADAPTOR_SDK)} or newer)"
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise ExportError(
-            f"the backend qnn needs {facts.needs}; this is {sys.platform} {platform.machine()}",
+            f"{needs} on Linux x86_64; this is {sys.platform} {platform.machine()}",
             remedy="Export on a Linux x86_64 machine, and take the program from there with\n"
             "model: {program: model.pte}",
         )
     sdk = find_sdk(environment, Path.home())
     if isinstance(sdk, Missing):
-        raise ExportError(f"the backend qnn needs {facts.needs}; {sdk.why}", remedy=sdk.remedy)
+        raise ExportError(f"{needs}; {sdk.why}", remedy=sdk.remedy)
     if spec.soc in (None, "auto"):
         raise ExportError(
             "a qnn program is compiled for one SoC, and no device has told which",
             remedy="Name a device with --device android, or the SoC with --set export.soc=SM8650",
         )
-    problem = too_old(sdk, _qualcomm_soc(spec.soc)) or loading_problem(sdk, environment)
+    problem = (
+        too_old(sdk, _qualcomm_soc(spec.soc))
+        or too_old_to_export(sdk)
+        or absent_to_export(sdk)
+        or loading_problem(sdk, environment)
+    )
     if problem:
         raise ExportError(problem.why, remedy=problem.remedy)
 

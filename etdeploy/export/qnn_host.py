@@ -11,7 +11,9 @@ from typing import Literal
 from etdeploy.core import process
 from etdeploy.core.values import Value
 from etdeploy.targets.missing import Missing
-from etdeploy.targets.qnn_sdk import COMPILER, PINNED_VERSION, VARIABLE, QnnSdk, find_sdk
+from etdeploy.targets.qnn_libraries import absent_to_export
+from etdeploy.targets.qnn_sdk import COMPILER, VARIABLE, QnnSdk, find_sdk
+from etdeploy.targets.qnn_versions import PINNED_VERSION
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.
@@ -136,8 +138,8 @@ def _sdk_finding(sdk: QnnSdk) -> QnnFinding:
 
 
 def _loading(sdk: QnnSdk, environ: Mapping[str, str]) -> QnnFinding:
-    problem = None
-    if sys.platform == "linux":
+    problem = absent_to_export(sdk)
+    if problem is None and sys.platform == "linux":
         problem = loading_problem(sdk, environ)
     return QnnFinding(
         name="QNN compiler",

@@ -43,9 +43,7 @@ BACKENDS: dict[str, Backend] = {
             "qnn",
             "QnnBackend",
             ("none", "fp16", "int8_static", "16a4w"),
-            needs="the Qualcomm AI Engine Direct SDK (QNN) 2.37 or newer, on Linux x86_64",
-            get="Download it from Qualcomm's site, unpack it and\n"
-            "export QNN_SDK_ROOT=/path/to/qairt/2.37.0.250724",
+            needs="Qualcomm's SDK (QNN; [which version](qnn.md)), on Linux x86_64",
         ),
         Backend(
             "vulkan",

@@ -16,7 +16,8 @@ from etdeploy.runtime.plan_model import Obstacle
 from etdeploy.targets.android import QUALCOMM_SOCS, soc_name, soc_of
 from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_libraries import absent_libraries, required_libraries, too_old
-from etdeploy.targets.qnn_sdk import QnnSdk, how_to_get, short_version, version_numbers
+from etdeploy.targets.qnn_sdk import QnnSdk, how_to_get
+from etdeploy.targets.qnn_versions import short_version, version_numbers
 
 _OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
 # fastrpc does not split ADSP_LIBRARY_PATH at ':' (qualcomm/fastrpc 379), so one folder has all. The

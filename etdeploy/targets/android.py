@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from etdeploy.targets.qnn_versions import LEAST_SDK
+
 
 @dataclass(frozen=True)
 class QualcommSoc:
@@ -15,43 +17,44 @@ class QualcommSoc:
         qnn_id: Its number in QNN.
         htp_arch: Generation of its Hexagon tensor processor.
         vtcm_mib: Its tightly coupled vector memory.
-        least_sdk: The first QNN SDK that compiles for it, (major, minor); None where ExecuTorch's
-            wiki does not say.
     """
 
     name: str
     qnn_id: int
     htp_arch: str
     vtcm_mib: int
-    least_sdk: tuple[int, int] | None = None
+
+    @property
+    def least_sdk(self) -> tuple[int, int]:
+        """The first QNN SDK that compiles for it, (major, minor)."""
+        return LEAST_SDK[self.htp_arch]
 
 
-# From ExecuTorch's backends/qualcomm/serialization/qc_schema.py (1.5), and the least SDK from its
-# wiki.
+# From ExecuTorch's backends/qualcomm/serialization/qc_schema.py (1.5).
 QUALCOMM_SOCS: dict[str, QualcommSoc] = {
     s.name: s
     for s in (
-        QualcommSoc("SM8350", 30, "V68", 4, (2, 14)),
+        QualcommSoc("SM8350", 30, "V68", 4),
         QualcommSoc("SA8295", 39, "V68", 8),
         QualcommSoc("QCM6490", 93, "V68", 2),
-        QualcommSoc("SM8450", 36, "V69", 8, (2, 14)),
-        QualcommSoc("SM8475", 42, "V69", 8, (2, 14)),
+        QualcommSoc("SM8450", 36, "V69", 8),
+        QualcommSoc("SM8475", 42, "V69", 8),
         QualcommSoc("SXR2230P", 53, "V69", 8),
-        QualcommSoc("SM8550", 43, "V73", 8, (2, 23)),
+        QualcommSoc("SM8550", 43, "V73", 8),
         QualcommSoc("SC8380XP", 60, "V73", 8),
         QualcommSoc("SA8255", 52, "V73", 8),
         QualcommSoc("SSG2115P", 46, "V73", 2),
         QualcommSoc("SSG2125P", 58, "V73", 2),
         QualcommSoc("SXR1230P", 45, "V73", 2),
         QualcommSoc("QCS9100", 77, "V73", 8),
-        QualcommSoc("SM8650", 57, "V75", 8, (2, 23)),
-        QualcommSoc("SM8750", 69, "V79", 8, (2, 37)),
+        QualcommSoc("SM8650", 57, "V75", 8),
+        QualcommSoc("SM8750", 69, "V79", 8),
         QualcommSoc("SXR2330P", 75, "V79", 8),
-        QualcommSoc("SM8850", 87, "V81", 8, (2, 42)),
-        QualcommSoc("SM8845", 97, "V81", 8, (2, 42)),
-        QualcommSoc("SA8797", 72, "V81", 16, (2, 42)),
-        QualcommSoc("SAR2230P", 95, "V81", 4, (2, 42)),
-        QualcommSoc("SW6100", 96, "V81", 4, (2, 42)),
+        QualcommSoc("SM8850", 87, "V81", 8),
+        QualcommSoc("SM8845", 97, "V81", 8),
+        QualcommSoc("SA8797", 72, "V81", 16),
+        QualcommSoc("SAR2230P", 95, "V81", 4),
+        QualcommSoc("SW6100", 96, "V81", 4),
     )
 }
 
@@ -81,12 +84,6 @@ def soc_name(soc_model: str | None, board_platform: str | None) -> str | None:
         return soc_model.upper()
     base = re.match(r"[A-Z]+\d+", soc_model.upper())
     return base.group() if base and base.group() in QUALCOMM_SOCS else soc_model
-
-
-def least_sdk_of(htp_arch: str) -> tuple[int, int] | None:
-    """The first QNN SDK that is known to have the libraries of an HTP architecture like `V79`."""
-    known = [s.least_sdk for s in QUALCOMM_SOCS.values() if s.htp_arch == htp_arch and s.least_sdk]
-    return min(known, default=None)
 
 
 def soc_of(qnn_id: int) -> QualcommSoc | None:

@@ -1,12 +1,20 @@
-"""Which libraries of the QNN SDK a phone needs, and whether an SDK has them."""
+"""Which libraries of the QNN SDK a phone and an export need, and whether an SDK has them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from etdeploy.targets.android import QualcommSoc, least_sdk_of
+from etdeploy.targets.android import QualcommSoc
 from etdeploy.targets.missing import Missing
-from etdeploy.targets.qnn_sdk import PINNED_VERSION, VARIABLE, QnnSdk, how_to_get, version_numbers
+from etdeploy.targets.qnn_sdk import VARIABLE, QnnSdk, how_to_get
+from etdeploy.targets.qnn_versions import (
+    ADAPTOR_SDK,
+    LEAST_SDK,
+    PINNED_VERSION,
+    dotted,
+    version_numbers,
+)
 
 
 def required_libraries(sdk: QnnSdk, soc: QualcommSoc) -> tuple[Path, ...]:
@@ -25,9 +33,9 @@ def required_libraries(sdk: QnnSdk, soc: QualcommSoc) -> tuple[Path, ...]:
 def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
     """What to say of an SDK that is older than the SoC; None when it is new enough."""
     least = soc.least_sdk
-    if least is None or version_numbers(sdk.version)[:2] >= least:
+    if version_numbers(sdk.version)[:2] >= least:
         return None
-    wanted = ".".join(map(str, least))
+    wanted = dotted(least)
     why = (
         f"{soc.name} (HTP {soc.htp_arch}) needs the QNN SDK {wanted} or newer, and the one in "
         f"{sdk.root} is {sdk.number}"
@@ -37,6 +45,25 @@ def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
     return Missing(f"QNN {wanted}", why, how_to_get(wanted))
 
 
+def too_old_to_export(sdk: QnnSdk) -> Missing | None:
+    """What to say of an SDK that is older than ExecuTorch's adaptor; None when it is not."""
+    if version_numbers(sdk.version)[:2] >= ADAPTOR_SDK:
+        return None
+    wanted = dotted(ADAPTOR_SDK)
+    return Missing(
+        f"QNN {wanted}",
+        f"ExecuTorch compiles with the QNN SDK {wanted} or newer, whatever the SoC, and the one in "
+        f"{sdk.root} is {sdk.number}",
+        how_to_get(wanted),
+    )
+
+
+def absent_to_export(sdk: QnnSdk) -> Missing | None:
+    """What to say of an SDK that lacks a library which an export loads; None when it has all."""
+    absent = [path for path in sdk.compiling_libraries if not path.is_file()]
+    return _not_whole(sdk, "libraries that compile", absent) if absent else None
+
+
 def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
     """What to say of an SDK that lacks a library for the SoC; None when it has them all."""
     absent = [path for path in required_libraries(sdk, soc) if not path.is_file()]
@@ -44,19 +71,21 @@ def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
         return None
     arch = soc.htp_arch
     what = f"libraries for HTP {arch}"
-    least = least_sdk_of(arch)
-    if arch in sdk.htp_archs or least is None or version_numbers(sdk.version)[:2] >= least:
-        names = " and no ".join(str(path.relative_to(sdk.root)) for path in absent)
-        return Missing(
-            what,
-            f"the QNN SDK {sdk.number} in {sdk.root} is not whole: there is no {names}",
-            f"Unpack all of the SDK again, or take another:\n"
-            f"export {VARIABLE}=/path/to/qairt/VERSION",
-        )
-    wanted = ".".join(map(str, least))
+    if arch in sdk.htp_archs or version_numbers(sdk.version)[:2] >= LEAST_SDK[arch]:
+        return _not_whole(sdk, what, absent)
+    wanted = dotted(LEAST_SDK[arch])
     return Missing(
         what,
         f"{soc.name} has HTP {arch}, for which the QNN SDK {sdk.number} in {sdk.root} has no "
         f"libraries (it has those for {', '.join(sdk.htp_archs)}); {wanted} has them",
         how_to_get(wanted),
+    )
+
+
+def _not_whole(sdk: QnnSdk, what: str, absent: Iterable[Path]) -> Missing:
+    names = " and no ".join(str(path.relative_to(sdk.root)) for path in absent)
+    return Missing(
+        what,
+        f"the QNN SDK {sdk.number} in {sdk.root} is not whole: there is no {names}",
+        f"Unpack all of the SDK again, or take another:\nexport {VARIABLE}=/path/to/qairt/VERSION",
     )

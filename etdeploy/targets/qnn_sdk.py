@@ -18,14 +18,13 @@ from pathlib import Path
 
 from etdeploy.core.files import read_text
 from etdeploy.targets.missing import Missing
+from etdeploy.targets.qnn_versions import PINNED_VERSION, VERSION, short_version, version_numbers
 
 VARIABLE = "QNN_SDK_ROOT"
 # ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).
 _STAGING_VARIABLE = "QNN_STAGING_DIR"
 _CACHE_VARIABLE = "XDG_CACHE_HOME"
 
-# What ExecuTorch 1.3 to 1.5 are tested with and download (scripts/qnn_config.sh).
-PINNED_VERSION = "2.37.0.250724"
 _DOWNLOADER = "executorch.backends.qualcomm.scripts.download_qnn_sdk"
 
 HOST_LIBRARIES = "lib/x86_64-linux-clang"
@@ -34,10 +33,10 @@ _HEADERS = "include/QNN"
 _SKELS = "lib/hexagon-v*/unsigned"
 _BUILD_ID = "include/QNN/QnnSdkBuildId.h"
 COMPILER = "libQnnHtp.so"
+# ExecuTorch's adaptor reads with it what the compiler made.
+_READER = "libQnnSystem.so"
 _PARTS = (_HEADERS, f"{HOST_LIBRARIES}/{COMPILER}", ANDROID_LIBRARIES, _SKELS)
 _DOWNLOADS = "ExecuTorch's downloads"
-
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,11 @@ class QnnSdk:
     def host_libraries(self) -> Path:
         """The libraries that compile programs on Linux x86_64."""
         return self.root / HOST_LIBRARIES
+
+    @property
+    def compiling_libraries(self) -> tuple[Path, ...]:
+        """The libraries that an export loads, by ExecuTorch's adaptor."""
+        return self.host_libraries / COMPILER, self.host_libraries / _READER
 
     @property
     def android_libraries(self) -> Path:
@@ -100,23 +104,6 @@ def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Missing:
     if judged:
         return next(m for m in judged if isinstance(m, Missing))
     return _missing(f"{VARIABLE} is not set, and there is none in {downloads}")
-
-
-def version_numbers(version: str) -> tuple[int, int, int]:
-    """Major, minor and patch number of a version like v2.37.0.250724175447_124859.
-
-    Raises:
-        ValueError: It is no version.
-    """
-    found = _VERSION.search(version)
-    if found is None:
-        raise ValueError(f"{version!r} is no version of the QNN SDK")
-    return int(found[1]), int(found[2]), int(found[3])
-
-
-def short_version(version: str) -> str:
-    """2.37.0 for 2.37.0.250724175447."""
-    return ".".join(map(str, version_numbers(version)))
 
 
 def how_to_get(version: str | None = None) -> str:
@@ -201,7 +188,7 @@ def _versions(root: Path) -> Iterator[str]:
         (_BUILD_ID, r"QNN_SDK_BUILD_ID\s+\"v?([\d.]+)"),
     ):
         found = re.search(pattern, read_text(root / name), re.MULTILINE)
-        if found and _VERSION.fullmatch(found[1]):
+        if found and VERSION.fullmatch(found[1]):
             yield found[1]
 
 

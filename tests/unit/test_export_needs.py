@@ -100,8 +100,8 @@ def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_qnn_needs_its_sdk(strange_home: Path) -> None:
     error = refusal(spec_of(backend="qnn"))
     assert error.message == (
-        "the backend qnn needs the Qualcomm AI Engine Direct SDK (QNN) 2.37 or newer, on Linux "
-        "x86_64; QNN_SDK_ROOT is not set, and there is none in "
+        "the backend qnn needs Qualcomm's SDK (QNN 2.37 or newer); QNN_SDK_ROOT is not set, and "
+        "there is none in "
         f"{strange_home}/.cache/executorch/qnn"
     )
     assert error.remedy == how_to_get()
@@ -145,6 +145,25 @@ def test_qnn_with_an_sdk_that_is_older_than_the_soc(sdk: dict[str, str]) -> None
         "is 2.37.0; 2.37.0.250724, which ExecuTorch downloads, is too old as well"
     )
     assert error.remedy == how_to_get("2.42")
+
+
+@pytest.mark.usefixtures("linux", "packages")
+def test_qnn_with_an_sdk_that_is_older_than_executorchs_adaptor(
+    sdk: dict[str, str], tmp_path: Path
+) -> None:
+    old = {"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "old", "2.31.0.250130151446"))}
+    error = refusal(spec_of(backend="qnn", soc="SM8650"), old)
+    assert "ExecuTorch compiles with the QNN SDK 2.37 or newer, whatever the SoC" in error.message
+    assert error.remedy == how_to_get("2.37")
+
+
+@pytest.mark.usefixtures("linux", "packages")
+def test_qnn_with_an_sdk_that_lacks_what_an_export_loads(sdk: dict[str, str]) -> None:
+    (Path(sdk["QNN_SDK_ROOT"]) / "lib/x86_64-linux-clang/libQnnSystem.so").unlink()
+    error = refusal(spec_of(backend="qnn", soc="SM8650"), sdk)
+    assert error.message.endswith("not whole: there is no lib/x86_64-linux-clang/libQnnSystem.so")
+    assert error.remedy is not None
+    assert error.remedy.startswith("Unpack all of the SDK again")
 
 
 @pytest.mark.usefixtures("linux", "packages")

@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.targets.android import QUALCOMM_SOCS, least_sdk_of, soc_of
+from etdeploy.targets.android import QUALCOMM_SOCS, soc_of
 from etdeploy.targets.missing import Missing
-from etdeploy.targets.qnn_libraries import absent_libraries, required_libraries, too_old
-from etdeploy.targets.qnn_sdk import (
+from etdeploy.targets.qnn_libraries import (
+    absent_libraries,
+    absent_to_export,
+    required_libraries,
+    too_old,
+    too_old_to_export,
+)
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get
+from etdeploy.targets.qnn_versions import (
+    ADAPTOR_SDK,
+    LEAST_SDK,
     PINNED_VERSION,
-    QnnSdk,
-    find_sdk,
-    how_to_get,
+    dotted,
     version_numbers,
 )
 from tests.support.qnn_sdk import ARCHS, VERSION, lay_out_sdk
@@ -187,7 +194,7 @@ def test_a_library_that_is_missing_is_named(root: Path, name: str) -> None:
 def test_an_sdk_that_is_older_than_the_soc(tmp_path: Path) -> None:
     sdk = found(lay_out_sdk(tmp_path / "old", "2.28.0.241029232508"))
     assert too_old(sdk, QUALCOMM_SOCS["SM8650"]) is None
-    assert too_old(sdk, QUALCOMM_SOCS["SXR2330P"]) is None
+    assert too_old(sdk, QUALCOMM_SOCS["SXR2330P"]) is not None
     problem = too_old(sdk, QUALCOMM_SOCS["SM8750"])
     assert problem is not None
     assert problem.why == (
@@ -196,12 +203,49 @@ def test_an_sdk_that_is_older_than_the_soc(tmp_path: Path) -> None:
     )
 
 
-def test_every_architecture_has_a_least_sdk() -> None:
-    least = {arch: least_sdk_of(arch) for arch in {s.htp_arch for s in QUALCOMM_SOCS.values()}}
-    assert least == {
-        "V68": (2, 14), "V69": (2, 14), "V73": (2, 23), "V75": (2, 23), "V79": (2, 37),
-        "V81": (2, 42),
-    }  # fmt: skip
+def test_every_soc_needs_what_its_architecture_does() -> None:
+    assert {s.htp_arch for s in QUALCOMM_SOCS.values()} == set(LEAST_SDK)
+    assert QUALCOMM_SOCS["SXR2330P"].least_sdk == QUALCOMM_SOCS["SM8750"].least_sdk == (2, 37)
+
+
+def test_the_guide_has_the_same_versions_and_socs() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "qnn.md").read_text()
+    rows = [[c.strip() for c in row.split("|")[1:4]] for row in guide.splitlines() if "| V" in row]
+    assert {arch: least for arch, _, least in rows} == {a: dotted(v) for a, v in LEAST_SDK.items()}
+    for arch, socs, _ in rows:
+        own = {s.name for s in QUALCOMM_SOCS.values() if s.htp_arch == arch}
+        assert set(socs.split(", ")) == own
+    assert f"export needs {dotted(ADAPTOR_SDK)} or newer" in guide
+    assert f"download, {PINNED_VERSION}" in guide
+
+
+def test_the_adaptor_needs_the_sdk_that_executorch_downloads(root: Path, tmp_path: Path) -> None:
+    assert version_numbers(PINNED_VERSION)[:2] == ADAPTOR_SDK
+    assert too_old_to_export(found(root)) is None
+    old = found(lay_out_sdk(tmp_path / "old", "2.36.1.250627101419"))
+    assert too_old(old, QUALCOMM_SOCS["SM8650"]) is None
+    problem = too_old_to_export(old)
+    assert problem is not None
+    assert problem.why == (
+        "ExecuTorch compiles with the QNN SDK 2.37 or newer, whatever the SoC, and the one in "
+        f"{tmp_path / 'old'} is 2.36.1"
+    )
+    assert problem.remedy == how_to_get("2.37")
+
+
+@pytest.mark.parametrize("names", [("libQnnSystem.so",), ("libQnnHtp.so", "libQnnSystem.so")])
+def test_libraries_that_an_export_loads_and_that_are_absent(
+    root: Path, names: tuple[str, ...]
+) -> None:
+    sdk = found(root)
+    assert absent_to_export(sdk) is None
+    for name in names:
+        (root / "lib/x86_64-linux-clang" / name).unlink()
+    problem = absent_to_export(sdk)
+    assert problem is not None
+    listed = " and no ".join(f"lib/x86_64-linux-clang/{name}" for name in names)
+    assert problem.why == f"the QNN SDK 2.37.0 in {root} is not whole: there is no {listed}"
+    assert "export QNN_SDK_ROOT=" in problem.remedy
 
 
 def test_a_number_of_qnn_is_one_soc() -> None:

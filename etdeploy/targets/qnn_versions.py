@@ -1,0 +1,45 @@
+"""Versions of Qualcomm's QNN SDK: which one is the least for what, and how they are written."""
+
+from __future__ import annotations
+
+import re
+
+# What ExecuTorch 1.3 to 1.5 are tested with and download (scripts/qnn_config.sh).
+PINNED_VERSION = "2.37.0.250724"
+# The adaptor in ExecuTorch's wheel, which an export compiles with, is built with the headers of
+# that one, and calls what is older unsupported (runtime/backends/QnnBackendCommon.cpp, 1.5).
+ADAPTOR_SDK = (2, 37)
+# The first SDK (major, minor) that compiles for a generation of the HTP, and has its libraries:
+# what ExecuTorch's wiki says of the phones that have it.
+LEAST_SDK: dict[str, tuple[int, int]] = {
+    "V68": (2, 14),
+    "V69": (2, 14),
+    "V73": (2, 23),
+    "V75": (2, 23),
+    "V79": (2, 37),
+    "V81": (2, 42),
+}
+
+VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.\d+)?")
+
+
+def version_numbers(version: str) -> tuple[int, int, int]:
+    """Major, minor and patch number of a version like v2.37.0.250724175447_124859.
+
+    Raises:
+        ValueError: It is no version.
+    """
+    found = VERSION.search(version)
+    if found is None:
+        raise ValueError(f"{version!r} is no version of the QNN SDK")
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def dotted(numbers: tuple[int, ...]) -> str:
+    """2.37 for (2, 37)."""
+    return ".".join(map(str, numbers))
+
+
+def short_version(version: str) -> str:
+    """2.37.0 for 2.37.0.250724175447."""
+    return dotted(version_numbers(version))
