@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.bench.causes import Cause, Word, first_cause
+from etdeploy.bench.qnn_words import qnn_cause
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import RunOutcome
 from etdeploy.recipe.model import Recipe
@@ -13,14 +14,6 @@ from etdeploy.recipe.model import Recipe
 _LAST_LINES = 8
 _LONGEST_LINE = 300
 _PREFIX = "etdeploy-runner: error: "
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A usual cause and what to do about it."""
-
-    cause: str
-    remedy: str
 
 
 # Debug and info lines of ExecuTorch's log; warnings and errors begin with another letter.
@@ -59,7 +52,7 @@ _EXITS = {
 }
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
-_WORDS: tuple[tuple[str, Cause], ...] = (
+_WORDS: tuple[Word, ...] = (
     (r"[Mm]issing operator: \[\d+\] (?P<name>\S+)", Cause(
         "the runner has no kernel for {name}",
         "Build it anew: etdeploy clean runners; or let a backend take it: "
@@ -158,11 +151,9 @@ def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
 def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
     if outcome.timed_out:
         return _too_slow(recipe)
-    for pattern, cause in _WORDS:
-        found = re.search(pattern, outcome.stderr)
-        if found:
-            names = [name for name in found.groups() if name]
-            return Cause(cause.cause.replace("{name}", names[0] if names else ""), cause.remedy)
+    told = qnn_cause(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
+    if told:
+        return told
     if outcome.signal_name:
         return _SIGNALS.get(outcome.signal_name)
     return _own_words(outcome)
