@@ -47,7 +47,7 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
     def factory(name: str, export: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
         return {"model": {"python": f"{WORKING}:{name}", **model}, "export": export or {}}
 
-    sources = {n: factory(n) for n in ("nested", "counter", "rows", "dropped")}
+    sources = {n: factory(n) for n in ("nested", "counter", "rows", "dropped", "open_batch")}
     return {
         **sources,
         "rows-static": factory("rows", STATIC),
@@ -162,12 +162,24 @@ def test_state_keeps_its_first_value(exports: Exports) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["rows", "rows-static", "pt2"])
+@pytest.mark.parametrize("name", ["rows", "rows-static", "pt2", "pt2-static"])
 def test_dynamic_shapes_reach_the_program(exports: Exports, name: str) -> None:
     (method,) = inspect_file(exports.root / name / "program.pte").methods
     assert method.inputs[0] is not None
     assert (method.inputs[0].dynamic, method.inputs[0].shape) == (True, (16, 8))
     assert exports.provenance(name).inputs[0].shape == (3, 8)
+
+
+def test_a_dimension_that_became_the_examples_size_is_noted(exports: Exports) -> None:
+    assert exports.provenance("open_batch").notes == (
+        "The program takes the size 3 only in dimension 0 of the input x, which the dynamic shapes "
+        "leave open: the model's code fixes it to that of the example, which torch.export.Dim.AUTO "
+        "allows. With Dim.DYNAMIC the export tells the cause.",
+        "The program takes the size 1 only in dimension 0 of the input pair, which the dynamic "
+        "shapes leave open: the example has size 1 there, which torch.export fixes. Give an "
+        "example of 2.",
+    )
+    assert exports.provenance("rows").notes == ()
 
 
 def test_weights_replace_the_random_ones(exports: Exports) -> None:

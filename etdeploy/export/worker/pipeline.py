@@ -16,6 +16,7 @@ from etdeploy.export.installed import installed_version, qnn_version
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.delegation import delegation, delegation_note
+from etdeploy.export.worker.dims import fixed_notes
 from etdeploy.export.worker.lower import emit, lower
 from etdeploy.export.worker.quantize import quantize
 from etdeploy.export.worker.recorder import FileRecorder
@@ -115,7 +116,11 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
         code_files=sources.files,
         seconds=steps.seconds,
         details={"delegation": counts, **model.details, "bytes": _sizes(folder)},
-        notes=(*model.notes, *_notes(spec, edge.exported_program(), counts)),
+        notes=(
+            *model.notes,
+            *fixed_notes(source, traced),
+            *_notes(spec, edge.exported_program(), counts),
+        ),
     ).save(folder / EXPORT_INFO)
     return sources
 

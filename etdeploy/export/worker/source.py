@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.custom_ops import load_custom_ops
@@ -20,6 +21,7 @@ from etdeploy.export.worker.failures import (
     exception_text,
     fail,
 )
+from etdeploy.export.worker.structure import fixed_size, input_values
 from etdeploy.export.worker.user_code import check_arguments, load_function
 from etdeploy.export.worker.weights import load_weights
 
@@ -111,7 +113,31 @@ def _from_exported(path: Path) -> Source:
     inputs, keywords = program.example_inputs
     if keywords:
         raise _keyword_inputs(keywords)
-    return Source(program.module(), tuple(inputs), exported=program)
+    return Source(program.module(), tuple(inputs), _open_shapes(program), exported=program)
+
+
+def _open_shapes(program: torch.export.ExportedProgram) -> Any:
+    """The dynamic shapes of an exported program, as torch.export takes them.
+
+    Quantisation traces it again, and what is not asked for then becomes the example's size.
+    """
+    ranges = program.range_constraints
+
+    def dim(size: Any) -> Any:
+        if fixed_size(size) is not None:
+            return None
+        bounds = ranges.get(size.node.expr)
+        upper = int(bounds.upper) if bounds and bounds.upper.is_Integer else None
+        return torch.export.Dim.AUTO(min=int(bounds.lower) if bounds else None, max=upper)
+
+    shapes = [
+        {index: dim(size) for index, size in enumerate(value.shape)}
+        if isinstance(value, torch.Tensor)
+        else None
+        for value in input_values(program)
+    ]
+    positional, _ = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
+    return positional
 
 
 def _torch_version() -> str:

@@ -77,3 +77,21 @@ def mixed_sizes() -> tuple[nn.Module, Any]:
 def samples() -> Iterator[tuple[torch.Tensor]]:
     for _ in range(3):
         yield (torch.randn(2, 64),)
+
+
+def open_batch() -> tuple[nn.Module, Any, Any]:
+    """The batch is left open twice; the code fixes it once, the example's size once."""
+    batch = torch.export.Dim.AUTO(max=16)
+    return Joined(), (torch.randn(3, 8), torch.randn(1, 8)), ({0: batch}, {0: batch})
+
+
+class Joined(nn.Module):  # type: ignore[misc]
+    """Fixes the first dimension of its first input by its code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, pair: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x.reshape(3, 8) + pair)
+        return out

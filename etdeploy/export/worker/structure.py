@@ -1,0 +1,94 @@
+"""Nested inputs and outputs: what their tensors are called, in the order of a program's values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+# A leaf's keys from the outside in; a whole number is a place in a sequence.
+KeyPath = tuple[Any, ...]
+
+
+def children(tree: object) -> list[tuple[Any, Any]] | None:
+    """Keys and values of a container, in the order in which torch.export flattens it.
+
+    Returns:
+        None for a leaf: a tensor, a plain value, or an object that no one registered with PyTorch.
+    """
+    node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(tree))
+    if node is None:
+        return None
+    if node.flatten_with_keys_fn is not None:
+        return [(_key(key), value) for key, value in node.flatten_with_keys_fn(tree)[0]]
+    # Registered without names, as Hugging Face's outputs are: their context is the list of keys.
+    values, context = node.flatten_fn(tree)
+    named = isinstance(context, list) and len(context) == len(values)
+    return list(zip(context if named else range(len(values)), values, strict=True))
+
+
+def _key(entry: Any) -> Any:
+    """Of a `MappingKey`, a `SequenceKey` or a `GetAttrKey`."""
+    for name in ("key", "idx", "name"):
+        if hasattr(entry, name):
+            return getattr(entry, name)
+    return str(entry)
+
+
+def leaves(tree: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Every leaf with its keys, as torch.export flattens the structure; None is a leaf."""
+    below = children(tree)
+    if below is None:
+        yield path, tree
+        return
+    for key, value in below:
+        yield from leaves(value, (*path, key))
+
+
+def dotted(path: KeyPath, prefix: str) -> str:
+    """`logits`, `hidden.0`; a path that starts with a number gets the prefix: `output_0`."""
+    if not path or isinstance(path[0], int):
+        return ".".join([f"{prefix}_{path[0] if path else 0}", *map(str, path[1:])])
+    return ".".join(map(str, path))
+
+
+def by_parameter(module: torch.nn.Module, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    """The inputs by the names of forward's parameters, in the order of the program's inputs."""
+    try:
+        return dict(inspect.signature(module.forward).bind_partial(*inputs).arguments)
+    except (TypeError, ValueError):  # too many, or a forward that is written in C
+        return {f"input_{index}": value for index, value in enumerate(inputs)}
+
+
+def shapes_by_parameter(
+    module: torch.nn.Module, inputs: tuple[Any, ...], shapes: Any
+) -> Mapping[str, Any]:
+    """dynamic_shapes in any form that torch.export takes, by the names of forward's parameters."""
+    if hasattr(shapes, "dynamic_shapes"):  # a ShapesCollection or AdditionalInputs
+        shapes = shapes.dynamic_shapes(module, inputs)
+    if isinstance(shapes, Mapping):
+        return shapes
+    return dict(zip(by_parameter(module, inputs), shapes or (), strict=False))
+
+
+def input_values(traced: torch.export.ExportedProgram) -> list[Any]:
+    """What stands for each input in a traced program: a fake tensor, or the value itself."""
+    names = [
+        spec.arg.name
+        for spec in traced.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT
+    ]
+    nodes = {node.name: node for node in traced.graph.nodes if node.op == "placeholder"}
+    return [nodes[name].meta.get("val") for name in names]
+
+
+def fixed_size(size: int | torch.SymInt) -> int | None:
+    """A dimension's size where a traced program takes only one; None where it is dynamic."""
+    if isinstance(size, torch.SymInt):
+        expression = size.node.expr
+        return int(expression) if expression.is_number else None
+    return size
