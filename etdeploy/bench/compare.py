@@ -8,10 +8,12 @@ from pathlib import Path
 
 from etdeploy.bench.distance import Distance, measure_distance
 from etdeploy.bench.record import OutputCheck
+from etdeploy.bench.steps import estimate_step
 from etdeploy.bench.tensors import UnreadableError, read_tensor
 from etdeploy.bench.tolerance import Limits, limits_for
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files import inside
+from etdeploy.export.spec import STATIC_SCHEMES
 from etdeploy.program.folder import TensorFile
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runtime.exchange import RunnerOutput
@@ -26,12 +28,19 @@ class Expectation:
         folder: Where their files are.
         quantization: The program's scheme.
         tolerance: The recipe's own limits.
+        steps: Of each output's quantisation, where the exporter saw it; None, or nothing at the
+            end, where it did not.
     """
 
     tensors: tuple[TensorFile, ...]
     folder: Path
     quantization: str | None
     tolerance: Tolerance
+    steps: tuple[float | None, ...] = ()
+
+    def step_of(self, index: int) -> float | None:
+        """The step of one output's quantisation, where it is known."""
+        return self.steps[index] if index < len(self.steps) else None
 
 
 def compare_outputs(
@@ -71,13 +80,18 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
     actual = read_tensor(_inside(folder, output.path), expected.dtype, expected.shape)
     wanted = read_tensor(_inside(expectation.folder, expected.path), expected.dtype, expected.shape)
     distance = measure_distance(actual, wanted)
+    step = expectation.step_of(index)
+    if step is None and expectation.quantization in STATIC_SCHEMES and "float" in expected.dtype:
+        step = estimate_step(actual, wanted)
     limits = limits_for(
-        expected.dtype, expectation.quantization, distance.largest, expectation.tolerance
+        expected.dtype, expectation.quantization, distance, expectation.tolerance, step
     )
-    return judged(_name(index), expected, distance, limits)
+    return judged(_name(index), expected, distance, limits, step)
 
 
-def judged(name: str, tensor: TensorFile, distance: Distance, limits: Limits) -> OutputCheck:
+def judged(
+    name: str, tensor: TensorFile, distance: Distance, limits: Limits, step: float | None = None
+) -> OutputCheck:
     """The verdict on one output."""
     judges_angle = "float" in tensor.dtype or limits.cosine_similarity is not None
     cosine = distance.cosine_similarity if judges_angle else None
@@ -96,17 +110,21 @@ def judged(name: str, tensor: TensorFile, distance: Distance, limits: Limits) ->
         cosine_similarity=cosine,
         tolerance_max_abs=limits.max_abs_error,
         tolerance_cosine=limits.cosine_similarity,
-        within_tolerance=problem is None and _within(error, cosine, limits),
+        within_tolerance=problem is None and _within(distance, limits),
         problem=problem,
+        rms_error=distance.rms_error,
+        tolerance_rms=limits.rms_error,
+        step=step,
     )
 
 
-def _within(error: float | None, cosine: float | None, limits: Limits) -> bool:
-    if error is None:
+def _within(distance: Distance, limits: Limits) -> bool:
+    error, rms, cosine = distance.max_abs_error, distance.rms_error, distance.cosine_similarity
+    if error is None or rms is None or cosine is None:
         return True
-    if error > limits.max_abs_error:
+    if error > limits.max_abs_error or (limits.rms_error is not None and rms > limits.rms_error):
         return False
-    if cosine is None or limits.cosine_similarity is None or error <= limits.negligible:
+    if limits.cosine_similarity is None or error <= limits.negligible:
         return True
     return cosine >= limits.cosine_similarity
 

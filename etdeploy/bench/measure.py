@@ -77,11 +77,13 @@ def measure(
 
 
 def _expectation(subject: Subject) -> Expectation:
+    provenance = subject.provenance
     return Expectation(
-        subject.provenance.expected,
+        provenance.expected,
         subject.program_folder,
-        subject.provenance.quantization,
+        provenance.quantization,
         subject.loaded.recipe.benchmark.tolerance,
+        tuple(known.scale if known else None for known in provenance.output_quantization),
     )
 
 

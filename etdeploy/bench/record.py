@@ -27,9 +27,13 @@ class OutputCheck(Value):
     """One output against the eager model's.
 
     Attributes:
-        max_abs_error, cosine_similarity: Over all values that are finite on both sides; None where
-            they have no meaning: the cosine of integers, outputs that cannot be compared.
-        tolerance_max_abs, tolerance_cosine: The limits that were used.
+        max_abs_error, rms_error, cosine_similarity: Largest difference, root of the mean square
+            difference and cosine of the angle, over all values that are finite on both sides; None
+            where they have no meaning: the cosine of integers, outputs that cannot be compared.
+        tolerance_max_abs, tolerance_rms, tolerance_cosine: The limits that were used; None for
+            what was not judged.
+        step: Of the quantisation that the values come from, in the output's own unit; None for an
+            output that is on no grid.
         problem: Why the output cannot be right, or cannot be compared, whatever the limits.
     """
 
@@ -42,6 +46,9 @@ class OutputCheck(Value):
     tolerance_cosine: float | None
     within_tolerance: bool
     problem: str | None = None
+    rms_error: float | None = None
+    tolerance_rms: float | None = None
+    step: float | None = None
 
 
 class DeviceRecord(Value):

@@ -37,7 +37,12 @@ def explain(check: OutputCheck) -> str:
     parts = []
     if check.max_abs_error is not None and check.tolerance_max_abs is not None:
         parts.append(
-            f"largest error {check.max_abs_error:.3g} (tolerance {check.tolerance_max_abs:.3g})"
+            f"largest error {check.max_abs_error:.3g}{_in_steps(check)} "
+            f"(tolerance {check.tolerance_max_abs:.3g})"
+        )
+    if check.rms_error is not None and check.tolerance_rms is not None:
+        parts.append(
+            f"root mean square error {check.rms_error:.3g} (at most {check.tolerance_rms:.3g})"
         )
     if check.cosine_similarity is not None and check.tolerance_cosine is not None:
         # A cosine near 1 must not be rounded to it.
@@ -48,13 +53,22 @@ def explain(check: OutputCheck) -> str:
     return ", ".join(parts) or "equal"
 
 
+def _in_steps(check: OutputCheck) -> str:
+    """The largest error in steps of the output's quantisation."""
+    if not check.step or not check.max_abs_error:
+        return ""
+    steps = check.max_abs_error / check.step
+    return f", {steps:.3g} {'step' if round(steps, 2) == 1 else 'steps'} of its quantisation"
+
+
 def _badness(check: OutputCheck) -> float:
     """How far beyond its tolerance an output is."""
     if check.problem or check.max_abs_error is None or check.tolerance_max_abs is None:
         return float("inf")
     if check.tolerance_max_abs == 0:
         return 1e300 if check.max_abs_error else 0.0
-    return check.max_abs_error / check.tolerance_max_abs
+    spread = (check.rms_error or 0.0) / check.tolerance_rms if check.tolerance_rms else 0.0
+    return max(check.max_abs_error / check.tolerance_max_abs, spread)
 
 
 def _remedy(worst: OutputCheck, record: RunRecord) -> str:
@@ -79,7 +93,11 @@ def _remedy(worst: OutputCheck, record: RunRecord) -> str:
 
 def _cosine_override(worst: OutputCheck) -> str:
     cosine, limit = worst.cosine_similarity, worst.tolerance_cosine
-    if cosine is None or limit is None or cosine >= limit:
+    rms, most = worst.rms_error, worst.tolerance_rms
+    if cosine is None or not (
+        (limit is not None and cosine < limit)
+        or (rms is not None and most is not None and rms > most)
+    ):
         return ""
     lower = max(-1.0, cosine - 0.2 * (1 - cosine))
     return f" --set benchmark.tolerance.cosine_similarity={lower:.4g}"

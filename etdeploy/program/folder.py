@@ -27,6 +27,17 @@ class TensorFile(Value):
     shape: tuple[int, ...]
 
 
+class OutputQuantization(Value):
+    """How an output's values are quantised: each is `(integer - zero_point) * scale`.
+
+    `dtype` is that of the integers, by torch's name.
+    """
+
+    scale: float
+    zero_point: int
+    dtype: str
+
+
 class Provenance(Value):
     """How the program came to be.
 
@@ -38,6 +49,8 @@ class Provenance(Value):
             the exporter.
         expected: What the eager model gave for those inputs, in order; empty for a finished
             program.
+        output_quantization: For each expected output; None for one that no dequantisation gives
+            directly. Empty where it is not known.
         etrecord: Whether `etrecord.bin` is there.
         versions: Of Python, torch, executorch and torchao at export; `qnn` is that of the QNN SDK
             that compiled the program.
@@ -52,6 +65,7 @@ class Provenance(Value):
     quantization: str | None = None
     inputs: tuple[TensorFile, ...] = ()
     expected: tuple[TensorFile, ...] = ()
+    output_quantization: tuple[OutputQuantization | None, ...] = ()
     etrecord: bool = False
     versions: dict[str, str] = {}
     code_files: dict[str, str] = {}

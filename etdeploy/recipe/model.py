@@ -175,14 +175,15 @@ class Runtime(Section):
 
 class Tolerance(Section):
     """How far the device's outputs may be from the model's; the defaults follow the data type and
-    the quantisation.
+    the quantisation, and count in steps where an output is quantised.
     """
 
     max_abs_error: float | None = Field(default=None, ge=0)
     """Largest absolute difference of any element."""
 
     cosine_similarity: float | None = Field(default=None, ge=-1, le=1)
-    """Least cosine of the angle between the outputs."""
+    """Least cosine of the angle between the outputs. For quantised outputs it takes the place of
+    the limit of the root mean square error."""
 
 
 class Benchmark(Section):

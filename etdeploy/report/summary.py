@@ -103,7 +103,8 @@ def _closeness(check: OutputCheck) -> float:
     """How much of its tolerance an output uses."""
     if not check.max_abs_error or not check.tolerance_max_abs:
         return 0.0
-    return check.max_abs_error / check.tolerance_max_abs
+    spread = (check.rms_error or 0.0) / check.tolerance_rms if check.tolerance_rms else 0.0
+    return max(check.max_abs_error / check.tolerance_max_abs, spread)
 
 
 def _device(record: RunRecord) -> str:

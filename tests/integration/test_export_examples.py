@@ -139,6 +139,31 @@ def test_quantisation_shrinks_the_program_and_tells_its_damage(
     assert "quantization_error" not in plain.details
 
 
+@pytest.mark.parametrize("example", SMALL)
+def test_the_step_of_quantised_outputs_is_recorded(all_exported: Exported, example: str) -> None:
+    import numpy as np
+
+    folder = all_exported.folders[f"{example}-int8_static"]
+    provenance = load_provenance(folder)
+    (known,) = provenance.output_quantization
+    if example == "encoder":  # ends with a norm, which stays in floats
+        assert known is None
+        return
+    assert known is not None
+    assert known.dtype == "int8"
+    values = np.frombuffer((folder / provenance.expected[0].path).read_bytes(), dtype=np.float32)
+    integers = values / known.scale + known.zero_point
+    assert np.abs(integers - np.rint(integers)).max() < 1e-3
+    assert -128 <= np.rint(integers).min() < np.rint(integers).max() <= 127
+
+
+@pytest.mark.parametrize("scheme", ["none", "int8_dynamic", "8da4w"])
+def test_other_outputs_have_no_step(all_exported: Exported, scheme: str) -> None:
+    for example in SMALL:
+        provenance = load_provenance(all_exported.folders[f"{example}-{scheme}"])
+        assert provenance.output_quantization == (None,)
+
+
 def test_outputs_are_of_order_one(all_exported: Exported) -> None:
     import numpy as np
 

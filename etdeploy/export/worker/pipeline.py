@@ -18,6 +18,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.delegation import delegation, delegation_note
 from etdeploy.export.worker.dims import fixed_notes
 from etdeploy.export.worker.lower import emit, lower
+from etdeploy.export.worker.output_steps import output_quantization
 from etdeploy.export.worker.quantize import quantize
 from etdeploy.export.worker.recorder import FileRecorder
 from etdeploy.export.worker.source import Source, load_source
@@ -111,6 +112,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
         quantization=spec.quantization,
         inputs=written[0],
         expected=written[1],
+        output_quantization=output_quantization(traced),
         etrecord=True,
         versions=_versions(spec),
         code_files=sources.files,
