@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import etdeploy
-from etdeploy.bench.notes import measurement_notes
+from etdeploy.bench.notes import measurement_notes, output_notes
 from etdeploy.bench.passes import ETDUMP, OUTPUTS, RUNNER_LOG, PassResult
 from etdeploy.bench.record import (
     DeviceRecord,
@@ -99,7 +99,7 @@ def assemble(
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
         files=_files(subject, results, here),
-        notes=(*subject.provenance.notes, *notes),
+        notes=(*subject.provenance.notes, *output_notes(outputs), *notes),
     )
 
 

@@ -96,12 +96,9 @@ def judged(
     judges_angle = "float" in tensor.dtype or limits.cosine_similarity is not None
     cosine = distance.cosine_similarity if judges_angle else None
     error = distance.max_abs_error
-    problem = None
-    if distance.odd_places:
-        problem = (
-            f"{distance.odd_places} of {distance.elements} values are NaN or infinite on one side "
-            "only"
-        )
+    problem = _problem(distance)
+    within = problem is None and _within(distance, limits)
+    nothing = distance.elements > 0 and distance.compared == 0
     return OutputCheck(
         name=name,
         dtype=tensor.dtype,
@@ -110,12 +107,37 @@ def judged(
         cosine_similarity=cosine,
         tolerance_max_abs=limits.max_abs_error,
         tolerance_cosine=limits.cosine_similarity,
-        within_tolerance=problem is None and _within(distance, limits),
+        within_tolerance=None if nothing and problem is None else within,
         problem=problem,
+        remark=_remark(distance, limits) if problem is None else None,
         rms_error=distance.rms_error,
         tolerance_rms=limits.rms_error,
         step=step,
     )
+
+
+def _problem(distance: Distance) -> str | None:
+    if not distance.odd_places:
+        return None
+    return (
+        f"{distance.odd_places} of {distance.elements} values are NaN or infinite on one side only"
+    )
+
+
+def _remark(distance: Distance, limits: Limits) -> str | None:
+    """What weakens the comparison of an output without a problem."""
+    odd = distance.elements - distance.compared
+    if odd:
+        count = (
+            "every value is"
+            if not distance.compared
+            else f"{odd} of {distance.elements} values are"
+        )
+        return f"{count} NaN or infinite, in the model's own output too"
+    zeros_pass = limits.rms_error is not None and 0 < distance.rms <= limits.rms_error
+    if zeros_pass and distance.largest <= limits.max_abs_error:
+        return "the values take so few steps of their quantisation that zeros would pass too"
+    return None
 
 
 def _within(distance: Distance, limits: Limits) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.record import DeviceRecord, Latency
+from etdeploy.bench.record import DeviceRecord, Latency, OutputCheck
 from etdeploy.bench.statistics import percentile
 
 # Within one run on a quiet machine the spread is a few percent.
@@ -17,6 +17,19 @@ DRIFT_SAMPLES = 10
 WARM_CELSIUS = 37.0
 # More work waiting than there are processors for it.
 BUSY_PER_CPU = 1.0
+
+
+def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
+    """Sentences on outputs whose comparison says little or nothing."""
+    for check in outputs:
+        if check.within_tolerance is None:
+            yield (
+                f"Nothing of {check.name} was compared: {check.remark}. Call the model in Python "
+                "with the same inputs. Usual causes are weights that were not loaded, inputs "
+                "outside of the range that the model expects, and 16-bit floats that overflow."
+            )
+        elif check.remark:
+            yield f"The comparison of {check.name} is weak: {check.remark}."
 
 
 def measurement_notes(

@@ -34,7 +34,10 @@ class OutputCheck(Value):
             what was not judged.
         step: Of the quantisation that the values come from, in the output's own unit; None for an
             output that is on no grid.
+        within_tolerance: None when nothing was compared: every value is NaN or infinite, in the
+            model's own output too.
         problem: Why the output cannot be right, or cannot be compared, whatever the limits.
+        remark: What weakens the comparison.
     """
 
     name: str
@@ -44,8 +47,9 @@ class OutputCheck(Value):
     cosine_similarity: float | None
     tolerance_max_abs: float | None
     tolerance_cosine: float | None
-    within_tolerance: bool
+    within_tolerance: bool | None
     problem: str | None = None
+    remark: str | None = None
     rms_error: float | None = None
     tolerance_rms: float | None = None
     step: float | None = None

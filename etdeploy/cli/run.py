@@ -59,6 +59,7 @@ def measure_and_show(
         MismatchError: The outputs differ; the record was printed first.
     """
     from etdeploy.bench.measure import require_match
+    from etdeploy.bench.notes import output_notes
     from etdeploy.cli.walk import walk
     from etdeploy.graph.stages import load_record
 
@@ -76,6 +77,8 @@ def measure_and_show(
         record = load_record(job)
     if as_json:
         console.result_json(record.model_dump(mode="json"))
+        for note in output_notes(record.outputs):
+            console.warn(note)
     else:
         from etdeploy.report.summary import summary
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etdeploy.bench.record import Latency, OutputCheck, RunRecord
-from etdeploy.bench.verdict import explain
+from etdeploy.bench.verdict import explain, uncompared_outputs, wrong_outputs
 from etdeploy.core.console import size, table
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.model import Operator
@@ -85,18 +85,29 @@ def _verdict(record: RunRecord) -> Iterator[str]:
     if not record.outputs_compared:
         yield "not checked: there are no expected outputs"
         return
-    wrong = [check for check in record.outputs if not check.within_tolerance]
+    wrong = wrong_outputs(record)
+    for check in uncompared_outputs(record)[:_MOST_OUTPUTS]:
+        yield f"NOT COMPARED: {check.name} ({check.dtype}): {check.remark}"
     if not wrong:
-        count = len(record.outputs)
-        what = "the output is" if count == 1 else f"all {count} outputs are"
-        yield f"correct: {what} within tolerance of the model's"
-        yield explain(max(record.outputs, key=_closeness))
+        yield from _right(record)
         return
     yield f"WRONG: {len(wrong)} of {len(record.outputs)} outputs are not what the model gives"
     for check in wrong[:_MOST_OUTPUTS]:
         yield f"{check.name} ({check.dtype}): {explain(check)}"
     if len(wrong) > _MOST_OUTPUTS:
         yield f"and {len(wrong) - _MOST_OUTPUTS} more"
+
+
+def _right(record: RunRecord) -> Iterator[str]:
+    right = [check for check in record.outputs if check.within_tolerance]
+    if not right:
+        return
+    rest = len(right) < len(record.outputs)
+    which = f"the other {len(right)}" if rest else f"all {len(right)}"
+    singular = "the other output is" if rest else "the output is"
+    what = singular if len(right) == 1 else f"{which} outputs are"
+    yield f"correct: {what} within tolerance of the model's"
+    yield explain(max(right, key=_closeness))
 
 
 def _closeness(check: OutputCheck) -> float:

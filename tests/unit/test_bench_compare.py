@@ -241,3 +241,26 @@ def test_paths_that_leave_the_folder_are_not_read(tmp_path: Path) -> None:
 
 def test_nothing_is_compared_without_expected_outputs(tmp_path: Path) -> None:
     assert compare_outputs((_output(),), tmp_path, _expectation(tmp_path)) == ()
+
+
+@pytest.mark.parametrize("values", [(_NAN, _NAN), (_INF, -_INF), (_NAN, _INF)])
+def test_nothing_but_nan_on_both_sides_is_not_compared(
+    tmp_path: Path, values: tuple[float, ...]
+) -> None:
+    check = _compare(tmp_path, _floats(*values), _floats(*values))
+    assert check.within_tolerance is None
+    assert (check.problem, check.max_abs_error) == (None, None)
+    assert check.remark == "every value is NaN or infinite, in the model's own output too"
+
+
+def test_some_nan_on_both_sides_are_remarked(tmp_path: Path) -> None:
+    check = _compare(tmp_path, _floats(1, _NAN, _INF), _floats(1, _NAN, _INF))
+    assert check.within_tolerance is True
+    assert check.remark == "2 of 3 values are NaN or infinite, in the model's own output too"
+    assert _compare(tmp_path, _floats(1, 2), _floats(1, 2)).remark is None
+
+
+def test_nan_on_one_side_stays_wrong_where_nothing_is_finite(tmp_path: Path) -> None:
+    check = _compare(tmp_path, _floats(1, 2), _floats(_NAN, _NAN))
+    assert (check.within_tolerance, check.remark) == (False, None)
+    assert str(check.problem).startswith("2 of 2 values")

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from etdeploy.bench.notes import measurement_notes
+from etdeploy.bench.notes import measurement_notes, output_notes
 from etdeploy.bench.record import DeviceRecord
 from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState
-from tests.support.bench_values import make_device
+from tests.support.bench_values import UNCOMPARED, make_check, make_device
 
 _STEADY = (1.0, 1.02, 0.99, 1.01) * 5
 
@@ -70,3 +70,12 @@ def test_a_slowing_device_is_told_apart_from_one_that_warms_up() -> None:
 def test_samples_below_the_clock_are_no_error() -> None:
     assert _notes((0.0,) * 20) == ""
     assert _notes((0.0,) * 19 + (1.0,)) == ""
+
+
+def test_outputs_that_say_little_are_noted() -> None:
+    weak = make_check(remark="2 of 3 values are NaN or infinite, in the model's own output too")
+    notes = list(output_notes((make_check(), UNCOMPARED, weak)))
+    assert notes[0].startswith("Nothing of output_9 was compared: every value is NaN")
+    assert "weights that were not loaded" in notes[0]
+    assert notes[1].startswith("The comparison of output_0 is weak: 2 of 3")
+    assert len(notes) == 2

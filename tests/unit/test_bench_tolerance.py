@@ -153,3 +153,12 @@ def test_too_few_values_have_no_step(values: tuple[float, ...]) -> None:
 def test_more_values_than_a_quantisation_has_are_no_grid() -> None:
     values = np.arange(1 << 18).astype("float32")
     assert estimate_step(values, values) is None
+
+
+def test_steps_too_few_to_tell_zeros_are_remarked() -> None:
+    expected = _rounded(_logits(1000, 0.4))
+    check = _check(expected, expected)
+    assert check.within_tolerance
+    assert "zeros would pass" in str(check.remark)
+    assert _check(np.zeros_like(expected), expected).within_tolerance
+    assert _check(_rounded(_logits()), _rounded(_logits())).remark is None

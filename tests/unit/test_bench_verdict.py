@@ -6,7 +6,13 @@ import pytest
 
 from etdeploy.bench.verdict import explain, require_match
 from etdeploy.core.errors import MismatchError
-from tests.support.bench_values import make_check, make_device, make_program, make_record
+from tests.support.bench_values import (
+    UNCOMPARED,
+    make_check,
+    make_device,
+    make_program,
+    make_record,
+)
 
 _WRONG = make_check(max_abs_error=0.5, cosine_similarity=0.91, within_tolerance=False)
 
@@ -67,3 +73,9 @@ def test_remedies_leave_out_what_is_the_case_already() -> None:
 def test_explanation_of_integers_has_no_cosine() -> None:
     check = make_check(cosine_similarity=None, max_abs_error=0.0, tolerance_max_abs=0.0)
     assert explain(check) == "largest error 0 (tolerance 0)"
+
+
+def test_outputs_that_are_nan_on_both_sides_are_no_fault_of_the_device() -> None:
+    require_match(make_record(outputs=(make_check(), UNCOMPARED)))
+    with pytest.raises(MismatchError, match=r"output_0 .* largest error 0\.5"):
+        require_match(make_record(outputs=(_WRONG, UNCOMPARED)))

@@ -7,7 +7,13 @@ import pytest
 from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.report.summary import WIDTH, summary
-from tests.support.bench_values import make_check, make_device, make_program, make_record
+from tests.support.bench_values import (
+    UNCOMPARED,
+    make_check,
+    make_device,
+    make_program,
+    make_record,
+)
 
 
 def test_whole_text() -> None:
@@ -80,6 +86,18 @@ def test_unchecked_outputs_are_not_called_correct() -> None:
     text = summary(make_record(outputs=()))
     assert "not checked: there are no expected outputs" in text
     assert "correct" not in text
+
+
+def test_outputs_without_numbers_are_not_called_correct() -> None:
+    text = summary(make_record(outputs=(UNCOMPARED,)))
+    assert (
+        "  outputs      NOT COMPARED: output_9 (float32): every value is NaN or infinite, in the "
+        "model's own\n               output too\n"
+    ) in text
+    assert "correct" not in text
+    both = summary(make_record(outputs=(make_check(), UNCOMPARED)))
+    assert "NOT COMPARED: output_9" in both
+    assert "correct: the other output is within tolerance" in both
 
 
 def test_the_output_that_uses_most_of_its_tolerance_is_shown() -> None:
