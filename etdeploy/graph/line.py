@@ -6,6 +6,7 @@ from pathlib import Path
 
 from etdeploy.bench.bundle import make_bundle
 from etdeploy.bench.measure import measure
+from etdeploy.bench.units import duration
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle
@@ -245,9 +246,8 @@ def _bench(job: Job) -> Step:
             )
         path = Path(record.files["record"])
         Measured(record=str(path), sha256=sha256_file(path), run_id=record.run_id).save(output)
-        return (
-            f"median {record.latency_ms.median:.3f} ms over {len(record.latency_ms.samples)} runs"
-        )
+        latency = record.latency_ms
+        return f"median {duration(latency.median)} over {len(latency.samples)} runs"
 
     def sound() -> str | None:
         measured = Measured.load(output)

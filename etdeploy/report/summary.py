@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etdeploy.bench.record import Latency, OutputCheck, RunRecord
+from etdeploy.bench.units import duration, unit_for
 from etdeploy.bench.verdict import explain, uncompared_outputs, wrong_outputs
 from etdeploy.core.console import size, table
 from etdeploy.program.delegation import where_it_runs
@@ -36,7 +36,7 @@ def summary(record: RunRecord) -> str:
 def _headline(record: RunRecord) -> str:
     return (
         f"{record.recipe.name} on {record.device.facts.name}: "
-        f"{_number(record.latency_ms.median)} ms per inference, "
+        f"{duration(record.latency_ms.median)} per inference, "
         f"{_rate(record.latency_ms)} inferences per second"
     )
 
@@ -55,9 +55,9 @@ def _latencies(record: RunRecord) -> str:
         ("first inference", record.first_inference_ms, "before any warm-up"),
         ("load", record.load_ms, "program and method"),
     )
-    decimals = _decimals(latency.median)
-    cells = [(name, f"{value:,.{decimals}f}") for name, value, _ in rows]
-    lines = table(("latency", "ms"), cells, right=("ms",)).splitlines()
+    unit = unit_for(latency.median)
+    cells = [(name, unit.number(value, like_ms=latency.median)) for name, value, _ in rows]
+    lines = table(("latency", unit.name), cells, right=(unit.name,)).splitlines()
     comments = ("", "", *(comment for _, _, comment in rows))
     return "\n".join(f"{line}  {text}" for line, text in zip(lines, comments, strict=True))
 
@@ -193,17 +193,6 @@ def _wrapped(label: str, lines: Sequence[str], indent: str = "  ") -> str:
 
 def _indented(text: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
-
-
-def _decimals(value_ms: float) -> int:
-    """Digits after the point that show four significant ones, down to nanoseconds."""
-    if value_ms <= 0:
-        return 3
-    return min(6, max(1, 3 - math.floor(math.log10(value_ms))))
-
-
-def _number(value_ms: float) -> str:
-    return f"{value_ms:,.{_decimals(value_ms)}f}"
 
 
 def _rate(latency: Latency) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from etdeploy.devices.base import DeviceState
@@ -52,11 +54,14 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
 
 @pytest.mark.parametrize(
     ("median_ms", "shown"),
-    [(0.00123, "0.001230 ms"), (0.0826, "0.08260 ms"), (12.34567, "12.35 ms"),
+    [(0.00123, "1.230 µs"), (0.0826, "82.60 µs"), (0.826, "0.8260 ms"), (12.34567, "12.35 ms"),
      (1234.567, "1,234.6 ms")],
 )  # fmt: skip
 def test_four_significant_digits(median_ms: float, shown: str) -> None:
-    assert f": {shown} per inference" in summary(make_record((median_ms,)))
+    text = summary(make_record((median_ms,)))
+    number, unit = shown.split()
+    assert f": {shown} per inference" in text
+    assert re.search(rf"latency +{unit}\n.*\n  median +{number}  of 1 inferences", text)
 
 
 @pytest.mark.parametrize(
