@@ -146,7 +146,7 @@ def _within(distance: Distance, limits: Limits) -> bool:
         return True
     if error > limits.max_abs_error or (limits.rms_error is not None and rms > limits.rms_error):
         return False
-    if limits.cosine_similarity is None or error <= limits.negligible:
+    if limits.cosine_similarity is None or error == 0 or error <= limits.negligible:
         return True
     return cosine >= limits.cosine_similarity
 

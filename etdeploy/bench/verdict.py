@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from etdeploy.bench.record import OutputCheck, RunRecord
@@ -19,13 +21,13 @@ def require_match(record: RunRecord) -> None:
     wrong = wrong_outputs(record)
     if not wrong:
         return
-    worst = max(wrong, key=_badness)
+    worst = max(wrong, key=lambda check: (check.problem is not None, strain(check)))
     others = f"; {len(wrong)} of {len(record.outputs)} outputs differ" if len(wrong) > 1 else ""
     raise MismatchError(
         f"{worst.name} ({worst.dtype} {list(worst.shape)}) is not what the model gives: "
         f"{explain(worst)}{others}",
         place=record.device.facts.name,
-        remedy=_remedy(worst, record),
+        remedy=_remedy(wrong, record),
         log=Path(record.files["record"]),
     )
 
@@ -55,12 +57,44 @@ def explain(check: OutputCheck) -> str:
             f"root mean square error {check.rms_error:.3g} (at most {check.tolerance_rms:.3g})"
         )
     if check.cosine_similarity is not None and check.tolerance_cosine is not None:
-        # A cosine near 1 must not be rounded to it.
-        parts.append(
-            f"cosine similarity {check.cosine_similarity:.6g} "
-            f"(at least {check.tolerance_cosine:.6g})"
-        )
+        cosine, limit = _told_apart(check.cosine_similarity, check.tolerance_cosine)
+        parts.append(f"cosine similarity {cosine} (at least {limit})")
     return ", ".join(parts) or "equal"
+
+
+def strain(check: OutputCheck) -> float:
+    """How much of its tolerance an output uses: 1 for all of it, more for a wrong one.
+
+    The larger one of error by tolerance, and of what stands for the distribution of the errors:
+    their root mean square, or the cosine's distance from 1, by the limit of it.
+    """
+    if check.problem or check.max_abs_error is None or check.tolerance_max_abs is None:
+        return math.inf
+    strains = [
+        _share(check.max_abs_error, check.tolerance_max_abs),
+        _share(check.rms_error, check.tolerance_rms),
+        _cosine_strain(check),
+    ]
+    # A cosine beyond its limit is not judged where the error is negligible.
+    return min(1.0, max(strains)) if check.within_tolerance else max(strains)
+
+
+def _share(error: float | None, limit: float | None) -> float:
+    if not error or limit is None:
+        return 0.0
+    return error / limit if limit else math.inf
+
+
+def _cosine_strain(check: OutputCheck) -> float:
+    if check.cosine_similarity is None or check.tolerance_cosine is None:
+        return 0.0
+    return _share(1 - check.cosine_similarity, 1 - check.tolerance_cosine)
+
+
+def _told_apart(cosine: float, limit: float) -> tuple[str, str]:
+    """Both with six significant digits, or as many more as show that they differ."""
+    texts = [(f"{cosine:.{digits}g}", f"{limit:.{digits}g}") for digits in range(6, 18)]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
 
 def _in_steps(check: OutputCheck) -> str:
@@ -71,17 +105,7 @@ def _in_steps(check: OutputCheck) -> str:
     return f", {steps:.3g} {'step' if round(steps, 2) == 1 else 'steps'} of its quantisation"
 
 
-def _badness(check: OutputCheck) -> float:
-    """How far beyond its tolerance an output is."""
-    if check.problem or check.max_abs_error is None or check.tolerance_max_abs is None:
-        return float("inf")
-    if check.tolerance_max_abs == 0:
-        return 1e300 if check.max_abs_error else 0.0
-    spread = (check.rms_error or 0.0) / check.tolerance_rms if check.tolerance_rms else 0.0
-    return max(check.max_abs_error / check.tolerance_max_abs, spread)
-
-
-def _remedy(worst: OutputCheck, record: RunRecord) -> str:
+def _remedy(wrong: Sequence[OutputCheck], record: RunRecord) -> str:
     lines = []
     program = record.program
     if program.backend not in (None, "portable"):
@@ -91,23 +115,36 @@ def _remedy(worst: OutputCheck, record: RunRecord) -> str:
         )
     if record.device.facts.name != "host":
         lines.append("See whether the device is the cause: --device host")
-    if worst.problem is None and worst.max_abs_error is not None:
-        allowed = f"{worst.max_abs_error * _LEAST_HEADROOM:.2g}"
-        lines.append(
-            "If the difference is acceptable, say so: "
-            f"--set benchmark.tolerance.max_abs_error={allowed}" + _cosine_override(worst)
-        )
+    if not any(check.problem for check in wrong):
+        lines.append(f"If the difference is acceptable, say so: {_overrides(record.outputs)}")
     lines.append(f"The device's outputs are in {record.files['outputs']}")
     return "\n".join(lines)
 
 
-def _cosine_override(worst: OutputCheck) -> str:
-    cosine, limit = worst.cosine_similarity, worst.tolerance_cosine
-    rms, most = worst.rms_error, worst.tolerance_rms
-    if cosine is None or not (
-        (limit is not None and cosine < limit)
-        or (rms is not None and most is not None and rms > most)
-    ):
-        return ""
+def _overrides(outputs: Sequence[OutputCheck]) -> str:
+    """Options with which all outputs pass; a limit of the recipe holds for every output."""
+    options = []
+    if any(_share(c.max_abs_error, c.tolerance_max_abs) > 1 for c in outputs):
+        largest = max(c.max_abs_error or 0.0 for c in outputs)
+        options.append(f"--set benchmark.tolerance.max_abs_error={_above(largest)}")
+    if any(_is_turned(c) for c in outputs):
+        least = min(c.cosine_similarity for c in outputs if c.cosine_similarity is not None)
+        options.append(f"--set benchmark.tolerance.cosine_similarity={_below(least)}")
+    return " ".join(options)
+
+
+def _is_turned(check: OutputCheck) -> bool:
+    """Whether the distribution of the errors is what makes an output wrong."""
+    if check.within_tolerance is not False:
+        return False
+    return _share(check.rms_error, check.tolerance_rms) > 1 or _cosine_strain(check) > 1
+
+
+def _above(error: float) -> str:
+    return f"{error * _LEAST_HEADROOM:.2g}"
+
+
+def _below(cosine: float) -> str:
+    """A limit below the cosine, in as few digits as keep it there."""
     lower = max(-1.0, cosine - 0.2 * (1 - cosine))
-    return f" --set benchmark.tolerance.cosine_similarity={lower:.4g}"
+    return next(t for d in range(3, 18) if float(t := f"{lower:.{d}g}") <= cosine)

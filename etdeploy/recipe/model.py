@@ -183,7 +183,8 @@ class Tolerance(Section):
 
     cosine_similarity: float | None = Field(default=None, ge=-1, le=1)
     """Least cosine of the angle between the outputs. For quantised outputs it takes the place of
-    the limit of the root mean square error."""
+    the limit of the root mean square error. It is computed in 64-bit floats and holds as it stands:
+    1 asks for outputs that are equal, or parallel to the last bit."""
 
 
 class Benchmark(Section):

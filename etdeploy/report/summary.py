@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from etdeploy.bench.record import Latency, OutputCheck, RunRecord
+from etdeploy.bench.record import Latency, RunRecord
 from etdeploy.bench.units import duration, unit_for
-from etdeploy.bench.verdict import explain, uncompared_outputs, wrong_outputs
+from etdeploy.bench.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.core.console import size, table
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.model import Operator
@@ -107,15 +107,9 @@ def _right(record: RunRecord) -> Iterator[str]:
     singular = "the other output is" if rest else "the output is"
     what = singular if len(right) == 1 else f"{which} outputs are"
     yield f"correct: {what} within tolerance of the model's"
-    yield explain(max(right, key=_closeness))
-
-
-def _closeness(check: OutputCheck) -> float:
-    """How much of its tolerance an output uses."""
-    if not check.max_abs_error or not check.tolerance_max_abs:
-        return 0.0
-    spread = (check.rms_error or 0.0) / check.tolerance_rms if check.tolerance_rms else 0.0
-    return max(check.max_abs_error / check.tolerance_max_abs, spread)
+    closest = max(right, key=strain)
+    named = f"{closest.name}, which is nearest to its limits: " if len(right) > 1 else ""
+    yield named + explain(closest)
 
 
 def _device(record: RunRecord) -> str:

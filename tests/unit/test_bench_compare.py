@@ -264,3 +264,14 @@ def test_nan_on_one_side_stays_wrong_where_nothing_is_finite(tmp_path: Path) -> 
     check = _compare(tmp_path, _floats(1, 2), _floats(_NAN, _NAN))
     assert (check.within_tolerance, check.remark) == (False, None)
     assert str(check.problem).startswith("2 of 2 values")
+
+
+def test_a_cosine_of_one_is_met_by_equal_outputs_alone(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal(1000).astype("float32")
+    assert _compare(tmp_path, values, values, cosine_similarity=1.0).within_tolerance
+    assert _compare(tmp_path, values, values).cosine_similarity == 1.0
+    near = values.copy()
+    near[0] += np.float32(3e-7)
+    check = _compare(tmp_path, near, values, cosine_similarity=1.0)
+    assert 0.999999999999 < (check.cosine_similarity or 0) < 1
+    assert check.within_tolerance is False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from etdeploy.bench.record import OutputCheck
 from etdeploy.bench.verdict import explain, require_match
 from etdeploy.core.errors import MismatchError
 from tests.support.bench_values import (
@@ -79,3 +82,41 @@ def test_outputs_that_are_nan_on_both_sides_are_no_fault_of_the_device() -> None
     require_match(make_record(outputs=(make_check(), UNCOMPARED)))
     with pytest.raises(MismatchError, match=r"output_0 .* largest error 0\.5"):
         require_match(make_record(outputs=(_WRONG, UNCOMPARED)))
+
+
+def test_a_cosine_is_told_apart_from_its_limit() -> None:
+    check = make_check(cosine_similarity=0.9999999999998, tolerance_cosine=1.0)
+    assert explain(check).endswith("cosine similarity 0.9999999999998 (at least 1)")
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        (_WRONG, make_check(max_abs_error=3.0, tolerance_max_abs=10.0)),
+        (make_check(cosine_similarity=0.9999999999998, tolerance_cosine=1.0,
+                    within_tolerance=False),),
+        (make_check(max_abs_error=2e-4, rms_error=1.1e-4, tolerance_rms=1e-4,
+                    tolerance_cosine=None, cosine_similarity=0.994, within_tolerance=False),),
+        (make_check(cosine_similarity=-1.0, within_tolerance=False),),
+    ],
+)  # fmt: skip
+def test_with_the_limits_of_the_remedy_every_output_passes(
+    outputs: tuple[OutputCheck, ...],
+) -> None:
+    with pytest.raises(MismatchError) as raised:
+        require_match(make_record(outputs=outputs))
+    given = dict(re.findall(r"tolerance\.(\w+)=(\S+)", str(raised.value.remedy)))
+    assert given
+    for check in outputs:
+        most = float(given.get("max_abs_error", check.tolerance_max_abs or 0.0))
+        least = float(given.get("cosine_similarity", check.tolerance_cosine or -1.0))
+        assert (check.max_abs_error or 0.0) <= most
+        assert (check.cosine_similarity or -1.0) >= least
+
+
+def test_an_error_within_its_limit_is_not_loosened() -> None:
+    turned = make_check(cosine_similarity=0.9, within_tolerance=False)
+    with pytest.raises(MismatchError) as raised:
+        require_match(make_record(outputs=(turned,)))
+    assert "tolerance.max_abs_error" not in str(raised.value.remedy)
+    assert "tolerance.cosine_similarity=0.88" in str(raised.value.remedy)

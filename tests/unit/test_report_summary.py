@@ -106,10 +106,16 @@ def test_outputs_without_numbers_are_not_called_correct() -> None:
 
 
 def test_the_output_that_uses_most_of_its_tolerance_is_shown() -> None:
+    large = make_check(max_abs_error=0.5, tolerance_max_abs=10.0)
     close = make_check(name="output_1", max_abs_error=9e-5)
-    text = summary(make_record(outputs=(make_check(), close)))
+    text = " ".join(summary(make_record(outputs=(large, close))).split())
     assert "all 2 outputs are within tolerance" in text
-    assert "largest error 9e-05" in text
+    assert "output_1, which is nearest to its limits: largest error 9e-05" in text
+    turned = make_check(name="output_2", cosine_similarity=0.99995)
+    spread = make_check(name="output_3", rms_error=0.099, tolerance_rms=0.1, tolerance_cosine=None)
+    for others, nearest in (((turned,), "output_1"), ((turned, spread), "output_3")):
+        text = summary(make_record(outputs=(large, close, *others)))
+        assert f"{nearest}, which is nearest" in text
 
 
 def test_a_phone_is_described_with_its_state() -> None:
