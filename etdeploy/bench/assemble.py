@@ -88,6 +88,7 @@ def assemble(
         started_at=started.isoformat(timespec="seconds"),
         latency_ms=latency,
         load_ms=timing.load_program_ms + timing.load_method_ms,
+        verify_ms=timing.verify_ms,
         first_inference_ms=timing.first_inference_ms,
         peak_rss_bytes=_peak_rss_bytes(results),
         outputs=tuple(outputs),

@@ -144,7 +144,9 @@ class RunRecord(Value):
         run_id: Names the run's folder.
         started_at: Date and time in UTC, ISO 8601.
         latency_ms: Of the timed inferences; setting the inputs is part of each.
-        load_ms: Loading the program and its method.
+        load_ms: Loading the program and its method; the file was read shortly before.
+        verify_ms: ExecuTorch's thorough check of the program, before it is loaded. None from a
+            runner that checked while it loaded: there load_ms has both.
         first_inference_ms: The first inference, before all warm-up.
         peak_rss_bytes: Most memory resident in the memory pass; None when it was not measured.
         outputs: One entry for each output that is expected or came.
@@ -160,6 +162,7 @@ class RunRecord(Value):
     started_at: str
     latency_ms: Latency
     load_ms: float
+    verify_ms: float | None = None
     first_inference_ms: float
     peak_rss_bytes: int | None
     outputs: tuple[OutputCheck, ...]

@@ -53,13 +53,19 @@ def _latencies(record: RunRecord) -> str:
         ("p99", latency.p99, ""),
         ("stddev", latency.stddev, spread),
         ("first inference", record.first_inference_ms, "before any warm-up"),
-        ("load", record.load_ms, "program and method"),
+        ("load", record.load_ms, "program and method" + _verified(record)),
     )
     unit = unit_for(latency.median)
     cells = [(name, unit.number(value, like_ms=latency.median)) for name, value, _ in rows]
     lines = table(("latency", unit.name), cells, right=(unit.name,)).splitlines()
     comments = ("", "", *(comment for _, _, comment in rows))
     return "\n".join(f"{line}  {text}" for line, text in zip(lines, comments, strict=True))
+
+
+def _verified(record: RunRecord) -> str:
+    if record.verify_ms is None:
+        return ", with a thorough check of the file"
+    return f", after {duration(record.verify_ms)} for checking the file"
 
 
 def _timed(record: RunRecord) -> str:

@@ -34,6 +34,9 @@ class RunnerResults(Value):
         started_unix_s: When it started, by the device's clock.
         threads: That ExecuTorch's thread pool really has.
         warmup: Iterations between the first inference and the timed ones.
+        verify_ms: Time of ExecuTorch's thorough check of the program, which comes before loading;
+            None from a runner that checked while it loaded the program.
+        load_program_ms, load_method_ms: Times of loading, from a file that was just read.
         rss_after_load_bytes, peak_rss_bytes: Most memory resident until then; 0 when the system
             does not tell.
         samples_ms: Time of each timed inference; setting the inputs is part of it.
@@ -46,6 +49,7 @@ class RunnerResults(Value):
     started_unix_s: int
     threads: int = Field(ge=1)
     warmup: int = Field(ge=0)
+    verify_ms: float | None = None
     load_program_ms: float
     load_method_ms: float
     rss_after_load_bytes: int

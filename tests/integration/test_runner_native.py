@@ -69,6 +69,7 @@ def test_results_tell_every_measurement(runner: Start, programs: Path, tmp_path:
     assert len(results.samples_ms) == 7
     assert min(results.samples_ms) > 0
     assert min(results.load_program_ms, results.load_method_ms, results.first_inference_ms) > 0
+    assert (results.verify_ms or 0) > 0
     assert (results.method, results.warmup, results.threads) == ("forward", 2, 2)
     assert results.executorch_version.startswith("1.5.1")
     assert 1_000_000 < results.rss_after_load_bytes <= results.peak_rss_bytes

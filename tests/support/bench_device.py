@@ -72,6 +72,7 @@ class FakeRun:
             "started_unix_s": 1_700_000_000,
             "threads": 2,
             "warmup": int(given["--warmup"]),
+            "verify_ms": 0.25,
             "load_program_ms": 0.5,
             "load_method_ms": 1.5,
             "rss_after_load_bytes": 5_000_000,

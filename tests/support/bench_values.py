@@ -92,6 +92,7 @@ def make_record(
         "started_at": "2026-11-21T08:44:49+00:00",
         "latency_ms": summarize(samples_ms),
         "load_ms": 8.35713,
+        "verify_ms": 0.21,
         "first_inference_ms": 2.5,
         "peak_rss_bytes": 32_700_000,
         "outputs": outputs,

@@ -110,7 +110,7 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     assert record.schema_version == 1
     assert record.latency_ms.samples == SAMPLES_MS
     assert record.latency_ms.median == 1.1
-    assert (record.load_ms, record.first_inference_ms) == (2.0, 3.0)
+    assert (record.verify_ms, record.load_ms, record.first_inference_ms) == (0.25, 2.0, 3.0)
     assert record.peak_rss_bytes == 6_000_000
     assert [(o.name, o.max_abs_error, o.within_tolerance) for o in record.outputs] == [
         ("output_0", 0.0, True)

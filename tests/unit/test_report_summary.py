@@ -33,7 +33,7 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
   p99              1.196
   stddev           0.084  8 % of the median
   first inference  2.500  before any warm-up
-  load             8.357  program and method
+  load             8.357  program and method, after 0.2100 ms for checking the file
 
   outputs      correct: the output is within tolerance of the model's
                largest error 1.2e-07 (tolerance 0.0001), cosine similarity 1 (at least 0.9999)
@@ -73,6 +73,11 @@ def test_inferences_per_second(median_ms: float, shown: str) -> None:
 
 def test_times_below_the_clock_are_no_error() -> None:
     assert "countless inferences" in summary(make_record((0.0, 0.0)))
+
+
+def test_the_load_of_an_older_runner_has_the_check_in_it() -> None:
+    text = summary(make_record(verify_ms=None))
+    assert "program and method, with a thorough check of the file" in text
 
 
 def test_wrong_outputs_are_told_one_by_one() -> None:
