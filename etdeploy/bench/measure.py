@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
 from etdeploy.bench.assemble import RECORD_FILE, Subject, assemble
 from etdeploy.bench.compare import Expectation, compare_outputs
-from etdeploy.bench.passes import OUTPUTS, RUNNER_LOG, PassResult, passes, run_pass
+from etdeploy.bench.passes import OUTPUTS, PassResult, passes, run_pass
 from etdeploy.bench.record import DeviceRecord, RunRecord
+from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
 from etdeploy.bench.verdict import require_match
-from etdeploy.core.disk import no_room_in
-from etdeploy.core.errors import DeviceError, Interrupted, UsageError
-from etdeploy.core.leftovers import claimed, sweep_empty
+from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
 from etdeploy.program.folder import load_provenance
@@ -62,10 +56,9 @@ def measure(
     subject = Subject(loaded, program_folder, program, load_provenance(program_folder), runner)
     subject.require_method()
     started = datetime.now(timezone.utc)
-    run_id = _run_id(started, loaded.name, device.name)
-    with _results_folder(output.absolute() / run_id) as here:
+    with results_folder(output.absolute(), started, loaded.name, device.name) as here:
         facts, before = device.facts(), device.state()
-        results = _run_passes(device, bundle, run_id, loaded, here, progress)
+        results = _run_passes(device, bundle, loaded, here, progress)
         states = DeviceRecord(facts=facts, before=before, after=_state_after(device))
         progress("comparing outputs")
         checks = compare_outputs(
@@ -90,14 +83,13 @@ def _expectation(subject: Subject) -> Expectation:
 def _run_passes(
     device: Device,
     bundle: Bundle,
-    run_id: str,
     loaded: LoadedRecipe,
     here: Path,
     progress: Progress,
 ) -> dict[str, PassResult]:
     steps = passes(loaded.recipe)
     results = {}
-    with device.open_run(bundle, run_id) as folder:
+    with device.open_run(bundle, here.name) as folder:
         for step in steps:
             progress(f"{step.name} pass: {step.iterations} inferences")
             results[step.name] = run_pass(folder, step, loaded.recipe, device.name, here)
@@ -110,40 +102,3 @@ def _state_after(device: Device) -> DeviceState:
         return device.state()
     except DeviceError:
         return DeviceState()
-
-
-def _run_id(started: datetime, recipe: str, device: str) -> str:
-    """Sorts by time, says what ran where, and is unique."""
-    words = [re.sub(r"[^A-Za-z0-9._-]+", "_", word)[:48] for word in (recipe, device)]
-    return "-".join([started.strftime("%Y%m%dT%H%M%SZ"), *words, secrets.token_hex(2)])
-
-
-# What `_run_id` gives.
-_RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}")
-
-
-@contextmanager
-def _results_folder(folder: Path) -> Iterator[Path]:
-    """A folder for results; when the block fails, only what the runner said stays in it."""
-    log = folder / RUNNER_LOG
-    try:
-        sweep_empty(folder.parent, _RUN_ID)
-        folder.mkdir(parents=True)
-        with claimed(folder):
-            yield folder
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if no_room_in(error):
-            raise
-        raise UsageError(
-            f"results cannot be written: {error.strerror or error}",
-            place=str(error.filename or folder),
-            remedy="Name a folder that can be written to: --output FOLDER",
-        ) from error
-    except BaseException as error:
-        said = log.read_bytes() if log.is_file() and not isinstance(error, Interrupted) else b""
-        shutil.rmtree(folder, ignore_errors=True)
-        if said:
-            folder.mkdir()
-            log.write_bytes(said)
-        raise
