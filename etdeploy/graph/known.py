@@ -70,8 +70,7 @@ def export_step(job: Job) -> Step:
         exported = export_program(spec, job.workspace, log.progress, log.log)
         exported.save(output)
         program = Program.load(Path(exported.folder) / PROGRAM_INFO)
-        made = "taken from the cache" if exported.cached else "made"
-        return f"program.pte {made}: {_briefly(program)}"
+        return f"program.pte {origin(spec, exported)}: {_briefly(program)}"
 
     def sound() -> str | None:
         exported = ExportedProgram.load(output)
@@ -88,6 +87,13 @@ def export_step(job: Job) -> Step:
         inputs={**flat("model", recipe.model), **flat("export", recipe.export)},
         sound=sound,
     )
+
+
+def origin(spec: ExportSpec, exported: ExportedProgram) -> str:
+    """Where the program comes from; a finished one is never made here."""
+    if spec.program:
+        return f"taken from {Path(spec.program).name}"
+    return "taken from the cache" if exported.cached else "made"
 
 
 def _briefly(program: Program) -> str:

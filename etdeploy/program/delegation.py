@@ -55,14 +55,18 @@ def where_it_runs(delegates: Sequence[Delegate], operators: Sequence[Operator]) 
     """Sentences that tell what backends take and what stays outside of them."""
     calls = sum(operator.calls for operator in operators)
     if not delegates:
-        return (f"nothing is delegated: {_calls(calls)} run on CPU kernels",)
+        return (f"nothing is delegated: {_calls(calls)} {_verb('run', calls)} on CPU kernels",)
     fraction = delegated_fraction(delegates, operators)
     lines = [_taken(share) for share in backend_shares(delegates)]
     if fraction is not None:
         lines[-1] += f" ({_percent(fraction)} of all nodes)"
     if calls:
-        lines.append(f"{_calls(calls)} stay outside, on CPU kernels")
+        lines.append(f"{_calls(calls)} {_verb('stay', calls)} outside, on CPU kernels")
     return tuple(lines)
+
+
+def _verb(verb: str, number: int) -> str:
+    return f"{verb}s" if number == 1 else verb
 
 
 def _taken(share: BackendShare) -> str:

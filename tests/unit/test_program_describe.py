@@ -55,6 +55,17 @@ method forward
     )
 
 
+@pytest.mark.parametrize(
+    ("delegates", "sentence"),
+    [
+        ((_XNNPACK,), "1 operator call stays outside, on CPU kernels"),
+        ((), "nothing is delegated: 1 operator call runs on CPU kernels"),
+    ],
+)
+def test_one_call_is_told_as_one(delegates: tuple[Delegate, ...], sentence: str) -> None:
+    assert sentence in where_it_runs(delegates, (_ADD.model_copy(update={"calls": 1}),))
+
+
 def test_program_without_delegates() -> None:
     text = describe(_program((), (_ADD,)), "model.pte")
     assert "  runs on    nothing is delegated: 2 operator calls run on CPU kernels\n" in text

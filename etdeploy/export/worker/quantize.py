@@ -169,4 +169,7 @@ def _left_note(names: list[str], group_size: int) -> str:
 def _coverage_note(module: torch.nn.Module, quantized: int) -> str:
     convolutions = sum(isinstance(m, torch.nn.modules.conv._ConvNd) for m in module.modules())
     note = f"8da4w quantised {quantized} linear layer{'s' if quantized != 1 else ''}"
-    return f"{note}; {convolutions} convolutions stay in floats." if convolutions else f"{note}."
+    if not convolutions:
+        return f"{note}."
+    stay = "1 convolution stays" if convolutions == 1 else f"{convolutions} convolutions stay"
+    return f"{note}; {stay} in floats."
