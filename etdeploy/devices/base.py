@@ -30,6 +30,10 @@ class DeviceFacts(Value):
     memory_bytes: int | None = None
     connection: str | None = None
     """How it is reached: adb server, TCP, USB, this machine."""
+    emulator: str | None = None
+    """What runs the programs where the device is emulated, with its version."""
+    emulated_cpu: str | None = None
+    """The processor that it plays, as `QEMU_CPU` names it."""
 
 
 class CpuCluster(Value):

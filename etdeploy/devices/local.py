@@ -19,9 +19,9 @@ from etdeploy.devices import local_facts
 from etdeploy.devices.base import Bundle, DeviceFacts, DeviceState, PushReport, RunOutcome
 from etdeploy.devices.bundles import check_run_id, command_line, environment
 from etdeploy.devices.local_store import LocalStore
+from etdeploy.targets import qemu
 from etdeploy.targets.platforms import host_target
 
-_QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 # qemu 7.2 computes some of XNNPACK's 8-bit convolutions wrongly with SVE; 10.0 does not. A CPU that
 # the user chose in QEMU_CPU, qemu's own variable, stays.
 _CPU = "max,sve=off"
@@ -36,9 +36,19 @@ class Emulator:
     program: Path
     sysroot: Path | None
 
+    @property
+    def cpu(self) -> str:
+        """The processor that it plays."""
+        return qemu.chosen_cpu() or _CPU
+
+    @property
+    def description(self) -> str:
+        """The program with its version."""
+        return " ".join(filter(None, (self.program.name, qemu.emulator_version(self.program))))
+
     def command(self, argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """What runs `argv` with `variables`; the emulator itself does not see those."""
-        prefix = [str(self.program), "-cpu", os.environ.get("QEMU_CPU") or _CPU]
+        prefix = [str(self.program), "-cpu", self.cpu]
         if self.sysroot:
             prefix += ["-L", str(self.sysroot)]
         for name, value in variables.items():
@@ -78,6 +88,8 @@ class LocalDevice:
             cpu_count=os.cpu_count(),
             memory_bytes=local_facts.memory_bytes(),
             connection="this machine, emulated" if self._emulator else "this machine",
+            emulator=self._emulator.description if self._emulator else None,
+            emulated_cpu=self._emulator.cpu if self._emulator else None,
         )
 
     def state(self) -> DeviceState:
@@ -154,7 +166,7 @@ def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
     Raises:
         DeviceError: qemu is not installed.
     """
-    program = next((found for name in _QEMU if (found := process.which(name))), None)
+    program = qemu.find_emulator("aarch64")
     if program is None:
         raise DeviceError(
             "qemu's user-mode emulator for aarch64 is not installed",

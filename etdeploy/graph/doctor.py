@@ -26,6 +26,7 @@ from etdeploy.runtime.zig import find_zig
 from etdeploy.targets.missing import Missing
 from etdeploy.targets.ndk import Ndk, find_ndk
 from etdeploy.targets.platforms import Target, find_target, host_target
+from etdeploy.targets.qemu import find_emulator
 
 _NEEDED_FREE_BYTES = 2_000_000_000
 
@@ -130,7 +131,7 @@ def _program(name: str, needed_for: str, remedy: str) -> Finding:
 
 def _qemu(host: Target) -> Finding:
     needed = "device qemu: arm64 runners on this machine"
-    path = process.which("qemu-aarch64-static") or process.which("qemu-aarch64")
+    path = find_emulator("aarch64")
     if host.system != "linux":
         return Finding(
             name="qemu-user",

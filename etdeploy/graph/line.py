@@ -267,7 +267,7 @@ def _bench(job: Job) -> Step:
         inputs={
             **flat("benchmark", recipe.benchmark),
             _THREADS: recipe.runtime.threads,
-            "device": job.facts.model_dump(mode="json") if job.facts else None,
+            **(flat("device", job.facts) if job.facts else {}),
             "output folder": str(job.output),
         },
         sound=sound,

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
@@ -41,6 +40,7 @@ from etdeploy.runtime.qnn import sdk_option
 from etdeploy.runtime.toolchains import Toolchain
 from etdeploy.runtime.tools import BuildTools, find_cache, find_programs, find_tools
 from etdeploy.targets.platforms import Target
+from etdeploy.targets.qemu import find_emulator
 
 RUNNER_INFO = "runner.json"
 
@@ -235,9 +235,7 @@ class Builder:
         own_loader = (f"{folder}/{loader}", "--library-path", folder) if loader else ()
         if self.target.name == self.host.name:
             return (*own_loader, executable)
-        qemu = process.which(f"qemu-{self.target.arch}-static") or process.which(
-            f"qemu-{self.target.arch}"
-        )
+        qemu = find_emulator(self.target.arch)
         if qemu is None or sys.platform != "linux" or self.target.system != "linux":
             return None
         if self._loader_name() is None:  # a static runner

@@ -14,6 +14,7 @@ from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.missing import Missing
 from etdeploy.targets.platforms import Target
+from etdeploy.targets.qemu import emulator_identity
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 # A level that every NDK has, where only the compiler is looked for.
@@ -58,7 +59,7 @@ def require_toolchain(
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
-    """A digest of the runner's sources, the toolchain file and the compiler.
+    """A digest of the runner's sources, the toolchain file, the compiler, and the emulator.
 
     No process is started: a compiler is told by its path, size and date, and by the flags in the
     environment.
@@ -67,8 +68,16 @@ def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
         {
             "sources": _digests(runner_sources()),
             "toolchain": compiler_digest(host, build_target or host),
+            "lister": _lister(host, build_target or host),
         }
     )
+
+
+def _lister(host: Target, target: Target) -> tuple[str, ...] | None:
+    """What starts a runner for another processor, to have its kernels listed."""
+    if target.name == host.name or target.system != "linux":
+        return None
+    return emulator_identity(target.arch)
 
 
 def compiler_digest(host: Target, target: Target) -> str:

@@ -67,6 +67,16 @@ def test_arm64_under_qemu_gives_the_models_outputs(cli: Cli) -> None:
     assert record["outputs_compared"]
     assert all(o["within_tolerance"] for o in record["outputs"])
     assert any("qemu" in note for note in record["notes"])
+    assert record["device"]["facts"]["emulated_cpu"] == "max,sve=off"
+    # Another processor is another measurement.
+    run = ("run", "--recipe", cli.recipe(RECIPE), "--device", "qemu", "--json")
+    other = cli.ok(*run, QEMU_CPU="cortex-a76").json
+    assert other["run_id"] != record["run_id"]
+    assert other["device"]["facts"]["emulated_cpu"] == "cortex-a76"
+    assert cli.ok(*run, QEMU_CPU="cortex-a76").json == other
+    plan = cli.ok("plan", *run[1:]).json
+    (bench,) = (task for task in plan["tasks"] if task["name"] == "bench")
+    assert "device.emulated_cpu changed from cortex-a76 to max,sve=off" in bench["reason"]
 
 
 def test_an_x86_64_android_device_runs_the_portable_runner(

@@ -182,6 +182,7 @@ def test_a_server_port_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_listing_says_what_to_do_about_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
     devices = "A1 unauthorized\nB2 offline\nC3 device\n"
     with fake_server((devices, "A1 unauthorized\n"), fail("no such device")) as port:
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
