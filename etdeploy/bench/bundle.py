@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files import inside, write_if_changed
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, BundleFile
-from etdeploy.program.folder import PROGRAM_FILE, Provenance
+from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
 from etdeploy.runtime.exchange import inputs_list
 from etdeploy.runtime.extras import Extras
 from etdeploy.runtime.plan_model import BuiltRunner
@@ -47,7 +47,7 @@ def make_bundle(
         *_extra_files(extras),
         _file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
         _file(list_path, INPUTS_LIST),
-        *(_file(inside(program_folder, t.path), t.path) for t in provenance.inputs),
+        *_input_files(program_folder, provenance.inputs),
     ]
     paths = [file.path for file in files]
     if len(set(paths)) != len(paths):
@@ -65,6 +65,12 @@ def _runner_files(runner: BuiltRunner) -> Iterator[BundleFile]:
     for name in (*started, *runner.libraries):
         source = inside(Path(runner.path), name)
         yield _file(source, f"{_RUNNER_FOLDER}/{name}", executable=name in started)
+
+
+def _input_files(program_folder: Path, inputs: Sequence[Stored]) -> Iterator[BundleFile]:
+    for tensor in inputs:
+        if isinstance(tensor, TensorFile):
+            yield _file(inside(program_folder, tensor.path), tensor.path)
 
 
 def _extra_files(extras: Extras) -> Iterator[BundleFile]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.bench.distance import Distance, measure_distance
+from etdeploy.bench.plain import check_plain
 from etdeploy.bench.record import OutputCheck
 from etdeploy.bench.steps import estimate_step
 from etdeploy.bench.tensors import UnreadableError, read_tensor
@@ -14,7 +15,8 @@ from etdeploy.bench.tolerance import Limits, limits_for
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files import inside
 from etdeploy.export.spec import STATIC_SCHEMES
-from etdeploy.program.folder import TensorFile
+from etdeploy.program.folder import Stored, TensorFile
+from etdeploy.program.model import Plain
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runtime.exchange import RunnerOutput
 
@@ -32,7 +34,7 @@ class Expectation:
             end, where it did not.
     """
 
-    tensors: tuple[TensorFile, ...]
+    tensors: tuple[Stored, ...]
     folder: Path
     quantization: str | None
     tolerance: Tolerance
@@ -71,6 +73,8 @@ def compare_outputs(
 
 def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectation) -> OutputCheck:
     expected = expectation.tensors[index]
+    if isinstance(expected, Plain):
+        return check_plain(_name(index, expected), output, expected, expectation.tolerance)
     if output.kind != "Tensor" or output.path is None:
         raise UnreadableError(f"a value of kind {output.kind} came instead of a tensor")
     have = f"{output.dtype} {list(output.shape or ())}"
@@ -86,7 +90,7 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
     limits = limits_for(
         expected.dtype, expectation.quantization, distance, expectation.tolerance, step
     )
-    return judged(_name(index), expected, distance, limits, step)
+    return judged(_name(index, expected), expected, distance, limits, step)
 
 
 def judged(
@@ -158,13 +162,13 @@ def _inside(folder: Path, relative: str) -> Path:
         raise UnreadableError(str(error)) from error
 
 
-def _name(index: int) -> str:
-    return f"output_{index}"
+def _name(index: int, expected: Stored) -> str:
+    return expected.name or f"output_{index}"
 
 
-def _failed(index: int, tensor: TensorFile, problem: str) -> OutputCheck:
+def _failed(index: int, tensor: Stored, problem: str) -> OutputCheck:
     return OutputCheck(
-        name=_name(index),
+        name=_name(index, tensor),
         dtype=tensor.dtype,
         shape=tensor.shape,
         max_abs_error=None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from etdeploy.core.errors import ExportError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.spec import ExportSpec
-from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
-from etdeploy.program.model import Method, Program, TensorInfo
+from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, Stored, TensorFile
+from etdeploy.program.model import Method, Plain, Program, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,8 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
     """Fills a program folder from a finished program.
 
     Inputs are random, from the spec's seed: floats are normally distributed, integers from 0 to 9,
-    booleans either. A dynamic dimension gets its largest size. There are no expected outputs.
+    booleans either. A dynamic dimension gets its largest size; a plain value is the one that the
+    program was made with. There are no expected outputs.
 
     Args:
         spec: Names the program and the method.
@@ -31,7 +32,7 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
         folder: The empty folder.
 
     Raises:
-        ExportError: The method is missing, or takes something other than tensors.
+        ExportError: The method is missing, or takes something that cannot be given.
     """
     if spec.program is None:
         raise ValueError("the spec names no finished program")
@@ -62,17 +63,20 @@ def _method(program: Program, name: str, source: Path) -> Method:
     )
 
 
-def _write_inputs(method: Method, seed: int, folder: Path, source: Path) -> tuple[TensorFile, ...]:
+def _write_inputs(method: Method, seed: int, folder: Path, source: Path) -> tuple[Stored, ...]:
     import numpy as np
 
     random = np.random.default_rng(seed)
     (folder / "inputs").mkdir()
-    files = []
+    files: list[Stored] = []
     for index, info in enumerate(method.inputs):
+        if isinstance(info, Plain):
+            files.append(info)
+            continue
         if info is None:
             raise ExportError(
-                f"input {index} of the method {method.name} is not a tensor; only tensors can be "
-                "given",
+                f"input {index} of the method {method.name} is neither a tensor nor a number, "
+                "a boolean or None; nothing else can be given",
                 place=str(source),
                 remedy="Export the model with that value fixed in the module.",
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etdeploy.core.console import size, table
 from etdeploy.program.delegation import backend_shares, where_it_runs
-from etdeploy.program.model import CompiledFor, Method, Program, TensorInfo
+from etdeploy.program.model import CompiledFor, Method, Plain, Program, TensorInfo
 
 
 def describe(program: Program, title: str) -> str:
@@ -26,10 +26,12 @@ def describe(program: Program, title: str) -> str:
     return "\n".join(lines)
 
 
-def describe_tensor(info: TensorInfo | None) -> str:
-    """`float32 [1, 3, 224, 224]`; a dynamic shape is the largest one."""
+def describe_tensor(info: TensorInfo | Plain | None) -> str:
+    """`float32 [1, 3, 224, 224]`, a dynamic shape is the largest one; `int 5`, and no other."""
     if info is None:
         return "no tensor"
+    if isinstance(info, Plain):
+        return "None" if info.kind == "None" else f"{info.dtype} {info.value}"
     shape = f"[{', '.join(map(str, info.shape))}]"
     return f"{info.dtype} {'up to ' if info.dynamic else ''}{shape}"
 

@@ -92,6 +92,12 @@ class Table:
     def uint32(self, slot: int, default: int = 0) -> int:
         return self._scalar(slot, self._types.Uint32Flags, default)
 
+    def int64(self, slot: int, default: int = 0) -> int:
+        return self._scalar(slot, self._types.Int64Flags, default)
+
+    def float64(self, slot: int, default: float = 0.0) -> float:
+        return float(self._number(slot, self._types.Float64Flags, default))
+
     def uint64(self, slot: int, default: int = 0) -> int:
         return self._scalar(slot, self._types.Uint64Flags, default)
 
@@ -162,11 +168,14 @@ class Table:
         return self._buffer.vector(self._buffer.follow(field), item_bytes)
 
     def _scalar(self, slot: int, flags: Any, default: int) -> int:
+        return int(self._number(slot, flags, default))
+
+    def _number(self, slot: int, flags: Any, default: float) -> Any:
         field = self._field(slot)
         if field is None:
             return default
         try:
-            return int(self._table.Get(flags, field))
+            return self._table.Get(flags, field)
         except struct.error as error:
             raise CorruptError("a field lies outside of the file") from error
 

@@ -1,7 +1,7 @@
 """The program folder: a `.pte` with its inputs, expected outputs and provenance.
 
     program.pte   program.json   export.json   etrecord.bin
-    inputs/0.bin ...   expected/0.bin ...
+    inputs/0.x.bin ...   expected/0.logits.bin ...
 
 Tensors are stored as their raw little-endian contiguous bytes.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.values import Value
+from etdeploy.program.model import Plain
 
 PROGRAM_FILE = "program.pte"
 PROGRAM_INFO = "program.json"
@@ -20,11 +21,23 @@ ETRECORD_FILE = "etrecord.bin"
 
 
 class TensorFile(Value):
-    """A tensor on disk: path relative to the program folder, torch dtype name, shape."""
+    """A tensor on disk.
+
+    Attributes:
+        path: Relative to the program folder.
+        dtype: torch's name.
+        shape: Of the contiguous tensor.
+        name: As in the model's code, `logits` or `hidden.0`; empty where it is not known.
+    """
 
     path: str
     dtype: str
     shape: tuple[int, ...]
+    name: str = ""
+
+
+# An input or output: plain values stand in `export.json` itself.
+Stored = TensorFile | Plain
 
 
 class OutputQuantization(Value):
@@ -45,8 +58,7 @@ class Provenance(Value):
         source: The model source as a person reads it: `example mlp`, `file.py:factory`.
         backend: The backend that it was lowered to; None for a finished program.
         quantization: The scheme; None for a finished program.
-        inputs: Inputs of the method, in order; a non-tensor input has none and is a problem of
-            the exporter.
+        inputs: Inputs of the method, in order.
         expected: What the eager model gave for those inputs, in order; empty for a finished
             program.
         output_quantization: For each expected output; None for one that no dequantisation gives
@@ -63,8 +75,8 @@ class Provenance(Value):
     source: str
     backend: str | None = None
     quantization: str | None = None
-    inputs: tuple[TensorFile, ...] = ()
-    expected: tuple[TensorFile, ...] = ()
+    inputs: tuple[Stored, ...] = ()
+    expected: tuple[Stored, ...] = ()
     output_quantization: tuple[OutputQuantization | None, ...] = ()
     etrecord: bool = False
     versions: dict[str, str] = {}

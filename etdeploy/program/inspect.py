@@ -5,6 +5,7 @@ Slots are those of schema/program.fbs in the ExecuTorch wheel (file identifier E
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.program import qnn, xnnpack
 from etdeploy.program.flatbuffer import CorruptError, FlatBuffer, Table
-from etdeploy.program.model import Delegate, Method, Operator, Program, TensorInfo
+from etdeploy.program.model import Delegate, Method, Operator, Plain, Program, TensorInfo
 from etdeploy.program.pte import PteFile, damaged, map_pte
 
 # enum ScalarType of schema/scalar_type.fbs, by torch's names.
@@ -32,7 +33,8 @@ _PLAN_CHAINS, _PLAN_OPERATORS, _PLAN_DELEGATES, _PLAN_BUFFER_SIZES = range(5, 9)
 _CHAIN_INSTRUCTIONS = 2
 _UNION_TYPE, _UNION_VALUE = 0, 1
 _TENSOR_SCALAR_TYPE, _TENSOR_SIZES, _TENSOR_DYNAMISM = 0, 2, 8
-_KERNEL_CALL, _TENSOR, _TENSOR_LIST, _OPTIONAL_TENSOR_LIST = 1, 5, 10, 11
+_KERNEL_CALL, _TENSOR_LIST, _OPTIONAL_TENSOR_LIST = 1, 10, 11
+_NULL, _INT, _BOOL, _DOUBLE, _TENSOR = range(1, 6)
 _CALL_OPERATOR, _CALL_ARGUMENTS = 0, 1
 _DELEGATE_ID, _DELEGATE_PROCESSED = 0, 1
 _LOCATION, _INDEX, _IN_SEGMENT = 0, 1, 1
@@ -72,7 +74,7 @@ def _method(root: Table, plan: Table, pte: PteFile) -> Method:
     instructions, calls = _calls(plan)
     return Method(
         name=plan.string(_PLAN_NAME),
-        inputs=tuple(_value(plan, i) for i in plan.int32s(_PLAN_INPUTS)),
+        inputs=tuple(_value(plan, i) or _plain(plan, i) for i in plan.int32s(_PLAN_INPUTS)),
         outputs=tuple(_value(plan, i) for i in plan.int32s(_PLAN_OUTPUTS)),
         operators=_operators(plan, calls),
         delegates=tuple(_delegate(root, d, pte) for d in plan.tables(_PLAN_DELEGATES)),
@@ -97,6 +99,22 @@ def _value(plan: Table, index: int) -> TensorInfo | None:
         shape=shape,
         dynamic=tensor.int8(_TENSOR_DYNAMISM) != 0,
     )
+
+
+def _plain(plan: Table, index: int) -> Plain | None:
+    """The value as a number, a boolean or None; None when it is of another kind still."""
+    value = plan.table_at(_PLAN_VALUES, index)
+    kind, content = value.uint8(_UNION_TYPE), value.table(_UNION_VALUE)
+    if kind == _NULL:
+        return Plain(kind="None")
+    if kind == _INT:
+        return Plain(kind="Int", value=content.int64(0) if content else 0)
+    if kind == _BOOL:
+        return Plain(kind="Bool", value=bool(content and content.uint8(0)))
+    if kind == _DOUBLE:
+        number = content.float64(0) if content else 0.0
+        return Plain(kind="Double", value=number if math.isfinite(number) else None)
+    return None
 
 
 def _calls(plan: Table) -> tuple[int, list[Table]]:

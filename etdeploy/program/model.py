@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from etdeploy.core.values import Value
 
 
@@ -11,6 +13,30 @@ class TensorInfo(Value):
     dtype: str
     shape: tuple[int, ...]
     dynamic: bool = False
+
+
+class Plain(Value):
+    """An input or output that is no tensor.
+
+    Attributes:
+        kind: ExecuTorch's name of it.
+        value: None also for a Double that is infinite or undefined, which JSON cannot hold.
+        name: As in the model's code; empty where it is not known.
+    """
+
+    kind: Literal["Int", "Double", "Bool", "None"]
+    value: bool | int | float | None = None
+    name: str = ""
+
+    @property
+    def dtype(self) -> str:
+        """The kind as Python names it."""
+        return {"Int": "int", "Double": "float", "Bool": "bool", "None": "None"}[self.kind]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of a single value."""
+        return ()
 
 
 class Operator(Value):
@@ -59,10 +85,14 @@ class Delegate(Value):
 
 
 class Method(Value):
-    """An entry point of the program. Non-tensor inputs and outputs are None in the lists."""
+    """An entry point of the program.
+
+    An input that is no tensor takes the value that is written here, and no other. Outputs that are
+    no tensors, and inputs of other kinds, are None in the lists.
+    """
 
     name: str
-    inputs: tuple[TensorInfo | None, ...]
+    inputs: tuple[TensorInfo | Plain | None, ...]
     outputs: tuple[TensorInfo | None, ...]
     operators: tuple[Operator, ...]
     delegates: tuple[Delegate, ...]

@@ -53,9 +53,11 @@ class Model(Section):
     """A factory, as `package.module:factory` or `file.py:factory`.
 
     It returns `(module, example_inputs)` or `(module, example_inputs, dynamic_shapes)`, as
-    torch.export takes them. The code is run: name only code that you trust. It can import what is
-    installed, modules beside its file, and modules in the working folder; where two have one name,
-    the first of these wins.
+    torch.export takes them; the example inputs are a tuple, or a dict of inputs by keyword. It may
+    also return `(module, args, kwargs, dynamic_shapes)`. Inputs are tensors, numbers, booleans and
+    None, in any nesting; all but tensors are fixed in the program. The code is run: name only code
+    that you trust. It can import what is installed, modules beside its file, and modules in the
+    working folder; where two have one name, the first of these wins.
     """
 
     exported: str | None = None
@@ -87,7 +89,8 @@ class Export(Section):
 
     calibration: str | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
-    tuples of inputs. Without it the example inputs calibrate, which is enough to measure speed."""
+    tuples of inputs, or dicts of inputs by keyword. Without it the example inputs calibrate, which
+    is enough to measure speed."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
     """8da4w: weights that share a scale. A multiple of 32, which XNNPACK needs to take the layer,

@@ -10,7 +10,8 @@ from pydantic import Field, ValidationError
 
 from etdeploy.core.errors import RunError
 from etdeploy.core.values import Value
-from etdeploy.program.folder import TensorFile
+from etdeploy.program.folder import Stored
+from etdeploy.program.model import Plain
 
 
 class RunnerOutput(Value):
@@ -59,14 +60,20 @@ class RunnerResults(Value):
     samples_ms: tuple[float, ...] = Field(min_length=1)
 
 
-def inputs_list(tensors: Sequence[TensorFile]) -> str:
+def inputs_list(inputs: Sequence[Stored]) -> str:
     """The text of the file that the runner's --inputs names: a line for each input.
 
     Paths stay as they are; the runner reads them relative to the list.
     """
-    return "".join(
-        " ".join([t.dtype, str(len(t.shape)), *map(str, t.shape), t.path]) + "\n" for t in tensors
-    )
+    return "".join(f"{_line(value)}\n" for value in inputs)
+
+
+def _line(value: Stored) -> str:
+    if isinstance(value, Plain):
+        # A Double as Python writes it is read back as the same number; True stands for 1.
+        number = int(value.value) if isinstance(value.value, bool) else value.value
+        return value.kind if value.kind == "None" else f"{value.kind} {number}"
+    return " ".join([value.dtype, str(len(value.shape)), *map(str, value.shape), value.path])
 
 
 def load_results(path: Path) -> RunnerResults:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etdeploy.core import process
-from etdeploy.program.folder import load_provenance
+from etdeploy.program.folder import TensorFile, load_provenance
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import SMALL, spec_of
 
@@ -151,7 +151,9 @@ def test_the_step_of_quantised_outputs_is_recorded(all_exported: Exported, examp
         return
     assert known is not None
     assert known.dtype == "int8"
-    values = np.frombuffer((folder / provenance.expected[0].path).read_bytes(), dtype=np.float32)
+    (expected,) = provenance.expected
+    assert isinstance(expected, TensorFile)
+    values = np.frombuffer((folder / expected.path).read_bytes(), dtype=np.float32)
     integers = values / known.scale + known.zero_point
     assert np.abs(integers - np.rint(integers)).max() < 1e-3
     assert -128 <= np.rint(integers).min() < np.rint(integers).max() <= 127
@@ -170,6 +172,7 @@ def test_outputs_are_of_order_one(all_exported: Exported) -> None:
     for example in SMALL:
         folder = all_exported.folders[f"{example}-none"]
         (output,) = load_provenance(folder).expected
+        assert isinstance(output, TensorFile)
         values = np.frombuffer((folder / output.path).read_bytes(), dtype=np.float32)
         assert 0.05 < np.abs(values).max() < 20, example
 
@@ -202,7 +205,7 @@ def test_a_program_folder_is_complete(all_exported: Exported) -> None:
     provenance = load_provenance(folder)
     assert [(t.dtype, t.shape) for t in provenance.inputs] == [("int64", (1, 16))]
     assert [(t.dtype, t.shape) for t in provenance.expected] == [("float32", (1, 16, 64))]
-    assert (folder / "inputs/0.bin").stat().st_size == 16 * 8
+    assert (folder / "inputs/0.tokens.bin").stat().st_size == 16 * 8
     assert (folder / "expected/0.bin").stat().st_size == 16 * 64 * 4
     assert (folder / "etrecord.bin").stat().st_size > 0
     assert set(provenance.seconds) == {"import", "load", "quantize", "export", "lower", "write"}

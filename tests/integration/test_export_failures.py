@@ -32,7 +32,10 @@ _VALUES_REMEDY = (
     "torch._check for the bounds of a size that is read with item()."
 )
 _STRICT = "Rewrite that line with tensor operators, or try --set export.strict=true"
-_RETURNS = "(module, example_inputs) or (module, example_inputs, dynamic_shapes)"
+_RETURNS = (
+    "(module, example_inputs), (module, example_inputs, dynamic_shapes) or "
+    "(module, args, kwargs, dynamic_shapes)"
+)
 _SAVE = "Save the tensors alone: torch.save(model.state_dict(), 'weights.pt')"
 
 # By name: the message, the code of the user's line (None when the message is about none), remedy.
@@ -70,31 +73,40 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         '"(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")\n'
         "Its C++ kernel goes into the folder that runtime.custom_ops names.",
     ),
-    "gives_an_int": (
-        "output 1 is an int, 3; it must be a tensor",
+    "gives_text": (
+        "the output name is a str, 'x'; a program can give tensors, numbers of 64 bits, booleans "
+        "and None",
         None,
-        "Wrap the model in a module whose forward returns tensors only.",
+        "Let a wrapper module return tensors, alone or in tuples, lists and dicts. A dataclass of\n"
+        "tensors needs torch.export.register_dataclass.",
     ),
     "writes_its_input": (
-        "the model writes into its input 0; every further run on the device would start from "
+        "the model writes into its input x; every further run on the device would start from "
         "other values",
         None,
         "Let forward work on a copy: x = x.clone()",
     ),
-    "scalar_input": (
-        "example input 1 is an int, 3; it must be a tensor",
+    "text_input": (
+        "the input mode is a str, 'fast'; a program can take tensors, numbers of 64 bits, booleans "
+        "and None",
         None,
-        "A program's runner is given tensors only. Fix the value in a wrapper module, or pass it "
-        "as a\ntensor: torch.tensor(value)",
+        "Fix the value in a wrapper module, or pass it as a tensor, a number, a boolean or None.",
     ),
-    "keyword_inputs": (
-        "the example inputs are given by keyword (x); a program takes its inputs by position",
+    "open_number": (
+        "the input mode is an int, 3, that the dynamic shapes leave open; a program has no place "
+        "for such a number",
         None,
-        "Return a tuple of positional inputs, and wrap the model where its forward needs keywords.",
+        "Pass it as a tensor, torch.tensor(value), or leave it out of the dynamic shapes.",
+    ),
+    "swapped_calls": (
+        "the factory swapped_calls returned a dict and a tuple of 1 as args and kwargs; they are "
+        "a tuple and a dict, as torch.export takes them",
+        None,
+        "return module, (x,), {'mask': mask}, None",
     ),
     "lone_tensor": (
         "the factory lone_tensor returned a Tensor as example inputs; they are a tuple, also when "
-        "there is only one",
+        "there is only one, or a dict of inputs by keyword",
         None,
         "return module, (x,)",
     ),
@@ -143,7 +155,8 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         None,
     ),
     "lone_samples": (
-        "the calibration function yielded a Tensor; it yields tuples of inputs",
+        "the calibration function yielded a Tensor; it yields tuples of inputs, or dicts of "
+        "inputs by keyword",
         None,
         "yield (x,)",
     ),
@@ -189,11 +202,12 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         return {**factory("make"), "export": export}
 
     named = ("branches", "reads_a_size", "raises", "uses_numpy", "decomposes_a_matrix", "custom")
-    made = {n: factory("make", arguments={"function": n}) for n in (*named, "gives_an_int")}
+    made = {n: factory("make", arguments={"function": n}) for n in (*named, "gives_text")}
     plain = (
-        "scalar_input",
+        "text_input",
+        "open_number",
+        "swapped_calls",
         "writes_its_input",
-        "keyword_inputs",
         "lone_tensor",
         "only_a_module",
         "no_module",

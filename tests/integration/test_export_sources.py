@@ -17,6 +17,7 @@ from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.export.spec import export_spec
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.inspect import inspect_file
+from etdeploy.program.model import TensorInfo
 from etdeploy.recipe.load import load_recipe
 from tests.support.export import (  # noqa: F401 - fixtures
     Exporter,
@@ -47,9 +48,15 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
     def factory(name: str, export: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
         return {"model": {"python": f"{WORKING}:{name}", **model}, "export": export or {}}
 
-    sources = {n: factory(n) for n in ("nested", "counter", "rows", "dropped", "open_batch")}
+    sources = {
+        n: factory(n) for n in ("nested", "counter", "rows", "dropped", "open_batch", "everything")
+    }
     return {
         **sources,
+        "everything-static": factory("everything", STATIC),
+        "by_keyword": factory("by_keyword"),
+        "by_keyword-strict": factory("by_keyword", {"strict": True}),
+        "pt2-keywords": {"model": {"exported": str(files / "keywords.pt2")}},
         "rows-static": factory("rows", STATIC),
         "dropped-strict": factory("dropped", {"strict": True}),
         "dropped-seed": factory("dropped", {"seed": 7}),
@@ -68,7 +75,7 @@ import sys, json
 from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[1])
-from working import Dropped
+from working import Dropped, everything
 files = Path(sys.argv[2])
 torch.manual_seed(11)
 module = Dropped().eval()
@@ -85,6 +92,10 @@ text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
 rows = {"x": {0: torch.export.Dim("rows", min=1, max=16)}}
 program = torch.export.export(module, (torch.randn(3, 8),), dynamic_shapes=rows)
 torch.export.save(program, files / "model.pt2")
+module, args, keywords, shapes = everything()
+module.kind = dict  # a file does not know the class
+program = torch.export.export(module.eval(), args, keywords, dynamic_shapes=shapes)
+torch.export.save(program, files / "keywords.pt2")
 """
 
 
@@ -129,6 +140,10 @@ def _python(*arguments: str) -> str:
         "weights-pt",
         "weights-safetensors",
         "pt2",
+        "everything",
+        "by_keyword",
+        "by_keyword-strict",
+        "pt2-keywords",
     ],
 )
 def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> None:
@@ -136,7 +151,16 @@ def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["rows-static", "mixed-8da4w", "own-samples", "no-samples", "pt2-static", "stripes"]
+    "name",
+    [
+        "rows-static",
+        "mixed-8da4w",
+        "own-samples",
+        "no-samples",
+        "pt2-static",
+        "stripes",
+        "everything-static",
+    ],
 )
 def test_quantised_models_give_the_expected_outputs(exports: Exports, name: str) -> None:
     assert all(d["cosine_similarity"] > 0.998 for d in exports.distances[name])
@@ -144,14 +168,56 @@ def test_quantised_models_give_the_expected_outputs(exports: Exports, name: str)
 
 def test_nested_inputs_and_outputs_are_flattened_in_order(exports: Exports) -> None:
     provenance = exports.provenance("nested")
-    shapes = [(t.dtype, t.shape) for t in provenance.inputs]
-    assert shapes == [
-        ("float32", (2, 8)),
-        ("float32", (2, 8)),
-        ("float32", (5,)),
-        ("int64", (3,)),
+    assert [(t.name, t.dtype, t.shape) for t in provenance.inputs] == [
+        ("pair.a", "float32", (2, 8)),
+        ("pair.b", "float32", (2, 8)),
+        ("rest.0", "float32", (5,)),
+        ("rest.1", "int64", (3,)),
     ]
-    assert [t.shape for t in provenance.expected] == [(2, 4), (3,)]
+    assert [(t.name, t.shape) for t in provenance.expected] == [("sum", (2, 4)), ("picked", (3,))]
+
+
+@pytest.mark.parametrize("name", ["everything", "everything-static", "pt2-keywords"])
+def test_plain_and_keyword_inputs_and_all_outputs_keep_their_names(
+    exports: Exports, name: str
+) -> None:
+    provenance = exports.provenance(name)
+    assert [(t.name, t.dtype) for t in provenance.inputs] == [
+        ("x", "float32"),
+        ("repeat", "int"),
+        ("scale", "float"),
+        ("flag", "bool"),
+        ("mask", "None"),
+        ("bias", "float32"),
+    ]
+    assert [(t.name, t.dtype) for t in provenance.expected] == [
+        ("result.logits", "float32"),
+        ("result.hidden.0", "float32"),
+        ("result.hidden.1.last/one", "float32"),
+        ("repeat", "int"),
+        ("scale", "float"),
+        ("rows", "int"),
+        ("mask", "None"),
+    ]
+    files = sorted(p.name for p in (exports.root / name / "expected").iterdir())
+    assert files == [
+        "0.result.logits.bin",
+        "1.result.hidden.0.bin",
+        "2.result.hidden.1.last_one.bin",
+    ]
+    assert provenance.notes[-1] == (
+        "Plain values are fixed in the program: repeat = 2, scale = 0.5, flag = True. What is to "
+        "change from call to call has to be a tensor."
+    )
+
+
+def test_keyword_inputs_come_in_the_order_in_which_they_are_given(exports: Exports) -> None:
+    for name in ("by_keyword", "by_keyword-strict"):
+        names = [t.name for t in exports.provenance(name).inputs]
+        assert names == ["bias", "mask", "x", "flag", "scale", "repeat"]
+        (method,) = inspect_file(exports.root / name / "program.pte").methods
+        kinds = [getattr(i, "kind", "Tensor") for i in method.inputs]
+        assert kinds == ["Tensor", "Tensor", "Tensor", "Bool", "Double", "Int"]
 
 
 def test_state_keeps_its_first_value(exports: Exports) -> None:
@@ -165,7 +231,7 @@ def test_state_keeps_its_first_value(exports: Exports) -> None:
 @pytest.mark.parametrize("name", ["rows", "rows-static", "pt2", "pt2-static"])
 def test_dynamic_shapes_reach_the_program(exports: Exports, name: str) -> None:
     (method,) = inspect_file(exports.root / name / "program.pte").methods
-    assert method.inputs[0] is not None
+    assert isinstance(method.inputs[0], TensorInfo)
     assert (method.inputs[0].dynamic, method.inputs[0].shape) == (True, (16, 8))
     assert exports.provenance(name).inputs[0].shape == (3, 8)
 

@@ -15,7 +15,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.program.inspect import inspect_file
-from etdeploy.program.model import Method
+from etdeploy.program.model import Method, TensorInfo
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +65,10 @@ def _compare(method: Method, plan: Any, segments: Any) -> None:
     assert method.planned_memory_bytes == sum(plan["non_const_buffer_sizes"][1:])
     for infos, indices in ((method.inputs, plan["inputs"]), (method.outputs, plan["outputs"])):
         values = [plan["values"][i] for i in indices]
-        found = [None if i is None else (i.dtype, list(i.shape), i.dynamic) for i in infos]
+        found = [
+            (i.dtype, list(i.shape), i.dynamic) if isinstance(i, TensorInfo) else None
+            for i in infos
+        ]
         assert found == [_tensor(v) for v in values]
     instructions = [i for chain in plan["chains"] for i in chain["instructions"]]
     assert method.instructions == len(instructions)

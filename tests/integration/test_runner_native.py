@@ -51,7 +51,15 @@ def delegated_runner(workspace: Workspace) -> Start:
 
 @pytest.mark.parametrize(
     "name",
-    ["mlp_portable", "mlp_xnnpack", "channels_last", "counter", "two_inputs", "unplanned"],
+    [
+        "mlp_portable",
+        "mlp_xnnpack",
+        "channels_last",
+        "counter",
+        "two_inputs",
+        "unplanned",
+        "plain_inputs",
+    ],
 )
 def test_outputs_are_those_of_the_eager_model(
     runner: Start, programs: Path, tmp_path: Path, name: str
@@ -230,6 +238,7 @@ def test_missing_program_and_method_are_told(runner: Start, programs: Path, tmp_
         ("float32 2 2 16 short.bin", "gives 100"),
         ("float32 two 2 16 x.bin", "expects input 0 of float32 [2, 16]"),
         ("Int 5", "expects input 0 of float32 [2, 16]"),
+        ("None", "expects input 0 of float32 [2, 16], got None []"),
         ("", "expects input 0 of kind Tensor, got ''"),
         ("float32 2 2 16 x.bin\nfloat32 2 2 16 x.bin", "takes no input 'float32 2 2 16 x.bin'"),
     ],
@@ -245,6 +254,20 @@ def test_inputs_that_do_not_fit_are_told(
     assert run.exit_code == 4
     assert message in run.error
     assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize(("at", "line"), [(1, "Int 5"), (1, "Int x"), (2, "None"), (4, "Int 0")])
+def test_plain_inputs_that_do_not_fit_are_told(
+    runner: Start, programs: Path, tmp_path: Path, at: int, line: str
+) -> None:
+    lines = (programs / "plain_inputs" / "inputs.txt").read_text().splitlines()
+    lines[0] = lines[0].replace("inputs/", f"{programs / 'plain_inputs' / 'inputs'}/")
+    lines[at] = line
+    inputs = tmp_path / "inputs.txt"
+    inputs.write_text("\n".join(lines) + "\n")
+    run = runner.run(programs / "plain_inputs", tmp_path, inputs=inputs)
+    assert run.exit_code == 4
+    assert f"input {at}" in run.error
 
 
 @pytest.mark.parametrize(

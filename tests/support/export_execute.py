@@ -16,7 +16,8 @@ import torch
 from executorch.runtime import Runtime
 
 from etdeploy.export.worker.tensors import distances
-from etdeploy.program.folder import TensorFile, load_provenance
+from etdeploy.program.folder import Stored, load_provenance
+from etdeploy.program.model import Plain
 
 
 def main(folders: list[Path]) -> None:
@@ -34,7 +35,9 @@ def _run(folder: Path) -> list[dict[str, Any]]:
     return distances([_read(folder, t) for t in provenance.expected], list(outputs))
 
 
-def _read(folder: Path, tensor: TensorFile) -> torch.Tensor:
+def _read(folder: Path, tensor: Stored) -> Any:
+    if isinstance(tensor, Plain):
+        return tensor.value
     data = bytearray((folder / tensor.path).read_bytes())
     return torch.frombuffer(data, dtype=getattr(torch, tensor.dtype)).reshape(tensor.shape)
 

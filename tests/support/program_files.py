@@ -11,7 +11,7 @@ from typing import Any
 import flatbuffers
 
 FLOAT, INT64 = 6, 4
-_TENSOR, _INT = 5, 2
+_NULL, _INT, _BOOL, _DOUBLE, _TENSOR = range(1, 6)
 _KERNEL_CALL, _DELEGATE_CALL = 1, 2
 
 
@@ -26,13 +26,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Plan:
-    """A method: inputs and outputs (None is an integer), operators with calls, delegates by the
+    """A method: inputs and outputs, operators with calls, delegates by the
     index of their segment, each with the compile specs.
     """
 
     name: str = "forward"
-    inputs: tuple[Tensor | None, ...] = (Tensor((2, 16)),)
-    outputs: tuple[Tensor | None, ...] = (Tensor((2, 4)),)
+    inputs: tuple[Tensor | bool | int | float | None, ...] = (Tensor((2, 16)),)
+    outputs: tuple[Tensor | bool | int | float | None, ...] = (Tensor((2, 4)),)
     operators: tuple[tuple[str, str, int], ...] = ()
     delegates: tuple[tuple[str, int], ...] = ()
     compile_specs: tuple[tuple[str, bytes], ...] = ()
@@ -120,13 +120,22 @@ def _plan(builder: Any, plan: Plan) -> int:
     return _table(builder, 10, fields)
 
 
-def _value(builder: Any, tensor: Tensor | None) -> int:
-    if tensor is None:
-        number = _table(builder, 1, {}, u64={0: 3})
-        return _table(builder, 2, {1: number}, u8={0: _INT})
+def _value(builder: Any, tensor: Tensor | bool | int | float | None) -> int:
+    if not isinstance(tensor, Tensor):
+        return _plain(builder, tensor)
     sizes = _numbers(builder, tensor.shape, 4)
     value = _table(builder, 10, {2: sizes}, u8={0: tensor.scalar_type, 8: tensor.dynamism})
     return _table(builder, 2, {1: value}, u8={0: _TENSOR})
+
+
+def _plain(builder: Any, value: bool | int | float | None) -> int:
+    if value is None:
+        return _table(builder, 2, {1: _table(builder, 0, {})}, u8={0: _NULL})
+    if isinstance(value, bool):
+        return _table(builder, 2, {1: _table(builder, 1, {}, u8={0: value})}, u8={0: _BOOL})
+    raw = struct.pack("<d" if isinstance(value, float) else "<q", value)
+    number = _table(builder, 1, {}, u64={0: int.from_bytes(raw, "little")})
+    return _table(builder, 2, {1: number}, u8={0: _DOUBLE if isinstance(value, float) else _INT})
 
 
 def _instruction(builder: Any, kind: int, index: int) -> int:

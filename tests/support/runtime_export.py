@@ -20,6 +20,8 @@ from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
+from etdeploy.export.worker.tensors import Named, plain
+
 
 class Mlp(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
@@ -60,6 +62,16 @@ class TwoInputs(torch.nn.Module):  # type: ignore[misc]
         return torch.index_select(x, 1, index), index + 1, x.shape[0]
 
 
+class PlainInputs(torch.nn.Module):  # type: ignore[misc]
+    """Takes and gives values of every kind."""
+
+    def forward(
+        self, x: torch.Tensor, whole: int, number: float, flag: bool, nothing: None
+    ) -> dict[str, Any]:
+        out = x * number + (whole if flag else 0)
+        return {"out": out, "whole": whole, "number": number, "flag": flag, "nothing": nothing}
+
+
 def main(folder: Path) -> None:
     torch.manual_seed(0)
     rows = torch.export.Dim("rows", min=1, max=8)
@@ -75,13 +87,15 @@ def main(folder: Path) -> None:
         (torch.randn(2, 6), torch.tensor([5, 0, 3])),
         dynamic_shapes={"x": {0: rows}, "index": None},
     )
+    values = (torch.randn(2, 3), 2**62 + 1, 1e-20, True, None)
+    _export(folder / "plain_inputs", PlainInputs(), values)
     _export(folder / "unplanned", Mlp(), (torch.randn(2, 16),), plan_memory=False)
 
 
 def _export(
     folder: Path,
     module: torch.nn.Module,
-    inputs: tuple[torch.Tensor, ...],
+    inputs: tuple[Any, ...],
     partitioner: list[Any] | None = None,
     dynamic_shapes: Any = None,
     plan_memory: bool = True,
@@ -90,6 +104,7 @@ def _export(
     exported = torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes)
     # A copy: the exported program shares the module's buffers, whose first values count.
     expected = copy.deepcopy(module)(*inputs)
+    expected = tuple(expected.values()) if isinstance(expected, dict) else expected
     expected = expected if isinstance(expected, tuple) else (expected,)
     planning = MemoryPlanningPass(alloc_graph_input=plan_memory, alloc_graph_output=plan_memory)
     program = to_edge_transform_and_lower(exported, partitioner=partitioner).to_executorch(
@@ -111,7 +126,7 @@ def _save(folder: Path, name: str, values: tuple[Any, ...]) -> list[dict[str, An
     described = []
     for i, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
-            described.append({"value": value})
+            described.append(plain(Named("", value)).model_dump())
             continue
         (folder / name / f"{i}.bin").write_bytes(value.contiguous().detach().numpy().tobytes())
         described.append(

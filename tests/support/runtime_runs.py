@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from etdeploy.core.workspace import Workspace
 from etdeploy.program.folder import TensorFile
-from etdeploy.program.model import Program
+from etdeploy.program.model import Plain, Program
 from etdeploy.runtime.build import build_runner
 from etdeploy.runtime.exchange import RunnerResults, inputs_list, load_results
 from etdeploy.runtime.libraries import Libraries
@@ -36,7 +36,10 @@ def export_programs(folder: Path) -> Path:
     )  # fmt: skip
     for program in folder.iterdir():
         described = json.loads((program / "tensors.json").read_text())
-        tensors = [TensorFile.model_validate(t) for t in described["inputs"]]
+        tensors = [
+            Plain.model_validate(t) if "kind" in t else TensorFile.model_validate(t)
+            for t in described["inputs"]
+        ]
         (program / "inputs.txt").write_text(inputs_list(tensors))
     return folder
 

@@ -10,6 +10,7 @@ from etdeploy.bench.bundle import make_bundle
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.devices.base import Bundle
 from etdeploy.program.folder import TensorFile
+from etdeploy.program.model import Plain
 from etdeploy.runtime.extras import ExtraFile, Extras
 from tests.support.bench_values import make_program_folder, make_runner
 
@@ -35,6 +36,14 @@ def test_files_have_the_digests_of_their_content(tmp_path: Path) -> None:
         content = Path(file.source).read_bytes()
         assert (file.sha256, file.size_bytes) == (sha256_bytes(content), len(content))
     assert [file.path for file in bundle.files if file.executable] == ["runner/etdeploy-runner"]
+
+
+def test_inputs_that_are_no_tensors_are_no_files(tmp_path: Path) -> None:
+    runner = make_runner(tmp_path / "runner")
+    provenance = make_program_folder(tmp_path / "program", inputs=(Plain(kind="Int", value=3),))
+    bundle = make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
+    assert not [file.path for file in bundle.files if file.path.startswith("inputs/")]
+    assert (tmp_path / "inputs.txt").read_text() == "Int 3\n"
 
 
 def test_the_list_of_inputs_is_what_the_runner_reads(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from etdeploy.bench.compare import Expectation, compare_outputs
 from etdeploy.bench.distance import measure_distance
 from etdeploy.bench.record import OutputCheck
 from etdeploy.program.folder import TensorFile
+from etdeploy.program.model import Plain
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runtime.exchange import RunnerOutput
 
@@ -205,6 +206,36 @@ def _expectation(folder: Path, *shapes: tuple[int, ...], dtype: str = "float32")
 
 def _output(path: str = "0.bin", dtype: str = "float32") -> RunnerOutput:
     return RunnerOutput(kind="Tensor", dtype=dtype, shape=(2,), path=path)
+
+
+@pytest.mark.parametrize(
+    ("expected", "output", "right"),
+    [
+        (Plain(kind="Int", value=3), RunnerOutput(kind="Int", value=3), True),
+        (Plain(kind="Int", value=3), RunnerOutput(kind="Int", value=4), False),
+        (Plain(kind="Bool", value=True), RunnerOutput(kind="Bool", value=False), False),
+        (Plain(kind="Double", value=0.1), RunnerOutput(kind="Double", value=0.1000001), True),
+        (Plain(kind="Double", value=0.1), RunnerOutput(kind="Double", value=0.2), False),
+        (Plain(kind="Double"), RunnerOutput(kind="Double"), True),
+        (Plain(kind="Double", value=0.1), RunnerOutput(kind="Double"), False),
+        (Plain(kind="None"), RunnerOutput(kind="None"), True),
+        (Plain(kind="None"), RunnerOutput(kind="Int", value=0), False),
+    ],
+)
+def test_plain_values(tmp_path: Path, expected: Plain, output: RunnerOutput, right: bool) -> None:
+    expectation = Expectation((expected,), tmp_path, None, Tolerance())
+    (check,) = compare_outputs((output,), tmp_path, expectation)
+    assert (check.within_tolerance, check.shape) == (right, ())
+
+
+def test_outputs_have_the_names_that_the_model_gives_them(tmp_path: Path) -> None:
+    named = _expectation(tmp_path, (2,)).tensors[0].model_copy(update={"name": "hidden.0"})
+    expectation = Expectation((named, Plain(kind="None", name="mask")), tmp_path, None, Tolerance())
+    checks = compare_outputs((_output(),), tmp_path / "expected", expectation)
+    assert [(c.name, c.problem) for c in checks] == [
+        ("hidden.0", None),
+        ("mask", "the device gave no such output"),
+    ]
 
 
 def test_missing_short_and_surplus_outputs_are_problems(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from etdeploy.core.errors import ExportError
 from etdeploy.export.finished import write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, load_provenance
-from etdeploy.program.model import Method, Program, TensorInfo
+from etdeploy.program.model import Method, Plain, Program, TensorInfo
 
 
-def program_of(*inputs: TensorInfo | None) -> Program:
+def program_of(*inputs: TensorInfo | Plain | None) -> Program:
     method = Method(
         name="forward",
         inputs=inputs,
@@ -74,7 +74,7 @@ def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
     folder = write(tmp_path, program_of(*inputs))
     provenance = load_provenance(folder)
     assert isinstance(provenance, Provenance)
-    assert [(t.path, t.dtype, t.shape) for t in provenance.inputs] == [
+    assert [(getattr(t, "path", None), t.dtype, t.shape) for t in provenance.inputs] == [
         ("inputs/0.bin", "int64", (1, 4)),
         ("inputs/1.bin", "float32", ()),
     ]
@@ -94,11 +94,18 @@ def test_the_seed_decides_the_inputs(tmp_path: Path) -> None:
     assert not np.array_equal(first, second)
 
 
+def test_a_plain_input_is_given_as_the_program_has_it(tmp_path: Path) -> None:
+    plain = (Plain(kind="Int", value=5), Plain(kind="None"))
+    folder = write(tmp_path, program_of(TensorInfo(dtype="float32", shape=(1,)), *plain))
+    assert load_provenance(folder).inputs[1:] == plain
+
+
 def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
     with pytest.raises(ExportError) as caught:
         write(tmp_path, program_of(TensorInfo(dtype="float32", shape=(1,)), None))
     assert caught.value.message == (
-        "input 1 of the method forward is not a tensor; only tensors can be given"
+        "input 1 of the method forward is neither a tensor nor a number, a boolean or None; "
+        "nothing else can be given"
     )
 
 

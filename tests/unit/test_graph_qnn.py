@@ -28,7 +28,9 @@ PHONE = "android:R5CX"
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Of a recipe with the finished program, which does not say that it is QNN's."""
-    monkeypatch.setattr(ahead, "find_missing", lambda *_: ())  # tools: another test's affair
+    monkeypatch.setattr(
+        "etdeploy.graph.provision.find_missing", lambda *_: ()
+    )  # tools: another test's affair
     plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=SPEC)
     (tmp_path / "model.pte").write_bytes(pte(plan, segments=(CONTEXT,)))
     recipe = tmp_path / "recipe.yaml"

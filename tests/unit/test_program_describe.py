@@ -6,7 +6,7 @@ import pytest
 
 from etdeploy.program.delegation import backend_shares, delegated_fraction, where_it_runs
 from etdeploy.program.describe import describe
-from etdeploy.program.model import Delegate, Method, Operator, Program, TensorInfo
+from etdeploy.program.model import Delegate, Method, Operator, Plain, Program, TensorInfo
 
 _XNNPACK = Delegate(backend_id="XnnpackBackend", size_bytes=1000, nodes=8)
 _QNN = Delegate(backend_id="QnnBackend", size_bytes=500)
@@ -16,7 +16,7 @@ _ADD = Operator(name="aten::add.out", calls=2)
 def _program(delegates: tuple[Delegate, ...], operators: tuple[Operator, ...]) -> Program:
     method = Method(
         name="forward",
-        inputs=(TensorInfo(dtype="float32", shape=(1, 3)), None),
+        inputs=(TensorInfo(dtype="float32", shape=(1, 3)), Plain(kind="Int", value=5)),
         outputs=(TensorInfo(dtype="int64", shape=(7,), dynamic=True),),
         operators=operators,
         delegates=delegates,
@@ -38,7 +38,7 @@ sha256 abababababababababababababababababababababababababababababababab
 
 method forward
   input 0    float32 [1, 3]
-  input 1    no tensor
+  input 1    int 5
   output 0   int64 up to [7]
   memory     2.0 kB planned for activations
   steps      4 instructions

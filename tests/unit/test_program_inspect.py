@@ -11,10 +11,11 @@ import pytest
 from etdeploy.core.errors import UsageError
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Delegate, Operator, TensorInfo
+from etdeploy.program.model import Plain as PlainValue
 from tests.support.program_files import INT64, Plan, Tensor, pte, xnnpack_payload
 
 _MIXED = Plan(
-    inputs=(Tensor((2, 16)), Tensor((5,), INT64, dynamism=1), None),
+    inputs=(Tensor((2, 16)), Tensor((5,), INT64, dynamism=1), -3, 0.5, True, None),
     operators=(("aten::relu", "out", 1), ("aten::add", "out", 3), ("my::op", "", 0)),
     delegates=(("XnnpackBackend", 0), ("QnnBackend", 1)),
     buffer_sizes=(0, 100, 24),
@@ -39,7 +40,10 @@ def test_method_is_read(tmp_path: Path) -> None:
     assert method.inputs == (
         TensorInfo(dtype="float32", shape=(2, 16)),
         TensorInfo(dtype="int64", shape=(5,), dynamic=True),
-        None,
+        PlainValue(kind="Int", value=-3),
+        PlainValue(kind="Double", value=0.5),
+        PlainValue(kind="Bool", value=True),
+        PlainValue(kind="None"),
     )
     assert method.outputs == (TensorInfo(dtype="float32", shape=(2, 4)),)
     assert method.operators == (

@@ -10,6 +10,7 @@ import pytest
 
 from etdeploy.core.errors import RunError
 from etdeploy.program.folder import TensorFile
+from etdeploy.program.model import Plain
 from etdeploy.runtime.exchange import inputs_list, load_results
 
 _RESULTS: dict[str, Any] = {
@@ -32,6 +33,16 @@ _RESULTS: dict[str, Any] = {
     "peak_rss_bytes": 6_000_000,
     "samples_ms": [0.002, 0.003],
 }
+
+
+def test_plain_inputs_stand_in_the_list_with_their_values() -> None:
+    values = (
+        Plain(kind="Int", value=2**62 + 1),
+        Plain(kind="Double", value=1e-20),
+        Plain(kind="Bool", value=True),
+        Plain(kind="None", name="mask"),
+    )
+    assert inputs_list(values) == "Int 4611686018427387905\nDouble 1e-20\nBool 1\nNone\n"
 
 
 def test_list_has_a_line_for_each_input() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.export.worker.failures import described, fail
 from etdeploy.export.worker.source import Source
 from etdeploy.export.worker.structure import (
     KeyPath,
@@ -19,6 +20,7 @@ from etdeploy.export.worker.structure import (
     leaves,
     shapes_by_parameter,
 )
+from etdeploy.export.worker.tensors import Values
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,36 @@ def fixed_notes(source: Source, traced: torch.export.ExportedProgram) -> Iterato
                 f"The program takes the size {size} only in dimension {asked.dim} of the input "
                 f"{asked.input}, which the dynamic shapes leave open: {_why(asked.dim, size)}"
             )
+
+
+def check_numbers(source: Source, traced: torch.export.ExportedProgram) -> None:
+    """Refuses a number that the dynamic shapes leave open.
+
+    ExecuTorch writes None in its place, so that the program cannot be given one.
+
+    Raises:
+        WorkerError: There is one.
+    """
+    paths = leaves(by_parameter(source.module, source.inputs))
+    for (path, leaf), value in zip(paths, input_values(traced), strict=True):
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise fail(
+                "inputs",
+                f"the input {dotted(path, 'input')} is {described(leaf)}, {leaf!r}, that the "
+                "dynamic shapes leave open; a program has no place for such a number",
+                remedy="Pass it as a tensor, torch.tensor(value), or leave it out of the dynamic "
+                "shapes.",
+            )
+
+
+def constant_notes(inputs: Values) -> Iterator[str]:
+    """A sentence on numbers among the inputs: torch.export makes them a part of the program."""
+    numbers = [f"{v.name} = {v.value}" for v in inputs if isinstance(v.value, int | float)]
+    if numbers:
+        yield (
+            f"Plain values are fixed in the program: {', '.join(numbers)}. What is to change "
+            "from call to call has to be a tensor."
+        )
 
 
 def _why(dim: int, size: int) -> str:

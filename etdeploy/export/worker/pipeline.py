@@ -16,18 +16,18 @@ from etdeploy.export.installed import installed_version, qnn_version
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.delegation import delegation, delegation_note
-from etdeploy.export.worker.dims import fixed_notes
+from etdeploy.export.worker.dims import check_numbers, constant_notes, fixed_notes
 from etdeploy.export.worker.lower import emit, lower
 from etdeploy.export.worker.output_steps import output_quantization
 from etdeploy.export.worker.quantize import quantize
 from etdeploy.export.worker.recorder import FileRecorder
 from etdeploy.export.worker.source import Source, load_source
 from etdeploy.export.worker.tensors import (
-    Tensors,
+    Values,
     distances,
     flat_inputs,
     run_eagerly,
-    write_tensors,
+    write_values,
 )
 from etdeploy.export.worker.trace import trace
 from etdeploy.program.folder import (
@@ -71,7 +71,7 @@ class Model:
     """
 
     module: torch.nn.Module
-    outputs: Tensors
+    outputs: Values
     details: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -90,19 +90,20 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
         import executorch.exir  # noqa: F401 - takes seconds, which are not the model's
     with steps.step("load", f"loading {spec.source}", 0.3), recorder.recording():
         source = load_source(spec)
-        inputs = flat_inputs(source.inputs)
+        inputs = flat_inputs(source.module, source.inputs)
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         model = _quantized(spec, source)
     with steps.step("export", "tracing with torch.export", 0.6):
         traced = _traced(spec, source, model)
+        check_numbers(source, traced)
     with steps.step("lower", f"lowering to {spec.backend}", 0.7):
         edge = lower(spec, model.module, source, traced)
         counts = delegation(edge)
         program = emit(spec, edge, traced)
     with steps.step("write", "writing the program", 0.95):
         written = (
-            write_tensors(folder, "inputs", inputs),
-            write_tensors(folder, "expected", model.outputs),
+            write_values(folder, "inputs", inputs),
+            write_values(folder, "expected", model.outputs),
         )
         _write_program(program, folder)
     sources = recorder.sources()
@@ -121,6 +122,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
         notes=(
             *model.notes,
             *fixed_notes(source, traced),
+            *constant_notes(inputs),
             *_notes(spec, edge.exported_program(), counts),
         ),
     ).save(folder / EXPORT_INFO)
@@ -144,7 +146,8 @@ def _quantized(spec: ExportSpec, source: Source) -> Model:
     if quantized is None:
         return Model(source.module, before, {}, ())
     after = run_eagerly(quantized.module, source.inputs, "the quantised model")
-    details: dict[str, Any] = {"quantization_error": distances(before, after)}
+    moved = distances([v.value for v in before], [v.value for v in after])
+    details: dict[str, Any] = {"quantization_error": moved}
     if quantized.samples is not None:
         details["calibration_samples"] = quantized.samples
     return Model(quantized.module, after, details, quantized.notes)

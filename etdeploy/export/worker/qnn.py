@@ -7,6 +7,7 @@ the quantiser starts, so the project's own tests run only what comes before.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -48,11 +49,25 @@ def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> A
     )
     return to_edge_transform_and_lower_to_qnn(
         module,
-        source.inputs,
+        _positional(module, source),
         specs,
         dynamic_shapes=source.dynamic_shapes,
         generate_etrecord=True,
     )
+
+
+def _positional(module: torch.nn.Module, source: Source) -> tuple[Any, ...]:
+    """The inputs without keywords, which QNN's entry point does not take."""
+    call = source.inputs
+    bound = inspect.signature(module.forward).bind(*call.args, **call.keywords)
+    if bound.kwargs:
+        raise fail(
+            "inputs",
+            f"the inputs {', '.join(bound.kwargs)} can be given by keyword only, and lowering to "
+            "QNN takes inputs by position",
+            remedy="Wrap the model in a module whose forward takes them by position.",
+        )
+    return bound.args
 
 
 @functools.cache

@@ -10,7 +10,8 @@ import torch
 
 from etdeploy.export.spec import STATIC_SCHEMES, ExportSpec
 from etdeploy.export.worker.failures import blaming, described, fail
-from etdeploy.export.worker.source import Inputs, Source
+from etdeploy.export.worker.source import Source, as_call
+from etdeploy.export.worker.structure import Call
 from etdeploy.export.worker.tensors import copied
 from etdeploy.export.worker.trace import trace
 
@@ -97,24 +98,25 @@ def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
             torch.no_grad(),
             blaming("calibration", f"the model raised with calibration input {count}:"),
         ):
-            prepared(*copied(sample))
+            copied(sample).on(prepared)
         count += 1
     if count == 0:
         raise fail("calibration", "the calibration function yielded no inputs")
     return count
 
 
-def _checked(samples: Iterable[Inputs]) -> Iterable[Inputs]:
+def _checked(samples: Iterable[Any]) -> Iterable[Call]:
     with blaming("calibration", "the calibration function raised"):
         for sample in samples:
-            if not isinstance(sample, tuple | list):
+            call = sample if isinstance(sample, Call) else as_call(sample)
+            if call is None:
                 raise fail(
                     "calibration",
                     f"the calibration function yielded {described(sample)}; it yields "
-                    "tuples of inputs",
+                    "tuples of inputs, or dicts of inputs by keyword",
                     remedy="yield (x,)",
                 )
-            yield tuple(sample)
+            yield call
 
 
 def _grouped_linears(source: Source, group_size: int) -> Quantized:

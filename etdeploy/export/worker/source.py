@@ -15,17 +15,19 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.custom_ops import load_custom_ops
 from etdeploy.export.worker.examples import EXAMPLES, Example
 from etdeploy.export.worker.failures import (
-    WorkerError,
     blaming,
     described,
     exception_text,
     fail,
 )
-from etdeploy.export.worker.structure import fixed_size, input_values
+from etdeploy.export.worker.structure import Call, by_parameter, fixed_size, input_values
 from etdeploy.export.worker.user_code import check_arguments, load_function
 from etdeploy.export.worker.weights import load_weights
 
-Inputs = tuple[Any, ...]
+_RETURNS = (
+    "(module, example_inputs), (module, example_inputs, dynamic_shapes) or "
+    "(module, args, kwargs, dynamic_shapes)"
+)
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,16 @@ class Source:
 
     Attributes:
         module: In evaluation mode.
-        inputs: Example inputs, positional.
+        inputs: Example inputs.
         dynamic_shapes: As torch.export takes them; None when all are fixed.
         calibration: Gives calibration inputs; None when there are only the example inputs.
         exported: The program that a `.pt2` held; `module` is made from it.
     """
 
     module: torch.nn.Module
-    inputs: Inputs
+    inputs: Call
     dynamic_shapes: Any = None
-    calibration: Callable[[], Iterable[Inputs]] | None = None
+    calibration: Callable[[], Iterable[Any]] | None = None
     exported: torch.export.ExportedProgram | None = None
 
 
@@ -87,7 +89,7 @@ def _from_example(spec: ExportSpec) -> Source:
         raise fail(
             "arguments", f"the example {spec.example} refuses its arguments: {error}"
         ) from error
-    return Source(example.module.eval(), example.inputs, calibration=example.calibration)
+    return Source(example.module.eval(), Call(example.inputs), calibration=example.calibration)
 
 
 def _from_exported(path: Path) -> Source:
@@ -111,12 +113,12 @@ def _from_exported(path: Path) -> Source:
             file=str(path),
         )
     inputs, keywords = program.example_inputs
-    if keywords:
-        raise _keyword_inputs(keywords)
-    return Source(program.module(), tuple(inputs), _open_shapes(program), exported=program)
+    module = program.module()
+    shapes = _open_shapes(program, module)
+    return Source(module, Call(tuple(inputs), keywords), shapes, exported=program)
 
 
-def _open_shapes(program: torch.export.ExportedProgram) -> Any:
+def _open_shapes(program: torch.export.ExportedProgram, module: torch.nn.Module) -> Any:
     """The dynamic shapes of an exported program, as torch.export takes them.
 
     Quantisation traces it again, and what is not asked for then becomes the example's size.
@@ -136,8 +138,8 @@ def _open_shapes(program: torch.export.ExportedProgram) -> Any:
         else None
         for value in input_values(program)
     ]
-    positional, _ = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
-    return positional
+    args, keywords = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
+    return by_parameter(module, Call(args, keywords))
 
 
 def _torch_version() -> str:
@@ -158,36 +160,47 @@ def _from_factory(spec: ExportSpec) -> Source:
     return Source(module.eval(), inputs, shapes)
 
 
-def _checked_result(made: object, name: str) -> tuple[torch.nn.Module, Inputs, Any]:
-    expected = "(module, example_inputs) or (module, example_inputs, dynamic_shapes)"
-    if not isinstance(made, tuple | list) or len(made) not in (2, 3):
+def _checked_result(made: object, name: str) -> tuple[torch.nn.Module, Call, Any]:
+    if not isinstance(made, tuple | list) or len(made) not in (2, 3, 4):
         raise fail(
-            "factory-result", f"the factory {name} returned {described(made)}, not {expected}"
+            "factory-result", f"the factory {name} returned {described(made)}, not {_RETURNS}"
         )
-    module, inputs = made[0], made[1]
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(made[0], torch.nn.Module):
         raise fail(
             "factory-result",
-            f"the factory {name} returned {described(module)} in place of the torch.nn.Module; "
-            f"it returns {expected}",
+            f"the factory {name} returned {described(made[0])} in place of the torch.nn.Module; "
+            f"it returns {_RETURNS}",
         )
-    if isinstance(inputs, Mapping):
-        raise _keyword_inputs(inputs)
-    if not isinstance(inputs, tuple | list):
+    if len(made) < 4:
+        return made[0], _example_call(made[1], name), made[2] if len(made) == 3 else None
+    return made[0], _both_calls(made[1], made[2], name), made[3]
+
+
+def _example_call(inputs: object, name: str) -> Call:
+    call = as_call(inputs)
+    if call is None:
         raise fail(
             "factory-result",
             f"the factory {name} returned {described(inputs)} as example inputs; they are a "
-            "tuple, also when there is only one",
+            "tuple, also when there is only one, or a dict of inputs by keyword",
             remedy="return module, (x,)",
         )
-    return module, tuple(inputs), made[2] if len(made) == 3 else None
+    return call
 
 
-def _keyword_inputs(keywords: Mapping[str, Any]) -> WorkerError:
-    return fail(
-        "inputs",
-        f"the example inputs are given by keyword ({', '.join(map(str, keywords))}); a program "
-        "takes its inputs by position",
-        remedy="Return a tuple of positional inputs, and wrap the model where its forward needs "
-        "keywords.",
+def _both_calls(args: object, keywords: object, name: str) -> Call:
+    if isinstance(args, tuple | list) and (isinstance(keywords, Mapping) or keywords is None):
+        return Call(tuple(args), dict(keywords or {}))
+    raise fail(
+        "factory-result",
+        f"the factory {name} returned {described(args)} and {described(keywords)} as args and "
+        "kwargs; they are a tuple and a dict, as torch.export takes them",
+        remedy="return module, (x,), {'mask': mask}, None",
     )
+
+
+def as_call(inputs: object) -> Call | None:
+    """A tuple or list as positional inputs, a dict as inputs by keyword; None for anything else."""
+    if isinstance(inputs, Mapping):
+        return Call((), dict(inputs))
+    return Call(tuple(inputs)) if isinstance(inputs, tuple | list) else None

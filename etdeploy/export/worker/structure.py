@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True)
+class Call:
+    """Example inputs, positional and by keyword."""
+
+    args: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def on(self, module: torch.nn.Module) -> Any:
+        """What the module gives for them."""
+        return module(*self.args, **self.keywords)
+
 
 # A leaf's keys from the outside in; a whole number is a place in a sequence.
 KeyPath = tuple[Any, ...]
@@ -56,23 +70,30 @@ def dotted(path: KeyPath, prefix: str) -> str:
     return ".".join(map(str, path))
 
 
-def by_parameter(module: torch.nn.Module, inputs: tuple[Any, ...]) -> dict[str, Any]:
-    """The inputs by the names of forward's parameters, in the order of the program's inputs."""
+def by_parameter(module: torch.nn.Module, call: Call) -> dict[str, Any]:
+    """The inputs by the names of forward's parameters, in the order of the program's inputs.
+
+    torch.export takes keyword inputs behind the others, in the order in which they are given.
+    """
     try:
-        return dict(inspect.signature(module.forward).bind_partial(*inputs).arguments)
+        positional = dict(inspect.signature(module.forward).bind_partial(*call.args).arguments)
     except (TypeError, ValueError):  # too many, or a forward that is written in C
-        return {f"input_{index}": value for index, value in enumerate(inputs)}
+        positional = {f"input_{index}": value for index, value in enumerate(call.args)}
+    return {**positional, **call.keywords}
 
 
-def shapes_by_parameter(
-    module: torch.nn.Module, inputs: tuple[Any, ...], shapes: Any
-) -> Mapping[str, Any]:
+def shapes_by_parameter(module: torch.nn.Module, call: Call, shapes: Any) -> dict[str, Any]:
     """dynamic_shapes in any form that torch.export takes, by the names of forward's parameters."""
     if hasattr(shapes, "dynamic_shapes"):  # a ShapesCollection or AdditionalInputs
-        shapes = shapes.dynamic_shapes(module, inputs)
-    if isinstance(shapes, Mapping):
-        return shapes
-    return dict(zip(by_parameter(module, inputs), shapes or (), strict=False))
+        shapes = shapes.dynamic_shapes(module, call.args, dict(call.keywords))
+    signature = inspect.signature(module.forward)
+    if not isinstance(shapes, Mapping):
+        names = signature.bind(*call.args, **call.keywords).arguments
+        shapes = dict(zip(names, shapes or (), strict=False))
+    rest = [p.name for p in signature.parameters.values() if p.kind == p.VAR_KEYWORD]
+    # What a parameter like **more collects has names of its own.
+    collected = {k: v for name in rest for k, v in (shapes.get(name) or {}).items()}
+    return {**shapes, **collected}
 
 
 def input_values(traced: torch.export.ExportedProgram) -> list[Any]:

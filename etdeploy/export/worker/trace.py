@@ -12,6 +12,7 @@ import torch
 
 from etdeploy.export.protocol import Failure
 from etdeploy.export.worker.failures import WorkerError, first_line, is_user_file, user_line
+from etdeploy.export.worker.structure import Call
 
 _STRICT_REMEDY = "Rewrite that line with tensor operators, or try --set export.strict=true"
 _VALUES_REMEDY = (
@@ -31,7 +32,7 @@ Place = tuple[str | None, int | None, str | None]
 
 
 def trace(
-    module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any, *, strict: bool
+    module: torch.nn.Module, call: Call, dynamic_shapes: Any, *, strict: bool
 ) -> torch.export.ExportedProgram:
     """Traces the module with torch.export.
 
@@ -40,7 +41,13 @@ def trace(
     """
     try:
         with torch.no_grad():
-            return torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes, strict=strict)
+            return torch.export.export(
+                module,
+                call.args,
+                dict(call.keywords),
+                dynamic_shapes=dynamic_shapes,
+                strict=strict,
+            )
     except MemoryError:
         raise
     except Exception as error:

@@ -59,8 +59,8 @@ def writes_the_input(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1)
 
 
-def gives_an_int(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    return x, 3
+def gives_text(x: torch.Tensor) -> dict[str, Any]:
+    return {"out": x, "name": "x"}
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -70,7 +70,7 @@ FUNCTIONS: dict[str, Function] = {
     "uses_numpy": uses_numpy,
     "decomposes_a_matrix": decomposes_a_matrix,
     "custom": double,
-    "gives_an_int": gives_an_int,
+    "gives_text": gives_text,
     "works": torch.relu,
 }
 
@@ -83,12 +83,21 @@ def no_linear() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return nn.ReLU(), (torch.randn(4, 8),)
 
 
-def scalar_input() -> tuple[nn.Module, tuple[torch.Tensor, int]]:
-    return Model(torch.relu), (torch.randn(4, 8), 3)
+class Scaled(nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor, mode: Any) -> torch.Tensor:
+        return x if isinstance(mode, str) else x * mode
 
 
-def keyword_inputs() -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    return Model(torch.relu), {"x": torch.randn(4, 8)}
+def text_input() -> tuple[nn.Module, Any]:
+    return Scaled(), (torch.randn(4, 8), "fast")
+
+
+def open_number() -> tuple[nn.Module, Any, Any]:
+    return Scaled(), {"x": torch.randn(4, 8), "mode": 3}, {"x": None, "mode": torch.export.Dim.AUTO}
+
+
+def swapped_calls() -> tuple[nn.Module, Any, Any, Any]:
+    return Scaled(), {"mode": 3}, (torch.randn(4, 8),), None
 
 
 def lone_tensor() -> tuple[nn.Module, torch.Tensor]:

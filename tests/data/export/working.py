@@ -1,6 +1,7 @@
 """Factories of models whose export needs some care."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -95,3 +96,65 @@ class Joined(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor, pair: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.linear(x.reshape(3, 8) + pair)
         return out
+
+
+@dataclass
+class Result:
+    """Outputs in a class of the user's own."""
+
+    logits: torch.Tensor
+    hidden: Any
+
+
+torch.export.register_dataclass(Result, serialized_type_name="Result")
+
+
+class Everything(nn.Module):  # type: ignore[misc]
+    """Takes and gives all that a program can hold, in a class of its own or in a dict."""
+
+    def __init__(self, kind: Any = Result) -> None:
+        super().__init__()
+        self.kind = kind
+        self.linear = nn.Linear(8, 4)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        repeat: int,
+        scale: float,
+        flag: bool,
+        mask: torch.Tensor | None,
+        *,
+        bias: torch.Tensor,
+    ) -> dict[str, Any]:
+        out = self.linear(x) * scale + bias
+        if flag:
+            out = out * repeat
+        if mask is not None:
+            out = out * mask
+        result = self.kind(logits=out + 1, hidden=(out - 1, {"last/one": out * 2}))
+        return {
+            "result": result,
+            "repeat": repeat,
+            "scale": scale,
+            "rows": x.shape[0],
+            "mask": mask,
+        }
+
+
+def everything() -> tuple[nn.Module, Any, Any, Any]:
+    inputs = (torch.randn(3, 8), 2, 0.5, True, None)
+    shapes = {"x": {0: torch.export.Dim("rows", max=16)}}
+    fixed = dict.fromkeys(("repeat", "scale", "flag", "mask", "bias"))
+    return Everything(), inputs, {"bias": torch.ones(4)}, {**shapes, **fixed}
+
+
+def by_keyword() -> tuple[nn.Module, Any]:
+    return Everything(), {
+        "bias": torch.randn(4),
+        "mask": torch.ones(3, 4),
+        "x": torch.randn(3, 8),
+        "flag": False,
+        "scale": 2.0,
+        "repeat": 7,
+    }
