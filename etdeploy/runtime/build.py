@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from etdeploy.core.disk import full_disk, no_room_in
@@ -9,7 +10,7 @@ from etdeploy.core.hashing import digest_json
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.builder import RUNNER_INFO, Builder
-from etdeploy.runtime.custom_ops import CustomOps
+from etdeploy.runtime.custom_ops import CustomOps, names_to_find
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import qnn_sdk, rules_digest, runner_fingerprint
 from etdeploy.runtime.plan import require_feasible
@@ -35,7 +36,8 @@ def build_runner(
         workspace: The cache.
         progress: Told each step, and the fraction of the compilation.
         log: Gets every command with its output.
-        program: Whose operators are selected, for a plan with a selection.
+        program: Whose operators are selected, for a plan with a selection, and looked for, for
+            kernels that register themselves.
         custom_ops: The recipe's own kernels, for a plan that has them.
 
     Raises:
@@ -47,7 +49,9 @@ def build_runner(
     require_feasible(plan)
     host = host_target()
     target = find_target(plan.build_target)
-    entry = workspace.entry("runners", runner_key(plan, libraries, host))
+    # What it is said to have may be looked up by the names that the program calls.
+    names = names_to_find(custom_ops, program)
+    entry = workspace.entry("runners", runner_key(plan, libraries, host, names))
 
     def build(folder: Path) -> None:
         Builder(
@@ -65,8 +69,17 @@ def build_runner(
     return stored.model_copy(update={"path": str(entry.path)})
 
 
-def runner_key(plan: RuntimePlan, libraries: Libraries, host: Target) -> str:
-    """The cache key: equal for everything that gives the same runner."""
+def runner_key(
+    plan: RuntimePlan, libraries: Libraries, host: Target, names: Sequence[str] = ()
+) -> str:
+    """The cache key: equal for everything that gives the same runner.
+
+    Args:
+        plan: What is built.
+        libraries: Against what.
+        host: On what.
+        names: Operators that are looked for in it.
+    """
     target = find_target(plan.build_target)
     parts = [
         plan.build_digest,
@@ -74,6 +87,7 @@ def runner_key(plan: RuntimePlan, libraries: Libraries, host: Target) -> str:
         runner_fingerprint(host, target),
         # What it is linked from, what is collected beside it and what it is said to have.
         rules_digest(),
+        *names,
     ]
     if plan.option("QNN_SDK_ROOT"):
         sdk = qnn_sdk()

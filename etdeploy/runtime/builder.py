@@ -24,10 +24,10 @@ from etdeploy.runtime.compile import (
     source_definitions,
     wheel_definitions,
 )
-from etdeploy.runtime.custom_ops import CustomOps, blame, write_registration
+from etdeploy.runtime.custom_ops import CustomOps, blame, names_to_find, write_registration
 from etdeploy.runtime.derive import QNN_SDK
 from etdeploy.runtime.kernel_sources import aten_operators, needed_sources
-from etdeploy.runtime.kernels import Kernels, ask_runner, read_built, read_libraries
+from etdeploy.runtime.kernels import Kernels, ask_runner, find_names, read_built, read_libraries
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import (
     compiler_digest,
@@ -219,14 +219,21 @@ class Builder:
         command = self._start_command(loader, compiler)
         if command:
             return ask_runner(command, self.log)
-        own = self.custom_ops.operators if self.custom_ops else None
+        own = self._own_operators()
         if self.given.wheel:
             found = read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
         else:
             # All of them are the build's own: from source, none of the system's is collected.
             built = [self.folder / name for name in libraries]
             found = read_built(self.folder / EXECUTABLE, built)
-        return replace(found, operators=tuple(sorted({*found.operators, *(own or ())})))
+        return replace(found, operators=tuple(sorted({*found.operators, *own})))
+
+    def _own_operators(self) -> frozenset[str]:
+        """Of the recipe's own kernels, in a runner that cannot be asked."""
+        if self.custom_ops and self.custom_ops.operators is not None:
+            return self.custom_ops.operators
+        names = names_to_find(self.custom_ops, self.program)
+        return find_names((self.folder / EXECUTABLE, *self.folder.glob("*.so*")), names)
 
     def _start_command(self, loader: str | None, compiler: Path) -> tuple[str, ...] | None:
         """How the runner starts on this machine; None when it cannot."""

@@ -90,8 +90,8 @@ def _operator_remedy(name: str) -> str:
     if component is None:
         namespace = name.split("::", 1)[0]
         return (
-            f"Give the kernels of {namespace}:: in a folder of C++ sources: "
-            "--set runtime.custom_ops=path/to/kernels"
+            f"Give the kernels of {namespace}:: in a folder of C++ sources, and register {name} "
+            "there by just that name: --set runtime.custom_ops=path/to/kernels"
         )
     return (
         f"The component {component} has no {name}: replace it in the model, or let a backend take "

@@ -15,6 +15,7 @@ from pathlib import Path
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files import write_if_changed
 from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.program.inspect import inspect_file
 from etdeploy.runtime.custom_ops_code import registration_code
 from etdeploy.runtime.custom_ops_yaml import Declared, read_names, read_operators
 
@@ -120,6 +121,18 @@ def _read(folder: Path, target: str | None) -> CustomOps:
         operators=frozenset(o.schema.full_name for o in declared) if declared else None,
         digest=_digest(folder, kept, None),
     )
+
+
+def names_to_find(ops: CustomOps | None, program: Path | None) -> tuple[str, ...]:
+    """The operators of a program, where only its runner tells which of them the kernels register.
+
+    Args:
+        ops: The recipe's own kernels.
+        program: The `.pte` file.
+    """
+    if ops is None or ops.operators is not None or program is None:
+        return ()
+    return inspect_file(program).operators
 
 
 def write_registration(ops: CustomOps, build_folder: Path) -> Path | None:

@@ -13,7 +13,12 @@ from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.runtime.components import BACKEND_FACTS, NAMESPACES
 
-_OPERATOR = re.compile(rb"(?<![\w:])((?:" + "|".join(NAMESPACES).encode() + rb")::\w+(?:\.\w+)?)\0")
+# A name is a whole string. What stands before it may belong to another value, or to a longer text
+# that the linker lets end in the same bytes.
+_START, _END = rb"(?<![\w:])", rb"\0"
+_OPERATOR = re.compile(
+    _START + rb"((?:" + "|".join(NAMESPACES).encode() + rb")::\w+(?:\.\w+)?)" + _END
+)
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,27 @@ def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
     return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
 
 
+def find_names(files: Iterable[Path], names: Iterable[str]) -> frozenset[str]:
+    """Those of the names that stand in the read-only data of the files.
+
+    For kernels that register themselves, in a runner that cannot be started here: the name of an
+    operator is a string of the code that registers it.
+
+    Args:
+        files: The runner and its libraries.
+        names: Of operators, in full.
+    """
+    patterns = {name: re.compile(_START + re.escape(name.encode()) + _END) for name in names}
+    data = [_read_only_data(path) for path in files if patterns]
+    return frozenset(n for n, pattern in patterns.items() if any(map(pattern.search, data)))
+
+
 def _read_only_data(path: Path) -> bytes:
+    """Of an ELF file; the whole of another one, such as those of Apple's systems."""
     from elftools.elf.elffile import ELFFile
 
     with path.open("rb") as stream:
+        if stream.read(4) != b"\x7fELF":
+            return path.read_bytes()
         section = ELFFile(stream).get_section_by_name(".rodata")
         return bytes(section.data()) if section else b""

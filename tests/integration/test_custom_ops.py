@@ -23,11 +23,13 @@ from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import load_recipe
+from etdeploy.runtime.check import check_program
 from etdeploy.runtime.custom_ops import read_custom_ops
 from etdeploy.targets.platforms import host_target
 from tests.support.cli import Cli
 from tests.support.custom_ops import build_custom
 from tests.support.export import spec_of
+from tests.support.runtime_values import make_method, make_program
 
 pytestmark = [
     pytest.mark.integration,
@@ -177,6 +179,40 @@ def test_what_a_folder_registers_is_in_the_runner(
     ops = read_custom_ops(DATA / folder, target)
     runner = build_custom(ops, tmp_path, *operators)
     assert set(operators) <= set(runner.operators)
+
+
+@needs_cross
+@pytest.mark.parametrize(
+    ("folder", "own_target", "target"),
+    [
+        ("self_registering", None, "linux-aarch64"),
+        ("own_target", "own_kernels", "android-arm64"),
+    ],
+)
+def test_what_registers_itself_is_found_in_a_runner_that_cannot_be_started(
+    folder: str, own_target: str | None, target: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    _without_emulation(tmp_path / "bin", monkeypatch)
+    ops = read_custom_ops(DATA / folder, own_target)
+    called = ("self::scaled.out", "self::absent.out")
+    runner = build_custom(ops, tmp_path, *called, target=target)
+    assert runner.listed_by == "libraries"
+    assert "self::scaled.out" in runner.operators
+    # What is not registered is still told.
+    program = make_program(make_method(operators=called))
+    assert [m.name for m in check_program(program, runner)] == ["self::absent.out"]
+    # A runner that was looked at for another program's operators is not taken for it.
+    other = build_custom(ops, tmp_path, "self::absent.out", target=target)
+    assert "self::scaled.out" not in other.operators
+    assert "self::scaled.out" in build_custom(ops, tmp_path, *called, target=target).operators
+
+
+def _without_emulation(tools: Path, monkeypatch: Any) -> None:
+    tools.mkdir()
+    for name in ("g++", "ld", "as", "ar", "ranlib"):
+        program = f"aarch64-linux-gnu-{name}"
+        (tools / program).symlink_to(str(shutil.which(program)))
+    monkeypatch.setenv("PATH", str(tools))
 
 
 def _changed(kernels: Path, old: str, new: str) -> Path:

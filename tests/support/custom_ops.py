@@ -12,22 +12,36 @@ from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
 from etdeploy.runtime.plan_model import BuiltRunner
 from etdeploy.runtime.wheel import obtain_wheel
-from etdeploy.targets.platforms import host_target
+from etdeploy.targets.platforms import find_target, host_target
+from tests.support.program_files import Plan, pte
 from tests.support.runtime_values import make_method, make_program, make_recipe
 
 
-def build_custom(ops: CustomOps, folder: Path, *operators: str) -> BuiltRunner:
-    """Builds a runner for this machine and a program with these operators.
+def build_custom(
+    ops: CustomOps, folder: Path, *operators: str, target: str | None = None
+) -> BuiltRunner:
+    """Builds a runner for a program with these operators.
+
+    Args:
+        ops: The kernels.
+        folder: For program, cache and log.
+        operators: With their overloads.
+        target: What it is built for; this machine when None.
 
     Raises:
         BuildError: The plan has obstacles, or the build fails.
     """
     host = host_target()
-    wheel = obtain_wheel(host, host, Workspace.default())
+    chosen = find_target(target) if target else host
+    wheel = obtain_wheel(find_target(chosen.portable or chosen.name), host, Workspace.default())
+    parts = (name.partition(".") for name in operators)
+    calls = tuple((name, overload, 0) for name, _, overload in parts)
+    program = folder / "program.pte"
+    program.write_bytes(pte(Plan(operators=calls)))
     plan = derive_plan(
         make_recipe(benchmark={"profile": False}),
         _program(operators),
-        host,
+        chosen,
         host,
         Available(wheel.version, frozenset(wheel.components)),
         CustomKernels(ops.operators, ops.digest),
@@ -37,6 +51,7 @@ def build_custom(ops: CustomOps, folder: Path, *operators: str) -> BuiltRunner:
         Libraries(wheel=wheel),
         Workspace(folder / "cache"),
         log=folder / "build.log",
+        program=program,
         custom_ops=ops,
     )
 
