@@ -1,5 +1,5 @@
 """`python -m etdeploy`."""
 
-from etdeploy.cli.main import main
+from etdeploy.cli.entry import main
 
 main()

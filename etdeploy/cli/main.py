@@ -1,13 +1,15 @@
-"""The entry point: finds the verb, and is the only place that catches errors."""
+"""Finds the verb, and is the only place that catches errors."""
 
 from __future__ import annotations
 
 import importlib
-import sys
+import io
 
 import click
 
 from etdeploy import __version__
+from etdeploy.cli.entry import EXIT_INTERRUPTED
+from etdeploy.cli.surroundings import surroundings_error
 from etdeploy.core import cancel, console
 from etdeploy.core.disk import full_disk, no_room_in
 from etdeploy.core.errors import EtdeployError, Interrupted
@@ -28,7 +30,6 @@ VERBS: dict[str, str] = {
     "completion": "Print the completion script of a shell.",
 }
 
-EXIT_INTERRUPTED = 130
 EXIT_BUG = 9
 
 
@@ -71,11 +72,6 @@ def cli() -> None:
     """Put a PyTorch model on a device with ExecuTorch, and time it there."""
 
 
-def main() -> None:
-    """Runs the command line and ends the process with its exit code."""
-    sys.exit(run_cli(sys.argv[1:]))
-
-
 def run_cli(arguments: list[str]) -> int:
     """Runs one command line; every failure becomes a message and an exit code."""
     try:
@@ -84,18 +80,18 @@ def run_cli(arguments: list[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        error.show(sys.stderr)
+        shown = io.StringIO()
+        error.show(shown)
+        console.message(shown.getvalue().rstrip())
         return error.exit_code
     except (KeyboardInterrupt, click.Abort, Interrupted):
         console.message("stopped. What was finished is kept; the same command goes on from there.")
         return EXIT_INTERRUPTED
     except EtdeployError as error:
-        console.message(f"error ({error.kind}): {error}")
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): nobody is left to tell.
-        return 1
+        return _tell(error)
     except Exception as error:
+        if surroundings := surroundings_error(error):
+            return _tell(surroundings)
         if full := no_room_in(error):
             return _tell_no_room(full)
         from etdeploy.cli.bug import report_bug
@@ -105,9 +101,14 @@ def run_cli(arguments: list[str]) -> int:
     return 0
 
 
+def _tell(error: EtdeployError) -> int:
+    if not isinstance(error.__cause__, BrokenPipeError):
+        console.message(f"error ({error.kind}): {error}")
+    # Else the reader of our output went away (`| head`): it has what it wanted.
+    return error.exit_code
+
+
 def _tell_no_room(error: OSError) -> int:
     from etdeploy.core.workspace import Workspace
 
-    full = full_disk(error, Workspace.default().root)
-    console.message(f"error ({full.kind}): {full}")
-    return full.exit_code
+    return _tell(full_disk(error, Workspace.default().root))

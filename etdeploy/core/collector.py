@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import IO
 
 
@@ -49,7 +50,8 @@ class Collector:
     def _take(self, name: str, line: bytes) -> None:
         self._parts[name].append(line)
         if self._log:
-            self._log.write(line)
+            with suppress(OSError):  # a full disk; the pipe has to be emptied all the same
+                self._log.write(line)
         if self._on_line:
             self._on_line(line.decode(errors="replace").rstrip("\r\n"))
 

@@ -6,13 +6,19 @@ shown live (rich); elsewhere each event is one plain line.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from etdeploy.core.errors import OutputError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -21,10 +27,61 @@ if TYPE_CHECKING:
 _EVERY_S = 15.0
 
 
+class _Output(io.TextIOWrapper):
+    """Standard output that tells why something did not get there, whoever wrote it."""
+
+    def write(self, text: str) -> int:
+        with _lost_output():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _lost_output():
+            super().flush()
+
+
+def open_streams() -> None:
+    """Makes lost results an OutputError, and closed streams nothing special.
+
+    The files 1 and 2 are open, if only on the null device.
+    """
+    if sys.stdout is None:
+        sys.stdout = _Output(os.fdopen(1, "wb"))
+    elif isinstance(own := sys.stdout, io.TextIOWrapper):
+        sys.stdout = _Output(
+            own.buffer, own.encoding, own.errors, line_buffering=own.line_buffering
+        )
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
 def result(text: str) -> None:
-    """Writes a result to stdout."""
+    """Writes a result to stdout.
+
+    Raises:
+        OutputError: It cannot be written there.
+    """
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _lost_output() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _drain(sys.stdout)
+        reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+        raise OutputError(
+            f"the result cannot be written to standard output: {reason}",
+            remedy="What was made is kept: the same command shows the result again.",
+        ) from error
+
+
+def _drain(stream: TextIO) -> None:
+    """Lets what is left in a broken stream's buffer go; at exit Python would try again and fail."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def result_json(value: Any) -> None:
@@ -33,9 +90,12 @@ def result_json(value: Any) -> None:
 
 
 def message(text: str) -> None:
-    """Writes a message to stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Writes a message to stderr; where nobody can be told, because it is closed, work goes on."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _drain(sys.stderr)
 
 
 def warn(text: str) -> None:
@@ -123,7 +183,8 @@ class TaskDisplay:
         if self._quiet:
             return
         if self._live:
-            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             message(text)
 

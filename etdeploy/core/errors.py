@@ -50,6 +50,13 @@ class EtdeployError(Exception):
         return "\n".join(lines)
 
 
+class OutputError(EtdeployError):
+    """What was asked for is done, and cannot be written to standard output."""
+
+    exit_code = 1
+    kind = "output"
+
+
 class UsageError(EtdeployError):
     """The command line asks for something that does not exist or fit together."""
 

@@ -1,0 +1,97 @@
+"""Real processes in broken surroundings: streams closed or full, no folder, an early Ctrl-C."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("real_processes")
+
+ETDEPLOY = f"'{sys.executable}' -m etdeploy"
+
+
+def shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """What a bash script with etdeploy as `$1` gives."""
+    argv = ["bash", "-c", f'etdeploy() {{ {ETDEPLOY} "$@"; }}; {script}']
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "why"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")]
+)
+@pytest.mark.parametrize("verb", ["--help", "recipes schema"])
+def test_a_result_that_cannot_be_written(verb: str, where: str, why: str, tmp_path: Path) -> None:
+    done = shell(f"etdeploy {verb} {where}", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"error (output): the result cannot be written to standard output: {why}\n"
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_has_enough_is_told_nothing(tmp_path: Path) -> None:
+    done = shell("(sleep 0.1; etdeploy recipes schema; echo $? >code) | true; cat code", tmp_path)
+    assert done.stderr == ""
+    shell("until [ -s code ]; do sleep 0.05; done", tmp_path)
+    assert (tmp_path / "code").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_messages_that_nobody_can_hear_stop_nothing(where: str, tmp_path: Path) -> None:
+    done = shell(f"etdeploy completion zsh {where}", tmp_path)
+    assert done.returncode == 0
+    assert "_ETDEPLOY_COMPLETE" in done.stdout
+    assert shell(f"etdeploy rnu {where}", tmp_path).returncode == 2
+    assert shell(f"etdeploy plan --recipe nowhere {where} >&-", tmp_path).returncode == 2
+
+
+def test_no_file_of_ours_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    code = (
+        "import sys; from etdeploy.cli import entry, main\n"
+        "def look(arguments): raise SystemExit(open('file', 'w').fileno())\n"
+        "main.run_cli = look; entry.main()"
+    )
+    (tmp_path / "look.py").write_text(code)
+    done = shell(f"'{sys.executable}' look.py <&- >&- 2>&-", tmp_path)
+    assert done.returncode > 2
+
+
+@pytest.mark.parametrize("verb", ["run", "plan", "recipes"])
+def test_a_working_folder_that_was_deleted(verb: str, tmp_path: Path) -> None:
+    done = shell(f"mkdir gone; cd gone; rmdir ../gone; etdeploy {verb}", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error (usage): the folder that this shell works in cannot be used: "
+        "No such file or directory\n"
+        "  what to do: It was deleted, moved or closed to you. Change to another one:\n"
+        "              cd ~\n"
+    )
+
+
+_SLOW = "import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(600)\n"
+
+
+def test_ctrl_c_while_it_still_loads_is_quiet(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text(_SLOW)
+    done = shell("PYTHONPATH=. etdeploy --version", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_after_the_result_is_quiet(tmp_path: Path) -> None:
+    code = (
+        "import atexit, os; from etdeploy.cli.entry import main\n"
+        "atexit.register(os.kill, os.getpid(), 2); main()"
+    )
+    (tmp_path / "late.py").write_text(code)
+    done = shell(f"'{sys.executable}' late.py --version", tmp_path)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout.startswith("etdeploy, version")
+
+
+def test_loading_goes_on_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os\nos.kill(os.getpid(), 2)\nraise SystemExit(7)\n")
+    done = shell("trap '' INT; PYTHONPATH=. etdeploy --version", tmp_path)
+    assert done.returncode == 7
