@@ -11,6 +11,7 @@ import pytest
 # Variables of the user's that would change what is tested.
 _FOREIGN = (
     "ETDEPLOY_OUTPUT_DIR",
+    "ETDEPLOY_CACHE_MAX",
     "ANDROID_SERIAL",
     "ANDROID_ADB_SERVER_PORT",
     "ANDROID_NDK",

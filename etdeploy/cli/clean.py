@@ -6,7 +6,11 @@ import click
 
 from etdeploy.cli.options import json_option
 from etdeploy.core import console
-from etdeploy.core.cache_folder import require_ours
+from etdeploy.core.cache_folder import LIMIT_VARIABLE, limit_bytes, require_ours
+from etdeploy.core.cache_units import UNUSED_DAYS, Unit, find_units, unused_units
+from etdeploy.core.errors import UsageError
+from etdeploy.core.shell import quoted
+from etdeploy.core.tidy import Removal, alone, remove_kind, remove_units
 from etdeploy.core.workspace import Workspace
 
 # What can be deleted, and what it costs to have it again.
@@ -25,51 +29,103 @@ PARTS: dict[str, str] = {
 
 @click.command()
 @click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "all"]))
+@click.option(
+    "--unused",
+    is_flag=True,
+    help=f"Delete what was not used for {UNUSED_DAYS} days, and programs, runners and wheels that "
+    "the last run of no recipe used; of the PARTS, if any are named.",
+)
 @click.option("-d", "--device", metavar="DEVICE", help="Also remove what etdeploy left there.")
 @json_option
-def command(parts: tuple[str, ...], device: str | None, as_json: bool) -> None:
-    """Show what the cache holds; delete the PARTS that are named.
+def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: bool) -> None:
+    """Show what the cache holds; delete the PARTS that are named, or what is unused.
 
-    Run records in etdeploy-out/ are never touched.
+    What a run is using stays. Run records in etdeploy-out/ are never touched.
     """
     workspace = Workspace.default()
     require_ours(workspace.root)
-    chosen = tuple(PARTS) if "all" in parts else parts
-    sizes = workspace.size_bytes()
-    freed = {part: sizes.get(part, 0) for part in chosen}
-    for part in chosen:
-        workspace.remove(part)
+    limit = limit_bytes()
+    named = tuple(PARTS) if "all" in parts or (unused and not parts) else parts
+    before = workspace.size_bytes()
+    old = unused_units(workspace, find_units(workspace)) if workspace.root.is_dir() else []
+    removals = _remove(workspace, named, old if unused else None)
+    freed = {part: sum(r.freed_bytes.get(part, 0) for r in removals) for part in named}
+    kept = [f"{unit.kind} {unit.name}".strip() for r in removals for unit in r.kept]
     if device:
-        freed.update(_clean_device(device, workspace))
+        freed.update(_clean_device(device, workspace, kept))
     if as_json:
         console.result_json(
             {
                 "cache": str(workspace.root),
-                "size_bytes": sizes,
+                "limit_bytes": limit,
+                "size_bytes": before,
+                "unused_bytes": _by_part(old),
                 "freed_bytes": freed,
+                "kept": kept,
             }
         )
-    elif freed:
+    elif named or device:
         rows = [(part, console.size(size)) for part, size in freed.items()]
         console.result(console.table(("deleted", "freed"), rows, right=("freed",)))
     else:
-        _show(workspace, sizes)
+        _show(workspace, limit, before, _by_part(old))
+    if kept and not as_json:
+        console.message(f"\nkept, since a run is using it or may: {', '.join(kept)}")
 
 
-def _show(workspace: Workspace, sizes: dict[str, int]) -> None:
-    rows = [(part, console.size(sizes.get(part, 0)), text) for part, text in PARTS.items()]
-    console.result(f"cache: {workspace.root}\n")
-    console.result(console.table(("part", "size", "what it is"), rows, right=("size",)))
-    console.message("\nDelete with:  etdeploy clean PART...   or   etdeploy clean all")
+def _remove(
+    workspace: Workspace, parts: tuple[str, ...], units: list[Unit] | None
+) -> list[Removal]:
+    """Removes all of the parts, or the units of theirs."""
+    try:
+        if units is None:
+            return [remove_kind(workspace, part) for part in parts]
+        return [remove_units(workspace, [unit for unit in units if unit.kind in parts])]
+    except OSError as error:
+        raise UsageError(
+            f"this cannot be deleted: {error.strerror or error}",
+            place=str(error.filename or workspace.root),
+            remedy=f"Look at who owns it: ls -la {quoted(workspace.root)}",
+        ) from error
 
 
-def _clean_device(name: str, workspace: Workspace) -> dict[str, int]:
+def _by_part(units: list[Unit]) -> dict[str, int]:
+    return {part: sum(u.size_bytes for u in units if u.kind == part) for part in PARTS}
+
+
+def _show(
+    workspace: Workspace, limit: int | None, sizes: dict[str, int], unused: dict[str, int]
+) -> None:
+    rows = [
+        (part, console.size(sizes.get(part, 0)), console.size(unused[part]), text)
+        for part, text in PARTS.items()
+    ]
+    total, total_unused = (
+        console.size(sum(held.get(part, 0) for part in PARTS)) for held in (sizes, unused)
+    )
+    rows.append(("all", total, total_unused, ""))
+    bound = f"at most {console.size(limit)}" if limit else "without bound"
+    console.result(f"cache: {workspace.root}, {bound} ({LIMIT_VARIABLE})\n")
+    columns = ("part", "size", "unused", "what it is")
+    console.result(console.table(columns, rows, right=("size", "unused")))
+    console.message(
+        "\nDelete with:  etdeploy clean --unused,  etdeploy clean PART...  or  etdeploy clean all"
+    )
+
+
+def _clean_device(name: str, workspace: Workspace, kept: list[str]) -> dict[str, int]:
+    """Bytes freed by folder; the device's name goes to `kept` when a run may be using it."""
     from etdeploy.core.locks import exclusive
     from etdeploy.devices.registry import open_device
 
     opened = open_device(name, workspace)
     try:
-        with exclusive(workspace.lock_path("device", opened.identity), f"device {opened.name}"):
-            return {f"{opened.name} {part}": size for part, size in opened.clean().items()}
+        # A run lets go of the device between its push and its measurement.
+        with alone(workspace) as free:
+            if not free:
+                kept.append(f"device {opened.name}")
+                return {}
+            with exclusive(workspace.lock_path("device", opened.identity), f"device {opened.name}"):
+                return {f"{opened.name} {part}": size for part, size in opened.clean().items()}
     finally:
         opened.close()

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.core import console
+from etdeploy.core.cache_folder import LIMIT_VARIABLE, limit_bytes
 from etdeploy.core.delivery import Delivery
-from etdeploy.core.workspace import NOTES
+from etdeploy.core.tidy import keep_below
+from etdeploy.core.workspace import NOTES, Workspace
 from etdeploy.graph.ahead import refuse_early
 from etdeploy.graph.engine import run_steps
 from etdeploy.graph.job import Job, open_job
@@ -59,6 +61,25 @@ def walk(
         ):
             run_steps(make_line(job), steps, job.state, display)
         yield job
+        keep_small(job.workspace, quiet)
+
+
+def keep_small(workspace: Workspace, quiet: bool) -> None:
+    """Makes room in a cache that has become too large; a run does not fail for that."""
+    limit = limit_bytes()
+    if limit is None:
+        return
+    try:
+        freed = keep_below(workspace, limit).freed_bytes
+    except OSError as error:
+        console.warn(f"the cache cannot be made smaller: {error}")
+        return
+    if freed and not quiet:
+        console.message(
+            f"\ncache: removed {', '.join(freed)} that were used longest ago, "
+            f"{console.size(sum(freed.values()))}, to stay below {console.size(limit)} "
+            f"({LIMIT_VARIABLE})"
+        )
 
 
 def deliver(job: Job, source: Path, copy_to: Path, step: str) -> Path:

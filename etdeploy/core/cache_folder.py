@@ -9,6 +9,7 @@ from pathlib import Path
 from etdeploy.core.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.files import write_atomic
+from etdeploy.core.sizes import parse_size
 
 # What tools for backups leave out (bford.info/cachedir); it also tells that the folder is ours.
 TAG = "CACHEDIR.TAG"
@@ -17,6 +18,8 @@ _OURS = (
     "# This folder is the cache of etdeploy. It can be deleted: etdeploy makes all of it again.\n"
 )
 LOCKS = "locks"
+LIMIT_VARIABLE = "ETDEPLOY_CACHE_MAX"
+_LIMIT_BYTES = 20_000_000_000
 # Every name that is made in it.
 NAMES = frozenset(
     {"programs", "runners", "builds", "sources", "zig", "wheels", "state", "bundles", "logs",
@@ -61,6 +64,24 @@ def require_ours(root: Path) -> None:
     """
     if root.is_dir() and not is_marked(root):
         _require_adoptable(root)
+
+
+def limit_bytes() -> int | None:
+    """The bytes that the cache may hold: `ETDEPLOY_CACHE_MAX`, 20 GB where it is not set.
+
+    20 GB hold a checkout of ExecuTorch with the builds for a few targets and some dozen programs
+    of a usual size, and leave most of a laptop's disk to its user.
+
+    Returns:
+        None without a bound: `0` or `none`.
+
+    Raises:
+        UsageError: The variable is no size.
+    """
+    chosen = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if chosen.lower() == "none":
+        return None
+    return (parse_size(chosen, LIMIT_VARIABLE) if chosen else _LIMIT_BYTES) or None
 
 
 def is_marked(root: Path) -> bool:

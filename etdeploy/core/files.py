@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,20 @@ def remove_tree(path: Path) -> None:
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def tree_size(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder; a file with several names counts once."""
+    total, seen = 0, set()
+    for file in (path, *path.rglob("*")):
+        try:
+            info = file.lstat()
+        except OSError:  # it was just removed
+            continue
+        if not stat.S_ISDIR(info.st_mode) and (info.st_dev, info.st_ino) not in seen:
+            seen.add((info.st_dev, info.st_ino))
+            total += info.st_size
+    return total
 
 
 def inside(folder: Path, relative: str) -> Path:

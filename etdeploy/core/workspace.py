@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from etdeploy.core.cache_folder import prepare_cache, require_ours
+from etdeploy.core.cache_folder import LOCKS, limit_bytes, prepare_cache
 from etdeploy.core.disk import CACHE_VARIABLE
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files import folder_files, inside, new_folder, remove_tree, write_atomic
+from etdeploy.core.files import folder_files, new_folder, tree_size, write_atomic
 from etdeploy.core.hashing import sha256_file, stamp
 from etdeploy.core.leftovers import sweep
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
+from etdeploy.core.uses import Uses
 
 _MANIFEST = ".manifest.json"
 _STAMPS = ".stamps.json"
@@ -43,12 +45,16 @@ class Entry:
     kind: str
     key: str
     path: Path
+    uses: Uses = field(compare=False, repr=False)
 
     def is_sound(self) -> bool:
         """Whether the entry is there and every file is what was stored.
 
-        Files whose size, dates and inode are those of the last check are not read again.
+        Files whose size, dates and inode are those of the last check are not read again. The entry
+        counts as used from now on, and stays until this run ends.
         """
+        # Before the look at it: nobody removes it afterwards.
+        self.uses.mark(self.kind, self.key)
         manifest = _read_json(self.path / _MANIFEST)
         if not isinstance(manifest, dict):
             return False
@@ -77,6 +83,24 @@ class Workspace:
     """The cache folder of this user."""
 
     root: Path
+    uses: Uses = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uses", Uses(self.locks))
+
+    @property
+    def locks(self) -> Path:
+        """The folder of the lock files."""
+        return self.root / LOCKS
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While the block runs, nothing that it uses is removed from the cache."""
+        self.uses.mark_live()
+        try:
+            yield
+        finally:
+            self.uses.release()
 
     @classmethod
     def default(cls) -> Workspace:
@@ -104,16 +128,18 @@ class Workspace:
         """The default one, made where it is missing, and known to be usable.
 
         Raises:
-            UsageError: It cannot be used, or is a folder of somebody else's.
+            UsageError: It cannot be used, is a folder of somebody else's, or its bound is no size.
             BuildError: There is no room for it.
         """
         workspace = cls.default()
+        # What is wrong with the bound is told now, and not after the work.
+        limit_bytes()
         prepare_cache(workspace.root)
         return workspace
 
     def entry(self, kind: str, key: str) -> Entry:
         """Names an entry; nothing is made."""
-        return Entry(kind, key, self.root / kind / key)
+        return Entry(kind, key, self.root / kind / key, self.uses)
 
     def obtain(
         self,
@@ -140,7 +166,7 @@ class Workspace:
     def lock_path(self, *parts: str) -> Path:
         """The lock file of a shared thing."""
         safe = "-".join(parts).replace("/", "_").replace(":", "_")
-        return self.root / "locks" / f"{safe}.lock"
+        return self.locks / f"{safe}.lock"
 
     def state(self, name: str) -> Path:
         """The folder of one recipe on one device: stage values, logs, task database."""
@@ -161,19 +187,8 @@ class Workspace:
         if not self.root.is_dir():
             return {}
         return {
-            kind.name: sum(f.lstat().st_size for f in kind.rglob("*") if f.is_file())
-            for kind in sorted(self.root.iterdir())
-            if kind.is_dir()
+            kind.name: tree_size(kind) for kind in sorted(self.root.glob("[!.]*")) if kind.is_dir()
         }
-
-    def remove(self, kind: str) -> None:
-        """Deletes every entry of a kind.
-
-        Raises:
-            UsageError: The folder is not a cache of ours.
-        """
-        require_ours(self.root)
-        remove_tree(inside(self.root, kind))
 
 
 def _read_json(path: Path) -> object:

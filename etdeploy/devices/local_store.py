@@ -124,6 +124,8 @@ class LocalStore:
                 for file in bundle.files:
                     (work / file.path).parent.mkdir(parents=True, exist_ok=True)
                     _link(self._content(file), work / file.path)
+        # When it was used last, for who makes room in the cache.
+        os.utime(folder)
         for file in by_content(bundle):
             _set_mode(self._content(file), file.executable)
             # A new link or mode changes the dates of a content.

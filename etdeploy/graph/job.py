@@ -112,24 +112,17 @@ def open_job(
         BuildError: There is no room for the cache.
         DeviceError: The device cannot be reached or chosen.
     """
-    from etdeploy.devices.registry import open_device
-
     workspace = Workspace.opened()
     host = host_target()
     chosen = find_target(target) if target else None
-    if device is None:
-        yield Job(
-            loaded, chosen or host, host, workspace, output.resolve(), measure_again=measure_again
-        )
-        return
-    opened = open_device(device, workspace)
-    try:
-        facts = opened.facts()
-        if chosen:
-            _require_runnable(chosen, TARGETS[facts.target], opened.name)
+    with workspace.in_use(), _reached(device, workspace) as opened:
+        facts = opened.facts() if opened else None
+        own = TARGETS[facts.target] if facts else host
+        if chosen and opened:
+            _require_runnable(chosen, own, opened.name)
         yield Job(
             loaded,
-            chosen or TARGETS[facts.target],
+            chosen or own,
             host,
             workspace,
             output.resolve(),
@@ -137,5 +130,17 @@ def open_job(
             facts,
             measure_again,
         )
+
+
+@contextmanager
+def _reached(device: str | None, workspace: Workspace) -> Iterator[Device | None]:
+    from etdeploy.devices.registry import open_device
+
+    if device is None:
+        yield None
+        return
+    opened = open_device(device, workspace)
+    try:
+        yield opened
     finally:
         opened.close()

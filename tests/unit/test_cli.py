@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.plan import text
+from etdeploy.cli.walk import keep_small
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.values import Explained
+from etdeploy.core.workspace import Workspace
 from etdeploy.graph.explain import Change, Explanation, Hindrance, Task, mermaid
 
 Capture = pytest.CaptureFixture[str]
@@ -281,3 +285,69 @@ def test_clean_deletes_nothing_in_a_folder_that_is_not_a_cache(
         assert run("clean", *arguments) == 2
         assert "etdeploy did not make it (thesis)" in capsys.readouterr().err
     assert all((tmp_path / name / "mine").exists() for name in ("sources", "bundles", "thesis"))
+
+
+def test_clean_shows_and_deletes_what_is_unused(
+    capsys: Capture, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_MAX", "5 GB")
+    (cache_folder / "locks").mkdir(parents=True)
+    for part, days in (("builds", 31), ("sources", 31), ("zig", 1)):
+        folder = cache_folder / part / "x"
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * 1500)
+        old_s = time.time() - days * 24 * 3600
+        os.utime(folder, (old_s, old_s))
+    assert run("clean") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"cache: {cache_folder}, at most 5.0 GB (ETDEPLOY_CACHE_MAX)\n")
+    assert re.search(r"^builds +1\.5 kB +1\.5 kB ", shown, re.MULTILINE)
+    assert re.search(r"^zig +1\.5 kB +0 B ", shown, re.MULTILINE)
+    assert re.search(r"^all +4\.5 kB +3\.0 kB$", shown, re.MULTILINE)
+    assert run("clean", "--unused", "builds", "zig") == 0
+    assert re.search(r"^builds +1\.5 kB$", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(p.name for p in cache_folder.glob("*/x")) == ["x", "x"]
+    assert run("clean", "--unused", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["freed_bytes"]["sources"] == told["unused_bytes"]["sources"] == 1500
+    assert told["kept"] == []
+    assert (cache_folder / "zig" / "x" / "file").is_file()
+
+
+def test_clean_keeps_what_a_run_may_be_using_and_says_so(
+    capsys: Capture, cache_folder: Path
+) -> None:
+    (cache_folder / "bundles" / "store").mkdir(parents=True)
+    (cache_folder / "builds" / "linux-1").mkdir(parents=True)
+    (cache_folder / "locks").mkdir()
+    with Workspace.opened().in_use():
+        assert run("clean", "builds") == 0
+        assert run("clean", "--device", "host") == 0
+    told = capsys.readouterr().err
+    assert "kept, since a run is using it or may: builds linux-1\n" in told
+    assert "kept, since a run is using it or may: device host\n" in told
+    assert (cache_folder / "builds" / "linux-1").is_dir()
+    assert (cache_folder / "bundles" / "store").is_dir()
+    assert run("clean", "builds", "--device", "host") == 0
+    assert "kept" not in capsys.readouterr().err
+    assert not (cache_folder / "bundles").exists()
+
+
+@pytest.mark.parametrize(("quiet", "lines"), [(False, 1), (True, 0)])
+def test_a_cache_that_became_too_large_is_made_smaller_in_one_line(
+    capsys: Capture, cache_folder: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool, lines: int
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_MAX", "2 kB")
+    workspace = Workspace.opened()
+    (cache_folder / "builds" / "linux-1").mkdir(parents=True)
+    (cache_folder / "builds" / "linux-1" / "file").write_bytes(b"x" * 3000)
+    os.utime(cache_folder / "builds" / "linux-1", (1, 1))
+    keep_small(workspace, quiet)
+    assert not (cache_folder / "builds" / "linux-1").exists()
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if line] == [
+        "cache: removed builds that were used longest ago, 3.0 kB, to stay below 2.0 kB "
+        "(ETDEPLOY_CACHE_MAX)"
+    ] * lines
+    keep_small(workspace, quiet=False)
+    assert capsys.readouterr().err == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.cache_folder import TAG, is_marked, prepare_cache, require_ours
+from etdeploy.core.cache_folder import TAG, is_marked, limit_bytes, prepare_cache, require_ours
 from etdeploy.core.errors import BuildError, UsageError
 from etdeploy.core.workspace import Workspace
 
@@ -69,23 +69,6 @@ def test_the_root_of_the_file_system_is_refused() -> None:
         prepare_cache(Path("/"))
 
 
-def test_removing_a_kind_of_a_foreign_folder_removes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "sources").mkdir()
-    (tmp_path / "thesis").touch()
-    with pytest.raises(UsageError):
-        Workspace(tmp_path).remove("sources")
-    assert names(tmp_path) == ["sources", "thesis"]
-
-
-@pytest.mark.parametrize("kind", ["../outside", "/tmp", "programs/../../outside"])
-def test_removing_stays_in_the_cache(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "outside").mkdir()
-    prepare_cache(tmp_path / "cache")
-    with pytest.raises(ValueError, match="leads out of"):
-        Workspace(tmp_path / "cache").remove(kind)
-    assert (tmp_path / "outside").is_dir()
-
-
 @pytest.mark.parametrize("place", ["file", "file/cache", "loop"])
 def test_a_place_that_cannot_be_a_folder_is_told_with_what_to_do(
     tmp_path: Path, place: str
@@ -127,3 +110,30 @@ def test_a_variable_that_names_no_folder(monkeypatch: pytest.MonkeyPatch, value:
     monkeypatch.setattr(os.environ, "get", lambda _name: value)
     with pytest.raises(UsageError, match="this is not a folder"):
         Workspace.default()
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        (None, 20_000_000_000),
+        ("", 20_000_000_000),
+        ("0", None),
+        ("None", None),
+        ("5 GB", 5 * 10**9),
+    ],
+)
+def test_the_bound_of_the_cache(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, limit: int | None
+) -> None:
+    monkeypatch.delenv("ETDEPLOY_CACHE_MAX", raising=False)
+    if value is not None:
+        monkeypatch.setenv("ETDEPLOY_CACHE_MAX", value)
+    assert limit_bytes() == limit
+
+
+def test_a_bound_that_is_no_size_is_told_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_MAX", "much")
+    with pytest.raises(UsageError, match="ETDEPLOY_CACHE_MAX: 'much' is not a size"):
+        Workspace.opened()

@@ -144,12 +144,16 @@ def test_an_old_entry_stays_while_its_successor_fails(
     assert (entry.path / "info.json").read_text() == "changed"
 
 
-def test_removing_a_kind(workspace: Workspace, entry: Entry, build: Builder) -> None:
-    workspace.obtain(entry, build)
-    workspace.remove("runners")
-    workspace.remove("never there")
-    assert not entry.path.exists()
-    assert Workspace(workspace.root / "none").size_bytes() == {}
+def test_sizes_of_a_cache_that_is_not_there(workspace: Workspace) -> None:
+    assert workspace.size_bytes() == {}
+
+
+def test_a_file_with_two_names_counts_once(workspace: Workspace) -> None:
+    (workspace.root / "bundles").mkdir(parents=True)
+    content = workspace.root / "bundles" / "content"
+    content.write_bytes(b"x" * 1000)
+    (workspace.root / "bundles" / "link").hardlink_to(content)
+    assert workspace.size_bytes() == {"bundles": 1000}
 
 
 _SECOND_PROCESS = """
