@@ -29,14 +29,18 @@ _KINDS: Mapping[str, str] = {
 
 
 def translate(error: ValidationError, document: Document) -> list[Problem]:
-    """Every finding and every broken rule, in the order of the file."""
+    """Every finding and every broken rule, in the order of the file; each mistake once."""
     details = [d for d in error.errors() if not _is_rule(d)]
+    told = {d["loc"] for d in details}
+    meant = {_meant(d) for d in details}
+    details = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
     found = [(_place(document, d["loc"]), *_problem(d)) for d in details]
     for section, rules in RULES.items():
         data = document.data.get(section, {})
         for key, text in rules(data) if isinstance(data, dict) else ():
             location = (section, key) if key else (section,)
-            found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
+            if location not in told:
+                found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
     found.sort(key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0))
     return [Problem(str(place), message, hint) for place, message, hint in found]
 
@@ -77,12 +81,23 @@ def _spelling(kind: str, found: object) -> str | None:
 
 
 def _unknown_key(key: str, details: ErrorDetails) -> tuple[str, str | None]:
-    *section, name = details["loc"]
-    known = _fields(tuple(section))
-    near = get_close_matches(str(name), known, n=1)
+    *section, _ = details["loc"]
+    meant = _meant(details)
     where = f"the section {'.'.join(map(str, section))}" if section else "a recipe"
-    hint = f"did you mean {near[0]!r}?" if near else f"{where} has {', '.join(known)}"
-    return f"unknown key {key!r}", hint
+    known = ", ".join(_fields(tuple(section)))
+    return (
+        f"unknown key {key!r}",
+        f"did you mean {meant[-1]!r}?" if meant else f"{where} has {known}",
+    )
+
+
+def _meant(details: ErrorDetails) -> KeyPath | None:
+    """The key that a misspelt one was to be."""
+    if details["type"] != "extra_forbidden":
+        return None
+    *section, name = details["loc"]
+    near = get_close_matches(str(name), _fields(tuple(section)), n=1)
+    return (*section, near[0]) if near else None
 
 
 def _missing(key: str, _details: ErrorDetails) -> tuple[str, str | None]:

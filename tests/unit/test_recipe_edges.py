@@ -150,6 +150,25 @@ export:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("modle: {example: mlp}", "r.yaml:1:1: unknown key 'modle' (did you mean 'model'?)"),
+        (
+            "export: {}",
+            "r.yaml:1:1: the key 'model' is missing (e.g. model: {example: mlp})",
+        ),
+        (
+            "model: {example: mlp}\nexport: {quantization: int9}",
+            "r.yaml:2:10: export.quantization takes none, fp16, int8_static, int8_dynamic, 8da4w "
+            "or 16a4w, not 'int9'",
+        ),
+    ],
+)
+def test_each_mistake_is_one_problem(text: str, problem: str) -> None:
+    assert problems(write("r.yaml", text + "\n")) == [problem]
+
+
 def test_a_misspelt_source_is_told_once() -> None:
     assert problems(write("r.yaml", "model: {exmple: mlp}\n")) == [
         "r.yaml:1:9: unknown key 'model.exmple' (did you mean 'example'?)"
