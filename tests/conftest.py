@@ -10,6 +10,7 @@ import pytest
 
 # Variables of the user's that would change what is tested.
 _FOREIGN = (
+    "COLUMNS",
     "ETDEPLOY_OUTPUT_DIR",
     "ETDEPLOY_CACHE_MAX",
     "ANDROID_SERIAL",

@@ -66,7 +66,9 @@ def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: b
         )
     elif named or device:
         rows = [(part, console.size(size)) for part, size in freed.items()]
-        console.result(console.table(("deleted", "freed"), rows, right=("freed",)))
+        console.result(
+            console.table(("deleted", "freed"), rows, right=("freed",), width=console.width())
+        )
     else:
         _show(workspace, limit, before, _by_part(old))
     if kept and not as_json:
@@ -107,7 +109,7 @@ def _show(
     bound = f"at most {console.size(limit)}" if limit else "without bound"
     console.result(f"cache: {workspace.root}, {bound} ({LIMIT_VARIABLE})\n")
     columns = ("part", "size", "unused", "what it is")
-    console.result(console.table(columns, rows, right=("size", "unused")))
+    console.result(console.table(columns, rows, right=("size", "unused"), width=console.width()))
     console.message(
         "\nDelete with:  etdeploy clean --unused,  etdeploy clean PART...  or  etdeploy clean all"
     )

@@ -27,7 +27,7 @@ def command(as_json: bool) -> None:
         console.result_json([device.model_dump(mode="json") for device in found])
         return
     rows = [_row(device) for device in found]
-    console.result(console.table(_COLUMNS, rows, right=("battery", "temp.")))
+    console.result(console.table(_COLUMNS, rows, right=("battery", "temp."), width=console.width()))
     for device in found:
         if device.remedy:
             console.message(f"\n{device.name}: {device.remedy}")

@@ -23,7 +23,9 @@ def command(as_json: bool) -> None:
         console.result_json([f.model_dump(mode="json") for f in findings])
     else:
         rows = [(_MARK[f.state], f.name, f.found or "-", f.needed_for) for f in findings]
-        console.result(console.table(("", "what", "found", "needed for"), rows))
+        console.result(
+            console.table(("", "what", "found", "needed for"), rows, width=console.width())
+        )
         for finding in findings:
             if finding.state != "ok" and finding.remedy:
                 console.result(f"\n{finding.name}\n" + _indent(finding.remedy))

@@ -8,6 +8,7 @@ import click
 
 from etdeploy.cli.options import json_option
 from etdeploy.core import console
+from etdeploy.core.layout import fit
 
 
 @click.command()
@@ -22,4 +23,4 @@ def command(file: Path, as_json: bool) -> None:
     if as_json:
         console.result_json(program.model_dump(mode="json"))
     else:
-        console.result(describe(program, str(file)))
+        console.result(fit(describe(program, str(file)), console.width()))

@@ -76,7 +76,12 @@ def run_cli(arguments: list[str]) -> int:
     """Runs one command line; every failure becomes a message and an exit code."""
     try:
         with cancel.trapped_signals():
-            cli.main(args=arguments, prog_name="etdeploy", standalone_mode=False)
+            cli.main(
+                args=arguments,
+                prog_name="etdeploy",
+                standalone_mode=False,
+                terminal_width=_help_width(),
+            )
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
@@ -99,6 +104,12 @@ def run_cli(arguments: list[str]) -> int:
         report_bug(error, arguments)
         return EXIT_BUG
     return 0
+
+
+def _help_width() -> int | None:
+    """For click, which writes 50 columns where there are fewer; else it finds the width itself."""
+    columns = console.width()
+    return columns if columns and columns < 52 else None
 
 
 def _tell(error: EtdeployError) -> int:

@@ -9,6 +9,7 @@ import click
 
 from etdeploy.cli.options import device_option, output_option, recipe_options, target_option
 from etdeploy.core import console
+from etdeploy.core.layout import fit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ def command(
         elif form == "mermaid":
             console.result(mermaid(explanation))
         else:
-            console.result(text(explanation))
+            console.result(text(explanation, console.width()))
         if check:
             refuse_early(job)
 
@@ -87,7 +88,7 @@ def _show_choice(found: Explained, form: str) -> None:
     if form == "json":
         console.result_json(found.model_dump(mode="json"))
     else:
-        console.result(f"{shown}\n  because {found.reason}")
+        console.result(fit(f"{shown}\n  because {found.reason}", console.width()))
 
 
 def explained(plan: Explanation, name: str) -> Explained:
@@ -115,8 +116,8 @@ def explained(plan: Explanation, name: str) -> Explained:
     )
 
 
-def text(plan: Explanation) -> str:
-    """The explanation for people."""
+def text(plan: Explanation, width: int | None = None) -> str:
+    """The explanation for people; lines end at `width`, where there is one."""
     where = f"device {plan.device}" if plan.device else "no device"
     head = [f"recipe {plan.recipe} for {plan.target} ({where})"]
     if plan.provisional:
@@ -131,7 +132,9 @@ def text(plan: Explanation) -> str:
         "tasks\n"
         + _indented(
             console.table(
-                ("task", "state", "why"), [(t.name, t.value, t.reason) for t in plan.tasks]
+                ("task", "state", "why"),
+                [(t.name, t.value, t.reason) for t in plan.tasks],
+                width=width and width - 2,
             )
         ),
     ]
@@ -145,7 +148,7 @@ def text(plan: Explanation) -> str:
             )
     if plan.notes:
         parts.append("to know\n" + "\n".join(f"  {note}" for note in plan.notes))
-    return "\n\n".join(parts)
+    return fit("\n\n".join(parts), width)
 
 
 def _changed(plan: Explanation) -> list[str]:

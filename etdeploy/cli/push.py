@@ -39,4 +39,6 @@ def command(
             return
         rows = [(f.path, console.size(f.size_bytes), f.sha256[:12]) for f in bundle.files]
         console.result(f"on {job.place}:\n")
-        console.result(console.table(("file", "size", "sha256"), rows, right=("size",)))
+        console.result(
+            console.table(("file", "size", "sha256"), rows, right=("size",), width=console.width())
+        )

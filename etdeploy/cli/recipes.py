@@ -37,7 +37,9 @@ def list_recipes(as_json: bool) -> None:
         )
         return
     rows = [(r.name, r.recipe.export.backend, r.recipe.description) for r in found]
-    console.result(console.table(("recipe", "backend", "what it does"), rows))
+    console.result(
+        console.table(("recipe", "backend", "what it does"), rows, width=console.width())
+    )
     console.message("\nStart your own:  etdeploy recipes show --recipe xnnpack > my.yaml")
 
 

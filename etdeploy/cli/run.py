@@ -16,6 +16,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
+from etdeploy.core.layout import fit
 
 
 @click.command()
@@ -82,7 +83,7 @@ def measure_and_show(
     else:
         from etdeploy.report.summary import summary
 
-        console.result("\n" + summary(record))
+        console.result("\n" + fit(summary(record), console.width()))
     if not quiet and Path(record.files["record"]).stat().st_mtime < begun_s:
         console.message(
             f"\nNothing changed since this was measured, on {record.started_at}: "

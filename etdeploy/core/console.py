@@ -11,20 +11,26 @@ import errno
 import io
 import json
 import os
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from etdeploy.core.errors import OutputError
+from etdeploy.core.layout import cut
+from etdeploy.core.layout import table as table
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 # Where there is no bar: how often a long task says how far it is, in seconds.
 _EVERY_S = 15.0
+# In fewer columns nothing can be read.
+_NARROWEST = 20
+_NAME, _BAR, _TIME = 10, 24, 7
 
 
 class _Output(io.TextIOWrapper):
@@ -103,25 +109,14 @@ def warn(text: str) -> None:
     message(f"warning: {text}")
 
 
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()
-) -> str:
-    """A plain text table; columns named in `right` are aligned to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(columns)]
+def width() -> int | None:
+    """The columns of the terminal that results go to; None where lines may be of any length.
 
-    def line(values: Sequence[str]) -> str:
-        parts = [
-            v.rjust(w) if name in right else v.ljust(w)
-            for v, w, name in zip(values, widths, columns, strict=True)
-        ]
-        return "  ".join(parts).rstrip()
-
-    return "\n".join([line(list(columns)), line(["-" * w for w in widths]), *map(line, cells)])
-
-
-def _cell(value: object) -> str:
-    return "-" if value is None else str(value)
+    COLUMNS, where it is set, is the user's word.
+    """
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return None
+    return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
 class TaskDisplay:
@@ -195,30 +190,37 @@ class TaskDisplay:
         with self._opening:
             if self._live is not None:
                 return
+            terminal = Console(stderr=True)
             live = Live(
-                console=Console(stderr=True),
-                get_renderable=self._render,
+                console=terminal,
+                get_renderable=lambda: self._render(terminal.width),
                 refresh_per_second=8,
                 transient=True,
             )
             live.start()
             self._live = live
 
-    def _render(self) -> Any:
+    def _render(self, columns: int) -> Any:
         from rich.progress_bar import ProgressBar
         from rich.spinner import Spinner
         from rich.table import Table
+        from rich.text import Text
 
-        grid = Table.grid(padding=(0, 1))
         with self._lock:
             running = dict(self._running)
+        # A narrow terminal shows what is done, and how far it is as a number.
+        bar = _BAR if columns >= 80 else 5
+        text_width = columns - _NAME - bar - _TIME - 3
+        grid = Table.grid(padding=(0, 1))
+        for fixed in (_NAME, bar, text_width, _TIME):
+            grid.add_column(width=fixed, no_wrap=True)
         for name, (started, text, fraction) in running.items():
-            bar = (
-                ProgressBar(total=1.0, completed=fraction, width=24)
-                if fraction is not None
-                else Spinner("dots")
-            )
-            grid.add_row(f"{name:<10}", bar, text, f"{time.monotonic() - started:.0f} s")
+            done: Any = Spinner("dots")
+            if fraction is not None:
+                whole = bar == _BAR
+                done = ProgressBar(1.0, fraction, width=bar) if whole else f"{fraction:4.0%}"
+            took = f"{time.monotonic() - started:.0f} s"
+            grid.add_row(Text(cut(name, _NAME)), done, Text(cut(text, text_width)), took)
         return grid
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.bench.record import Latency, RunRecord
 from etdeploy.bench.units import duration, unit_for
 from etdeploy.bench.verdict import explain, strain, uncompared_outputs, wrong_outputs
-from etdeploy.core.console import size, table
+from etdeploy.core.console import count, size, table
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.model import Operator
 
@@ -72,8 +72,8 @@ def _timed(record: RunRecord) -> str:
     timing = record.passes["timing"]
     threads = record.runner.threads
     return (
-        f"of {timing.iterations} inferences after {timing.warmup} for warm-up, "
-        f"{threads} {'thread' if threads == 1 else 'threads'}"
+        f"of {count(timing.iterations, 'inference')} after {timing.warmup:,} for warm-up, "
+        f"{count(threads, 'thread')}"
     )
 
 
@@ -122,7 +122,7 @@ def _device(record: RunRecord) -> str:
     facts, before, after = record.device.facts, record.device.before, record.device.after
     named = (facts.manufacturer, facts.model) if facts.manufacturer else (facts.model,)
     parts = [" ".join(name for name in named if name), facts.soc, facts.os]
-    parts += [f"{facts.cpu_count} CPUs" if facts.cpu_count else None]
+    parts += [count(facts.cpu_count, "CPU") if facts.cpu_count else None]
     parts += [size(facts.memory_bytes) if facts.memory_bytes else None]
     if before.battery_celsius is not None:
         end = "" if after.battery_celsius is None else f" to {after.battery_celsius:.0f}"
@@ -154,7 +154,7 @@ def _placement(record: RunRecord) -> Iterator[str]:
 def _operators(operators: Sequence[Operator]) -> str:
     shown = [f"{o.calls} x {o.name}" for o in operators[:_MOST_OPERATORS]]
     more = len(operators) - len(shown)
-    return ", ".join(shown) + (f" and {more} more operators" if more else "")
+    return ", ".join(shown) + (f" and {count(more, 'more operator')}" if more else "")
 
 
 def _runner(record: RunRecord) -> str:

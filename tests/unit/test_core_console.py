@@ -61,6 +61,38 @@ def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+def test_results_have_the_width_that_the_user_or_the_terminal_gives(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console.width() is None, "a pipe takes lines of any length"
+    monkeypatch.setenv("COLUMNS", "40")
+    assert console.width() == 40
+    monkeypatch.setenv("COLUMNS", "3")
+    assert console.width() == 20
+
+
+@pytest.mark.parametrize("columns", [40, 100])
+def test_running_tasks_take_one_line_each_in_a_terminal_of_any_width(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    with console.TaskDisplay(live=False) as display:
+        display.start("export")
+        display.advance("export", "compiling the runner, step 12 of 340 [bold]", 0.5)
+        display.start("a-name-that-is-long")
+        with (terminal := Console(width=columns)).capture() as shown:
+            terminal.print(display._render(columns))
+    lines = shown.get().splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith("export ")
+    assert ("50%" in lines[0]) == (columns == 40)
+    assert ("step 12 of 340 [bold]" in lines[0]) == (columns == 100)
+    assert all(line.rstrip().endswith("0 s") for line in lines)
+
+
 def test_on_a_terminal_finished_tasks_stay_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with console.TaskDisplay(live=True) as display:
         display.start("export")

@@ -61,7 +61,7 @@ def test_four_significant_digits(median_ms: float, shown: str) -> None:
     text = summary(make_record((median_ms,)))
     number, unit = shown.split()
     assert f": {shown} per inference" in text
-    assert re.search(rf"latency +{unit}\n.*\n  median +{number}  of 1 inferences", text)
+    assert re.search(rf"latency +{unit}\n.*\n  median +{number}  of 1 inference ", text)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,10 @@ def test_times_below_the_clock_are_no_error() -> None:
 def test_the_load_of_an_older_runner_has_the_check_in_it() -> None:
     text = summary(make_record(verify_ms=None))
     assert "program and method, with a thorough check of the file" in text
+
+
+def test_one_inference_is_not_many() -> None:
+    assert " of 1 inference after " in summary(make_record((2.0,)))
 
 
 def test_wrong_outputs_are_told_one_by_one() -> None:
