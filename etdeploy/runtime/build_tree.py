@@ -24,6 +24,8 @@ from etdeploy.core.progress import Progress
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.checkout import Checkout
 
+# The folder in a build folder that cmake configures.
+CMAKE = "cmake"
 _NAME = "executorch"
 
 
@@ -42,7 +44,7 @@ class BuildTree:
     @property
     def cmake(self) -> Path:
         """The folder that cmake configures."""
-        return self.root / "cmake"
+        return self.root / CMAKE
 
     def is_configured(self, definitions: Mapping[str, str]) -> bool:
         """Whether cmake was told just this and got through."""
@@ -73,6 +75,12 @@ class BuildTree:
         return link
 
 
+def tree_folder(workspace: Workspace, target: str, checkout: Checkout, compiler: str) -> Path:
+    """Where that build folder is, or would be; the arguments are those of `open_tree`."""
+    name = f"{target}-{digest_json([checkout.path, compiler])[:16]}"
+    return workspace.root / "builds" / name
+
+
 @contextmanager
 def open_tree(
     workspace: Workspace, target: str, checkout: Checkout, compiler: str, progress: Progress
@@ -86,8 +94,8 @@ def open_tree(
         compiler: A digest of the compiler and what it is told from the environment.
         progress: Told when it has to wait.
     """
-    name = f"{target}-{digest_json([checkout.path, compiler])[:16]}"
-    root = workspace.root / "builds" / name
+    root = tree_folder(workspace, target, checkout, compiler)
+    name = root.name
     of_sources = workspace.lock_path("checkout", sha256_bytes(checkout.path.encode())[:16])
     with (
         exclusive(workspace.lock_path("builds", name), f"the build folder {name}", progress),

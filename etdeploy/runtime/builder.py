@@ -28,6 +28,7 @@ from etdeploy.runtime.custom_ops import CustomOps, blame, names_to_find, write_r
 from etdeploy.runtime.derive import QNN_SDK
 from etdeploy.runtime.kernel_sources import aten_operators, needed_sources
 from etdeploy.runtime.kernels import Kernels, ask_runner, find_names, read_built, read_libraries
+from etdeploy.runtime.kleidiai import failed_download, require_kleidiai
 from etdeploy.runtime.libraries import Libraries
 from etdeploy.runtime.machine import (
     compiler_digest,
@@ -115,6 +116,7 @@ class Builder:
         ) as tree:
             definitions = self._source_definitions(tree, tools, toolchain)
             if not tree.is_configured(definitions):
+                require_kleidiai(self.plan, tree.checkout.folder, tree.cmake)
                 tree.forget()
                 self._configure(definitions, tools, tree.cmake, fresh=True)
                 tree.remember(definitions)
@@ -150,9 +152,15 @@ class Builder:
         *,
         fresh: bool = False,
     ) -> None:
-        configure(
-            definitions, tools, runner_sources(), folder, self.progress, self.log, fresh=fresh
-        )
+        try:
+            configure(
+                definitions, tools, runner_sources(), folder, self.progress, self.log, fresh=fresh
+            )
+        except ToolError as failure:
+            remedy = failed_download(failure.lines)
+            if remedy is None:
+                raise
+            raise BuildError(failure.message, remedy=remedy, log=self.log) from failure
 
     def _compile(self, tools: BuildTools, folder: Path) -> Path:
         try:

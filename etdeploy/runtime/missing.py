@@ -14,13 +14,16 @@ from pathlib import Path
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Value
+from etdeploy.core.workspace import Workspace
+from etdeploy.runtime.build_tree import CMAKE, tree_folder
 from etdeploy.runtime.checkout import (
     REPOSITORY,
     SOURCE_VARIABLE,
     Checkout,
 )
 from etdeploy.runtime.glslc import Glslc, find_glslc
-from etdeploy.runtime.machine import require_toolchain
+from etdeploy.runtime.kleidiai import downloads_kleidiai, kleidiai_problem
+from etdeploy.runtime.machine import compiler_digest, require_toolchain
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.submodules import (
     missing_submodules,
@@ -61,7 +64,12 @@ def find_missing(
     """
     found = [*_tools(plan, host, checkout)]
     if plan.provider.value == "source":
-        found += [*_sources(plan, checkout), *_python(plan), *_vulkan(plan)]
+        found += [
+            *_sources(plan, checkout),
+            *_python(plan),
+            *_vulkan(plan),
+            *_kleidiai(plan, host, checkout),
+        ]
     return tuple(found)
 
 
@@ -112,6 +120,19 @@ def _vulkan(plan: RuntimePlan) -> Iterator[Missing]:
         return
     found = find_glslc(os.environ)
     if not isinstance(found, Glslc):
+        yield Missing(what=found.what, why=found.why, remedy=found.remedy)
+
+
+def _kleidiai(
+    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+) -> Iterator[Missing]:
+    if not isinstance(checkout, Checkout) or not downloads_kleidiai(plan):
+        return
+    target = find_target(plan.build_target)
+    compiler = compiler_digest(host, target)
+    tree = tree_folder(Workspace.default(), target.name, checkout, compiler)
+    found = kleidiai_problem(plan, checkout.folder, tree / CMAKE)
+    if found:
         yield Missing(what=found.what, why=found.why, remedy=found.remedy)
 
 

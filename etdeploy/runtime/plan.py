@@ -237,8 +237,9 @@ def _notes(needs: Needs, parts: _Parts) -> Iterator[str]:
     options = {option.name: option.value for option in parts.options}
     if options.get("XNNPACK_ENABLE_KLEIDIAI") == "ON" and "KLEIDIAI_SOURCE_DIR" not in options:
         yield (
-            "XNNPACK downloads KleidiAI while it is configured. Without a network, unpack it and "
-            "set runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
+            "XNNPACK downloads KleidiAI while it is configured. Without a network, set "
+            "runtime.kleidiai: false, or unpack it and set "
+            "runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
         )
     for delegate_id in needs.delegate_ids:
         facts = BACKEND_FACTS.get(delegate_id)

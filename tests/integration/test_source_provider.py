@@ -272,6 +272,20 @@ def test_a_compiler_error_in_the_checkout_is_shown_with_file_and_line(tmp_path: 
     assert KERNELS in own.build(own.plan()).operators
 
 
+def test_a_download_that_fails_is_told_with_what_does_without_it(tmp_path: Path) -> None:
+    own = _own(tmp_path)
+    with (own.source / "third-party" / "CMakeLists.txt").open("a") as stream:
+        # As cmake's own script says it.
+        stream.write(
+            "message(FATAL_ERROR \"error: downloading 'https://a/kleidiai.zip' failed\")\n"
+        )
+    with pytest.raises(BuildError) as raised:
+        own.build(own.plan())
+    assert "downloading 'https://a/kleidiai.zip' failed" in raised.value.message
+    assert "--set runtime.kleidiai=false" in (raised.value.remedy or "")
+    assert raised.value.log == own.log("build")
+
+
 # --- revisions with git
 
 
