@@ -17,6 +17,7 @@ from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.line import make_line
 from etdeploy.recipe.load import load_recipe
 
+_WAIT = "wait"
 DEFAULT_OUTPUT = Path("etdeploy-out")
 
 
@@ -55,13 +56,28 @@ def walk(
             _delivery(job, copy_to, steps).require_free()
         refuse_early(job, with_runner=steps != ("export",))
         job.workspace.sweep(job.state)
-        with (
-            console.TaskDisplay(quiet=quiet) as display,
-            job.state_lock(lambda text, _fraction=None: display.advance("wait", text)),
-        ):
+        with console.TaskDisplay(quiet=quiet) as display, after_others(job, display):
             run_steps(make_line(job), steps, job.state, display)
         yield job
         keep_small(job.workspace, quiet)
+
+
+@contextmanager
+def after_others(job: Job, display: console.TaskDisplay) -> Iterator[None]:
+    """Waits, as a task of its own, while another run of the same recipe and device goes on."""
+    waited = False
+
+    def tell(text: str, fraction: float | None = None) -> None:
+        nonlocal waited
+        if not waited:
+            display.start(_WAIT)
+        waited = True
+        display.advance(_WAIT, text, fraction)
+
+    with job.state_lock(tell):
+        if waited:
+            display.end(_WAIT, "the other run has ended")
+        yield
 
 
 def keep_small(workspace: Workspace, quiet: bool) -> None:

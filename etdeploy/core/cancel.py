@@ -1,8 +1,12 @@
-"""One request to stop, seen by every thread.
+"""A request to stop, seen by every thread of the run that it is for.
 
 Ctrl-C and SIGTERM only raise a flag here and end the children; each stage notices at its next
 `checkpoint()` and unwinds through its context managers, so nothing half-written stays behind and
 the task graph still saves its state.
+
+Each run has a flag of its own (`trapped_signals`), so that runs in several threads do not stop each
+other; a signal is for all of them. A thread that a run starts has to be told whose it is (`bound`);
+where it is not, it belongs to the only run that there is.
 """
 
 from __future__ import annotations
@@ -12,47 +16,128 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 from etdeploy.core.errors import Interrupted
 
-_requested = threading.Event()
+
+class Flag:
+    """Whether somebody was asked to stop; up, too, when the flag that it is under is up.
+
+    A plain value and no threading.Event: the handler of a signal may interrupt the thread that
+    holds an event's lock.
+    """
+
+    def __init__(self, above: Flag | None = None) -> None:
+        self._is_up = False
+        self._above = above
+
+    def is_set(self) -> bool:
+        """Whether it is up."""
+        return self._is_up or (self._above is not None and self._above.is_set())
+
+    def set(self) -> None:
+        """Raises it."""
+        self._is_up = True
+
+    def clear(self) -> None:
+        """Takes it down."""
+        self._is_up = False
+
+
+# Above those of all runs: what a signal raises.
+_requested = Flag()
+_signalled = Flag()
+_current: ContextVar[Flag | None] = ContextVar("etdeploy_run", default=None)
+_runs: list[Flag] = []
+_runs_lock = threading.Lock()
 _on_request: list[Callable[[], None]] = []
+
+
+def current() -> Flag:
+    """The flag of this thread's run; outside of a run, the one above those of all runs."""
+    mine = _current.get()
+    if mine is not None:
+        return mine
+    runs = list(_runs)
+    return runs[0] if len(runs) == 1 else _requested
+
+
+@contextmanager
+def bound(flag: Flag) -> Iterator[None]:
+    """Makes this thread one of the run with that flag, while the block runs."""
+    token = _current.set(flag)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def requested() -> bool:
     """Whether the run was asked to stop."""
-    return _requested.is_set()
+    return current().is_set()
 
 
 def checkpoint() -> None:
     """Raises `Interrupted` when the run was asked to stop."""
-    if _requested.is_set():
+    if requested():
         raise Interrupted
 
 
 def request() -> None:
     """Asks every thread of this run to stop, and its children to end."""
-    _requested.set()
+    flag = current()
+    flag.set()
+    if flag is _requested or _runs in ([], [flag]):
+        _act()
+    # Else each child is ended by the thread that waits for it: the others are other runs'.
+
+
+def on_request(action: Callable[[], None]) -> None:
+    """Registers what happens at once when all runs are to stop (in the signal handler)."""
+    _on_request.append(action)
+
+
+def _act() -> None:
     for action in list(_on_request):
         action()
 
 
-def on_request(action: Callable[[], None]) -> None:
-    """Registers what happens at once when a stop is requested (in the signal handler)."""
-    _on_request.append(action)
-
-
 def _handle(signum: int, _frame: FrameType | None) -> None:
-    if _requested.is_set() and signum == signal.SIGINT:
+    if _signalled.is_set() and signum == signal.SIGINT:
         # A second Ctrl-C: the user will not wait for the tidy end.
         os._exit(130)
-    request()
+    _signalled.set()
+    _requested.set()
+    _act()
 
 
 @contextmanager
 def trapped_signals() -> Iterator[None]:
-    """Turns SIGINT and SIGTERM into a stop request while the block runs."""
+    """Gives the block a flag of its own, and turns SIGINT and SIGTERM into requests for all runs.
+
+    Python lets the main thread alone handle signals; in another one the block has its flag only.
+    """
+    flag = Flag(current() if _current.get() is not None else _requested)
+    with _runs_lock:
+        _runs.append(flag)
+    try:
+        with _handlers(), bound(flag):
+            yield
+    finally:
+        with _runs_lock:
+            _runs.remove(flag)
+            if not _runs:
+                _requested.clear()
+                _signalled.clear()
+
+
+@contextmanager
+def _handlers() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, _handle) for number in signals}
     try:
@@ -60,4 +145,3 @@ def trapped_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _requested.clear()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core import console
 from etdeploy.graph.engine import doit_variable, plain_doit_tasks
 from etdeploy.graph.job import open_job
 from etdeploy.graph.line import make_line
@@ -19,10 +21,12 @@ def open_line() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
     device = None if target else doit_variable("device", "host")
     loaded = load_recipe(doit_variable("recipe") or "xnnpack")
     output = Path(doit_variable("output") or "etdeploy-out")
-    context = open_job(loaded, output, device, target)
-    job = context.__enter__()
-    # doit reads this file once and runs the tasks afterwards: the device stays open until its end.
-    atexit.register(context.__exit__, None, None, None)
+    context = ExitStack()
+    # doit reads this file once and runs the tasks afterwards: the device stays open until its end,
+    # and no other run of the recipe begins before.
+    atexit.register(context.close)
+    job = context.enter_context(open_job(loaded, output, device, target))
+    context.enter_context(job.state_lock(lambda text, _fraction=None: console.message(text)))
     return plain_doit_tasks(make_line(job), job.state)
 
 

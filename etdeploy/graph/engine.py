@@ -128,6 +128,8 @@ class _Run:
         self.display = display
         # Plain doit ends with its own exit code and never asks for the error.
         self._tell_failures = tell_failures
+        # doit's threads do not inherit it.
+        self._flag = cancel.current()
         self._failures: list[tuple[str, BaseException]] = []
         self._lock = threading.Lock()
         self._started: dict[str, float] = {}
@@ -151,6 +153,10 @@ class _Run:
         ]
 
     def _act(self, step: Step) -> bool:
+        with cancel.bound(self._flag):
+            return self._do(step)
+
+    def _do(self, step: Step) -> bool:
         log = self.state / "logs" / f"{step.name}.log"
         try:
             log.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -55,3 +57,112 @@ with cancel.trapped_signals():
 @pytest.mark.usefixtures("real_processes")
 def test_a_second_ctrl_c_ends_at_once() -> None:
     assert subprocess.run([sys.executable, "-c", _IMPATIENT], check=False).returncode == 130
+
+
+def in_thread(function: Callable[[], object]) -> object:
+    """What a function gives in a new thread."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_run_in_another_thread_has_a_flag_and_no_handlers() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run() -> tuple[bool, bool]:
+        with cancel.trapped_signals():
+            assert signal.getsignal(signal.SIGTERM) == before
+            first = cancel.requested()
+            cancel.request()
+            return first, cancel.requested()
+
+    assert in_thread(run) == (False, True)
+    assert not cancel.requested()
+
+
+def test_runs_in_threads_do_not_stop_each_other() -> None:
+    def stopped() -> bool:
+        with cancel.trapped_signals():
+            cancel.request()
+            return cancel.requested()
+
+    with cancel.trapped_signals():
+        assert in_thread(stopped)
+        assert not cancel.requested()
+        cancel.checkpoint()
+
+
+def test_a_run_that_stops_leaves_the_children_of_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(cancel, "_on_request", [lambda: ended.append("children")])
+
+    def stop() -> None:
+        with cancel.trapped_signals():
+            cancel.request()
+
+    with cancel.trapped_signals():
+        in_thread(stop)
+        assert ended == []
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended == ["children"]
+
+
+def test_a_signal_stops_all_runs() -> None:
+    begun, signalled = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    def run() -> None:
+        with cancel.trapped_signals():
+            begun.set()
+            signalled.wait()
+            seen.append(cancel.requested())
+
+    with cancel.trapped_signals():
+        thread = threading.Thread(target=run)
+        thread.start()
+        begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert cancel.requested()
+        signalled.set()
+        thread.join()
+    assert seen == [True]
+    assert not cancel.requested()
+
+
+def test_a_nested_run_stops_alone_and_with_the_one_around_it() -> None:
+    with cancel.trapped_signals():
+        with cancel.trapped_signals():
+            cancel.request()
+            assert cancel.requested()
+        assert not cancel.requested()
+        outer = cancel.current()
+        with cancel.trapped_signals():
+            outer.set()
+            assert cancel.requested()
+
+
+def test_threads_of_a_run_see_its_flag() -> None:
+    with cancel.trapped_signals():
+        in_thread(cancel.request)
+        assert cancel.requested(), "there is but one run that the thread can be of"
+        assert in_thread(cancel.requested)
+
+
+def test_a_thread_can_be_told_whose_it_is() -> None:
+    def bound_to(flag: cancel.Flag) -> bool:
+        with cancel.bound(flag):
+            return cancel.requested()
+
+    def beside() -> tuple[object, object]:
+        first = cancel.current()
+        with cancel.trapped_signals():
+            cancel.request()
+            second = cancel.current()
+            return in_thread(lambda: bound_to(first)), in_thread(lambda: bound_to(second))
+
+    with cancel.trapped_signals():
+        assert in_thread(beside) == (False, True)

@@ -157,6 +157,22 @@ def test_a_stop_request_ends_the_run_and_keeps_what_was_finished(line: Line) -> 
     assert line.run() == ["b", "c"], "a was finished before and is not done again"
 
 
+def test_a_step_belongs_to_the_run_that_started_it(line: Line) -> None:
+    def stop(log: StepLog) -> str:
+        cancel.request()
+        return "never counted"
+
+    step = Step("a", "a", line.state / "a.json", stop)
+    with cancel.trapped_signals():
+        with (
+            cancel.trapped_signals(),
+            console.TaskDisplay(quiet=True) as display,
+            pytest.raises(Interrupted),
+        ):
+            run_steps((step,), ("a",), line.state, display)
+        assert not cancel.requested(), "the other run goes on"
+
+
 def test_statuses_say_why_without_running_anything(line: Line) -> None:
     before = step_statuses(line.steps(), ("c",), line.state)
     assert [s.would_run for s in before] == [True, True, True]
