@@ -138,6 +138,7 @@ def set_up(*extras: str) -> None:
     installed = read_stamp(digest) if venv_works() else set()
     if installed >= set(extras):
         return
+    require_writable()
     wanted = sorted(installed | set(extras))
     STAMP.unlink(missing_ok=True)
     make_venv()
@@ -150,6 +151,16 @@ def set_up(*extras: str) -> None:
         "connection, or a full disk. The same command tries again.",
     )
     STAMP.write_text(json.dumps({"pyproject": digest, "extras": wanted}))
+
+
+def require_writable() -> None:
+    """Looks whether .venv can be made and filled, before a tool fails on it with other words."""
+    folder = VENV if VENV.is_dir() else ROOT
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SetupError(
+            f"{folder} cannot be written to, and etdeploy is installed in {VENV}. Make the folder "
+            "writable, or use a checkout in another place."
+        )
 
 
 def read_stamp(digest: str) -> set[str]:
