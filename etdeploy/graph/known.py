@@ -13,7 +13,7 @@ from etdeploy.graph.provision import plan_for
 from etdeploy.graph.qnn import wanted_soc
 from etdeploy.graph.stages import flat, load_program, stage_path
 from etdeploy.graph.steps import Step, StepLog, reasons_to_run
-from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
+from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Program
 from etdeploy.runtime.plan_model import RuntimePlan
@@ -69,8 +69,11 @@ def export_step(job: Job) -> Step:
     def act(log: StepLog) -> str:
         exported = export_program(spec, job.workspace, log.progress, log.log)
         exported.save(output)
-        program = Program.load(Path(exported.folder) / PROGRAM_INFO)
-        return f"program.pte {origin(spec, exported)}: {_briefly(program)}"
+        folder = Path(exported.folder)
+        program = Program.load(folder / PROGRAM_INFO)
+        retraced = load_provenance(folder).details.get(RETRACED)
+        told = f"; {retraced}" if retraced else ""
+        return f"program.pte {origin(spec, exported)}: {_briefly(program)}{told}"
 
     def sound() -> str | None:
         exported = ExportedProgram.load(output)

@@ -18,6 +18,8 @@ PROGRAM_FILE = "program.pte"
 PROGRAM_INFO = "program.json"
 EXPORT_INFO = "export.json"
 ETRECORD_FILE = "etrecord.bin"
+# In a provenance's details: the note that torch.export's other mode was taken.
+RETRACED = "retraced"
 
 
 class TensorFile(Value):

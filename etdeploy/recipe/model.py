@@ -104,7 +104,9 @@ class Export(Section):
     PyTorch; it is loaded before the model. Its code is run: name only code that you trust."""
 
     strict: bool = False
-    """Whether torch.export traces with TorchDynamo (strict mode)."""
+    """Whether torch.export traces with TorchDynamo (strict mode). Where one mode fails in a way
+    that the other cures, as with a static cache or NumPy in `forward`, etdeploy takes the other and
+    says so."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of random weights and inputs, set before the factory is called."""

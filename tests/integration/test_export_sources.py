@@ -58,6 +58,10 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         "by_keyword-strict": factory("by_keyword", {"strict": True}),
         "pt2-keywords": {"model": {"exported": str(files / "keywords.pt2")}},
         "rows-static": factory("rows", STATIC),
+        "cached": factory("cached"),
+        "with_numpy": factory("with_numpy"),
+        "with_numpy-static": factory("with_numpy", STATIC),
+        "with_c_function-strict": factory("with_c_function", {"strict": True}),
         "dropped-strict": factory("dropped", {"strict": True}),
         "dropped-seed": factory("dropped", {"seed": 7}),
         "weights-pt": factory("dropped", weights=str(files / "weights.pt")),
@@ -144,6 +148,9 @@ def _python(*arguments: str) -> str:
         "by_keyword",
         "by_keyword-strict",
         "pt2-keywords",
+        "cached",
+        "with_numpy",
+        "with_c_function-strict",
     ],
 )
 def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> None:
@@ -160,6 +167,7 @@ def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> 
         "pt2-static",
         "stripes",
         "everything-static",
+        "with_numpy-static",
     ],
 )
 def test_quantised_models_give_the_expected_outputs(exports: Exports, name: str) -> None:
@@ -226,6 +234,24 @@ def test_state_keeps_its_first_value(exports: Exports) -> None:
         "The model keeps state between calls (count, total); the expected outputs are those of "
         "its first call.",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("cached", "true"),
+        ("with_numpy", "true"),
+        ("with_numpy-static", "true"),
+        ("with_c_function-strict", "false"),
+    ],
+)
+def test_the_other_mode_of_torch_export_is_taken_and_told(
+    exports: Exports, name: str, mode: str
+) -> None:
+    note = exports.provenance(name).notes[0]
+    assert note.startswith(f"Traced with export.strict={mode}: ")
+    assert note.endswith(f"Put strict: {mode} under export: in the recipe to save that attempt.")
+    assert exports.provenance(name).details["retraced"] == note
 
 
 @pytest.mark.parametrize("name", ["rows", "rows-static", "pt2", "pt2-static"])

@@ -18,6 +18,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.delegation import delegation, delegation_note
 from etdeploy.export.worker.dims import check_numbers, constant_notes, fixed_notes
 from etdeploy.export.worker.lower import emit, lower
+from etdeploy.export.worker.modes import in_either_mode
 from etdeploy.export.worker.output_steps import output_quantization
 from etdeploy.export.worker.quantize import quantize
 from etdeploy.export.worker.recorder import FileRecorder
@@ -34,6 +35,7 @@ from etdeploy.program.folder import (
     ETRECORD_FILE,
     EXPORT_INFO,
     PROGRAM_FILE,
+    RETRACED,
     Provenance,
 )
 
@@ -56,7 +58,8 @@ class Steps:
         try:
             yield
         finally:
-            self.seconds[name] = round(time.monotonic() - started, 3)
+            total = self.seconds.get(name, 0.0) + time.monotonic() - started
+            self.seconds[name] = round(total, 3)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,19 @@ class Model:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered model: where it is from, its example inputs, graphs, delegation, and program."""
+
+    source: Source
+    model: Model
+    inputs: Values
+    traced: torch.export.ExportedProgram
+    edge: Any
+    counts: dict[str, Any]
+    program: Any
+
+
 def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
     """Fills the program folder, but for `program.json`.
 
@@ -88,6 +104,59 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
     steps, recorder = Steps(tell), FileRecorder()
     with steps.step("import", "importing ExecuTorch", 0.05):
         import executorch.exir  # noqa: F401 - takes seconds, which are not the model's
+    lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
+    model, counts = lowered.model, lowered.counts
+    with steps.step("write", "writing the program", 0.95):
+        written = (
+            write_values(folder, "inputs", lowered.inputs),
+            write_values(folder, "expected", model.outputs),
+        )
+        _write_program(lowered.program, folder)
+    sources = recorder.sources()
+    Provenance(
+        source=spec.source,
+        backend=spec.backend,
+        quantization=spec.quantization,
+        inputs=written[0],
+        expected=written[1],
+        output_quantization=output_quantization(lowered.traced),
+        etrecord=True,
+        versions=_versions(spec),
+        code_files=sources.files,
+        seconds=steps.seconds,
+        details={
+            "delegation": counts,
+            **model.details,
+            "bytes": _sizes(folder),
+            **({RETRACED: retraced} if retraced else {}),
+        },
+        notes=(
+            *((retraced,) if retraced else ()),
+            *model.notes,
+            *fixed_notes(lowered.source, lowered.traced),
+            *constant_notes(lowered.inputs),
+            *_notes(spec, lowered.edge.exported_program(), counts),
+        ),
+    ).save(folder / EXPORT_INFO)
+    return sources
+
+
+def _in_a_mode_that_works(
+    spec: ExportSpec, steps: Steps, recorder: FileRecorder
+) -> tuple[Lowered, str | None]:
+    """The lowered model, and a sentence where that took torch.export's other mode."""
+    if spec.exported:  # its file says how it was traced
+        return _lowered(spec, steps, recorder), None
+    return in_either_mode(
+        spec,
+        # Loaded anew each time: a trace that failed may leave its stand-ins for tensors in objects
+        # of the model.
+        lambda chosen: _lowered(chosen, steps, recorder),
+        lambda text: steps.tell(text, 0.3),
+    )
+
+
+def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.3), recorder.recording():
         source = load_source(spec)
         inputs = flat_inputs(source.module, source.inputs)
@@ -100,33 +169,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
         edge = lower(spec, model.module, source, traced)
         counts = delegation(edge)
         program = emit(spec, edge, traced)
-    with steps.step("write", "writing the program", 0.95):
-        written = (
-            write_values(folder, "inputs", inputs),
-            write_values(folder, "expected", model.outputs),
-        )
-        _write_program(program, folder)
-    sources = recorder.sources()
-    Provenance(
-        source=spec.source,
-        backend=spec.backend,
-        quantization=spec.quantization,
-        inputs=written[0],
-        expected=written[1],
-        output_quantization=output_quantization(traced),
-        etrecord=True,
-        versions=_versions(spec),
-        code_files=sources.files,
-        seconds=steps.seconds,
-        details={"delegation": counts, **model.details, "bytes": _sizes(folder)},
-        notes=(
-            *model.notes,
-            *fixed_notes(source, traced),
-            *constant_notes(inputs),
-            *_notes(spec, edge.exported_program(), counts),
-        ),
-    ).save(folder / EXPORT_INFO)
-    return sources
+    return Lowered(source, model, inputs, traced, edge, counts, program)
 
 
 def _quantize_text(spec: ExportSpec) -> str:

@@ -1,9 +1,11 @@
 """Factories of models whose export needs some care."""
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -51,6 +53,54 @@ class Dropped(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.layers(x)
         return out
+
+
+class Cache:
+    """A cache as those of language models are: no module, so torch does not know its tensors."""
+
+    def __init__(self) -> None:
+        self.keys = torch.zeros(1, 8, 4)
+
+
+class Cached(nn.Module):  # type: ignore[misc]
+    """Writes into its cache, whose tensor is a buffer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = Cache()
+        self.register_buffer("keys", self.cache.keys, persistent=False)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.cache.keys.index_copy_(1, position, self.linear(x))
+        return self.cache.keys.sum(1)
+
+
+class Computed(nn.Module):  # type: ignore[misc]
+    """A linear layer with a function after it."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.linear(x))
+
+
+def cached() -> tuple[nn.Module, Any]:
+    return Cached(), (torch.ones(1, 1, 4), torch.tensor([2]))
+
+
+def with_numpy() -> tuple[nn.Module, Any]:
+    """TorchDynamo alone can trace it."""
+    module = Computed(lambda x: torch.from_numpy(np.tanh(x.detach().numpy())))
+    return module, (torch.randn(2, 8),)
+
+
+def with_c_function() -> tuple[nn.Module, Any]:
+    """TorchDynamo cannot trace it."""
+    return Computed(lambda x: x * struct.calcsize("<i")), (torch.randn(2, 8),)
 
 
 def nested() -> tuple[nn.Module, Any]:
