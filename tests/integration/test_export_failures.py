@@ -31,6 +31,7 @@ _VALUES_REMEDY = (
     "Keep values of tensors out of Python's control flow: torch.where or torch.cond for a branch,\n"
     "torch._check for the bounds of a size that is read with item()."
 )
+_CALL = "return self.function(self.linear(x))"
 _STRICT = "Rewrite that line with tensor operators, or try --set export.strict=true"
 _RETURNS = (
     "(module, example_inputs), (module, example_inputs, dynamic_shapes) or "
@@ -50,13 +51,69 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "raises": (
         "the model raised, when called with the example inputs, ValueError: no such thing",
         'raise ValueError("no such thing")',
-        None,
+        "Call the module with the same inputs in Python, without etdeploy, to see more of it.",
     ),
-    "uses_numpy": (
-        "torch.export cannot trace the model: .numpy() is not supported for tensor subclasses. "
-        "(operator Tensor.numpy)",
-        "return torch.from_numpy(x.detach().numpy() * 2)",
+    "reads_its_address": (
+        "torch.export cannot trace the model: Cannot access data pointer of Tensor (e.g. "
+        "FakeTensor, FunctionalTensor). If you're using torch.compile/export/fx, it is likely that "
+        "we are erroneously tracing into a custom kernel. To fix this, please wrap the custom "
+        "kernel into an opaque custom op. Please see the following for details: "
+        "https://pytorch.org/tutorials/advanced/custom_ops_landing_page.html (operator "
+        "Tensor.data_ptr)",
+        "return x * x.data_ptr()",
         _STRICT,
+    ),
+    "transforms": (
+        "the model computes with complex numbers, which cannot be lowered (operator aten::abs)",
+        _CALL,
+        "Let the model compute with the real and the imaginary part as two real tensors, or leave "
+        "the\ntransform (fft, stft) to the code that calls the program.",
+    ),
+    "transforms-strict": (
+        "the model computes with complex numbers, which cannot be lowered (operator aten::abs)",
+        "return torch.fft.rfft(x).abs()",
+        "Let the model compute with the real and the imaginary part as two real tensors, or leave "
+        "the\ntransform (fft, stft) to the code that calls the program.",
+    ),
+    "reads_a_number": (
+        "the model computes with a number that it reads from a tensor with item() (operator "
+        "aten::item)",
+        _CALL,
+        "Keep it a tensor: x * y.max() in place of x * y.max().item()",
+    ),
+    "takes_a_part": (
+        "a size in the model depends on the values of a tensor, and nothing bounds it (operator "
+        "aten::slice)",
+        _CALL,
+        "Bound it where it is read: n = x.item(); torch._check(n >= 0); torch._check(n <= 512)\n"
+        "Or keep the size fixed, and mask what is not wanted: torch.where(mask, x, 0)",
+    ),
+    "writes_a_constant": (
+        "the model writes into a tensor that is not a buffer of it, so the program cannot keep "
+        "what is written",
+        _CALL,
+        "Make it one in the module's __init__: self.register_buffer('name', tensor)",
+    ),
+    "too_many_inputs": (
+        "the model raised, when called with the example inputs, TypeError: Model.forward() takes 2 "
+        "positional arguments but 3 were given",
+        None,
+        "Compare the example inputs that the factory returns with what forward takes: their "
+        "number,\norder, shapes and data types.",
+    ),
+    "scripted": (
+        "torch.export cannot trace the model: Exporting a ScriptModule is not supported. Maybe try "
+        "converting your ScriptModule to an ExportedProgram using `TS2EPConverter(mod, args, "
+        "kwargs).convert()` instead.",
+        None,
+        "Return the nn.Module itself from the factory, not what torch.jit made of it.",
+    ),
+    "reads_a_missing_file": (
+        "the factory reads_a_missing_file raised FileNotFoundError: [Errno 2] No such file or "
+        "directory: 'no/such/file.pt'",
+        'torch.load("no/such/file.pt")',
+        f"no/such/file.pt was looked for in {ROOT}, the working folder. A file beside the model is"
+        "\nPath(__file__).parent / 'no/such/file.pt'",
     ),
     "decomposes_a_matrix": (
         "the operator aten::_linalg_svd is not in the core ATen set, so ExecuTorch has no kernel "
@@ -148,11 +205,15 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         "Compare the dynamic_shapes that the factory returns with the example inputs, and give "
         "each\ndimension that changes a range: torch.export.Dim(name, min=1, max=512)",
     ),
-    "no_linear": ("8da4w quantises nn.Linear layers, and the model has none", None, None),
+    "no_linear": (
+        "8da4w quantises nn.Linear layers, and the model has none",
+        None,
+        "--set export.quantization=int8_static quantises convolutions, too.",
+    ),
     "group": (
         "no linear layer's input size (8) is a multiple of the group size 32",
         None,
-        None,
+        "--set export.quantization=int8_dynamic has no groups.",
     ),
     "lone_samples": (
         "the calibration function yielded a Tensor; it yields tuples of inputs, or dicts of "
@@ -160,7 +221,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         None,
         "yield (x,)",
     ),
-    "no_samples": ("the calibration function yielded no inputs", None, None),
+    "no_samples": ("the calibration function yielded no inputs", None, "yield (x,)"),
     "missing_module": (
         f"model.python names the module 'no.such.module', which cannot be imported by "
         f"{sys.executable} from {ROOT}",
@@ -182,7 +243,8 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         "the weights do not fit the factory's module; missing: linear.bias; unexpected: head.bias; "
         "of another shape: linear.weight is [8, 4], the module has [8, 8]",
         None,
-        None,
+        "Name the weights of this very module, or let model.arguments make the module that they "
+        "are of.",
     ),
     "not_exported": (
         "the exported program cannot be read (BadZipFile: File is not a zip file); it is damaged, "
@@ -201,9 +263,24 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         export = {"quantization": "int8_static", "calibration": f"{FAILING}:{name}"}
         return {**factory("make"), "export": export}
 
-    named = ("branches", "reads_a_size", "raises", "uses_numpy", "decomposes_a_matrix", "custom")
-    made = {n: factory("make", arguments={"function": n}) for n in (*named, "gives_text")}
+    named = (
+        "branches",
+        "reads_a_size",
+        "raises",
+        "reads_its_address",
+        "transforms",
+        "reads_a_number",
+        "takes_a_part",
+        "writes_a_constant",
+        "decomposes_a_matrix",
+        "custom",
+        "gives_text",
+    )
+    made = {n: factory("make", arguments={"function": n}) for n in named}
     plain = (
+        "too_many_inputs",
+        "scripted",
+        "reads_a_missing_file",
         "text_input",
         "open_number",
         "swapped_calls",
@@ -223,6 +300,7 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         **{name: factory(name) for name in (*plain, "fixed_width", "allocates")},
         **{n: calibrated(n) for n in ("lone_samples", "no_samples", "wrong_samples")},
         "branches-strict": {**made["branches"], "export": {"strict": True}},
+        "transforms-strict": {**made["transforms"], "export": {"strict": True}},
         "factory_raises": factory("factory_raises", arguments={"width": 5}),
         "unknown_argument": factory("factory_raises", arguments={"widht": 5}),
         "example_argument": {"model": {"example": "mlp", "arguments": {"depth": 2}}},

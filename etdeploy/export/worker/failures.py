@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from etdeploy.export.protocol import Failure, FailureKind
+from etdeploy.export.worker.known_errors import user_remedy
 from etdeploy.export.worker.paths import user_folders
 
 OUR_PACKAGE = Path(__file__).resolve().parent.parent.parent
@@ -42,7 +43,7 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
     except (WorkerError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit of the user's code is a failure like any other
-        if _is_memory(error):
+        if is_memory(error):
             raise
         file, line, code = user_line(error)
         raise WorkerError(
@@ -52,7 +53,7 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
                 file=file,
                 line=line,
                 code=code,
-                remedy=remedy or _unregistered(error) or _hidden(error),
+                remedy=remedy or _unregistered(error) or _hidden(error) or user_remedy(error, kind),
             )
         ) from error
 
@@ -87,7 +88,7 @@ def failure_of(error: BaseException) -> Failure:
     """The description of whatever ended the export."""
     if isinstance(error, WorkerError):
         return error.failure
-    if _is_memory(error):
+    if is_memory(error):
         return Failure(
             kind="memory",
             message=f"the export ran out of memory: {first_line(error) or 'MemoryError'}",
@@ -99,8 +100,10 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def exception_text(error: BaseException) -> str:
-    """`ValueError: bad width`, the message cut after its first line."""
-    line = first_line(error)
+    """`ValueError: bad width`, the message cut after its first line that is not only a heading."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    end = next((i for i, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    line = " ".join(lines[: end + 1])
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
@@ -167,7 +170,8 @@ def _traces(error: BaseException) -> Iterator[TracebackType]:
         current = current.__cause__ or current.__context__
 
 
-def _is_memory(error: BaseException) -> bool:
+def is_memory(error: BaseException) -> bool:
+    """Whether memory ran out, as Python or as torch tells it."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and bool(_MEMORY.search(str(error)))
     )

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
 
-from etdeploy.export.protocol import Failure
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.custom_ops import without_out_variant
-from etdeploy.export.worker.failures import WorkerError, blaming, exception_text
+from etdeploy.export.worker.lower_failures import explaining
 from etdeploy.export.worker.source import Source
-from etdeploy.export.worker.trace import Place, node_place
-
-_NOT_CORE = re.compile(r"Operator torch\._ops\.(\w+)\.(\w+)\.\w+ is not in Core ATen")
-_NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
-_UNBOUNDED = "finite upper bound"
 
 
 def lower(
@@ -33,7 +25,7 @@ def lower(
     Raises:
         WorkerError: An operator has no place in a program, or the backend failed.
     """
-    try:
+    with explaining(f"lowering to {spec.backend} failed:", traced):
         if spec.backend == "qnn":
             from etdeploy.export.worker.qnn import lower_to_qnn
 
@@ -44,11 +36,6 @@ def lower(
         return to_edge_transform_and_lower(
             traced, partitioner=partitioners, transform_passes=passes, generate_etrecord=True
         )
-    except Exception as error:
-        if failure := _operator_failure(error, traced):
-            raise WorkerError(failure) from error
-        with blaming("lowering", f"lowering to {spec.backend} failed:"):
-            raise
 
 
 def emit(spec: ExportSpec, edge: Any, traced: torch.export.ExportedProgram) -> Any:
@@ -57,14 +44,8 @@ def emit(spec: ExportSpec, edge: Any, traced: torch.export.ExportedProgram) -> A
     Raises:
         WorkerError: An operator has no kernel with an output argument, or a shape no bound.
     """
-    try:
+    with explaining("making the program failed:", traced):
         return edge.to_executorch(_backend_config(spec, edge.exported_program()))
-    except Exception as error:
-        failure = _operator_failure(error, traced) or _shape_failure(error)
-        if failure:
-            raise WorkerError(failure) from error
-        with blaming("lowering", "making the program failed:"):
-            raise
 
 
 def _backend_config(spec: ExportSpec, lowered: torch.export.ExportedProgram) -> Any:
@@ -141,47 +122,3 @@ def _coreml(half: bool) -> Any:
         minimum_deployment_target=coremltools.target.iOS17,
     )
     return CoreMLPartitioner(compile_specs=specs)
-
-
-def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) -> Failure | None:
-    """Names the operator that has no place in a program."""
-    text = str(error)
-    if found := _NOT_CORE.search(text):
-        operator = f"{found[1]}::{found[2]}"
-        why = "is not in the core ATen set, so ExecuTorch has no kernel for it"
-        remedy = (
-            "Replace it by other operators in the model's code, or compute it outside the model."
-        )
-    elif found := _NO_OUT_VARIANT.search(text):
-        operator = min(name.strip(" '\"") for name in found[1].split(","))
-        why, remedy = without_out_variant(operator)
-    else:
-        return None
-    file, line, code = _place(operator, traced)
-    return Failure(
-        kind="operator",
-        message=f"the operator {operator} {why}",
-        operator=operator,
-        file=file,
-        line=line,
-        code=code,
-        remedy=remedy,
-    )
-
-
-def _place(operator: str, traced: torch.export.ExportedProgram) -> Place:
-    """Where the model calls the operator, itself or through one that decomposes into it."""
-    place = node_place(traced, operator)
-    return place if place[0] else node_place(traced.run_decompositions(), operator)
-
-
-def _shape_failure(error: Exception) -> Failure | None:
-    if _UNBOUNDED not in str(error):
-        return None
-    return Failure(
-        kind="dynamic-shapes",
-        message="a dynamic size has no upper bound, and a program's memory is planned for the "
-        f"largest one: {exception_text(error)}",
-        remedy="Give the dimension a bound, torch.export.Dim(name, max=512), or a size that is "
-        "read from a\ntensor one with torch._check(size <= 512).",
-    )

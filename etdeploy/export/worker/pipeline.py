@@ -18,6 +18,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.delegation import delegation, delegation_note
 from etdeploy.export.worker.dims import check_numbers, constant_notes, fixed_notes
 from etdeploy.export.worker.lower import emit, lower
+from etdeploy.export.worker.lower_failures import explaining
 from etdeploy.export.worker.modes import in_either_mode
 from etdeploy.export.worker.output_steps import output_quantization
 from etdeploy.export.worker.quantize import quantize
@@ -111,7 +112,8 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
             write_values(folder, "inputs", lowered.inputs),
             write_values(folder, "expected", model.outputs),
         )
-        _write_program(lowered.program, folder)
+        with explaining("writing the program failed:", lowered.traced, spared=OSError):
+            _write_program(lowered.program, folder)
     sources = recorder.sources()
     Provenance(
         source=spec.source,

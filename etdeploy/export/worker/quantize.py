@@ -16,6 +16,8 @@ from etdeploy.export.worker.tensors import copied
 from etdeploy.export.worker.trace import trace
 
 _NAMED = 6
+# The smallest that XNNPACK takes, and a divisor of all others.
+_SMALLEST_GROUP = 32
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
             copied(sample).on(prepared)
         count += 1
     if count == 0:
-        raise fail("calibration", "the calibration function yielded no inputs")
+        raise fail("calibration", "the calibration function yielded no inputs", remedy="yield (x,)")
     return count
 
 
@@ -152,11 +154,19 @@ def _nothing_fits(
             remedy="Name the model's factory with model.python, or quantise before torch.export.",
         )
     if not linears:
-        return fail("quantization", "8da4w quantises nn.Linear layers, and the model has none")
+        return fail(
+            "quantization",
+            "8da4w quantises nn.Linear layers, and the model has none",
+            remedy="--set export.quantization=int8_static quantises convolutions, too.",
+        )
     sizes = ", ".join(str(s) for s in sorted({layer.in_features for layer in linears.values()}))
+    fits = any(layer.in_features % _SMALLEST_GROUP == 0 for layer in linears.values())
     return fail(
         "quantization",
         f"no linear layer's input size ({sizes}) is a multiple of the group size {group_size}",
+        remedy=f"--set export.group_size={_SMALLEST_GROUP}"
+        if fits
+        else "--set export.quantization=int8_dynamic has no groups.",
     )
 
 

@@ -12,6 +12,7 @@ import torch
 
 from etdeploy.export.protocol import Failure
 from etdeploy.export.worker.failures import WorkerError, first_line, is_user_file, user_line
+from etdeploy.export.worker.known_errors import user_remedy
 from etdeploy.export.worker.structure import Call
 
 _STRICT_REMEDY = "Rewrite that line with tensor operators, or try --set export.strict=true"
@@ -79,7 +80,7 @@ def trace_failure(error: BaseException, *, strict: bool) -> Failure:
         kind="trace",
         message=f"torch.export cannot trace the model: {_brief(error)}",
         operator=operator,
-        remedy=None if strict else _STRICT_REMEDY,
+        remedy=user_remedy(error, "trace") or (None if strict else _STRICT_REMEDY),
         **place,
     )
 
@@ -146,7 +147,7 @@ def _is_about_values(error: BaseException) -> bool:
 def _is_about_shapes(error: BaseException) -> bool:
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-    texts = ("dynamic_shapes", "Constraints violated", "marked as dynamic")
+    texts = ("dynamic_shapes", "Constraints violated", "marked as dynamic", "not in range [")
     return isinstance(error, ConstraintViolationError) or any(t in str(error) for t in texts)
 
 

@@ -57,6 +57,8 @@ def load_weights(module: torch.nn.Module, path: Path) -> None:
         raise fail(
             "weights",
             "the weights do not fit the factory's module; " + "; ".join(problems),
+            remedy="Name the weights of this very module, or let model.arguments make the module "
+            "that they are of.",
             file=str(path),
         )
     module.load_state_dict(state)

@@ -36,8 +36,28 @@ def raises(x: torch.Tensor) -> torch.Tensor:
     raise ValueError("no such thing")
 
 
-def uses_numpy(x: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(x.detach().numpy() * 2)
+def reads_its_address(x: torch.Tensor) -> torch.Tensor:
+    return x * x.data_ptr()
+
+
+def transforms(x: torch.Tensor) -> torch.Tensor:
+    return torch.fft.rfft(x).abs()
+
+
+def reads_a_number(x: torch.Tensor) -> torch.Tensor:
+    return x * x.max().item()
+
+
+def takes_a_part(x: torch.Tensor) -> torch.Tensor:
+    return x[torch.argsort(x[:, 0])][: (x > 0).sum()]
+
+
+KEPT = torch.zeros(4, 8)
+
+
+def writes_a_constant(x: torch.Tensor) -> torch.Tensor:
+    KEPT.add_(x)
+    return x + KEPT
 
 
 def decomposes_a_matrix(x: torch.Tensor) -> torch.Tensor:
@@ -67,7 +87,11 @@ FUNCTIONS: dict[str, Function] = {
     "branches": branches,
     "reads_a_size": reads_a_size,
     "raises": raises,
-    "uses_numpy": uses_numpy,
+    "reads_its_address": reads_its_address,
+    "transforms": transforms,
+    "reads_a_number": reads_a_number,
+    "takes_a_part": takes_a_part,
+    "writes_a_constant": writes_a_constant,
     "decomposes_a_matrix": decomposes_a_matrix,
     "custom": double,
     "gives_text": gives_text,
@@ -81,6 +105,18 @@ def make(function: str = "works") -> tuple[nn.Module, tuple[torch.Tensor]]:
 
 def no_linear() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return nn.ReLU(), (torch.randn(4, 8),)
+
+
+def too_many_inputs() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    return Model(torch.relu), (torch.randn(4, 8), torch.randn(4, 8))
+
+
+def scripted() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    return torch.jit.script(nn.ReLU()), (torch.randn(4, 8),)
+
+
+def reads_a_missing_file() -> None:
+    torch.load("no/such/file.pt")
 
 
 class Scaled(nn.Module):  # type: ignore[misc]

@@ -1,0 +1,134 @@
+"""What exceptions of torch, ExecuTorch and models mean, and what to do: told by their text.
+
+The texts are those of torch 2.13 and ExecuTorch 1.5; tests keep them whole, as they were met.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.export.protocol import FailureKind
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a failed step means for the user.
+
+    Attributes:
+        kind: What sort of failure.
+        message: In place of the exception's own text.
+        remedy: What to do.
+        tensor: The name in the graph of the tensor that it is about.
+        operator: The operator.
+    """
+
+    kind: FailureKind
+    message: str
+    remedy: str
+    tensor: str | None = None
+    operator: str | None = None
+
+
+_COMPLEX = Meaning(
+    "operator",
+    "the model computes with complex numbers, which cannot be lowered",
+    "Let the model compute with the real and the imaginary part as two real tensors, or leave the\n"
+    "transform (fft, stft) to the code that calls the program.",
+)
+_VALUES = Meaning(
+    "data-dependent",
+    "a size in the model depends on the values of a tensor, and nothing bounds it",
+    "Bound it where it is read: n = x.item(); torch._check(n >= 0); torch._check(n <= 512)\n"
+    "Or keep the size fixed, and mask what is not wanted: torch.where(mask, x, 0)",
+)
+_ITEM = Meaning(
+    "data-dependent",
+    "the model computes with a number that it reads from a tensor with item()",
+    "Keep it a tensor: x * y.max() in place of x * y.max().item()",
+    operator="aten::item",
+)
+# The first group is the tensor's name, where there is one.
+_LOWERING = (
+    (re.compile(r"torch\.complex\d+|complex dtype|ComplexFloat"), _COMPLEX),
+    (re.compile(r"Could not guard on data-dependent"), _VALUES),
+    (re.compile(r"Failed serializing node \S+ in graph: .*aten\.item\.default"), _ITEM),
+    (
+        re.compile(r"Constant (\S+) is mutated in the forward method"),
+        Meaning(
+            "lowering",
+            "the model writes into a tensor that is not a buffer of it, so the program cannot keep "
+            "what is written",
+            "Make it one in the module's __init__: self.register_buffer('name', tensor)",
+        ),
+    ),
+)
+_EXECUTED = re.compile(r"call_function\[target=torch\.ops\.(\w+)\.(\w+)\.\w+\]")
+_CHECKED = re.compile(r"Operator: <EdgeOpOverload: (\w+)\.(\w+)\.\w+>")
+
+
+def lowering_meaning(text: str) -> Meaning | None:
+    """What an exception means that a traced model raised while it was made into a program."""
+    for pattern, meaning in _LOWERING:
+        if found := pattern.search(text):
+            tensor = found[1] if pattern.groups else None
+            operator = meaning.operator or named_operator(text)
+            return Meaning(meaning.kind, meaning.message, meaning.remedy, tensor, operator)
+    return None
+
+
+def named_operator(text: str) -> str | None:
+    """The operator that an exception of a graph names: `aten::abs`."""
+    found = _CHECKED.search(text) or _EXECUTED.search(text)
+    return f"{found[1]}::{found[2]}" if found else None
+
+
+_CUDA = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA (error|device)|re-initialize CUDA")
+_CALL = re.compile(r"\bforward\(\) (takes|missing|got)")
+_META = re.compile(r"device meta|meta tensor")
+_SHAPES = re.compile(r"shapes cannot be multiplied|size of tensor|same dtype|expected input\[")
+_SCRIPTED = re.compile(r"Exporting a ScriptModule")
+_AS_PYTHON = "Call the module with the same inputs in Python, without etdeploy, to see more of it."
+
+
+def user_remedy(error: BaseException, kind: FailureKind) -> str | None:
+    """What to do about an exception that the user's own code ended with.
+
+    Args:
+        error: The exception.
+        kind: What was going on.
+    """
+    text = str(error)
+    if isinstance(error, FileNotFoundError):
+        return _file_remedy(error)
+    if _CUDA.search(text):
+        return (
+            "Models are exported on the CPU: leave out .cuda() and .to('cuda'), and load weights "
+            "with\ntorch.load(path, map_location='cpu')."
+        )
+    if _META.search(text):
+        return (
+            "Give the parameters values before the factory returns: on the meta device they have "
+            "none."
+        )
+    if _SCRIPTED.search(text):
+        return "Return the nn.Module itself from the factory, not what torch.jit made of it."
+    if kind != "model-raised":
+        return None
+    if _CALL.search(text) or _SHAPES.search(text):
+        return (
+            "Compare the example inputs that the factory returns with what forward takes: their "
+            "number,\norder, shapes and data types."
+        )
+    return _AS_PYTHON
+
+
+def _file_remedy(error: FileNotFoundError) -> str | None:
+    name = error.filename
+    if not isinstance(name, str) or Path(name).is_absolute():
+        return None
+    return (
+        f"{name} was looked for in {Path.cwd()}, the working folder. A file beside the model is\n"
+        f"Path(__file__).parent / {name!r}"
+    )
