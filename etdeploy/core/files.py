@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -10,9 +11,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from etdeploy.core.disk import naming
 from etdeploy.core.leftovers import claim, claimed
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO (named pipe)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -46,6 +56,46 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def not_regular(path: Path) -> str | None:
+    """What a path is that is no regular file, as words: "a folder"; None when it is one.
+
+    Reading anything else may wait for ever (a FIFO), never end (a device), or mean nothing.
+
+    Raises:
+        OSError: It is not there, or cannot be looked at.
+    """
+    return _other_than_regular(path.stat().st_mode)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file that a user names for reading, and never waits for it.
+
+    Raises:
+        OSError: It cannot be read, or is not a regular file; its strerror says what it is.
+    """
+    # Opening some devices does something, so they are not even opened.
+    _require_regular(path, path.stat().st_mode)
+    # It may be another file now.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        _require_regular(path, os.fstat(handle).st_mode)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    if what := _other_than_regular(mode):
+        raise OSError(errno.EINVAL, f"this is {what}, not a regular file", str(path))
+
+
+def _other_than_regular(mode: int) -> str | None:
+    if stat.S_ISREG(mode):
+        return None
+    return _KINDS.get(stat.S_IFMT(mode), "no file")
 
 
 @contextmanager

@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core.files import open_regular
+
 _CHUNK = 1 << 20
 
 
 def sha256_file(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal."""
+    """The SHA-256 of a regular file in hexadecimal; OSError for anything else."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import ExportError
+from etdeploy.core.files import not_regular
 from etdeploy.export.installed import installed_version
 from etdeploy.export.qnn_host import loading_problem
 from etdeploy.export.spec import ExportSpec
@@ -38,7 +39,8 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
 def _check_files(spec: ExportSpec) -> None:
     for role, path in spec.named_files().items():
         if not Path(path).is_file():
-            what = "is a folder, not a file" if Path(path).is_dir() else "does not exist"
+            exists = Path(path).exists()
+            what = f"is {not_regular(Path(path))}, not a file" if exists else "does not exist"
             raise ExportError(f"the file {what}", place=f"{_KEYS[role]} {path}")
 
 

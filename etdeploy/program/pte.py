@@ -9,6 +9,7 @@ Sources: schema/program.fbs and exir/_serialize/_program.py of the ExecuTorch wh
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
+from etdeploy.core.files import open_regular
 from etdeploy.program.flatbuffer import CorruptError
 
 FILE_IDENTIFIER = b"ET12"
@@ -23,6 +25,7 @@ _HEADER = struct.Struct("<4sIQQ")
 _HEADER_MAGIC = b"eh00"
 _HEADER_AT = 8
 _SMALLEST = 8
+_COPY_FIRST = "Give a file. What comes through a pipe has to be saved first: cat > model.pte"
 
 # What people hand in by mistake: where it shows, what it is, what to do.
 _OTHER_FILES: tuple[tuple[int, bytes, str, str], ...] = (
@@ -93,7 +96,7 @@ def map_pte(path: Path) -> PteFile:
             raise UsageError(
                 "this is a folder, not a program", place=str(path), remedy=_in_folder(path)
             )
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             size_bytes = os.fstat(stream.fileno()).st_size
             if size_bytes < _SMALLEST:
                 raise _too_small(path, size_bytes)
@@ -104,7 +107,11 @@ def map_pte(path: Path) -> PteFile:
             "there is no such file", place=str(path), remedy=f"Look around it: ls {path.parent}"
         ) from None
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from error
+        raise UsageError(
+            f"cannot be read: {error.strerror or error}",
+            place=str(path),
+            remedy=_COPY_FIRST if error.errno == errno.EINVAL else None,
+        ) from error
     return _split(path, memoryview(mapped))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from etdeploy.core.errors import Problem, RecipeError
+from etdeploy.core.files import open_regular
 from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.syntax import LOADER, compose
 
@@ -43,7 +44,8 @@ def read_document(path: Path) -> Document:
     """
     shown = _shown(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        with open_regular(path) as stream:
+            text = stream.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecipeError(
             [Problem(shown, f"the file is not UTF-8 text (byte {error.start})")],

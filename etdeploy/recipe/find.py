@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from etdeploy.core.errors import Problem, RecipeError
+from etdeploy.core.files import not_regular
 from etdeploy.core.resources import resource_folder
 from etdeploy.recipe.place import Place
 
@@ -47,7 +48,11 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
             remedy=f"Name a file in it: {', '.join(found[:5])}" if found else None,
         )
     near = None if path.exists() else _alike(name, folder)
-    what = "this is not a regular file" if path.exists() else "there is no such recipe"
+    what = (
+        f"a recipe is a YAML file, and this is {not_regular(path)}"
+        if path.exists()
+        else "there is no such recipe"
+    )
     raise RecipeError(
         [Problem(shown, what + named, f"did you mean {near!r}?" if near else None)],
         remedy=f"Bundled recipes: {', '.join(bundled_recipes())}. Or give the path of a YAML file.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etdeploy.core.errors import Problem
+from etdeploy.core.files import not_regular
 from etdeploy.recipe.document import Document
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.place import Place
@@ -46,12 +47,12 @@ def absolute_paths(document: Document) -> list[Problem]:
 
 
 def _existing(place: Place, key: str, name: str, *, folder: bool) -> tuple[str, Problem | None]:
-    kind, other = ("folder", "a file") if folder else ("file", "a folder")
+    kind = "folder" if folder else "file"
     try:
         path = resolved(place.folder, name)
         if path.is_dir() if folder else path.is_file():
             return str(path), None
-        what = f"is {other}" if path.exists() else "does not exist"
+        what = f"is {not_regular(path) or 'a file'}" if path.exists() else "does not exist"
         return str(path), Problem(str(place), f"{key}: the {kind} {path} {what}")
     except OSError as error:
         return name, Problem(str(place), f"{key}: {name!r} names no {kind} ({error.strerror})")

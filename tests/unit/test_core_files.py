@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import stat as stat_mode
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from etdeploy.core.files import folder_files, inside, new_folder, write_atomic, write_if_changed
+from etdeploy.core.files import (
+    folder_files,
+    inside,
+    new_folder,
+    not_regular,
+    open_regular,
+    write_atomic,
+    write_if_changed,
+)
 from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, stamp
 from etdeploy.core.values import Explained
 
@@ -169,3 +180,47 @@ def test_a_link_or_a_file_in_the_place_of_a_folder_is_replaced_itself(
     assert not final.is_symlink()
     assert folder_files(final) == ["fresh"]
     assert (elsewhere / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "a FIFO (named pipe)"),
+        (Path.mkdir, "a folder"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (lambda path: os.mknod(path, stat_mode.S_IFSOCK | 0o600), "a socket"),
+    ],
+)
+def test_only_regular_files_are_read_and_nothing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("f")
+    make(path)
+    assert not_regular(path) == what
+    for read in (open_regular, sha256_file):
+        with pytest.raises(OSError, match=re.escape(f"this is {what}, not a regular file: 'f'")):
+            read(path)
+
+
+def test_a_file_that_is_swapped_for_a_pipe_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.touch()
+    regular = path.stat()
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr(Path, "stat", lambda _path: regular)
+    with pytest.raises(OSError, match="this is a FIFO"):
+        open_regular(path)
+
+
+def test_a_regular_file_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("f")
+    assert not_regular(tmp_path / "link") is None
+    with open_regular(tmp_path / "link") as stream:
+        assert stream.read() == b"content"
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -87,6 +88,9 @@ def test_files_that_are_not_there(packages: dict[str, str], tmp_path: Path) -> N
     assert str(absent) == f"model.program {tmp_path / 'm.pte'}: the file does not exist"
     folder = refusal(spec_of({"exported": str(tmp_path)}))
     assert str(folder) == f"model.exported {tmp_path}: the file is a folder, not a file"
+    os.mkfifo(tmp_path / "pipe")
+    pipe = refusal(spec_of({"program": str(tmp_path / "pipe")}))
+    assert pipe.message == "the file is a FIFO (named pipe), not a file"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from pathlib import Path
@@ -177,3 +178,14 @@ def test_damaged_bytes_give_a_program_or_a_clean_error(tmp_path: Path, seed: int
         except UsageError:
             refused += 1
     assert 0 < refused < 250
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.pte")
+    with pytest.raises(UsageError) as caught:
+        inspect_file(tmp_path / "model.pte")
+    assert str(caught.value) == (
+        f"{tmp_path}/model.pte: cannot be read: this is a FIFO (named pipe), not a regular file\n"
+        "  what to do: Give a file. What comes through a pipe has to be saved first: "
+        "cat > model.pte"
+    )

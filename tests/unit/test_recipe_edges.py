@@ -193,6 +193,8 @@ def test_a_misspelt_source_is_told_once() -> None:
         ('model.weights="a\\0b"', "names no file"),
         ("model.weights=" + "x" * 5000, "names no file"),
         ("model.weights=.", "is a folder"),
+        ("model.weights=/dev/null", "the file /dev/null is a device"),
+        ("runtime.source=/etc/passwd", "the folder /etc/passwd is a file"),
     ],
 )  # fmt: skip
 def test_overrides_that_do_not_fit(override: str, expected: str) -> None:
@@ -262,7 +264,7 @@ def test_paths_that_no_recipe_can_have() -> None:
     }
     assert found["my"] == "there is no such recipe (did you mean 'my.yaml'?)"
     assert found["./my"] == "there is no such recipe (did you mean './my.yaml'?)"
-    assert found["pipe.yaml"] == "this is not a regular file"
+    assert found["pipe.yaml"] == "a recipe is a YAML file, and this is a FIFO (named pipe)"
     assert found["dangling.yaml"] == "there is no such recipe"
     assert found[""] == "a recipe is a YAML file, and this is a folder"
     assert "this path cannot be used" in found["x" * 5000]

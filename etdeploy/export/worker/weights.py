@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.core.files import open_regular
 from etdeploy.export.worker.failures import WorkerError, described, exception_text, fail
 
 _SHOWN = 8
@@ -110,7 +111,8 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     https://github.com/huggingface/safetensors describes it.
     """
     try:
-        data = bytearray(path.read_bytes())
+        with open_regular(path) as stream:
+            data = bytearray(stream.read())
         start = 8 + int.from_bytes(data[:8], "little")
         header: dict[str, Any] = json.loads(data[8:start])
         header.pop("__metadata__", None)
