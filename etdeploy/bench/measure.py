@@ -57,9 +57,10 @@ def measure(
     subject.require_method()
     started = datetime.now(timezone.utc)
     with results_folder(output.absolute(), started, loaded.name, device.name) as here:
+        ended = device.end_leftovers()
         facts, before = device.facts(), device.state()
-        results = _run_passes(device, bundle, loaded, here, progress)
-        states = DeviceRecord(facts=facts, before=before, after=_state_after(device))
+        results = _run_passes(device, bundle, here.name, loaded, here, progress)
+        states = DeviceRecord(facts=facts, before=before, after=_state_after(device), ended=ended)
         progress("comparing outputs")
         checks = compare_outputs(
             results["timing"].results.outputs, here / OUTPUTS, _expectation(subject)

@@ -64,6 +64,11 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
     before, after, facts = device.before, device.after, device.facts
     if facts.kind == "qemu":
         yield from _QEMU
+    for ended in device.ended:
+        yield (
+            "A runner of an earlier run still ran on the device, and was ended before measuring: "
+            f"process {ended.pid} of {ended.run_id}, after {ended.duration}."
+        )
     if before.battery_celsius is not None and before.battery_celsius > WARM_CELSIUS:
         yield (
             f"The battery had {before.battery_celsius:.0f} °C at the start: a warm device is "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etdeploy.core.values import Value
-from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.program.model import Delegate, Operator
 
 SCHEMA_VERSION = 1
@@ -56,11 +56,16 @@ class OutputCheck(Value):
 
 
 class DeviceRecord(Value):
-    """The device's facts with its state before and after the run."""
+    """The device's facts with its state before and after the run.
+
+    Attributes:
+        ended: Runners of earlier runs that still ran, and were ended before it.
+    """
 
     facts: DeviceFacts
     before: DeviceState
     after: DeviceState
+    ended: tuple[Leftover, ...] = ()
 
 
 class ProgramRecord(Value):

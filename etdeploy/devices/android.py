@@ -9,12 +9,12 @@ from shlex import quote
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
-from etdeploy.devices import android_facts, android_layout
+from etdeploy.devices import android_facts, android_layout, android_leftovers
 from etdeploy.devices.adb_stream import Patience, Transport
 from etdeploy.devices.android_link import AndroidLink
 from etdeploy.devices.android_push import push_bundle
 from etdeploy.devices.android_run import AndroidRun
-from etdeploy.devices.base import Bundle, DeviceFacts, DeviceState, PushReport
+from etdeploy.devices.base import Bundle, DeviceFacts, DeviceState, Leftover, PushReport
 from etdeploy.devices.bundles import bundle_digest, check_run_id
 from etdeploy.targets.platforms import ANDROID_ABIS
 
@@ -65,6 +65,9 @@ class AndroidDevice:
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
         return push_bundle(self._link, bundle, progress)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        return android_leftovers.end_leftovers(self._link)
 
     @contextmanager
     def open_run(self, bundle: Bundle, run_id: str) -> Iterator[AndroidRun]:

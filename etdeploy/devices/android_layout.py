@@ -189,18 +189,23 @@ def run_folder(run_id: str) -> str:
 def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]) -> str:
     """Runs a program in a run's folder with its output in files there; prints its exit code.
 
-    The shell leads a process group; `.pid` lets `kill_command` end all of it.
+    The shell leads a process group; `.pid` lets `kill_command` end all of it. A second shell waits
+    for the end of the connection, which it sees at its input, and ends the group then: nobody else
+    would, when etdeploy was killed. `.watch` has its number.
     """
     exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
     return "\n".join(
         (
             f"cd {quote(folder)} || exit 1",
-            "echo $$ >.pid",
+            "echo $$ >.pid; exec 3<&0",
+            "( trap '' HUP; read -r _ <&3; kill -9 -$$ ) >/dev/null 2>&1 &",
+            "watch=$!; echo $watch >.watch",
             "(",
             *exports,
-            f"exec {' '.join(map(quote, argv))} </dev/null >.stdout 2>.stderr",
+            f"exec {' '.join(map(quote, argv))} </dev/null 3<&- >.stdout 2>.stderr",
             ")",
-            'echo "exit code $?"',
+            "code=$?; kill -9 $watch",
+            'echo "exit code $code"',
         )
     )
 

@@ -66,6 +66,26 @@ class DeviceState(Value):
     clusters: tuple[CpuCluster, ...] = ()
 
 
+class Leftover(Value):
+    """A runner of an earlier run that still ran, and was ended.
+
+    Attributes:
+        pid: Of its process.
+        run_id: The run that it belonged to.
+        seconds: How long it had run.
+    """
+
+    pid: int
+    run_id: str
+    seconds: float
+
+    @property
+    def duration(self) -> str:
+        """How long it had run, for people."""
+        minutes = self.seconds / 60
+        return f"{self.seconds:.0f} s" if minutes < 3 else f"{minutes:.0f} min"
+
+
 class DeviceListing(Value):
     """A device as `etdeploy devices` shows it.
 
@@ -204,6 +224,15 @@ class Device(Protocol):
 
         Raises:
             DeviceError: No room, gone in the middle, or a file that arrived changed.
+        """
+        ...
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        """Ends runners of ours that earlier runs left, and says which; the caller has the lock.
+
+        Raises:
+            DeviceError: One cannot be ended, another computer's run goes on, or the device went
+                away.
         """
         ...
 

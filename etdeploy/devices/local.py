@@ -15,8 +15,15 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.files import inside
 from etdeploy.core.leftovers import claimed
 from etdeploy.core.progress import Progress, silent
-from etdeploy.devices import local_facts
-from etdeploy.devices.base import Bundle, DeviceFacts, DeviceState, PushReport, RunOutcome
+from etdeploy.devices import local_facts, local_leftovers
+from etdeploy.devices.base import (
+    Bundle,
+    DeviceFacts,
+    DeviceState,
+    Leftover,
+    PushReport,
+    RunOutcome,
+)
 from etdeploy.devices.bundles import check_run_id, command_line, environment
 from etdeploy.devices.local_store import LocalStore
 from etdeploy.targets import qemu
@@ -97,6 +104,9 @@ class LocalDevice:
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
         return self._store.push(bundle, progress)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        return local_leftovers.end_leftovers(self._store.root)
 
     @contextmanager
     def open_run(self, bundle: Bundle, run_id: str) -> Iterator[LocalRun]:

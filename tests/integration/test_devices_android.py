@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,12 @@ from adb_shell.exceptions import UsbReadFailedError, UsbWriteFailedError
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.adb_direct import tcp_transport, usb_transport
+from etdeploy.devices.adb_server import ServerTransport
+from etdeploy.devices.adb_stream import Patience
 from etdeploy.devices.android import AndroidDevice
+from etdeploy.devices.android_link import AndroidLink
 from etdeploy.devices.base import Bundle, CpuCluster, Device
+from etdeploy.devices.bundles import bundle_digest
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.adbd import (
     AdbServer,
@@ -480,6 +485,7 @@ def test_a_device_that_goes_in_mid_run_is_an_error(reached: Reached, bundle: Bun
     timer.join()
     assert "the device went away while the program was running" in caught.value.message
     assert caught.value.place == reached.root.spec
+    assert reached.root.wait_for_processes(0, "/fate hang")
 
 
 def test_a_device_that_comes_back_is_cleaned_up(
@@ -521,6 +527,77 @@ def test_a_stop_request_ends_the_program_on_the_device(reached: Reached, bundle:
         thread.join()
     assert reached.root.wait_for_processes(0, "/fate hang")
     assert not list(reached.root.path("data/local/tmp/etdeploy/runs").iterdir())
+
+
+def link_of(reached: Reached) -> AndroidLink:
+    """Another connection to the same device."""
+    if reached.server:
+        return AndroidLink(reached.root.spec, ServerTransport(reached.root.serial), Patience())
+    return AndroidLink(reached.root.spec, tcp_transport(reached.root.host, 5555), Patience())
+
+
+def test_a_runner_that_nobody_watches_is_ended_and_named(reached: Reached, bundle: Bundle) -> None:
+    reached.device.push(bundle)
+    there = "/data/local/tmp/etdeploy"
+    fate = f"{there}/bundles/{bundle_digest(bundle)}/fate"
+    link = link_of(reached)
+    runs = f"{there}/runs/20260101-mlp"
+    # In sessions of their own, which adbd does not end with its shell.
+    started = [
+        f"cd {folder} && setsid {fate} hang </dev/null >/dev/null 2>&1 3>&- & "
+        for folder in (runs, "/")
+    ]
+    starting = f"mkdir -p {runs}; ( {' '.join(started)} ) >/dev/null 2>&1; sleep 1"
+    link.require(starting, "leaving runners")
+    link.close()
+    # Each with its child; those in / were started by hand.
+    assert reached.root.wait_for_processes(4, "/fate hang"), reached.root.processes()
+    ended = reached.device.end_leftovers()
+    assert {found.run_id for found in ended} == {"20260101-mlp"}
+    assert all(found.seconds < 60 for found in ended)
+    assert reached.root.wait_for_processes(2, "/fate hang")
+    assert reached.device.end_leftovers() == ()
+
+
+def test_a_run_of_another_computer_is_not_ended(reached: Reached, bundle: Bundle) -> None:
+    reached.device.push(bundle)
+    other = open_device(reached.root.spec)
+
+    def look() -> None:
+        assert reached.root.wait_for_processes(2, "/fate hang")
+        with pytest.raises(DeviceError, match="another run of etdeploy is at work") as caught:
+            other.end_leftovers()
+        assert "r1, process " in caught.value.message
+        assert reached.root.wait_for_processes(2, "/fate hang")
+
+    with reached.device.open_run(bundle, "r1") as run, ThreadPoolExecutor(1) as pool:
+        looked = pool.submit(look)
+        assert run.run(["hang"], 5).timed_out
+        looked.result()
+    other.close()
+
+
+def test_the_program_of_a_run_ends_with_the_process_that_waits_for_it(
+    reached: Reached, bundle: Bundle, tmp_path: Path
+) -> None:
+    reached.device.push(bundle)
+    bundle.save(tmp_path / "bundle.json")
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from etdeploy.devices.base import Bundle\n"
+        "from etdeploy.devices.registry import open_device\n"
+        "bundle = Bundle.load(Path(sys.argv[2]))\n"
+        "with open_device(sys.argv[1]).open_run(bundle, 'r1') as run:\n"
+        "    run.run(['hang'], 60)\n"
+    )
+    argv = [sys.executable, "-c", code, reached.root.spec, str(tmp_path / "bundle.json")]
+    running = subprocess.Popen(argv)
+    assert reached.root.wait_for_processes(2, "/fate hang")
+    running.kill()
+    running.wait()
+    assert reached.root.wait_for_processes(0, "/fate hang")
+    assert reached.device.end_leftovers() == ()
 
 
 def test_clean_leaves_nothing(reached: Reached, bundle: Bundle) -> None:

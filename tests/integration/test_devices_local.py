@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.workspace import Workspace
 from etdeploy.devices.base import Bundle, Device
+from etdeploy.devices.bundles import bundle_digest
 from etdeploy.devices.registry import open_device
 from tests.support.bundles import compile_program, make_bundle
 
@@ -179,6 +182,38 @@ def test_stale_runs_go_with_the_next_push(
             os.utime(folder, (0, 0))
         host.push(bundle)
         assert [p.name for p in runs.iterdir()] == ["going"]
+
+
+@pytest.mark.parametrize("name", ["host", "qemu"])
+def test_a_runner_that_a_killed_run_left_is_ended(
+    name: str, workspace: Workspace, host_program: Path, request: pytest.FixtureRequest
+) -> None:
+    program = host_program if name == "host" else request.getfixturevalue("arm_program")
+    bundle = make_bundle({"fate": program})
+    device = open_device(name, workspace)
+    device.push(bundle)
+    folder = workspace.root / "bundles/runs/20260101-mlp"
+    folder.mkdir(parents=True)
+    fate = str(workspace.root / "bundles" / bundle_digest(bundle) / "fate")
+    emulated = ["qemu-aarch64-static", "-cpu", "max", "-L", "/usr/aarch64-linux-gnu", fate]
+    argv = [fate] if name == "host" else emulated
+    left = subprocess.Popen([*argv, "hang"], cwd=folder, stdout=subprocess.PIPE)
+    by_hand = subprocess.Popen(
+        [*argv, "hang"], cwd="/", stdout=subprocess.PIPE, start_new_session=True
+    )
+    for started in (left, by_hand):
+        assert started.stdout
+        assert started.stdout.readline() == b"out hang\n"
+    # It and the child that it started.
+    ended = device.end_leftovers()
+    assert left.pid in [found.pid for found in ended]
+    assert {found.run_id for found in ended} == {"20260101-mlp"}
+    assert left.wait(10) == -signal.SIGKILL
+    assert by_hand.poll() is None
+    assert device.end_leftovers() == ()
+    os.killpg(by_hand.pid, signal.SIGKILL)
+    for started in (left, by_hand):
+        started.communicate()
 
 
 def test_clean_removes_all(host: Device, bundle: Bundle, workspace: Workspace) -> None:

@@ -14,6 +14,7 @@ from etdeploy.devices.base import (
     Bundle,
     DeviceFacts,
     DeviceState,
+    Leftover,
     PushReport,
     RunOutcome,
 )
@@ -86,6 +87,7 @@ class FakeRun:
 class FakeDevice:
     """Obeys the Device protocol; `answer(pass)` decides how a pass ends, None lets it work."""
 
+    leftovers: tuple[Leftover, ...] = ()
     name = "android:FAKE"
     identity = "android:FAKE"
 
@@ -112,6 +114,10 @@ class FakeDevice:
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
         progress("nothing to push")
         return PushReport(0, 0, len(bundle.files), 0.0)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        assert not self.closed_runs, "what was left is ended before the run"
+        return self.leftovers
 
     @contextmanager
     def open_run(self, bundle: Bundle, run_id: str) -> Iterator[FakeRun]:

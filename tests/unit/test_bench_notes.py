@@ -9,7 +9,7 @@ import pytest
 from etdeploy.bench.notes import measurement_notes, output_notes
 from etdeploy.bench.record import DeviceRecord
 from etdeploy.bench.statistics import summarize
-from etdeploy.devices.base import DeviceState
+from etdeploy.devices.base import DeviceState, Leftover
 from tests.support.bench_values import UNCOMPARED, make_check, make_device
 
 _STEADY = (1.0, 1.02, 0.99, 1.01) * 5
@@ -50,6 +50,13 @@ def test_a_cool_idle_device_is_not_told() -> None:
     before = DeviceState(battery_celsius=30.0, load_average=0.4)
     after = DeviceState(thermal_status="none")
     assert _notes(device=make_device(before=before, after=after)) == ""
+
+
+def test_a_runner_that_was_ended_before_is_told() -> None:
+    ended = (Leftover(pid=77, run_id="20260101T100000Z-mlp", seconds=42),)
+    assert "process 77 of 20260101T100000Z-mlp, after 42 s" in _notes(
+        device=make_device().model_copy(update={"ended": ended})
+    )
 
 
 def test_a_wide_spread_is_told() -> None:

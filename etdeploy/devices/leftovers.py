@@ -1,0 +1,85 @@
+"""Which processes are runners of ours, by what Linux tells in /proc; all pure.
+
+One of ours was started from a folder of bundles and works in the folder of a run. Both are asked
+for, so that neither an editor that has a bundle's file open nor a runner that somebody started by
+hand from elsewhere is taken for one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from etdeploy.devices.base import Leftover
+
+# Of proc(5): the unit in which Linux gives times to programs, on every processor.
+_TICKS_PER_S = 100
+_START_TIME = 22
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as /proc has it.
+
+    Attributes:
+        pid: Its number.
+        executable: Where `exe` leads, links resolved.
+        arguments: Of its command line.
+        folder: Where `cwd` leads.
+        seconds: How long it has run.
+    """
+
+    pid: int
+    executable: str
+    arguments: Sequence[str]
+    folder: str
+    seconds: float
+
+    def leftover(self, root: str) -> Leftover | None:
+        """What it is, if it is a runner of ours.
+
+        Args:
+            root: The folder of all bundles; runs are in its folder `runs`.
+        """
+        run_id = run_of(self.folder, root)
+        if run_id is None or not self._is_of(root):
+            return None
+        return Leftover(pid=self.pid, run_id=run_id, seconds=self.seconds)
+
+    def _is_of(self, root: str) -> bool:
+        if _is_inside(self.executable, root):
+            return True
+        emulated = PurePosixPath(self.executable).name.startswith("qemu-")
+        return emulated and any(_is_inside(word, root) for word in self.arguments)
+
+
+def run_of(folder: str, root: str) -> str | None:
+    """The run whose folder this is, or that it is in; its folder may be removed already."""
+    runs = f"{root}/runs/"
+    if not folder.startswith(runs):
+        return None
+    return folder.removeprefix(runs).removesuffix(_DELETED).partition("/")[0] or None
+
+
+def seconds_since_start(stat: str, uptime: str) -> float:
+    """How long a process has run.
+
+    Args:
+        stat: The content of /proc/PID/stat; a program's name in it may hold spaces and brackets.
+        uptime: That of /proc/uptime.
+
+    Raises:
+        ValueError: They are cut short.
+    """
+    fields = stat.rpartition(")")[2].split()
+    # What follows the name is the third field.
+    if len(fields) <= _START_TIME - 3 or not re.match(r"\d", uptime):
+        raise ValueError(f"{stat!r} is no /proc/PID/stat")
+    return max(0.0, float(uptime.split()[0]) - int(fields[_START_TIME - 3]) / _TICKS_PER_S)
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return path.startswith(f"{root}/")
