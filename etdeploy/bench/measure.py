@@ -59,7 +59,7 @@ def measure(
     with results_folder(output.absolute(), started, loaded.name, device.name) as here:
         ended = device.end_leftovers()
         facts, before = device.facts(), device.state()
-        results = _run_passes(device, bundle, here.name, loaded, here, progress)
+        results = _run_passes(device, bundle, loaded, here, progress)
         states = DeviceRecord(facts=facts, before=before, after=_state_after(device), ended=ended)
         progress("comparing outputs")
         checks = compare_outputs(

@@ -44,6 +44,8 @@ class ExportSpec(Value):
         calibration: Yields calibration inputs.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: qnn: the SoC, `auto` while no device has been asked.
+        profiled: qnn: whether the program can tell the times of its operators, which is decided
+            when it is compiled.
         custom_ops: A Python file or a shared library that registers operators with PyTorch.
         strict: Whether torch.export traces with TorchDynamo.
         seed: Of random weights and inputs.
@@ -62,6 +64,7 @@ class ExportSpec(Value):
     calibration: CodeReference | None = None
     group_size: int | None = None
     soc: str | None = None
+    profiled: bool = False
     custom_ops: str | None = None
     strict: bool = False
     seed: int = 0
@@ -117,6 +120,7 @@ def export_spec(recipe: Recipe) -> ExportSpec:
         calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if export.quantization == "8da4w" else None,
         soc=export.soc if export.backend == "qnn" else None,
+        profiled=export.backend == "qnn" and recipe.benchmark.profile,
         custom_ops=export.custom_ops,
         strict=export.strict,
         seed=export.seed,

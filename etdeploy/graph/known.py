@@ -87,7 +87,11 @@ def export_step(job: Job) -> Step:
         "export the model to a program",
         output,
         act,
-        inputs={**flat("model", recipe.model), **flat("export", recipe.export)},
+        inputs={
+            **flat("model", recipe.model),
+            **flat("export", recipe.export),
+            **({"benchmark.profile": spec.profiled} if spec.backend == "qnn" else {}),
+        },
         sound=sound,
     )
 

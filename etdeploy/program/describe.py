@@ -41,7 +41,8 @@ def describe_target(target: CompiledFor) -> str:
     soc = target.soc or f"QNN's SoC number {target.soc_id}"
     arch = f" (HTP {target.htp_arch})" if target.htp_arch else ""
     sdk = f"QNN {target.sdk_version}" if target.sdk_version else "a QNN that it does not name"
-    return f"for {soc}{arch}, by {sdk}"
+    profiled = ", profiled by operator" if target.profiled else ""
+    return f"for {soc}{arch}, by {sdk}{profiled}"
 
 
 def _method(method: Method) -> Iterator[str]:

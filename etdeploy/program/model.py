@@ -63,12 +63,14 @@ class CompiledFor(Value):
         htp_arch: Generation of its Hexagon tensor processor, like V75; None where none is named.
         sdk_version: Of the QNN SDK, as its build id has it, like 2.37.0.250724175447; None where
             the context binary does not show it.
+        profiled: Whether it was compiled to tell the times of its operators.
     """
 
     soc_id: int
     soc: str | None = None
     htp_arch: str | None = None
     sdk_version: str | None = None
+    profiled: bool = False
 
 
 class Delegate(Value):

@@ -21,7 +21,7 @@ _COMPILE_SPEC = "qnn_compile_spec"
 _DELEGATE_SPECS = 2
 _SPEC_KEY, _SPEC_VALUE = 0, 1
 # And of qc_compiler_spec.fbs.
-_SOC_INFO = 0
+_SOC_INFO, _PROFILE_LEVEL = 0, 6
 _SOC_MODEL, _HTP_INFO = 0, 1
 _HTP_ARCH = 0
 
@@ -46,7 +46,8 @@ def compiled_for(delegate: Table, payload: memoryview) -> CompiledFor | None:
 
 
 def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
-    soc = FlatBuffer(spec).root().table(_SOC_INFO)
+    options = FlatBuffer(spec).root()
+    soc = options.table(_SOC_INFO)
     htp = soc.table(_HTP_INFO) if soc else None
     number = soc.int32(_SOC_MODEL) if soc else 0
     arch = htp.int32(_HTP_ARCH) if htp else 0
@@ -57,4 +58,5 @@ def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
         soc=known.name if known else None,
         htp_arch=f"V{arch}" if arch else None,
         sdk_version=build_id[1].decode() if build_id else None,
+        profiled=options.int32(_PROFILE_LEVEL) > 0,
     )

@@ -208,7 +208,8 @@ class Benchmark(Section):
     """Measure the peak resident memory, in a process of its own."""
 
     profile: bool = True
-    """Record an ETDump, in a process of its own since a tracer changes the times."""
+    """Record an ETDump, in a process of its own since a tracer changes the times. A program for
+    `qnn` is compiled for it, too."""
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400)
     """A pass that takes longer is ended, in seconds."""

@@ -53,6 +53,17 @@ inline unsigned use_threads(unsigned threads) {
   return 1;
 }
 
+// QNN's profiler follows what the program was compiled with, and changes the times of every
+// inference: where nothing is traced it stays off. To be called before a method is loaded.
+inline void profile_nothing() {
+#ifdef HAS_backend_qnn
+  executorch::runtime::BackendOption off{"qnn_runtime_profile_level", 0};
+  if (executorch::runtime::set_option("QnnBackend", {&off, 1}) != executorch::runtime::Error::Ok) {
+    std::fprintf(stderr, "etdeploy-runner: note: QNN's profiler may be on, and slow this down\n");
+  }
+#endif
+}
+
 // A tracer for the method; none when there is no file for its trace.
 inline std::unique_ptr<executorch::runtime::EventTracer> make_tracer(const std::string& path) {
   if (path.empty()) {

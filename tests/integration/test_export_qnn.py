@@ -41,6 +41,24 @@ rows = [(c.name, int(c), s.htp_info.htp_arch.name, s.htp_info.vtcm_size_in_mb)
         for c, s in table.items()]
 print(json.dumps(rows))
 """
+# What the worker has compiled, without the SDK that would do it.
+_LEVEL = """
+from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
+from executorch.backends.qualcomm.utils import utils
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.qnn import lower_to_qnn
+from etdeploy.export.worker.source import Source
+import torch
+
+def told(module, inputs, specs, **_):
+    print(flatbuffer_to_option(specs[0].value).profile_level.name)
+
+utils.to_edge_transform_and_lower_to_qnn = told
+for profiled in (True, False):
+    spec = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled)
+    module = torch.nn.Linear(2, 2)
+    lower_to_qnn(spec, module, Source(module, (torch.zeros(1, 2),), None))
+"""
 _needs_executorch = pytest.mark.skipif(
     find_spec("executorch") is None, reason="ExecuTorch is not installed"
 )
@@ -66,6 +84,11 @@ def test_an_adaptor_that_takes_no_arrays_is_told() -> None:
     assert message.startswith("ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy ")
     assert message.endswith(": Unable to cast Python instance")
     assert remedy.startswith("pip install 'numpy<2'")
+
+
+@_needs_executorch
+def test_a_program_is_compiled_for_the_profile_pass() -> None:
+    assert _run(_LEVEL)[-2:] == ["kProfileDetailed", "kProfileOff"]
 
 
 @_needs_executorch

@@ -743,6 +743,33 @@ def test_a_full_disk_is_told_and_the_build_goes_on_when_there_is_room(
         assert KERNELS in builds.build(builds.plan()).operators
 
 
+# --- QNN
+
+_QNN = make_program(
+    make_method(operators=("aten::relu.out",), delegates=("QnnBackend", "XnnpackBackend"))
+)
+
+
+def _for_this_machine(plan: RuntimePlan) -> RuntimePlan:
+    """Without the obstacle that Qualcomm's own libraries are for phones only."""
+    return plan.model_copy(update={"obstacles": ()})
+
+
+def test_qnns_profiler_is_off_where_nothing_is_traced(builds: SourceBuilds, tmp_path: Path) -> None:
+    runner = builds.build(_for_this_machine(builds.plan(program=_QNN, profile=True)), "qnn")
+    assert "QnnBackend" in runner.backends
+
+    def says(*arguments: str) -> str:
+        executable = str(Path(runner.path) / runner.executable)
+        command = [executable, "--program", "absent.pte", "--results", "r.json", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+
+    assert "stand-in: qnn_runtime_profile_level=0\n" in says()
+    traced = says("--etdump", "trace.etdp")
+    assert "stand-in" not in traced
+    assert "cannot read the program absent.pte" in traced
+
+
 # --- another machine
 
 needs_cross = pytest.mark.skipif(
@@ -780,12 +807,8 @@ def _hide(pattern: str, folder: Path) -> str:
 def test_a_shared_backend_of_the_build_is_listed_where_the_runner_cannot_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = make_program(
-        make_method(operators=("aten::relu.out",), delegates=("QnnBackend", "XnnpackBackend"))
-    )
     own = _own(tmp_path)
-    # That Qualcomm's own libraries are for phones only is no affair of this test.
-    plan = _arm64_plan(own, program=program).model_copy(update={"obstacles": ()})
+    plan = _for_this_machine(_arm64_plan(own, program=_QNN))
     there = own.build(plan, "started")
     assert there.listed_by == "runner"
     assert there.backends == ("QnnBackend", "XnnpackBackend")
@@ -795,4 +818,4 @@ def test_a_shared_backend_of_the_build_is_listed_where_the_runner_cannot_be_star
     assert "libqnn_executorch_backend.so" in here.libraries
     assert here.backends == there.backends
     assert KERNELS in there.operators
-    require_runnable(program, here)
+    require_runnable(_QNN, here)

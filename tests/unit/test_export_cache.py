@@ -51,6 +51,16 @@ def test_each_choice_changes_the_key(workspace: Workspace, other: dict[str, Any]
     assert program_key(spec_of(**other), workspace) != plain
 
 
+def test_a_qnn_program_that_is_to_be_profiled_is_another(workspace: Workspace) -> None:
+    def key(backend: str, profile: bool) -> str | None:
+        sections = {"export": {"backend": backend}, "benchmark": {"profile": profile}}
+        recipe = Recipe.model_validate({"model": {"example": "mlp"}, **sections})
+        return program_key(export_spec(recipe), workspace)
+
+    assert key("qnn", True) != key("qnn", False)
+    assert key("xnnpack", True) == key("xnnpack", False)
+
+
 def test_a_tools_version_changes_the_key(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,3 +78,15 @@ def test_the_tested_versions_are_those_that_the_extra_installs() -> None:
     required = importlib.metadata.requires("etdeploy") or []
     for name, version in TESTED_VERSIONS.items():
         assert any(r.startswith(f"{name}=={version};") for r in required), (name, required)
+
+
+@pytest.mark.parametrize(
+    ("backend", "profile", "profiled"),
+    [("qnn", True, True), ("qnn", False, False), ("xnnpack", True, False)],
+)
+def test_only_qnn_decides_at_export_whether_a_program_can_be_profiled(
+    backend: str, profile: bool, profiled: bool
+) -> None:
+    sections = {"export": {"backend": backend}, "benchmark": {"profile": profile}}
+    recipe = Recipe.model_validate({"model": {"example": "mlp"}, **sections})
+    assert export_spec(recipe).profiled is profiled

@@ -100,3 +100,10 @@ def test_methods_that_share_one_context_binary(tmp_path: Path) -> None:
 )
 def test_what_is_not_known_of_a_program_is_told_as_such(target: CompiledFor, text: str) -> None:
     assert describe_target(target) == text
+
+
+def test_a_program_that_was_compiled_to_be_profiled(tmp_path: Path) -> None:
+    plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=spec("SM8650 profiled"))
+    (target,) = compiled_for(write(tmp_path, plan))
+    assert target.profiled
+    assert describe_target(target).endswith("by QNN 2.37.0.250724175447, profiled by operator")

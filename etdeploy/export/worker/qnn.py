@@ -34,9 +34,11 @@ def quantizer(spec: ExportSpec) -> Any:
 def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> Any:
     """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
 
-    Floats run as 16-bit floats: HTP has no 32-bit ones.
+    Floats run as 16-bit floats: HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
+    from the compiled program (12537); the runner lowers it in the passes that trace nothing.
     """
     check_adaptor()
+    from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchProfileLevel
     from executorch.backends.qualcomm.utils.utils import (
         generate_htp_compiler_spec,
         generate_qnn_executorch_compiler_spec,
@@ -44,8 +46,11 @@ def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> A
     )
 
     in_floats = spec.quantization in ("none", "fp16")
+    level = QnnExecuTorchProfileLevel
     specs = generate_qnn_executorch_compiler_spec(
-        soc_model=_chipset(spec), backend_options=generate_htp_compiler_spec(use_fp16=in_floats)
+        soc_model=_chipset(spec),
+        backend_options=generate_htp_compiler_spec(use_fp16=in_floats),
+        profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
     )
     return to_edge_transform_and_lower_to_qnn(
         module,

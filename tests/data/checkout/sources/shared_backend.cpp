@@ -1,4 +1,6 @@
 // A backend in a shared library, as Qualcomm's is: it registers itself when it is loaded.
+#include <cstdio>
+
 #include <executorch/runtime/backend/interface.h>
 
 using namespace executorch::runtime;
@@ -10,6 +12,12 @@ class Nothing final : public BackendInterface {
   Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer*,
                                ArrayRef<CompileSpec>) const override {
     return Error::NotSupported;
+  }
+  Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
+    for (const auto& option : options) {
+      std::fprintf(stderr, "stand-in: %s=%d\n", option.key, std::get<int>(option.value));
+    }
+    return Error::Ok;
   }
   Error execute(BackendExecutionContext&, DelegateHandle*, Span<EValue*>) const override {
     return Error::NotSupported;
