@@ -1,8 +1,8 @@
 """What Qualcomm's libraries and ExecuTorch's QNN backend say on a phone, and what it means.
 
-Their lines are those of ExecuTorch's issues 2788, 5120, 6820, 8454, 8762, 9084 and 9311, and of
-backends/qualcomm/runtime of 1.5. QNN says more lines than one of a failure: the first pattern that
-is found is nearest to the cause. ExecuTorch has only the errors (`<E>`) shown, not the warnings.
+Their lines are those that users sent with ExecuTorch's issues, and of backends/qualcomm/runtime of
+1.5. QNN says more lines than one of a failure: the first pattern that is found is nearest to the
+cause. ExecuTorch has only the errors (`<E>`) shown, not the warnings.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ def refuse_early(job: Job, *, with_runner: bool = True) -> None:
         BuildError: No runner can be built for what the recipe asks, or something for it is missing.
         CheckError: The program was compiled for another SoC than the device's.
     """
+    require_soc(job)  # first: an SDK need not be fetched for a device that cannot use it
     if current_folder(job) is None:
         check_needs(export_spec_of(job))
-    require_soc(job)
     if not with_runner:
         return
     program = known_program(job)

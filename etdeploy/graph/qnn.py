@@ -12,6 +12,7 @@ from etdeploy.program.model import CompiledFor, Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.runtime.extras import Extras
 from etdeploy.runtime.missing import Missing
+from etdeploy.runtime.obstacles import htp_obstacle
 from etdeploy.runtime.plan_model import Obstacle, RuntimePlan
 from etdeploy.runtime.qnn import (
     compiled_version,
@@ -47,15 +48,17 @@ def sdk_seen(recipe: Recipe) -> str | None:
 
 
 def require_soc(job: Job) -> None:
-    """Passes a job whose device has the SoC that the recipe names.
+    """Passes a job whose device has an HTP, and the SoC that the recipe names.
 
     Raises:
-        ExportError: It has another, or does not say which.
+        ExportError: It has none or another, or does not say which.
     """
     recipe = job.loaded.recipe
-    if recipe.export.backend != "qnn" or recipe.model.program or job.facts is None:
+    if recipe.export.backend != "qnn" or recipe.model.program:
         return
-    obstacle = soc_obstacle(recipe.export.soc, job.place, job.facts.soc)
+    obstacle = htp_obstacle(job.target)
+    if obstacle is None and job.facts:
+        obstacle = soc_obstacle(recipe.export.soc, job.place, job.facts.soc)
     if obstacle:
         raise ExportError(obstacle.why, remedy=obstacle.remedy)
 

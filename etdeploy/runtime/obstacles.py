@@ -108,15 +108,42 @@ def hand_obstacles(
             )
 
 
-def vendor_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
-    """Libraries of others that a backend loads on the device, which no bundle carries."""
-    if "QnnBackend" in needs.delegate_ids and target.system == "linux":
+def vendor_obstacles(needs: Needs, target: Target, build_target: Target) -> Iterator[Obstacle]:
+    """Libraries of others that a backend loads on the device, which no bundle carries.
+
+    Args:
+        needs: Of the program.
+        target: What the runner is for.
+        build_target: What it is built for, which is another one for a portable runner.
+    """
+    if "QnnBackend" not in needs.delegate_ids:
+        return
+    emulator = htp_obstacle(target)
+    if emulator:
+        yield emulator
+    elif build_target.system == "linux":
+        # A plan for the phone takes the sources by itself, unless it is told not to.
+        phone = "--device android   (without one at hand: --target android-arm64)"
+        if target.system == "android":
+            phone = "--set runtime.provider=source"
         yield Obstacle(
             what="Qualcomm's libraries",
             why="QnnBackend loads Qualcomm's own libraries where it runs, and they are brought to "
             "Android phones only",
-            remedy=f"Build for the phone: --set runtime.provider=source\n{_OTHER_BACKEND}",
+            remedy=f"Build for the phone: {phone}\n{_OTHER_BACKEND}",
         )
+
+
+def htp_obstacle(target: Target) -> Obstacle | None:
+    """What keeps every QNN program from running on a target; None when nothing does."""
+    if target.system != "android" or target.arch == "aarch64":
+        return None
+    return Obstacle(
+        what="Qualcomm's HTP",
+        why=f"QNN runs on the HTP of a Snapdragon SoC, and {target.name} is an emulator, or a "
+        "device with another maker's processor, which has none",
+        remedy=f"Take a phone with a Snapdragon: --device android\n{_OTHER_BACKEND}",
+    )
 
 
 def _unknown_backends(needs: Needs) -> Iterator[Obstacle]:

@@ -117,7 +117,7 @@ def derive_plan(
         *(lacks if provider.value == "wheel" and wheel_target.wheel_platform else ()),
         *custom_obstacles(recipe, needs),
         *parts.obstacles,
-        *vendor_obstacles(needs, parts.build_target),
+        *vendor_obstacles(needs, target, parts.build_target),
     )
     own = (_own_kernels(recipe, custom),) if custom else ()
     return RuntimePlan(

@@ -18,7 +18,6 @@ E 00:00:00.188596 executorch:QnnExecuTorchBackend.cpp:54] Fail to initialize Qnn
 E 00:00:00.188605 executorch:method.cpp:106] Init failed for backend QnnBackend: 0x1
 etdeploy-runner: error: method forward cannot be loaded: Internal
 """
-# Issue 8762.
 MISMATCH = """
 [INFO] [Qnn ExecuTorch]: create QNN Logger with log_level 2
 [WARNING] [Qnn ExecuTorch]:  <W> Initializing HtpProvider
@@ -29,7 +28,6 @@ MISMATCH = """
 
 [WARNING] [Qnn ExecuTorch]:  <W> Function not called, PrepareLib isn't loaded!
 """  # noqa: E501
-# Issue 8454.
 NO_STUB = """
 W   <W> Failed in loading stub: dlopen failed: library "libQnnHtpV79Stub.so" not found
 W   <W> Failed to create transport instance: 4000
@@ -37,7 +35,7 @@ E   <E> Failed to create transport for device, error: 4000
 E   <E> Failed to load skel, error: 4000
 E   <E> Transport layer setup failed: 14001
 """
-# Issue 14652: only the errors are shown.
+# Only the errors are shown.
 TRANSPORT = """
 [INFO] [Qnn ExecuTorch]: Caching: Caching is in RESTORE MODE.
 [INFO] [Qnn ExecuTorch]: QnnContextCustomProtocol expected magic number: 0x5678abcd but get: 0x2000000
@@ -47,7 +45,6 @@ TRANSPORT = """
 
 [ERROR] [Qnn ExecuTorch]: QnnDsp <E> Transport layer setup failed: 14001
 """  # noqa: E501
-# Issue 2788.
 SKEL = """
 [ERROR] [Qnn ExecuTorch]:  <E> DspTransport.openSession qnn_open failed, 0x80000406
 [ERROR] [Qnn ExecuTorch]:  <E> IDspTransport: Unable to load lib 0x80000406
@@ -56,7 +53,6 @@ SKEL = """
 [ERROR] [Qnn ExecuTorch]: Failed to create device_handle for Backend ID 6, error=1008
 """
 DEVICE = "[ERROR] [Qnn ExecuTorch]: Failed to create device_handle for Backend ID 6, error=14001\n"
-# Issue 9084.
 VTCM = """
 [ERROR] [Qnn ExecuTorch]: QnnDsp <E> Request feature vtcm size with value 8388608 unsupported
 
@@ -69,17 +65,14 @@ NEWER = """
 
 [ERROR] [Qnn ExecuTorch]: Can't create context from binary. Error 5000.
 """
-# Issue 6820.
 NO_BINARY = (
     "[WARNING] [Qnn ExecuTorch]: Failed to interpret QNN context binary. Error code 30010. Try "
     "verifying binary with online-prepare format.\n"
 )
-# Issue 9311.
 UNKNOWN = """
 [WARNING] [Qnn ExecuTorch]: Unknown QNN BinaryInfo version 3.
 [ERROR] [Qnn ExecuTorch]: Failed to retrieve backend binary info from QNN context binary.
 """
-# Issue 5120.
 LIBRARY = (
     "[ERROR] [Qnn ExecuTorch]: Cannot Open QNN library libQnnHtp.so, with error: dlopen failed: "
     'library "libc++.so.1" not found: needed by libQnnHtp.so\n'

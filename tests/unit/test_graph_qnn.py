@@ -1,4 +1,4 @@
-"""A finished QNN program is compared with phone and SDK before anything is built."""
+"""What a QNN program cannot run on is refused before anything is exported or built."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.errors import BuildError, CheckError
+from etdeploy.core.errors import BuildError, CheckError, ExportError
 from etdeploy.core.workspace import Workspace
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.graph import ahead
@@ -96,3 +96,23 @@ def test_the_sdk_is_looked_at_also_where_a_runner_was_built_before(
     (job.state / "runner.json").write_text("{}")  # of another program of the same recipe
     with pytest.raises(BuildError, match=r"compiled with QNN 2\.37\.0"):
         ahead.refuse_early(job)
+
+
+@pytest.mark.parametrize("soc", ["auto", "SM8650"])
+def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
+    soc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "find_missing", lambda *_: ())
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"model: {{example: mlp}}\nexport: {{backend: qnn, soc: {soc}}}\n")
+    job = Job(
+        loaded=load_recipe(str(recipe), ()),
+        target=find_target("android-x86_64"),
+        host=find_target("linux-x86_64"),
+        workspace=Workspace(tmp_path / "cache"),
+        output=tmp_path / "out",
+    )
+    with pytest.raises(ExportError, match=r"android-x86_64 is an emulator, or .* has none") as told:
+        ahead.refuse_early(job)
+    assert "--device android" in (told.value.remedy or "")
+    assert [h.name for h in explain(job).obstacles] == ["Qualcomm's HTP"]

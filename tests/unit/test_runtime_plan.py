@@ -245,6 +245,16 @@ def test_selection_is_shared_by_programs_with_equal_needs() -> None:
     assert digests[0] != digests[2]
 
 
+@pytest.mark.parametrize("provider", ["wheel", "source", "auto"])
+def test_an_emulator_has_no_htp(provider: str) -> None:
+    program = make_program(make_method(delegates=("QnnBackend",)))
+    recipe = make_recipe(runtime={"provider": provider})
+    (obstacle,) = make_plan(recipe, program, "android-x86_64").obstacles
+    assert obstacle.why.startswith("QNN runs on the HTP of a Snapdragon SoC, and android-x86_64")
+    assert "runtime.provider=source" not in obstacle.remedy
+    assert "HTP" not in str(make_plan(recipe, program, "android-arm64").obstacles)
+
+
 def test_qnn_is_for_phones_even_where_the_wheel_has_the_backend() -> None:
     program = make_program(make_method(delegates=("QnnBackend",)))
     assert "Qualcomm's own libraries" in _obstacles(make_plan(_NO_PROFILE, program))

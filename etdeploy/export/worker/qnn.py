@@ -35,7 +35,7 @@ def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> A
     """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
 
     Floats run as 16-bit floats: HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
-    from the compiled program (12537); the runner lowers it in the passes that trace nothing.
+    from the compiled program; the runner lowers it in the passes that trace nothing.
     """
     check_adaptor()
     from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchProfileLevel
