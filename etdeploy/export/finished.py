@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.core.errors import ExportError
 from etdeploy.core.hashing import sha256_file
+from etdeploy.core.shell import quoted
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, Stored, TensorFile
 from etdeploy.program.model import Method, Plain, Program, TensorInfo
@@ -59,7 +60,9 @@ def _method(program: Program, name: str, source: Path) -> Method:
     raise ExportError(
         f"the program has no method {name!r}; it has {names}",
         place=str(source),
-        remedy=f"--set benchmark.method={program.methods[0].name}" if program.methods else None,
+        remedy=f"--set {quoted(f'benchmark.method={program.methods[0].name}')}"
+        if program.methods
+        else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
+from etdeploy.core.shell import quoted
 from etdeploy.graph.job import Job
 from etdeploy.graph.known import current_program_path, known_plan
 from etdeploy.graph.provision import checkout_for, custom_ops_of
@@ -82,7 +83,7 @@ def _places(job: Job, plan: RuntimePlan) -> dict[str, str]:
         raise BuildError(
             f"plain cmake needs the checkout in a folder called executorch, and it is in "
             f"{checkout.path}",
-            remedy=f"mv {checkout.path} {checkout.folder.parent / 'executorch'}",
+            remedy=f"mv {quoted(checkout.path)} {quoted(checkout.folder.parent / 'executorch')}",
         )
     found = checkout.path if isinstance(checkout, Checkout) else f"$env{{{SOURCE_VARIABLE}}}"
     places = _toolchain(job, plan, checkout if isinstance(checkout, Checkout) else None)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files import open_regular
+from etdeploy.core.shell import quoted
 from etdeploy.program.flatbuffer import CorruptError
 
 FILE_IDENTIFIER = b"ET12"
@@ -104,7 +105,9 @@ def map_pte(path: Path) -> PteFile:
             mapped = mmap(stream.fileno(), 0, access=ACCESS_READ)
     except FileNotFoundError:
         raise UsageError(
-            "there is no such file", place=str(path), remedy=f"Look around it: ls {path.parent}"
+            "there is no such file",
+            place=str(path),
+            remedy=f"Look around it: ls {quoted(path.parent)}",
         ) from None
     except OSError as error:
         raise UsageError(
@@ -181,4 +184,4 @@ def _other_file(path: Path, head: bytes) -> UsageError:
 
 def _in_folder(path: Path) -> str:
     programs = sorted(p for p in path.glob("*.pte") if p.is_file())
-    return f"Name the file, such as {programs[0]}" if programs else "Name a .pte file."
+    return f"Name the file, such as {quoted(programs[0])}" if programs else "Name a .pte file."

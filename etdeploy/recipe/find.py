@@ -8,6 +8,7 @@ from pathlib import Path
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.files import not_regular
 from etdeploy.core.resources import resource_folder
+from etdeploy.core.shell import quoted
 from etdeploy.recipe.place import Place
 
 _SUFFIXES = (".yaml", ".yml")
@@ -45,7 +46,9 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
         found = _recipes_in(path)
         raise RecipeError(
             [Problem(shown, "a recipe is a YAML file, and this is a folder" + named)],
-            remedy=f"Name a file in it: {', '.join(found[:5])}" if found else None,
+            remedy=f"Name a file in it: {', '.join(quoted(path / name) for name in found[:5])}"
+            if found
+            else None,
         )
     near = None if path.exists() else _alike(name, folder)
     what = (

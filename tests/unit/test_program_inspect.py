@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import struct
 from pathlib import Path
 
@@ -189,3 +190,13 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         "  what to do: Give a file. What comes through a pipe has to be saved first: "
         "cat > model.pte"
     )
+
+
+def test_paths_in_remedies_can_be_copied(tmp_path: Path) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    with pytest.raises(UsageError, match=re.escape(f"ls '{folder}'")):
+        inspect_file(folder / "gone.pte")
+    (folder / "a$b.pte").touch()
+    with pytest.raises(UsageError, match=re.escape(f"such as '{folder}/a$b.pte'")):
+        inspect_file(folder)

@@ -203,6 +203,15 @@ def test_overrides_that_do_not_fit(override: str, expected: str) -> None:
     assert any(expected in text for text in found)
 
 
+def test_a_recipe_in_a_folder_is_named_so_that_it_can_be_copied(tmp_path: Path) -> None:
+    folder = tmp_path / "my recipes"
+    folder.mkdir()
+    (folder / "a b.yaml").write_text(MLP)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(str(folder))
+    assert caught.value.remedy == f"Name a file in it: '{folder}/a b.yaml'"
+
+
 def test_the_order_of_overrides_of_different_keys_does_not_matter() -> None:
     write("make.py", "")
     write("w.pt", "")
