@@ -21,6 +21,10 @@ _CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
 
 # Stands for remedies that follow from recipe and device.
 _CRASHED = ""
+_KILLED = Cause(
+    "something killed it from outside, and it was not the system for want of memory",
+    "Run the same command again; if it is killed again, look for what ends processes there.",
+)
 _SIGNALS = {
     "SIGKILL": Cause(
         "the system killed it, nearly always because memory ran out",
@@ -154,6 +158,8 @@ def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
     told = qnn_cause(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
     if told:
         return told
+    if outcome.signal_name == "SIGKILL" and outcome.out_of_memory is False:
+        return _KILLED
     if outcome.signal_name:
         return _SIGNALS.get(outcome.signal_name)
     return _own_words(outcome)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from etdeploy.bench.bundle import INPUTS_LIST
 from etdeploy.bench.diagnosis import run_error
+from etdeploy.core.cancel import checkpoint
 from etdeploy.devices.base import RunFolder, RunOutcome
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
@@ -108,6 +109,8 @@ def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: P
     log = here / RUNNER_LOG
     _append(log, step, outcome)
     if outcome.exit_code != 0:
+        # A stop ends the runner too, and is not its fault.
+        checkpoint()
         raise run_error(outcome, step.name, recipe, device, log)
     folder.pull(step.results, here / step.results)
     if step.outputs:

@@ -65,13 +65,15 @@ class AndroidRun:
             raise DeviceError(f"the run left no {relative}", place=self._link.name)
 
     def _wait(self, command: str, timeout_s: float) -> int | None:
-        """The exit code; None when the time limit ended the program."""
+        """The exit code; None when the program took longer than the time limit."""
         # The shell says nothing until the program has ended, so its silence is the run's time.
         patience = replace(self._link.patience, idle_s=timeout_s)
         with self._link.errors("starting the program"):
             running = start_command(self._link.transport, command, patience)
+        began = time.monotonic()
         try:
             result = running.finish()
+            seconds = time.monotonic() - began
         except AdbTimeoutError:
             self._kill()
             return None
@@ -90,7 +92,7 @@ class AndroidRun:
                 place=self._link.name,
                 remedy="Run the same command again.",
             )
-        return exit_code
+        return exit_code if seconds <= timeout_s else None
 
     def _kill(self) -> None:
         self._link.tidy(layout.kill_command(self._folder))

@@ -160,6 +160,9 @@ class RunOutcome:
         signal_name: SIGSEGV and the like when a signal ended it.
         stdout, stderr: Text of the runner.
         seconds: Wall time seen from here, connection included.
+        timed_out: Whether it took longer than its time limit, even if it ended by itself then.
+        out_of_memory: Whether the system killed a process for want of memory meanwhile; None when
+            it does not tell.
     """
 
     exit_code: int | None
@@ -168,6 +171,7 @@ class RunOutcome:
     stderr: str
     seconds: float
     timed_out: bool = False
+    out_of_memory: bool | None = None
 
 
 class RunFolder(Protocol):

@@ -146,13 +146,14 @@ class LocalRun:
         if self._emulator:
             argv, variables = self._emulator.command(argv, variables), {}
         request = process.Request(tuple(argv), cwd=self._folder, env=variables, timeout_s=timeout_s)
+        kills = local_facts.oom_kills()
         try:
             outcome = process.run(request)
         except OSError as error:
             raise DeviceError(
                 f"cannot start the program: {error.strerror or error}", place=program
             ) from error
-        return _run_outcome(outcome)
+        return _run_outcome(outcome, kills)
 
     def pull(self, relative: str, to: Path) -> None:
         source = inside(self._folder, relative)
@@ -186,7 +187,8 @@ def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
     return LocalDevice(folder, Emulator(program, sysroot if sysroot.is_dir() else None))
 
 
-def _run_outcome(outcome: process.Outcome) -> RunOutcome:
+def _run_outcome(outcome: process.Outcome, oom_kills_before: int | None) -> RunOutcome:
+    kills = local_facts.oom_kills()
     code = outcome.exit_code if outcome.exit_code >= 0 else 128 - outcome.exit_code
     return RunOutcome(
         exit_code=None if outcome.timed_out else code,
@@ -195,4 +197,5 @@ def _run_outcome(outcome: process.Outcome) -> RunOutcome:
         stderr=outcome.stderr,
         seconds=outcome.duration_s,
         timed_out=outcome.timed_out,
+        out_of_memory=None if kills is None else kills != oom_kills_before,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
+
+
+def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
+    """How many processes Linux has killed for want of memory since it started."""
+    found = re.search(r"^oom_kill (\d+)$", read_text(vmstat), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def local_state(sys_folder: Path = _SYS) -> DeviceState:

@@ -428,6 +428,14 @@ def test_a_hang_is_ended_with_all_its_children(reached: Reached, bundle: Bundle)
         assert run.run(["exit", "4"], 20).exit_code == 4
 
 
+def test_a_run_that_ends_too_late_has_timed_out(reached: Reached, bundle: Bundle) -> None:
+    reached.device.push(bundle)
+    with reached.device.open_run(bundle, "r1") as run:
+        late = run.run(["exit", "0"], 0.001)
+        assert (late.exit_code, late.timed_out) == (None, True)
+        assert run.run(["exit", "4"], 20).exit_code == 4
+
+
 def test_results_come_back_as_file_and_folder(
     reached: Reached, bundle: Bundle, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.workspace import Workspace
 from etdeploy.devices.base import Bundle, Device
 from etdeploy.devices.bundles import bundle_digest
+from etdeploy.devices.local_facts import oom_kills
+from etdeploy.devices.local_leftovers import find_leftovers
 from etdeploy.devices.registry import open_device
 from tests.support.bundles import compile_program, make_bundle
 
@@ -143,6 +145,25 @@ def test_a_crash_names_its_signal(host: Device, bundle: Bundle) -> None:
     with host.open_run(bundle, "r1") as run:
         outcome = run.run(["crash"], 20)
     assert (outcome.exit_code, outcome.signal_name) == (139, "SIGSEGV")
+
+
+def test_what_was_killed_by_hand_did_not_run_out_of_memory(
+    host: Device, bundle: Bundle, workspace: Workspace
+) -> None:
+    if oom_kills() is None:
+        pytest.skip("this system does not count what it kills")
+    host.push(bundle)
+
+    def kill() -> None:
+        for found in find_leftovers(workspace.root / "bundles"):
+            os.kill(found.pid, signal.SIGKILL)
+
+    killing = threading.Timer(0.5, kill)
+    killing.start()
+    with host.open_run(bundle, "r1") as run:
+        outcome = run.run(["hang"], 20)
+    killing.join()
+    assert (outcome.signal_name, outcome.out_of_memory) == ("SIGKILL", False)
 
 
 def test_a_hang_is_ended(host: Device, bundle: Bundle) -> None:

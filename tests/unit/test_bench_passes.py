@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from etdeploy.bench.diagnosis import last_lines, run_error
-from etdeploy.bench.passes import Pass, passes, runner_arguments
+from etdeploy.bench.passes import Pass, passes, run_pass, runner_arguments
+from etdeploy.core import cancel
+from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import RunOutcome
 from tests.support.bench_values import make_recipe
 
@@ -78,6 +82,38 @@ def test_signals_are_named_with_their_usual_cause(signal: str, cause: str) -> No
     message, _ = _explained(_ended(137, signal=signal))
     assert f"was ended by {signal} in the timing pass" in message
     assert cause in message
+
+
+def test_what_was_killed_by_hand_did_not_run_out_of_memory() -> None:
+    killed = replace(_ended(137, signal="SIGKILL"), out_of_memory=False)
+    message, remedy = _explained(killed)
+    assert "it was not the system for want of memory" in message
+    assert "smaller" not in remedy
+    message, _ = _explained(replace(killed, out_of_memory=True))
+    assert "memory ran out" in message
+
+
+def test_what_the_time_limit_killed_did_not_run_out_of_memory() -> None:
+    message, _ = _explained(replace(_ended(137, signal="SIGKILL"), timed_out=True))
+    assert "took longer than" in message
+    assert "memory" not in message
+
+
+def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:
+    recipe = make_recipe()
+
+    class Stopped:
+        def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+            assert arguments
+            assert timeout_s
+            cancel.request()
+            return _ended(137, signal="SIGKILL")
+
+        def pull(self, relative: str, to: Path) -> None:
+            raise AssertionError(relative, to)
+
+    with cancel.trapped_signals(), pytest.raises(Interrupted):
+        run_pass(Stopped(), passes(recipe)[0], recipe, "host", tmp_path)
 
 
 def test_an_unknown_signal_still_has_a_remedy() -> None:

@@ -25,7 +25,7 @@ from etdeploy.devices.android_layout import (
     parse_survey,
 )
 from etdeploy.devices.base import Bundle, BundleFile, CpuCluster, DeviceState
-from etdeploy.devices.local_facts import local_state
+from etdeploy.devices.local_facts import local_state, oom_kills
 from etdeploy.devices.signals import signal_of
 from etdeploy.targets.android import soc_name
 
@@ -303,6 +303,13 @@ def test_clusters_of_this_machine(tmp_path: Path) -> None:
     assert local_state(tmp_path).clusters == (
         CpuCluster(cpus=(0, 1), governor="powersave", max_khz=3000000),
     )
+
+
+def test_kills_for_want_of_memory_are_counted(tmp_path: Path) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("nr_free_pages 99\noom_kill 3\noom_kill_x 4\n")
+    assert oom_kills(vmstat) == 3
+    assert oom_kills(tmp_path / "nothing") is None
 
 
 def test_state_of_this_machine(tmp_path: Path) -> None:
