@@ -9,9 +9,10 @@ from pathlib import Path
 
 import etdeploy
 from etdeploy.bench.notes import measurement_notes, output_notes
-from etdeploy.bench.passes import ETDUMP, OUTPUTS, RUNNER_LOG, PassResult
+from etdeploy.bench.passes import PassResult
 from etdeploy.bench.record import (
     DeviceRecord,
+    Inference,
     OutputCheck,
     PassRecord,
     ProgramRecord,
@@ -22,13 +23,12 @@ from etdeploy.bench.record import (
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.statistics import summarize
 from etdeploy.core.errors import UsageError
-from etdeploy.program.folder import ETRECORD_FILE, PROGRAM_FILE, Provenance
+from etdeploy.program.folder import Provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.paths import relative_path, relative_paths
 from etdeploy.runtime.exchange import RunnerResults
 from etdeploy.runtime.plan_model import BuiltRunner
-
-RECORD_FILE = "record.json"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def assemble(
     outputs: Sequence[OutputCheck],
     revision: Revision,
     started: datetime,
-    here: Path,
+    run_id: str,
+    files: Mapping[str, str],
 ) -> RunRecord:
     """The run record.
 
@@ -77,29 +78,32 @@ def assemble(
         outputs: How they compare.
         revision: Of the recipe's folder.
         started: In UTC.
-        here: The run's folder on this machine.
+        run_id: Names the run.
+        files: What is in its folder.
     """
     timing = results["timing"].results
     latency = summarize(timing.samples_ms)
     portable = subject.runner.loader is not None
     notes = measurement_notes(latency, device, portable, timing.warmup)
     return RunRecord(
-        run_id=here.name,
+        run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
-        latency_ms=latency,
+        workload=Inference(
+            latency_ms=latency,
+            first_inference_ms=timing.first_inference_ms,
+            outputs=tuple(outputs),
+            outputs_compared=bool(subject.provenance.expected),
+        ),
         load_ms=timing.load_program_ms + timing.load_method_ms,
         verify_ms=timing.verify_ms,
-        first_inference_ms=timing.first_inference_ms,
         peak_rss_bytes=_peak_rss_bytes(results),
-        outputs=tuple(outputs),
-        outputs_compared=bool(subject.provenance.expected),
         device=device,
         program=_program(subject),
         runner=_runner(subject.runner, timing),
         recipe=_recipe(subject.loaded, revision),
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
-        files=_files(subject, results, here),
+        files=dict(files),
         notes=(*subject.provenance.notes, *output_notes(outputs), *notes),
     )
 
@@ -156,25 +160,12 @@ def _program(subject: Subject) -> ProgramRecord:
 
 
 def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:
+    folder = loaded.path.parent
     return RecipeRecord(
         name=loaded.name,
-        path=str(loaded.path),
-        files={str(path): sha256 for path, sha256 in loaded.files},
+        file=loaded.path.name,
+        files={relative_path(path, folder): sha256 for path, sha256 in loaded.files},
         git_revision=revision.commit,
         git_dirty=revision.dirty,
-        content=loaded.recipe.model_dump(mode="json"),
+        content=relative_paths(loaded.recipe.model_dump(mode="json"), folder),
     )
-
-
-def _files(subject: Subject, results: Mapping[str, PassResult], here: Path) -> dict[str, str]:
-    files = {
-        "record": here / RECORD_FILE,
-        "outputs": here / OUTPUTS,
-        "log": here / RUNNER_LOG,
-        "program": subject.program_folder / PROGRAM_FILE,
-    }
-    if "profile" in results:
-        files["etdump"] = here / ETDUMP
-    if subject.provenance.etrecord:
-        files["etrecord"] = subject.program_folder / ETRECORD_FILE
-    return {name: str(path) for name, path in files.items()}

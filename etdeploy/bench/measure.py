@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
-from etdeploy.bench.assemble import RECORD_FILE, Subject, assemble
+from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.compare import Expectation, compare_outputs
+from etdeploy.bench.kept import keep_files
 from etdeploy.bench.passes import OUTPUTS, PassResult, passes, run_pass
-from etdeploy.bench.record import DeviceRecord, RunRecord
+from etdeploy.bench.record import DeviceRecord
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
+from etdeploy.bench.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.verdict import require_match
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
@@ -18,7 +20,7 @@ from etdeploy.devices.base import Bundle, Device, DeviceState
 from etdeploy.program.folder import load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.runtime.plan_model import BuiltRunner
+from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 
 __all__ = ["measure", "require_match"]
 
@@ -32,7 +34,8 @@ def measure(
     runner: BuiltRunner,
     output: Path,
     progress: Progress = silent,
-) -> RunRecord:
+    plan: RuntimePlan | None = None,
+) -> StoredRun:
     """Runs every pass on the device and writes a folder with the record and all results.
 
     Outputs that differ are part of the record: see `require_match`.
@@ -44,8 +47,9 @@ def measure(
         program_folder: Holds the program, its expected outputs and its provenance.
         program: What inspection said of it.
         runner: What is in the bundle.
-        output: The folder that gets a folder for this run; its path is in the record's `files`.
+        output: The folder that gets a folder for this run.
         progress: Told each pass.
+        plan: Of the runner; kept beside the record.
 
     Raises:
         UsageError: The program lacks the recipe's method, or `output` cannot be written to.
@@ -65,9 +69,12 @@ def measure(
         checks = compare_outputs(
             results["timing"].results.outputs, here / OUTPUTS, _expectation(subject)
         )
-        record = assemble(subject, states, results, checks, revision_of(loaded.path), started, here)
+        record = assemble(
+            subject, states, results, checks, revision_of(loaded.path), started, here.name,
+            keep_files(here, results, program_folder, plan),
+        )  # fmt: skip
         record.save(here / RECORD_FILE)
-        return record
+        return StoredRun(here, record)
 
 
 def _expectation(subject: Subject) -> Expectation:

@@ -53,10 +53,17 @@ class Pass:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass gave; `seconds` is wall time seen from here, connection included."""
+    """What a pass gave.
+
+    Attributes:
+        results: As the runner wrote them.
+        seconds: Wall time seen from here, connection included.
+        file: Its results, in the run's folder.
+    """
 
     results: RunnerResults
     seconds: float
+    file: str
 
 
 def passes(recipe: Recipe) -> tuple[Pass, ...]:
@@ -117,7 +124,7 @@ def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: P
         folder.pull(OUTPUTS, here / OUTPUTS)
     if step.etdump:
         folder.pull(ETDUMP, here / ETDUMP)
-    return PassResult(load_results(here / step.results), outcome.seconds)
+    return PassResult(load_results(here / step.results), outcome.seconds, step.results)
 
 
 def _append(log: Path, step: Pass, outcome: RunOutcome) -> None:

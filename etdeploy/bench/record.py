@@ -1,14 +1,21 @@
-"""The run record: what one measured run gave."""
+"""The run record: what one measured run gave.
+
+A change of its keys raises SCHEMA_VERSION; `stored.py` reads the older versions. docs/records.md is
+made from the docstrings here.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
 
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.program.model import Delegate, Operator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[2] = 2
 
 
 class Latency(Value):
@@ -118,16 +125,20 @@ class RunnerRecord(Value):
 class RecipeRecord(Value):
     """The recipe, resolved, and where it came from.
 
+    Paths in it are relative to the folder of its file, which is not recorded.
+
     Attributes:
-        path: Of its file.
-        files: SHA-256 of every file that it was read from.
+        name: Its own name, or that of its file.
+        file: Name of its file.
+        files: SHA-256 of every file that it was read from, by path.
         git_revision: Commit of the folder that the file is in; None outside of a repository.
         git_dirty: Whether files below that folder differ from the commit.
-        content: All values.
+        content: All values. Those of `model.arguments` and `runtime.cmake` are as the recipe has
+            them.
     """
 
     name: str
-    path: str
+    file: str
     files: dict[str, str]
     git_revision: str | None
     git_dirty: bool | None
@@ -135,48 +146,86 @@ class RecipeRecord(Value):
 
 
 class PassRecord(Value):
-    """One start of the runner; `seconds` is wall time seen from here, connection included."""
+    """One start of the runner.
+
+    Attributes:
+        warmup: Iterations between the first inference and the timed ones.
+        iterations: Timed ones.
+        seconds: Wall time seen from here, connection included.
+    """
 
     warmup: int
     iterations: int
     seconds: float
 
 
-class RunRecord(Value):
-    """What one measured run gave; `run --json` prints it.
+class Inference(Value):
+    """A workload that calls the method again and again with the same inputs.
 
     Attributes:
-        run_id: Names the run's folder.
-        started_at: Date and time in UTC, ISO 8601.
+        kind: `inference`.
         latency_ms: Of the timed inferences; setting the inputs is part of each.
-        load_ms: Loading the program and its method; the file was read shortly before.
-        verify_ms: ExecuTorch's thorough check of the program, before it is loaded. None from a
-            runner that checked while it loaded: there load_ms has both.
         first_inference_ms: The first inference, before all warm-up.
-        peak_rss_bytes: Most memory resident in the memory pass; None when it was not measured.
         outputs: One entry for each output that is expected or came.
         outputs_compared: False when there is nothing to compare with.
+    """
+
+    kind: Literal["inference"] = "inference"
+    latency_ms: Latency
+    first_inference_ms: float
+    outputs: tuple[OutputCheck, ...]
+    outputs_compared: bool
+
+
+# `kind` tells workloads apart. pydantic takes no union of one: with a second kind this becomes
+# Annotated[Inference | ..., Field(discriminator="kind")].
+Workload = Inference
+
+
+def _relative(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "\\" in path:
+        raise ValueError(f"{path!r} is no path inside of the record's folder")
+    return path
+
+
+FolderPath = Annotated[str, AfterValidator(_relative)]
+
+
+class RunRecord(Value):
+    """What one measured run gave.
+
+    Attributes:
+        schema_version: Of these keys.
+        run_id: Names the run; its folder has that name at first.
+        started_at: Date and time in UTC, ISO 8601.
+        workload: What was run on the device; `kind` says which keys it has.
+        load_ms: Loading the program and its method; the file was read shortly before.
+        verify_ms: ExecuTorch's thorough check of the program, before it is loaded. None from a
+            runner that checked while it loaded: there `load_ms` has both.
+        peak_rss_bytes: Most memory resident in the memory pass; None when it was not measured.
+        device: What it ran on.
+        program: What ran.
+        runner: What ran it.
+        recipe: What asked for it.
         versions: At export, with those of etdeploy and of the runner's libraries.
         passes: By name: timing, memory, profile.
-        files: Absolute paths by what they are: record, outputs, log, etdump, etrecord, program.
+        files: What is in the record's folder, by what it is; paths are relative to that folder.
         notes: Sentences that a reader of the numbers has to know.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     run_id: str
     started_at: str
-    latency_ms: Latency
+    workload: Workload
     load_ms: float
     verify_ms: float | None = None
-    first_inference_ms: float
     peak_rss_bytes: int | None
-    outputs: tuple[OutputCheck, ...]
-    outputs_compared: bool
     device: DeviceRecord
     program: ProgramRecord
     runner: RunnerRecord
     recipe: RecipeRecord
     versions: dict[str, str]
     passes: dict[str, PassRecord]
-    files: dict[str, str]
+    files: dict[str, FolderPath]
     notes: tuple[str, ...] = ()

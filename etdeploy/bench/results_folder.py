@@ -96,7 +96,8 @@ def _keep_log(folder: Path, error: BaseException) -> None:
 
 def _is_about(error: OSError, folder: Path) -> bool:
     """Whether results could not be written, rather than something else not read or reached."""
-    return bool(error.filename) and Path(str(error.filename)).is_relative_to(folder)
+    names = [Path(str(name)) for name in (error.filename, error.filename2) if name is not None]
+    return any(name.is_relative_to(folder) for name in names)
 
 
 def _unwritable(error: OSError, place: Path) -> UsageError:

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from etdeploy.bench.record import OutputCheck, RunRecord
+from etdeploy.bench.stored import StoredRun
 from etdeploy.core.errors import MismatchError
 
 _LEAST_HEADROOM = 1.2
 
 
-def require_match(record: RunRecord) -> None:
-    """Passes a record whose outputs are within tolerance, or that had nothing to compare.
+def require_match(run: StoredRun) -> None:
+    """Passes a run whose outputs are within tolerance, or that had nothing to compare.
 
     Raises:
         MismatchError: An output differs; the worst one is named.
     """
+    record = run.record
     wrong = wrong_outputs(record)
     if not wrong:
         return
     worst = max(wrong, key=lambda check: (check.problem is not None, strain(check)))
-    others = f"; {len(wrong)} of {len(record.outputs)} outputs differ" if len(wrong) > 1 else ""
+    others = (
+        f"; {len(wrong)} of {len(record.workload.outputs)} outputs differ" if len(wrong) > 1 else ""
+    )
     raise MismatchError(
         f"{worst.name} ({worst.dtype} {list(worst.shape)}) is not what the model gives: "
         f"{explain(worst)}{others}",
         place=record.device.facts.name,
-        remedy=_remedy(wrong, record),
-        log=Path(record.files["record"]),
+        remedy=_remedy(wrong, run),
+        log=run.record_path,
     )
 
 
 def wrong_outputs(record: RunRecord) -> list[OutputCheck]:
     """Outputs that were compared and differ, or that cannot be right."""
-    return [check for check in record.outputs if check.within_tolerance is False]
+    return [check for check in record.workload.outputs if check.within_tolerance is False]
 
 
 def uncompared_outputs(record: RunRecord) -> list[OutputCheck]:
     """Outputs without any number to compare. That is the model's doing, not the device's."""
-    return [check for check in record.outputs if check.within_tolerance is None]
+    return [check for check in record.workload.outputs if check.within_tolerance is None]
 
 
 def explain(check: OutputCheck) -> str:
@@ -105,9 +108,9 @@ def _in_steps(check: OutputCheck) -> str:
     return f", {steps:.3g} {'step' if round(steps, 2) == 1 else 'steps'} of its quantisation"
 
 
-def _remedy(wrong: Sequence[OutputCheck], record: RunRecord) -> str:
+def _remedy(wrong: Sequence[OutputCheck], run: StoredRun) -> str:
     lines = []
-    program = record.program
+    record, program = run.record, run.record.program
     if program.backend not in (None, "portable"):
         lines.append(
             "See whether the backend is the cause: --set export.backend=portable"
@@ -116,8 +119,10 @@ def _remedy(wrong: Sequence[OutputCheck], record: RunRecord) -> str:
     if record.device.facts.name != "host":
         lines.append("See whether the device is the cause: --device host")
     if not any(check.problem for check in wrong):
-        lines.append(f"If the difference is acceptable, say so: {_overrides(record.outputs)}")
-    lines.append(f"The device's outputs are in {record.files['outputs']}")
+        lines.append(
+            f"If the difference is acceptable, say so: {_overrides(record.workload.outputs)}"
+        )
+    lines.append(f"The device's outputs are in {run.folder / record.files['outputs']}")
     return "\n".join(lines)
 
 

@@ -62,7 +62,7 @@ def measure_and_show(
     from etdeploy.bench.measure import require_match
     from etdeploy.bench.notes import output_notes
     from etdeploy.cli.walk import walk
-    from etdeploy.graph.stages import load_record
+    from etdeploy.graph.stages import load_last_run
 
     begun_s = time.time()
     with walk(
@@ -75,18 +75,18 @@ def measure_and_show(
         measure_again=again,
         quiet=quiet,
     ) as job:
-        record = load_record(job)
+        run = load_last_run(job)
     if as_json:
-        console.result_json(record.model_dump(mode="json"))
-        for note in output_notes(record.outputs):
+        console.result_json(run.printed())
+        for note in output_notes(run.record.workload.outputs):
             console.warn(note)
     else:
         from etdeploy.report.summary import summary
 
-        console.result("\n" + fit(summary(record), console.width()))
-    if not quiet and Path(record.files["record"]).stat().st_mtime < begun_s:
+        console.result("\n" + fit(summary(run), console.width()))
+    if not quiet and run.record_path.stat().st_mtime < begun_s:
         console.message(
-            f"\nNothing changed since this was measured, on {record.started_at}: "
+            f"\nNothing changed since this was measured, on {run.record.started_at}: "
             "--again measures anew."
         )
-    require_match(record)
+    require_match(run)

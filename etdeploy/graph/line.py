@@ -234,7 +234,7 @@ def _bench(job: Job) -> Step:
     def act(log: StepLog) -> str:
         exported, program = load_program(job)
         with job.device_lock(log.progress) as device:
-            record = measure(
+            run = measure(
                 device,
                 Bundle.load(stage_path(job, "bundle")),
                 job.loaded,
@@ -243,10 +243,11 @@ def _bench(job: Job) -> Step:
                 BuiltRunner.load(stage_path(job, "runner")),
                 job.output,
                 log.progress,
+                RuntimePlan.load(stage_path(job, "plan")),
             )
-        path = Path(record.files["record"])
-        Measured(record=str(path), sha256=sha256_file(path), run_id=record.run_id).save(output)
-        latency = record.latency_ms
+        path = run.record_path
+        Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
+        latency = run.record.workload.latency_ms
         return f"median {duration(latency.median)} over {len(latency.samples)} runs"
 
     def sound() -> str | None:

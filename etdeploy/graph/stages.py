@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.record import RunRecord
+from etdeploy.bench.stored import StoredRun, load_run
 from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle
 from etdeploy.export.run import ExportedProgram
@@ -38,10 +38,10 @@ class Pushed(Value):
     files: tuple[str, ...]
 
 
-def load_record(job: Job) -> RunRecord:
-    """The run record that the bench step made last."""
+def load_last_run(job: Job) -> StoredRun:
+    """The run that the bench step made last."""
     measured = Measured.load(stage_path(job, "bench"))
-    return RunRecord.load(Path(measured.record))
+    return load_run(Path(measured.record))
 
 
 def load_program(job: Job) -> tuple[ExportedProgram, Program]:

@@ -1,7 +1,9 @@
-"""The files that a recipe names: made absolute, and looked for."""
+"""The files that a recipe names: made absolute, looked for, and made relative for a record."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from etdeploy.core.errors import Problem
@@ -56,3 +58,32 @@ def _existing(place: Place, key: str, name: str, *, folder: bool) -> tuple[str, 
         return str(path), Problem(str(place), f"{key}: the {kind} {path} {what}")
     except OSError as error:
         return name, Problem(str(place), f"{key}: {name!r} names no {kind} ({error.strerror})")
+
+
+def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A loaded recipe's values with the paths that were made absolute relative to a folder.
+
+    Args:
+        content: The recipe as JSON.
+        folder: Absolute.
+    """
+    result = {
+        name: dict(section) if isinstance(section, dict) else section
+        for name, section in content.items()
+    }
+    for section, key in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
+        value = result.get(section, {}).get(key)
+        if not isinstance(value, str):
+            continue
+        # A function's colon stays where it is; a module is no absolute path.
+        if Path(value).is_absolute():
+            result[section][key] = relative_path(Path(value), folder)
+    return result
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """With `..` where the path is outside of the folder; absolute on another drive."""
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:
+        return path.as_posix()

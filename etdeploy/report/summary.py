@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from etdeploy.bench.record import Latency, RunRecord
+from etdeploy.bench.stored import StoredRun
 from etdeploy.bench.units import duration, unit_for
 from etdeploy.bench.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.core.console import count, size, table
@@ -19,30 +19,31 @@ _MOST_OPERATORS = 6
 _MOST_OUTPUTS = 5
 
 
-def summary(record: RunRecord) -> str:
+def summary(run: StoredRun) -> str:
     """Latencies, verdict on the outputs, what ran where, notes and files; at most 100 columns.
 
     Only the path of the run's folder may be longer.
     """
+    record = run.record
     sections = [
         _wrapped("", [_headline(record)], indent=""),
         _indented(_latencies(record)),
         "\n".join(_facts(record)),
     ]
     notes = "\n".join(_wrapped("note", [note]) for note in record.notes)
-    return "\n\n".join([*sections, *([notes] if notes else []), _files(record)])
+    return "\n\n".join([*sections, *([notes] if notes else []), _files(run)])
 
 
 def _headline(record: RunRecord) -> str:
     return (
         f"{record.recipe.name} on {record.device.facts.name}: "
-        f"{duration(record.latency_ms.median)} per inference, "
-        f"{_rate(record.latency_ms)} inferences per second"
+        f"{duration(record.workload.latency_ms.median)} per inference, "
+        f"{_rate(record.workload.latency_ms)} inferences per second"
     )
 
 
 def _latencies(record: RunRecord) -> str:
-    latency = record.latency_ms
+    latency = record.workload.latency_ms
     percent = 100 * latency.stddev / latency.median if latency.median > 0 else 0.0
     spread = f"{percent:.0f} % of the median"
     rows = (
@@ -52,7 +53,7 @@ def _latencies(record: RunRecord) -> str:
         ("p90", latency.p90, ""),
         ("p99", latency.p99, ""),
         ("stddev", latency.stddev, spread),
-        ("first inference", record.first_inference_ms, "before any warm-up"),
+        ("first inference", record.workload.first_inference_ms, "before any warm-up"),
         ("load", record.load_ms, "program and method" + _verified(record)),
     )
     unit = unit_for(latency.median)
@@ -88,7 +89,7 @@ def _facts(record: RunRecord) -> Iterator[str]:
 
 
 def _verdict(record: RunRecord) -> Iterator[str]:
-    if not record.outputs_compared:
+    if not record.workload.outputs_compared:
         yield "not checked: there are no expected outputs"
         return
     wrong = wrong_outputs(record)
@@ -97,7 +98,8 @@ def _verdict(record: RunRecord) -> Iterator[str]:
     if not wrong:
         yield from _right(record)
         return
-    yield f"WRONG: {len(wrong)} of {len(record.outputs)} outputs are not what the model gives"
+    count = f"{len(wrong)} of {len(record.workload.outputs)}"
+    yield f"WRONG: {count} outputs are not what the model gives"
     for check in wrong[:_MOST_OUTPUTS]:
         yield f"{check.name} ({check.dtype}): {explain(check)}"
     if len(wrong) > _MOST_OUTPUTS:
@@ -105,10 +107,10 @@ def _verdict(record: RunRecord) -> Iterator[str]:
 
 
 def _right(record: RunRecord) -> Iterator[str]:
-    right = [check for check in record.outputs if check.within_tolerance]
+    right = [check for check in record.workload.outputs if check.within_tolerance]
     if not right:
         return
-    rest = len(right) < len(record.outputs)
+    rest = len(right) < len(record.workload.outputs)
     which = f"the other {len(right)}" if rest else f"all {len(right)}"
     singular = "the other output is" if rest else "the output is"
     what = singular if len(right) == 1 else f"{which} outputs are"
@@ -167,15 +169,10 @@ def _runner(record: RunRecord) -> str:
     )
 
 
-def _files(record: RunRecord) -> str:
-    folder = Path(record.files["record"]).parent
-    inside = [
-        Path(path).name
-        for name, path in record.files.items()
-        if name != "record" and Path(path).parent == folder
-    ]
-    record_line = f"  {'files':<{_LABEL}} {record.files['record']}"
-    return record_line + "\n" + _wrapped("", [f"beside it: {', '.join(inside)}"])
+def _files(run: StoredRun) -> str:
+    others = [path for name, path in run.record.files.items() if name != "record"]
+    record_line = f"  {'files':<{_LABEL}} {run.record_path}"
+    return record_line + "\n" + _wrapped("", [f"beside it: {', '.join(others)}"])
 
 
 def _wrapped(label: str, lines: Sequence[str], indent: str = "  ") -> str:

@@ -15,8 +15,8 @@ import pytest
 
 from etdeploy.bench.bundle import make_bundle
 from etdeploy.bench.measure import measure, require_match
-from etdeploy.bench.record import RunRecord
 from etdeploy.bench.revision import Revision, revision_of
+from etdeploy.bench.stored import StoredRun, load_run
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, MismatchError, RunError
 from etdeploy.core.progress import silent
@@ -28,7 +28,7 @@ from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.report.summary import summary
-from etdeploy.runtime.plan_model import BuiltRunner
+from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_values import make_program_folder, make_recipe
 from tests.support.program_files import Plan, Tensor, pte
@@ -52,8 +52,9 @@ class Chain:
     program: Program
     runner: BuiltRunner
     folder: Path
+    plan: RuntimePlan | None = None
 
-    def measure(self, **sections: Any) -> RunRecord:
+    def measure(self, **sections: Any) -> StoredRun:
         device: LocalDevice = open_host(self.folder / "device")
         bundle = make_bundle(
             self.runner,
@@ -66,7 +67,7 @@ class Chain:
         loaded = LoadedRecipe(self.loaded.name, self.loaded.path, recipe, self.loaded.files)
         return measure(
             device, bundle, loaded, self.program_folder, self.program, self.runner,
-            self.folder / "out",
+            self.folder / "out", plan=self.plan,
         )  # fmt: skip
 
 
@@ -79,28 +80,59 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     exported = export_program(export_spec(loaded.recipe), workspace, silent, folder / "log")
     program_folder = Path(exported.folder)
     program = Program.load(program_folder / PROGRAM_INFO)
-    runner = build(plan_here(program), workspace)
-    return Chain(loaded, program_folder, program, runner, folder)
+    plan = plan_here(program)
+    runner = build(plan, workspace)
+    return Chain(loaded, program_folder, program, runner, folder, plan)
 
 
 def test_real_runner_on_this_machine(real: Chain) -> None:
-    record = real.measure()
-    assert len(record.latency_ms.samples) == 30
-    assert 0 < record.latency_ms.min <= record.latency_ms.median <= record.latency_ms.p99
+    run = real.measure()
+    record, workload = run.record, run.record.workload
+    latency_ms = workload.latency_ms
+    assert len(latency_ms.samples) == 30
+    assert 0 < latency_ms.min <= latency_ms.median <= latency_ms.p99
     assert record.load_ms > 0
-    assert record.first_inference_ms > 0
+    assert (record.verify_ms or 0) > 0
+    assert workload.first_inference_ms > 0
     assert (record.peak_rss_bytes or 0) > 1_000_000
-    assert record.outputs
-    assert all(check.within_tolerance for check in record.outputs)
-    require_match(record)
+    assert workload.outputs
+    assert all(check.within_tolerance for check in workload.outputs)
+    require_match(run)
     assert record.runner.executorch_version.startswith(real.runner.executorch_version)
     assert record.program.delegates[0].backend_id == "XnnpackBackend"
     assert set(record.passes) == {"timing", "memory", "profile"}
-    for name in ("record", "outputs", "log", "etdump", "etrecord", "program"):
-        assert Path(record.files[name]).exists(), name
-    assert Path(record.files["etdump"]).stat().st_size > 0
     assert list((real.folder / "device" / "runs").iterdir()) == []
-    assert "correct: the output is within tolerance" in summary(record)
+    assert "correct: the output is within tolerance" in summary(run)
+
+
+def test_a_folder_that_was_mailed_is_read_elsewhere(real: Chain, tmp_path: Path) -> None:
+    run = real.measure()
+    packed = shutil.make_archive(str(tmp_path / "mail"), "zip", run.folder)
+    shutil.unpack_archive(packed, tmp_path / "elsewhere")
+    shutil.rmtree(run.folder)
+    there = load_run(tmp_path / "elsewhere")
+    assert there.record == run.record
+    names = {"record", "outputs", "log", "timing", "memory", "profile", "etdump", "etrecord",
+             "program_info", "export", "plan"}  # fmt: skip
+    assert set(there.record.files) == names
+    for name in names:
+        path = there.path(name)
+        assert path is not None
+        assert path.exists(), name
+        assert path.is_relative_to(tmp_path / "elsewhere")
+    trace, graph = there.path("etdump"), there.path("etrecord")
+    assert trace is not None
+    assert graph is not None
+    code = (
+        "import sys\n"
+        "from executorch.devtools import Inspector\n"
+        "blocks = Inspector(etdump_path=sys.argv[1], etrecord=sys.argv[2]).event_blocks\n"
+        "assert any(e.name == 'Method::execute' for b in blocks for e in b.events)"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, trace, graph], check=True)
+    text = there.record_path.read_text()
+    for folder in (real.folder, Path(__file__).resolve().parents[2], Path.home()):
+        assert str(folder) not in text
 
 
 @pytest.mark.skipif(host_target().name != "linux-x86_64", reason="a runner for Linux x86_64")
@@ -108,11 +140,11 @@ def test_a_portable_runner_starts_through_the_loader_it_brings(real: Chain) -> N
     workspace = Workspace(real.folder / "cache")
     runner = build(plan_here(real.program, "android-x86_64"), workspace)
     assert runner.loader is not None
-    record = replace(real, runner=runner).measure()
-    require_match(record)
-    assert record.runner.portable
-    assert "portable runner for linux-x86_64" in summary(record)
-    assert any("no NDK is needed" in note for note in record.notes)
+    run = replace(real, runner=runner).measure()
+    require_match(run)
+    assert run.record.runner.portable
+    assert "portable runner for linux-x86_64" in summary(run)
+    assert any("no NDK is needed" in note for note in run.record.notes)
 
 
 def test_changed_expected_outputs_are_a_mismatch(real: Chain, tmp_path: Path) -> None:
@@ -122,9 +154,9 @@ def test_changed_expected_outputs_are_a_mismatch(real: Chain, tmp_path: Path) ->
     content[3] ^= 0x40  # the exponent of the first float
     expected.write_bytes(content)
     other = Chain(real.loaded, tmp_path / "program", real.program, real.runner, tmp_path)
-    record = other.measure()
+    run = other.measure()
     with pytest.raises(MismatchError, match="output_0"):
-        require_match(record)
+        require_match(run)
 
 
 def test_a_runner_that_refuses_says_why(real: Chain, tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_arm64_under_qemu_gives_the_models_outputs(cli: Cli) -> None:
     record = cli.ok("run", "--recipe", cli.recipe(RECIPE), "--device", "qemu", "--json").json
     assert record["runner"]["target"] == "linux-aarch64"
     assert record["device"]["facts"]["kind"] == "qemu"
-    assert record["outputs_compared"]
-    assert all(o["within_tolerance"] for o in record["outputs"])
+    assert record["workload"]["outputs_compared"]
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
     assert any("qemu" in note for note in record["notes"])
     assert record["device"]["facts"]["emulated_cpu"] == "max,sve=off"
     # Another processor is another measurement.
@@ -92,8 +92,8 @@ def test_an_x86_64_android_device_runs_the_portable_runner(
     assert "portable runner" in result.stderr
     record = result.json
     assert record["runner"]["portable"]
-    assert len(record["latency_ms"]["samples"]) == 12
-    assert all(o["within_tolerance"] for o in record["outputs"])
+    assert len(record["workload"]["latency_ms"]["samples"]) == 12
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
     assert record["device"]["facts"]["abi"] == "x86_64"
     assert record["device"]["before"]["battery_percent"] is not None
     again = cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", device, "--json")
@@ -114,7 +114,7 @@ def test_an_arm64_android_device_runs_the_portable_runner(
     ).json
     assert record["device"]["facts"]["target"] == "android-arm64"
     assert record["runner"]["target"] == "linux-aarch64"
-    assert all(o["within_tolerance"] for o in record["outputs"])
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
 
 
 def test_devices_push_and_clean_over_an_adb_server(

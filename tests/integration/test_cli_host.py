@@ -42,14 +42,14 @@ def test_run_without_arguments_ends_with_latencies_a_verdict_and_the_files(cli: 
 
 def test_json_is_the_run_record_and_nothing_else_is_on_stdout(cli: Cli) -> None:
     record = cli.ok("run", "--recipe", cli.recipe(MLP), "--json").json
-    assert record["schema_version"] == 1
-    samples = record["latency_ms"]["samples"]
+    assert record["schema_version"] == 2
+    samples = record["workload"]["latency_ms"]["samples"]
     assert len(samples) == 20
-    assert min(samples) == record["latency_ms"]["min"] > 0
+    assert min(samples) == record["workload"]["latency_ms"]["min"] > 0
     assert record["load_ms"] > 0
-    assert record["first_inference_ms"] > 0
+    assert record["workload"]["first_inference_ms"] > 0
     assert record["peak_rss_bytes"] > 1_000_000
-    assert all(o["within_tolerance"] for o in record["outputs"])
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
     assert record["device"]["facts"]["name"] == "host"
     assert len(record["program"]["sha256"]) == len(record["runner"]["sha256"]) == 64
     assert record["recipe"]["content"]["model"]["example"] == "mlp"
@@ -72,7 +72,7 @@ def test_a_changed_benchmark_section_measures_again_and_nothing_else(cli: Cli) -
     recipe = cli.recipe(MLP)
     cli.ok("run", "--recipe", recipe)
     result = cli.ok("run", "--recipe", recipe, "--set", "benchmark.iterations=7", "--json")
-    assert len(result.json["latency_ms"]["samples"]) == 7
+    assert len(result.json["workload"]["latency_ms"]["samples"]) == 7
     for name in ("export", "runtime", "plan", "runner", "check", "bundle"):
         assert f"{name:<10} up to date" in result.stderr
 
@@ -152,10 +152,10 @@ def test_outputs_that_differ_end_with_code_8_and_keep_the_record(cli: Cli) -> No
         tolerance,
     )
     if result.code == 0:
-        assert all(o["max_abs_error"] == 0 for o in result.json["outputs"])
+        assert all(o["max_abs_error"] == 0 for o in result.json["workload"]["outputs"])
         pytest.skip("this machine computes bit for bit what eager mode does")
     assert result.code == 8
-    assert result.json["outputs"][0]["within_tolerance"] is False
+    assert result.json["workload"]["outputs"][0]["within_tolerance"] is False
     assert "benchmark.tolerance" in result.stderr
 
 

@@ -110,8 +110,8 @@ def cli(shared_cache: Path, tmp_path: Path) -> Cli:
 def _run(cli: Cli, recipe: Path | str, *arguments: str) -> Any:
     """The run record; with the outputs of PyTorch."""
     record = cli.ok("run", "--recipe", str(recipe), "--json", *arguments).json
-    assert record["outputs"]
-    assert all(o["within_tolerance"] for o in record["outputs"])
+    assert record["workload"]["outputs"]
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
     return record
 
 
@@ -129,7 +129,7 @@ def test_several_results_and_arguments_of_several_types(cli: Cli) -> None:
         f"runtime: {{custom_ops: '{bounds}/kernels'}}\n"
     )
     # With the tracer, which is told of the kernel and its results.
-    assert len(_run(cli, recipe)["outputs"]) == 3
+    assert len(_run(cli, recipe)["workload"]["outputs"]) == 3
 
 
 def test_an_operator_that_the_folder_does_not_list(cli: Cli) -> None:

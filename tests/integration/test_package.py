@@ -78,8 +78,8 @@ def test_the_wheel_runs_the_main_job_in_a_clean_environment(packages: Path, tmp_
         do(etdeploy, "run", "--recipe", "r.yaml", "--json", cwd=tmp_path / "elsewhere",
            PATH=path, ETDEPLOY_CACHE_DIR=str(tmp_path / "cache"))
     )  # fmt: skip
-    assert record["outputs_compared"]
-    assert all(output["within_tolerance"] for output in record["outputs"])
+    assert record["workload"]["outputs_compared"]
+    assert all(output["within_tolerance"] for output in record["workload"]["outputs"])
     schema = json.loads(do(etdeploy, "recipes", "schema", cwd=tmp_path))
     assert schema["title"]
     assert "xnnpack" in do(etdeploy, "recipes", "list", cwd=tmp_path)

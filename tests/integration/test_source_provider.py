@@ -95,7 +95,7 @@ def _refused(result: CliResult, *texts: str) -> None:
 
 
 def _outputs(record: dict[str, Any]) -> list[bytes]:
-    folder = Path(record["files"]["record"]).parent / "outputs"
+    folder = Path(record["folder"], record["files"]["outputs"])
     return [path.read_bytes() for path in sorted(folder.rglob("*.bin"))]
 
 
@@ -109,7 +109,7 @@ def test_a_runner_from_source_gives_what_the_wheels_gives(cli: Cli, source: Path
     ).json  # fmt: skip
     for record in (built, named):
         assert record["runner"]["executorch_version"] == "1.4.1"
-        assert all(o["within_tolerance"] for o in record["outputs"])
+        assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
         assert _outputs(record) == _outputs(wheel) != []
     # The tracer is in it: the profile pass left an ETDump.
     assert "etdump" in json.dumps(built["files"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from etdeploy.bench.record import (
     DeviceRecord,
+    Inference,
     OutputCheck,
     PassRecord,
     ProgramRecord,
@@ -16,11 +17,14 @@ from etdeploy.bench.record import (
     RunRecord,
 )
 from etdeploy.bench.statistics import summarize
+from etdeploy.bench.stored import StoredRun
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.recipe.model import Recipe
 from etdeploy.runtime.plan_model import BuiltRunner
+
+FOLDER = Path("/out/20261121T084449Z-mlp-host-ab12cd34")
 
 
 def make_recipe(**sections: Any) -> Recipe:
@@ -86,17 +90,18 @@ def make_record(
     outputs: tuple[OutputCheck, ...] = (make_check(),),
     **changes: Any,
 ) -> RunRecord:
-    folder = "/out/20261121T084449Z-mlp-host-ab12"
     values: dict[str, Any] = {
-        "run_id": Path(folder).name,
+        "run_id": FOLDER.name,
         "started_at": "2026-11-21T08:44:49+00:00",
-        "latency_ms": summarize(samples_ms),
+        "workload": Inference(
+            latency_ms=summarize(samples_ms),
+            first_inference_ms=2.5,
+            outputs=outputs,
+            outputs_compared=bool(outputs),
+        ),
         "load_ms": 8.35713,
         "verify_ms": 0.21,
-        "first_inference_ms": 2.5,
         "peak_rss_bytes": 32_700_000,
-        "outputs": outputs,
-        "outputs_compared": bool(outputs),
         "device": make_device(),
         "program": make_program(),
         "runner": RunnerRecord(
@@ -108,8 +113,8 @@ def make_record(
         ),
         "recipe": RecipeRecord(
             name="mlp",
-            path="/recipes/mlp.yaml",
-            files={"/recipes/mlp.yaml": "ef" * 32},
+            file="mlp.yaml",
+            files={"mlp.yaml": "ef" * 32},
             git_revision=None,
             git_dirty=None,
             content={},
@@ -117,12 +122,17 @@ def make_record(
         "versions": {"etdeploy": "0"},
         "passes": {"timing": PassRecord(warmup=5, iterations=len(samples_ms), seconds=0.5)},
         "files": {
-            "record": f"{folder}/record.json",
-            "outputs": f"{folder}/outputs",
-            "log": f"{folder}/runner.stderr.txt",
+            "record": "record.json",
+            "outputs": "outputs",
+            "log": "runner.stderr.txt",
         },
     }
     return RunRecord(**(values | changes))
+
+
+def make_run(*arguments: Any, **changes: Any) -> StoredRun:
+    """A record in a folder that is not there."""
+    return StoredRun(FOLDER, make_record(*arguments, **changes))
 
 
 def make_runner(folder: Path, loader: str | None = None) -> BuiltRunner:

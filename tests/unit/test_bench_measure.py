@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ import pytest
 
 import etdeploy.bench.measure as measure_module
 from etdeploy.bench.measure import measure, require_match
-from etdeploy.bench.record import RunRecord
 from etdeploy.bench.revision import Revision
+from etdeploy.bench.stored import StoredRun, load_run
 from etdeploy.core.errors import (
     DeviceError,
     EtdeployError,
@@ -22,9 +24,11 @@ from etdeploy.core.errors import (
     RunError,
     UsageError,
 )
+from etdeploy.core.values import Explained
 from etdeploy.devices.base import Bundle, RunOutcome
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.runtime.plan_model import RuntimePlan
 from tests.support.bench_device import SAMPLES_MS, FakeDevice
 from tests.support.bench_values import make_program_folder, make_recipe, make_runner
 
@@ -43,7 +47,7 @@ class Setting:
 
     folder: Path
 
-    def measure(self, device: FakeDevice, output: str = "out", **sections: Any) -> RunRecord:
+    def measure(self, device: FakeDevice, output: str = "out", **sections: Any) -> StoredRun:
         recipe = make_recipe(**sections)
         path = self.folder / "my recipe.yaml"
         loaded = LoadedRecipe("my recipe", path, recipe, ((path, "ef" * 32),))
@@ -56,6 +60,7 @@ class Setting:
             _program(),
             runner,
             self.folder / output,
+            plan=_plan(),
         )
 
     def left(self) -> list[str]:
@@ -86,9 +91,29 @@ def _program() -> Program:
     )
 
 
+def _plan() -> RuntimePlan:
+    return RuntimePlan(
+        target="android-arm64",
+        build_target="android-arm64",
+        portable_runner=False,
+        provider=Explained(name="provider", value="wheel", reason="it has all"),
+        executorch_version="1.5.1",
+        toolchain=None,
+        components=(),
+        options=(),
+        program_sha256=None,
+    )
+
+
 def _device(**changes: Any) -> FakeDevice:
     values: dict[str, Any] = {"outputs": (_EXPECTED,), "shape": (2, 4)}
     return FakeDevice(**(values | changes))
+
+
+def _file(run: StoredRun, name: str) -> Path:
+    path = run.path(name)
+    assert path is not None
+    return path
 
 
 def _ending(name: str, outcome: RunOutcome | EtdeployError) -> Any:
@@ -106,13 +131,14 @@ def _ending(name: str, outcome: RunOutcome | EtdeployError) -> Any:
 
 def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     device = _device()
-    record = setting.measure(device, runtime={"threads": 2})
-    assert record.schema_version == 1
-    assert record.latency_ms.samples == SAMPLES_MS
-    assert record.latency_ms.median == 1.1
-    assert (record.verify_ms, record.load_ms, record.first_inference_ms) == (0.25, 2.0, 3.0)
+    run = setting.measure(device, runtime={"threads": 2})
+    record, workload = run.record, run.record.workload
+    assert (record.schema_version, workload.kind) == (2, "inference")
+    assert workload.latency_ms.samples == SAMPLES_MS
+    assert workload.latency_ms.median == 1.1
+    assert (record.verify_ms, record.load_ms, workload.first_inference_ms) == (0.25, 2.0, 3.0)
     assert record.peak_rss_bytes == 6_000_000
-    assert [(o.name, o.max_abs_error, o.within_tolerance) for o in record.outputs] == [
+    assert [(o.name, o.max_abs_error, o.within_tolerance) for o in workload.outputs] == [
         ("output_0", 0.0, True)
     ]
     assert list(record.passes) == ["timing", "memory", "profile"]
@@ -125,42 +151,80 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     assert any("portable runner" in note for note in record.notes)
     assert device.closed_runs == 1
     assert device.folder.arguments[0]["--threads"] == "2"
-    require_match(record)
+    require_match(run)
 
 
 def test_everything_is_kept_in_a_folder_of_the_run(setting: Setting) -> None:
     device = _device()
-    record = setting.measure(device)
-    folder = setting.folder / "out" / record.run_id
-    assert device.run_ids == [record.run_id]
-    assert "my_recipe-android_FAKE" in record.run_id
-    assert Path(record.files["record"]) == folder / "record.json"
-    assert RunRecord.load(folder / "record.json") == record
-    assert json.loads((folder / "record.json").read_text())["latency_ms"]["median"] == 1.1
-    assert Path(record.files["outputs"], "0.bin").read_bytes() == _EXPECTED
-    assert Path(record.files["etdump"]).read_bytes() == b"trace"
-    log = Path(record.files["log"]).read_text()
+    run = setting.measure(device)
+    folder = setting.folder / "out" / run.record.run_id
+    assert device.run_ids == [run.record.run_id]
+    assert "my_recipe-android_FAKE" in run.record.run_id
+    assert (run.folder, run.record_path) == (folder, folder / "record.json")
+    assert load_run(folder) == load_run(run.record_path) == run
+    written = json.loads((folder / "record.json").read_text())
+    assert written["workload"]["latency_ms"]["median"] == 1.1
+    assert _file(run, "outputs").joinpath("0.bin").read_bytes() == _EXPECTED
+    assert _file(run, "etdump").read_bytes() == b"trace"
+    log = _file(run, "log").read_text()
     for name in ("timing", "memory", "profile"):
         assert f"== {name} pass: exit code 0 after 0.2 s\n{name} is done\n" in log
 
 
+def test_a_mailed_folder_has_all_that_a_report_needs(setting: Setting) -> None:
+    program = setting.folder / "program"
+    (program / "etrecord.bin").write_bytes(b"graph")
+    _program().save(program / "program.json")
+    run = setting.measure(_device(), model={"python": f"{setting.folder}/models/net.py:make"})
+    packed = shutil.make_archive(str(setting.folder / "mail"), "zip", run.folder)
+    shutil.unpack_archive(packed, setting.folder / "elsewhere")
+    shutil.rmtree(run.folder)
+    shutil.rmtree(program)
+    there = load_run(setting.folder / "elsewhere")
+    assert there.record == run.record
+    assert set(there.record.files) == {
+        "record", "outputs", "log", "timing", "memory", "profile", "etdump", "etrecord",
+        "program_info", "export", "plan",
+    }  # fmt: skip
+    assert all(_file(there, name).exists() for name in there.record.files)
+    assert _file(there, "etrecord").read_bytes() == b"graph"
+    assert Program.load(_file(there, "program_info")) == _program()
+    assert RuntimePlan.load(_file(there, "plan")) == _plan()
+    assert there.record.recipe.content["model"]["python"] == "models/net.py:make"
+    assert str(setting.folder) not in there.record_path.read_text()
+
+
+def test_an_etrecord_on_another_file_system_is_copied(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link", str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    (setting.folder / "program" / "etrecord.bin").write_bytes(b"graph")
+    copy = _file(setting.measure(_device()), "etrecord")
+    assert (copy.read_bytes(), copy.stat().st_nlink) == (b"graph", 1)
+
+
 def test_two_runs_have_two_folders(setting: Setting) -> None:
-    records = [setting.measure(_device()) for _ in range(2)]
+    records = [setting.measure(_device()).record for _ in range(2)]
     assert records[0].run_id != records[1].run_id
 
 
 def test_unwanted_passes_leave_no_trace(setting: Setting) -> None:
-    record = setting.measure(_device(), benchmark={"memory": False, "profile": False})
+    run = setting.measure(_device(), benchmark={"memory": False, "profile": False})
+    record = run.record
     assert record.peak_rss_bytes is None
-    assert "etdump" not in record.files
+    assert not {"etdump", "etrecord", "memory", "profile"} & set(record.files)
+    assert run.path("etdump") is None
     assert list(record.passes) == ["timing"]
 
 
 def test_wrong_outputs_are_recorded_before_they_are_an_error(setting: Setting) -> None:
-    record = setting.measure(_device(outputs=(bytes(31) + b"\x42",)))
-    assert Path(record.files["record"]).is_file()
+    run = setting.measure(_device(outputs=(bytes(31) + b"\x42",)))
+    assert run.record_path.is_file()
     with pytest.raises(MismatchError, match="output_0"):
-        require_match(record)
+        require_match(run)
 
 
 def test_a_crash_keeps_what_the_runner_said(setting: Setting) -> None:
@@ -196,9 +260,9 @@ def test_a_device_that_goes_away_in_mid_run(setting: Setting) -> None:
 
 
 def test_a_device_that_goes_away_after_the_run_loses_nothing(setting: Setting) -> None:
-    record = setting.measure(_device(gone_after_run=True))
+    record = setting.measure(_device(gone_after_run=True)).record
     assert record.device.after.battery_percent is None
-    assert record.latency_ms.samples == SAMPLES_MS
+    assert record.workload.latency_ms.samples == SAMPLES_MS
 
 
 def test_an_interrupted_run_leaves_nothing(setting: Setting) -> None:
@@ -214,8 +278,8 @@ def test_the_empty_folder_of_a_killed_run_goes_with_the_next(setting: Setting) -
     for name in (left, "mine"):
         (out / name).mkdir(parents=True)
         os.utime(out / name, (0, 0))
-    record = setting.measure(_device())
-    assert {path.name for path in out.iterdir()} == {"mine", record.run_id}
+    run = setting.measure(_device())
+    assert {path.name for path in out.iterdir()} == {"mine", run.record.run_id}
 
 
 def test_an_unknown_method_is_told_before_anything_runs(setting: Setting) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etdeploy.core.errors import RecipeError
 from etdeploy.recipe.load import bundled_recipes, load_recipe
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.paths import relative_paths
 from etdeploy.recipe.reference import reference
 from etdeploy.recipe.schema import schema
 
@@ -222,3 +224,19 @@ def test_the_schema_describes_every_key_and_is_json() -> None:
 def test_the_reference_is_that_of_the_models() -> None:
     committed = (ROOT / "docs" / "recipes.md").read_text()
     assert committed == reference(), "docs/recipes.md is old: doit run reference"
+
+
+def test_paths_of_a_record_are_relative_to_the_recipes_folder(tmp_path: Path) -> None:
+    content: dict[str, Any] = {
+        "name": None,
+        "model": {"python": f"{tmp_path}/a/net.py:make", "arguments": {"table": "/srv/table"}},
+        "export": {"calibration": "package.module:inputs", "custom_ops": None},
+        "runtime": {"source": f"{tmp_path}/executorch", "cmake": {"DIR": "/opt/x"}},
+    }
+    assert relative_paths(content, tmp_path / "a") == {
+        "name": None,
+        "model": {"python": "net.py:make", "arguments": {"table": "/srv/table"}},
+        "export": {"calibration": "package.module:inputs", "custom_ops": None},
+        "runtime": {"source": "../executorch", "cmake": {"DIR": "/opt/x"}},
+    }
+    assert content["model"]["python"] == f"{tmp_path}/a/net.py:make"

@@ -14,13 +14,13 @@ from tests.support.bench_values import (
     make_check,
     make_device,
     make_program,
-    make_record,
+    make_run,
 )
 
 
 def test_whole_text() -> None:
     assert (
-        summary(make_record(notes=("Something to know.",)))
+        summary(make_run(notes=("Something to know.",)))
         == """\
 mlp on host: 1.100 ms per inference, 909 inferences per second
 
@@ -47,7 +47,7 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
 
   note         Something to know.
 
-  files        /out/20261121T084449Z-mlp-host-ab12/record.json
+  files        /out/20261121T084449Z-mlp-host-ab12cd34/record.json
                beside it: outputs, runner.stderr.txt"""
     )
 
@@ -58,7 +58,7 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
      (1234.567, "1,234.6 ms")],
 )  # fmt: skip
 def test_four_significant_digits(median_ms: float, shown: str) -> None:
-    text = summary(make_record((median_ms,)))
+    text = summary(make_run((median_ms,)))
     number, unit = shown.split()
     assert f": {shown} per inference" in text
     assert re.search(rf"latency +{unit}\n.*\n  median +{number}  of 1 inference ", text)
@@ -68,27 +68,27 @@ def test_four_significant_digits(median_ms: float, shown: str) -> None:
     ("median_ms", "shown"), [(0.0826, "12,107"), (40.0, "25"), (3000.0, "0.333")]
 )
 def test_inferences_per_second(median_ms: float, shown: str) -> None:
-    assert f", {shown} inferences per second" in summary(make_record((median_ms,)))
+    assert f", {shown} inferences per second" in summary(make_run((median_ms,)))
 
 
 def test_times_below_the_clock_are_no_error() -> None:
-    assert "countless inferences" in summary(make_record((0.0, 0.0)))
+    assert "countless inferences" in summary(make_run((0.0, 0.0)))
 
 
 def test_the_load_of_an_older_runner_has_the_check_in_it() -> None:
-    text = summary(make_record(verify_ms=None))
+    text = summary(make_run(verify_ms=None))
     assert "program and method, with a thorough check of the file" in text
 
 
 def test_one_inference_is_not_many() -> None:
-    assert " of 1 inference after " in summary(make_record((2.0,)))
+    assert " of 1 inference after " in summary(make_run((2.0,)))
 
 
 def test_wrong_outputs_are_told_one_by_one() -> None:
     wrong = [
         make_check(name=f"output_{i}", max_abs_error=0.5, within_tolerance=False) for i in range(7)
     ]
-    text = summary(make_record(outputs=(make_check(), *wrong)))
+    text = summary(make_run(outputs=(make_check(), *wrong)))
     assert "WRONG: 7 of 8 outputs are not what the model gives" in text
     assert "output_4 (float32): largest error 0.5 (tolerance 0.0001)" in text
     assert "output_5" not in text
@@ -97,19 +97,19 @@ def test_wrong_outputs_are_told_one_by_one() -> None:
 
 
 def test_unchecked_outputs_are_not_called_correct() -> None:
-    text = summary(make_record(outputs=()))
+    text = summary(make_run(outputs=()))
     assert "not checked: there are no expected outputs" in text
     assert "correct" not in text
 
 
 def test_outputs_without_numbers_are_not_called_correct() -> None:
-    text = summary(make_record(outputs=(UNCOMPARED,)))
+    text = summary(make_run(outputs=(UNCOMPARED,)))
     assert (
         "  outputs      NOT COMPARED: output_9 (float32): every value is NaN or infinite, in the "
         "model's own\n               output too\n"
     ) in text
     assert "correct" not in text
-    both = summary(make_record(outputs=(make_check(), UNCOMPARED)))
+    both = summary(make_run(outputs=(make_check(), UNCOMPARED)))
     assert "NOT COMPARED: output_9" in both
     assert "correct: the other output is within tolerance" in both
 
@@ -117,13 +117,13 @@ def test_outputs_without_numbers_are_not_called_correct() -> None:
 def test_the_output_that_uses_most_of_its_tolerance_is_shown() -> None:
     large = make_check(max_abs_error=0.5, tolerance_max_abs=10.0)
     close = make_check(name="output_1", max_abs_error=9e-5)
-    text = " ".join(summary(make_record(outputs=(large, close))).split())
+    text = " ".join(summary(make_run(outputs=(large, close))).split())
     assert "all 2 outputs are within tolerance" in text
     assert "output_1, which is nearest to its limits: largest error 9e-05" in text
     turned = make_check(name="output_2", cosine_similarity=0.99995)
     spread = make_check(name="output_3", rms_error=0.099, tolerance_rms=0.1, tolerance_cosine=None)
     for others, nearest in (((turned,), "output_1"), ((turned, spread), "output_3")):
-        text = summary(make_record(outputs=(large, close, *others)))
+        text = summary(make_run(outputs=(large, close, *others)))
         assert f"{nearest}, which is nearest" in text
 
 
@@ -139,7 +139,7 @@ def test_a_phone_is_described_with_its_state() -> None:
         cpu_count=9,
         memory_bytes=12_000_000_000,
     )
-    text = summary(make_record(device=device))
+    text = summary(make_run(device=device))
     assert (
         "  device       Google Pixel 8, Tensor G3, Android 16, 9 CPUs, 12.0 GB, "
         "battery 31 to 34 °C, thermal\n               status none"
@@ -148,7 +148,7 @@ def test_a_phone_is_described_with_its_state() -> None:
 
 def test_many_operators_are_cut_short() -> None:
     operators = tuple(Operator(name=f"aten::op{i}.out", calls=9 - i) for i in range(9))
-    text = summary(make_record(program=make_program(operator_calls=operators, delegates=())))
+    text = summary(make_run(program=make_program(operator_calls=operators, delegates=())))
     assert "nothing is delegated: 45 operator calls run on CPU kernels" in text
     assert "9 x aten::op0.out" in text
     assert "and 3 more operators" in text
@@ -156,16 +156,16 @@ def test_many_operators_are_cut_short() -> None:
 
 def test_a_backend_without_node_counts_claims_no_share() -> None:
     delegates = (Delegate(backend_id="QnnBackend", size_bytes=10),)
-    text = summary(make_record(program=make_program(delegates=delegates, operator_calls=())))
+    text = summary(make_run(program=make_program(delegates=delegates, operator_calls=())))
     assert "QnnBackend takes 1 partition\n" in text
 
 
 def test_no_line_is_wider_than_the_limit_and_none_ends_in_blanks() -> None:
     names = tuple(Operator(name=f"aten::a_rather_long_name_{i}.out", calls=i) for i in range(9))
-    record = make_record(
+    run = make_run(
         notes=("A sentence that goes on and on. " * 12,),
         program=make_program(operator_calls=names, source="file.py:" + "factory" * 5),
     )
-    for line in summary(record).splitlines():
+    for line in summary(run).splitlines():
         assert len(line) <= WIDTH
         assert line == line.rstrip()
