@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shlex import quote
 
 from etdeploy.bench.causes import Cause, Word, first_cause
 from etdeploy.bench.qnn_words import qnn_cause
@@ -113,7 +114,7 @@ def run_error(
     said = [line for line in last_lines(outcome.stderr) if not _is_told(line, known)]
     if said:
         message += "\n" + "\n".join(f"  | {line}" for line in said)
-    remedy = known.remedy.replace("{device}", device) if known else ""
+    remedy = known.remedy.replace("{device}", quote(device)) if known else ""
     return RunError(message, place=device, remedy=remedy or _crashed(recipe, device), log=log)
 
 

@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from shlex import quote
 
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
@@ -117,7 +118,7 @@ def _only(known: Sequence[ServerDevice]) -> ServerDevice:
     if len(usable) == 1:
         return usable[0]
     if usable:
-        names = "\n".join(f"--device android:{d.serial}{_model(d)}" for d in usable)
+        names = "\n".join(f"{_option(d.serial)}{_model(d)}" for d in usable)
         raise DeviceError(
             f"{len(usable)} Android devices are connected, and none is chosen",
             place="android",
@@ -135,6 +136,10 @@ def _only(known: Sequence[ServerDevice]) -> ServerDevice:
     raise DeviceError("no Android device is connected", place="android", remedy=CONNECT_STEPS)
 
 
+def _option(serial: str) -> str:
+    return f"--device {quote(f'android:{serial}')}"
+
+
 def _model(device: ServerDevice) -> str:
     return f"    ({device.model})" if device.model else ""
 
@@ -142,9 +147,9 @@ def _model(device: ServerDevice) -> str:
 def _unknown(serial: str, known: Sequence[ServerDevice]) -> DeviceError:
     close = difflib.get_close_matches(serial, [d.serial for d in known], n=1)
     if close:
-        remedy = f"Did you mean --device android:{close[0]}?"
+        remedy = f"Did you mean {_option(close[0])}?"
     elif known:
-        remedy = "Connected are:\n" + "\n".join(f"--device android:{d.serial}" for d in known)
+        remedy = "Connected are:\n" + "\n".join(_option(d.serial) for d in known)
     else:
         remedy = CONNECT_STEPS
     return DeviceError("the device is not connected", place=f"android:{serial}", remedy=remedy)

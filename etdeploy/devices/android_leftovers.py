@@ -106,10 +106,9 @@ def _in_use(link: AndroidLink, leftover: Leftover) -> DeviceError:
 
 
 def _immortal(link: AndroidLink, leftover: Leftover) -> DeviceError:
-    serial = quote(link.name.partition(":")[2])
     return DeviceError(
         f"a runner of the earlier run {leftover.run_id} still runs on the device and cannot be "
         f"ended: process {leftover.pid}",
         place=link.name,
-        remedy=f"Start the device again:\nadb -s {serial} reboot",
+        remedy=f"Start the device again:\nadb -s {quote(link.serial)} reboot",
     )

@@ -31,6 +31,11 @@ class AndroidLink:
         self.transport = transport
         self.patience = patience
 
+    @property
+    def serial(self) -> str:
+        """As adb names the device."""
+        return self.name.partition(":")[2]
+
     def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
         """Runs a command of ours in the device's shell.
 

@@ -6,6 +6,7 @@ import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
@@ -164,7 +165,8 @@ class _Push:
         return DeviceError(
             f"the device cannot write {file.path}: {said}",
             place=self.link.name,
-            remedy=f"Is {layout.BASE} writable there?  adb shell ls -ld {layout.BASE}",
+            remedy=f"Is {layout.BASE} writable there?\n"
+            f"adb -s {quote(self.link.serial)} shell ls -ld {layout.BASE}",
         )
 
 
@@ -176,5 +178,5 @@ def _no_room(name: str, needed: int, free: int | None, path: str | None = None) 
         f"{layout.BASE} has {room} free" + ("" if free is None else f" ({free} bytes)"),
         place=name,
         remedy=f"Free some space, or remove what etdeploy keeps there:\n"
-        f"etdeploy clean --device {name}",
+        f"etdeploy clean --device {quote(name)}",
     )

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from shlex import quote
 
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.disk import no_room_in
@@ -61,13 +62,19 @@ class LocalStore:
         except OSError as error:
             if no_room_in(error):  # the cache's disk, not a device's
                 raise
-            raise DeviceError(
-                f"cannot copy the bundle: {error.strerror or error}",
-                place=str(error.filename or self.root),
-                remedy=f"{size_bytes} bytes are to be copied to {self.root}: look at its rights.",
-            ) from error
+            raise self._not_copied(error, size_bytes) from error
         kept = len(by_content(bundle)) - len(missing)
         return PushReport(len(missing), size_bytes, kept, time.monotonic() - started)
+
+    def _not_copied(self, error: OSError, size_bytes: int) -> DeviceError:
+        made = next(folder for folder in (self.root, *self.root.parents) if folder.is_dir())
+        folder = quote(str(made))
+        return DeviceError(
+            f"cannot copy the bundle: {error.strerror or error}",
+            place=str(error.filename or self.root),
+            remedy=f"{size_bytes} bytes are to be copied. Is there room, and may you write there?\n"
+            f"df -h {folder} && ls -ld {folder}",
+        )
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the contents and of what runs left."""

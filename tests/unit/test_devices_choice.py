@@ -167,6 +167,16 @@ def test_a_serial_number_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> N
     assert error.remedy == "Connected are:\n--device android:R5CX1234ABC"
 
 
+def test_names_in_remedies_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = "[fe80::1]:5555", "[fe80::2]:5555"
+    error = refusal(monkeypatch, f"{first} device\n{second} device\n")
+    assert shlex.split(str(error.remedy).splitlines()[-1]) == ["--device", f"android:{second}"]
+    assert "'" in str(error.remedy)
+    error = refusal(monkeypatch, (f"{first} offline\n", ""))
+    assert shlex.split(str(error.remedy).splitlines()[-1]) == ["adb", "connect", first]
+    assert "'" in str(error.remedy).splitlines()[-1]
+
+
 def test_what_listens_is_no_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_adbd(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
