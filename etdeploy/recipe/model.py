@@ -31,9 +31,7 @@ EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 class Section(BaseModel):
     """A part of a recipe; unknown keys are refused, empty ones (null) have their default."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from etdeploy.recipe.backends import BACKENDS, QUANTIZATIONS
+from etdeploy.recipe.documented import key_texts
 from etdeploy.recipe.model import Recipe
 
 _INTRODUCTION = """# Recipes
@@ -70,16 +71,18 @@ def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    texts = key_texts(model)
     for name, field in model.model_fields.items():
+        text = _one_line(texts.get(name)) + _bounds(field)
         kind = field.annotation
         nested = isinstance(kind, type) and issubclass(kind, BaseModel)
         if nested and not prefix:
-            yield f"| `{name}` | section | {_default(field)} | {_text(field)} |"
+            yield f"| `{name}` | section | {_default(field)} | {text} |"
         elif nested:
             assert isinstance(kind, type)  # noqa: S101 - for the type checker
             yield from _rows(kind, f"{prefix}{name}.")
         else:
-            yield f"| `{prefix}{name}` | {_kind(kind)} | {_default(field)} | {_text(field)} |"
+            yield f"| `{prefix}{name}` | {_kind(kind)} | {_default(field)} | {text} |"
 
 
 def _kind(annotation: Any) -> str:
@@ -97,10 +100,6 @@ def _default(field: FieldInfo) -> str:
     if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _text(field: FieldInfo) -> str:
-    return _one_line(field.description) + _bounds(field)
 
 
 def _bounds(field: FieldInfo) -> str:

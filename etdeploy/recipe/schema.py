@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from etdeploy.recipe.documented import key_texts, sections
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import MODEL_SOURCES
 
@@ -11,6 +12,10 @@ from etdeploy.recipe.rules import MODEL_SOURCES
 def schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a recipe file; descriptions are the fields' docstrings."""
     content = Recipe.model_json_schema(mode="validation")
+    for name, section in sections(Recipe).items():
+        described = content if section is Recipe else content["$defs"][name]
+        for key, text in key_texts(section).items():
+            described["properties"][key]["description"] = text
     # A file that extends another need not name a model of its own.
     content["required"] = []
     content["anyOf"] = [{"required": ["model"]}, {"required": ["extends"]}]

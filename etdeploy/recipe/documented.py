@@ -1,0 +1,35 @@
+"""What the keys of recipes are for: the texts that stand below them in the models' source.
+
+Pydantic can read them too, but does so at every start; only the schema and the reference need them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from itertools import pairwise
+
+from pydantic import BaseModel
+
+
+def key_texts(model: type[BaseModel]) -> dict[str, str]:
+    """The text of each key of a section that has one."""
+    [section] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(section, ast.ClassDef)  # noqa: S101 - for the type checker
+    texts = {}
+    for key, text in pairwise(section.body):
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name):
+            match text:
+                case ast.Expr(ast.Constant(str(found))):
+                    texts[key.target.id] = inspect.cleandoc(found)
+    return texts
+
+
+def sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """A model and all that are below it, by the name of the class."""
+    found = {model.__name__: model}
+    for field in model.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found |= sections(field.annotation)
+    return found
