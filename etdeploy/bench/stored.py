@@ -87,6 +87,15 @@ def load_record(path: Path) -> RunRecord:
         raise _unreadable(path, error) from error
 
 
+def is_readable(path: Path) -> bool:
+    """Whether `load_record` can read it."""
+    try:
+        load_record(path)
+    except UsageError:
+        return False
+    return True
+
+
 def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())

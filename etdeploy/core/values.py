@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from etdeploy.core.files import write_atomic
 
@@ -30,6 +30,18 @@ class Value(BaseModel):
             pydantic.ValidationError: The file holds something else.
         """
         return cls.model_validate_json(path.read_bytes())
+
+    @classmethod
+    def load_or_none(cls: type[V], path: Path) -> V | None:
+        """Reads what this release wrote; None for a file that is not there or holds something else.
+
+        For state that can be made again: another release has other fields, and a file may be cut
+        short.
+        """
+        try:
+            return cls.load(path)
+        except (OSError, ValidationError):
+            return None
 
 
 class Explained(Value):

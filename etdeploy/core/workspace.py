@@ -146,8 +146,15 @@ class Workspace:
         entry: Entry,
         build: Callable[[Path], None],
         progress: Progress = silent,
+        usable: Callable[[Path], bool] = lambda _: True,
     ) -> bool:
         """Makes sure that `entry` is sound; `build(folder)` fills it when it is not.
+
+        Args:
+            entry: What is wanted.
+            build: Fills an empty folder.
+            progress: Told when another process holds the entry.
+            usable: Whether this release can read what is in a sound folder.
 
         Returns:
             True when it was built now, False when it was there.
@@ -155,7 +162,7 @@ class Workspace:
         with exclusive(
             self.lock_path(entry.kind, entry.key), f"{entry.kind} {entry.key[:12]}", progress
         ):
-            if entry.is_sound():
+            if entry.is_sound() and usable(entry.path):
                 return False
             with new_folder(entry.path) as work:
                 build(work)

@@ -93,6 +93,7 @@ def export_step(job: Job) -> Step:
             **({"benchmark.profile": spec.profiled} if spec.backend == "qnn" else {}),
         },
         sound=sound,
+        value=ExportedProgram,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from etdeploy.bench.bundle import make_bundle
 from etdeploy.bench.measure import measure
+from etdeploy.bench.stored import is_readable
 from etdeploy.bench.units import duration
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
@@ -78,6 +79,7 @@ def _plan(job: Job) -> Step:
             "kernels": own.digest if own else None,
             _CODE: rules_digest(),
         },
+        value=RuntimePlan,
     )
 
 
@@ -107,6 +109,7 @@ def _runtime(job: Job) -> Step:
         needs=("plan", "export"),
         inputs={_CODE: rules_digest()},
         sound=sound,
+        value=Libraries,
     )
 
 
@@ -150,6 +153,7 @@ def _runner(job: Job) -> Step:
             _CODE: rules_digest(),
         },
         sound=sound,
+        value=BuiltRunner,
     )
 
 
@@ -171,6 +175,7 @@ def _check(job: Job) -> Step:
         act,
         needs=("export", "runner"),
         inputs={_CODE: rules_digest()},
+        value=Checked,
     )
 
 
@@ -198,6 +203,7 @@ def _bundle(job: Job) -> Step:
         needs=("export", "runner", "check"),
         inputs={"SoC": job.facts.soc if job.facts else None, "QNN SDK": sdk_seen(recipe)},
         sound=lambda: None if inputs_list.is_file() else "the list of inputs is gone",
+        value=Bundle,
     )
 
 
@@ -224,6 +230,7 @@ def _push(job: Job) -> Step:
         act,
         needs=("bundle",),
         always=True,
+        value=Pushed,
     )
 
 
@@ -257,7 +264,9 @@ def _bench(job: Job) -> Step:
             return "a new measurement was asked for"
         if not path.is_file() or sha256_file(path) != measured.sha256:
             return "the last run record is gone or was changed"
-        return None
+        return (
+            None if is_readable(path) else "another release of etdeploy wrote the last run record"
+        )
 
     return Step(
         "bench",
@@ -272,4 +281,5 @@ def _bench(job: Job) -> Step:
             "output folder": str(job.output),
         },
         sound=sound,
+        value=Measured,
     )

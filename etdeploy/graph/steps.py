@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.progress import Progress
+from etdeploy.core.values import Value
+
+OTHER_RELEASE = "its last result was cut short, or another release of etdeploy wrote it"
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,10 @@ class Step:
         title: What it does, for people.
         needs: Steps whose output it reads.
         output: The JSON value that it writes.
+        value: Of which kind that is; a file that holds something else makes the step run again.
         inputs: All else that decides its output, by name; a change makes it run, and says why.
-        sound: Whether what the output points to is still there and whole; None means yes.
+        sound: Whether what the output points to is still there and whole; None means yes. Asked
+            only when the output itself can be read.
         action: Does the work, writes `output`, and returns a line for people.
         always: Runs whenever it is selected (a device may have changed in the meantime).
     """
@@ -42,6 +47,7 @@ class Step:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     sound: Callable[[], str | None] | None = None
     always: bool = False
+    value: type[Value] | None = None
 
     @property
     def inputs_path(self) -> Path:
@@ -75,6 +81,8 @@ def reasons_to_run(step: Step) -> list[str]:
         return ["the device is asked each time"]
     if not step.output.is_file():
         return ["it has not run yet"]
+    if step.value and step.value.load_or_none(step.output) is None:
+        return [OTHER_RELEASE]
     reasons = changed_inputs(step)
     if not reasons and step.sound and (problem := step.sound()):
         reasons.append(problem)

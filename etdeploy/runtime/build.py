@@ -59,7 +59,7 @@ def build_runner(
         ).build()
 
     try:
-        workspace.obtain(entry, build, progress)
+        workspace.obtain(entry, build, progress, _is_readable)
     except OSError as error:
         full = no_room_in(error)
         if full is None:
@@ -67,6 +67,11 @@ def build_runner(
         raise full_disk(full, workspace.root, log, "storing the runner") from error
     stored = BuiltRunner.load(entry.path / RUNNER_INFO)
     return stored.model_copy(update={"path": str(entry.path)})
+
+
+def _is_readable(folder: Path) -> bool:
+    """Another release may have described its runners otherwise."""
+    return BuiltRunner.load_or_none(folder / RUNNER_INFO) is not None
 
 
 def runner_key(

@@ -79,7 +79,12 @@ def obtain_wheel(
     if installed:
         return installed
     entry = _entry(build_target.wheel_platform, workspace)
-    workspace.obtain(entry, lambda folder: _fetch(build_target, folder, progress, log), progress)
+    workspace.obtain(
+        entry,
+        lambda folder: _fetch(build_target, folder, progress, log),
+        progress,
+        lambda folder: WheelRuntime.load_or_none(folder / _INFO) is not None,
+    )
     stored = WheelRuntime.load(entry.path / _INFO)
     return stored.model_copy(update={"root": str(entry.path / stored.root)})
 

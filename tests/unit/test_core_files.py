@@ -224,3 +224,14 @@ def test_a_regular_file_is_opened(tmp_path: Path) -> None:
         assert stream.read() == b"content"
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "gone")
+
+
+def test_a_value_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    value = Explained(name="x", reason="y")
+    path = tmp_path / "value.json"
+    assert Explained.load_or_none(path) is None
+    value.save(path)
+    assert Explained.load_or_none(path) == value
+    for text in ('{"name": "x"}', '{"name": "x", "reason": "y", "new": 1}', '{"name"', "[]", ""):
+        path.write_text(text)
+        assert Explained.load_or_none(path) is None

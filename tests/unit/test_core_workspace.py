@@ -13,6 +13,7 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
+from etdeploy.core.files import write_atomic
 from etdeploy.core.locks import exclusive
 from etdeploy.core.workspace import Entry, Workspace
 
@@ -231,3 +232,18 @@ def test_a_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
         raise RuntimeError
     with exclusive(tmp_path / "a.lock", "a"):
         pass
+
+
+def test_an_entry_that_this_release_cannot_read_is_made_again(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    entry = workspace.entry("runners", "key")
+    workspace.obtain(entry, lambda folder: write_atomic(folder / "info.json", "old"))
+
+    def usable(folder: Path) -> bool:
+        return (folder / "info.json").read_text() == "new"
+
+    def build(folder: Path) -> None:
+        write_atomic(folder / "info.json", "new")
+
+    assert workspace.obtain(entry, build, usable=usable)
+    assert not workspace.obtain(entry, build, usable=usable)

@@ -13,6 +13,8 @@ import pytest
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.files import write_atomic
+from etdeploy.core.values import Explained, Value
+from etdeploy.core.workspace import Workspace
 from etdeploy.graph.engine import (
     DATABASE,
     StepError,
@@ -20,7 +22,12 @@ from etdeploy.graph.engine import (
     run_steps,
     step_statuses,
 )
-from etdeploy.graph.steps import Step, StepLog, closure
+from etdeploy.graph.job import Job
+from etdeploy.graph.line import make_line
+from etdeploy.graph.steps import OTHER_RELEASE, Step, StepLog, closure, reasons_to_run
+from etdeploy.recipe.load import load_recipe
+from etdeploy.targets.platforms import host_target
+from tests.support.bench_device import FakeDevice
 
 
 class Line:
@@ -33,6 +40,7 @@ class Line:
         self.inputs = {"a": {"export.backend": "xnnpack"}, "b": {}, "c": {}}
         self.failures: dict[str, BaseException] = {}
         self.damage: dict[str, str] = {}
+        self.kinds: dict[str, type[Value]] = {}
 
     def steps(self) -> tuple[Step, ...]:
         return tuple(
@@ -44,6 +52,7 @@ class Line:
                 needs=("a", "b") if name == "c" else (),
                 inputs=self.inputs[name],
                 sound=lambda name=name: self.damage.pop(name, None),  # type: ignore[misc]
+                value=self.kinds.get(name),
             )
             for name in "abc"
         )
@@ -224,3 +233,42 @@ def test_plain_doit_is_told_what_failed(line: Line, capsys: pytest.CaptureFixtur
 def test_closure_follows_needs(line: Line) -> None:
     assert [s.name for s in closure(line.steps(), ("c",))] == ["a", "b", "c"]
     assert [s.name for s in closure(line.steps(), ("b",))] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        {"name": "x", "reason": "y", "colour": "of a later release"},
+        {"name": "an earlier release had no reason"},
+        None,
+    ],
+)
+def test_a_value_of_another_release_is_made_again(line: Line, stale: object) -> None:
+    line.values["a"] = {"name": "x", "reason": "y"}  # type: ignore[assignment]
+    line.kinds["a"] = Explained
+    line.run()
+    assert line.run() == []
+    text = json.dumps(stale) if stale else '{"name": "cut sh'
+    (line.state / "a.json").write_text(text)
+    # What the value points to cannot be asked for before the value is readable.
+    line.damage["a"] = "sound was asked"
+    (a, *_) = step_statuses(line.steps(), ("c",), line.state)
+    assert a.reasons == (OTHER_RELEASE,)
+    assert line.run() == ["a"]
+    line.damage.clear()
+    assert line.run() == []
+
+
+def test_every_step_of_the_line_names_its_value(tmp_path: Path) -> None:
+    device = FakeDevice((), ())
+    job = Job(
+        load_recipe("xnnpack"), host_target(), host_target(), Workspace(tmp_path), tmp_path / "out",
+        device, device.facts(),
+    )  # fmt: skip
+    steps = make_line(job)
+    assert [step.name for step in steps if step.value is None] == []
+    for step in (s for s in steps if not s.always):
+        step.output.parent.mkdir(parents=True, exist_ok=True)
+        step.output.write_text('{"of": "another release"}')
+        step.inputs_path.write_text(json.dumps(step.inputs))
+        assert reasons_to_run(step) == [OTHER_RELEASE]
