@@ -70,6 +70,8 @@ def _look(job: Job) -> Checkout | BuildError | None:
     try:
         return find_checkout(named, os.environ, job.workspace, executorch_version())
     except BuildError as error:
+        place = job.loaded.places.get(("runtime", "source")) if named else None
+        error.place = str(place) if place else None
         return error
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,14 @@ class LoadedRecipe:
         path: The file, absolute.
         recipe: The values, paths made absolute.
         files: Every file that it was read from with its SHA-256, the named one first.
+        places: Where each key stands.
     """
 
     name: str
     path: Path
     recipe: Recipe
     files: tuple[tuple[Path, str], ...]
+    places: Mapping[KeyPath, Place] = field(default_factory=dict)
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
@@ -52,7 +54,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
     document.data.pop("extends", None)
     recipe = _validate(document)
     files = tuple((file, sha256_file(file)) for file in chain)
-    return LoadedRecipe(recipe.name or path.stem, path, recipe, files)
+    return LoadedRecipe(recipe.name or path.stem, path, recipe, files, document.places)
 
 
 def _with_parents(path: Path, seen: tuple[Path, ...]) -> tuple[Document, tuple[Path, ...]]:

@@ -52,7 +52,7 @@ def check_program(program: Program, runner: BuiltRunner) -> tuple[Missing, ...]:
 
 
 def require_runnable(program: Program, runner: BuiltRunner) -> None:
-    """Passes a program that the runner can run.
+    """Makes sure that the runner can run the program.
 
     Raises:
         CheckError: Something is missing; all of it is named.

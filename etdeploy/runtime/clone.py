@@ -24,6 +24,7 @@ from etdeploy.runtime.checkout import (
     examine,
 )
 from etdeploy.runtime.submodules import in_release, missing_submodules
+from etdeploy.runtime.tools import system_command
 
 # Beside the clone: the submodules that were fetched to the end.
 _NOTE = "submodules.json"
@@ -99,7 +100,10 @@ def _complete(note: Path) -> set[str]:
 def _fetch(arguments: tuple[str, ...], what: str, log: Path | None) -> None:
     git = process.which("git")
     if git is None:
-        raise BuildError("git is missing, which fetches ExecuTorch", remedy="apt-get install git")
+        raise BuildError(
+            "ExecuTorch's sources are fetched with git, which is not installed",
+            remedy=system_command("git"),
+        )
     outcome = process.run(
         process.Request((str(git), *arguments), env={"GIT_TERMINAL_PROMPT": "0"}, log=log)
     )
@@ -110,7 +114,8 @@ def _fetch(arguments: tuple[str, ...], what: str, log: Path | None) -> None:
         said = (lines or outcome.stderr.splitlines() or ["it gave no reason"])[0]
         raise BuildError(
             f"git cannot fetch {what}: {said.removeprefix('fatal: ')}",
-            remedy="Check the network, or name a checkout that is there:\n"
+            remedy=f"Check the network, or name a mirror or a checkout that you have:\n"
+            f"export {REPOSITORY_VARIABLE}=https://mirror/executorch\n"
             f"export {SOURCE_VARIABLE}=/path/to/executorch",
             log=log,
         )

@@ -71,9 +71,10 @@ def read_options(checkout: Path) -> OptionTable:
         main = (checkout / "CMakeLists.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BuildError(
-            f"{checkout} is no checkout of ExecuTorch 1.0 or newer: its options cannot be read "
+            f"{checkout} is not a checkout of ExecuTorch 1.0 or newer: its options cannot be read "
             f"({DEFAULTS_FILE})",
-            remedy="Name the folder that `git clone https://github.com/pytorch/executorch` made.",
+            remedy="Name another checkout, of ExecuTorch 1.3 to 1.5: "
+            "--set runtime.source=/path/to/executorch",
         ) from error
     table = parse_options(defaults, f"the checkout {checkout}")
     # Some switches are asked for without being defined there, such as EXECUTORCH_BUILD_ENN.

@@ -199,7 +199,7 @@ class _Reader:
         if self.take("="):
             self._skip_default()
         if written and (kind, form) not in (("Tensor", ""), ("Tensor", "[]")):
-            raise SchemaError(f"{name} is written to and is no tensor")
+            raise SchemaError(f"{name} is written to and is not a tensor")
         return Argument(name, kind, form, written, written and by_keyword)
 
     def _type(self) -> tuple[str, str, bool]:

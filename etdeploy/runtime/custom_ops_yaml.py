@@ -58,7 +58,7 @@ def read_operators(path: Path) -> tuple[Declared, ...]:
     """Every operator of the file; none when the file is about something else.
 
     Raises:
-        BuildError: It is no yaml, or an entry cannot be served; the place is its line.
+        BuildError: It is not YAML, or an entry cannot be served; the place is its line.
     """
     return tuple(_declared(entry, path) for entry in _entries(path))
 
@@ -67,7 +67,7 @@ def read_names(path: Path) -> tuple[str, ...]:
     """The operators' full names alone, whatever their entries say of kernels.
 
     Raises:
-        BuildError: It is no yaml, or a schema cannot be read.
+        BuildError: It is not YAML, or a schema cannot be read.
     """
     return tuple(_schema(entry, path).full_name for entry in _entries(path))
 
@@ -87,9 +87,9 @@ def _entries(path: Path) -> Iterator[_Entry]:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise _error(f"{path}:{line}", f"this is no yaml: {error.problem}") from error
+        raise _error(f"{path}:{line}", f"this is not YAML: {error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _error(str(path), "this is no yaml file in UTF-8") from error
+        raise _error(str(path), "this is not a YAML file in UTF-8") from error
     if isinstance(root, yaml.MappingNode) and "func" in _mapping(root, path).values:
         raise _error(f"{path}:{root.start_mark.line + 1}", "operators are entries of a list")
     if not isinstance(root, yaml.SequenceNode):

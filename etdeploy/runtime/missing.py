@@ -28,9 +28,9 @@ from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.submodules import (
     missing_submodules,
     needed_submodules,
-    submodule_command,
+    submodule_remedy,
 )
-from etdeploy.runtime.tools import find_programs, find_tools
+from etdeploy.runtime.tools import find_programs, find_tools, pip_command, system_command
 from etdeploy.targets.platforms import Target, find_target
 
 _GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTIZED")
@@ -74,7 +74,7 @@ def find_missing(
 
 
 def require_present(missing: tuple[Missing, ...]) -> None:
-    """Passes when nothing is missing that a run cannot get by itself.
+    """Makes sure that nothing is missing that a run cannot get by itself.
 
     Raises:
         BuildError: Something is; all of it is named.
@@ -143,15 +143,16 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
         version = plan.executorch_version
         yield Missing(
             what="ExecuTorch's sources",
-            why=f"no checkout is named, so a run clones {REPOSITORY} v{version}",
-            remedy=f"Or name one that is there: export {SOURCE_VARIABLE}=/path/to/executorch",
+            why=f"neither runtime.source nor {SOURCE_VARIABLE} names a checkout, so a run clones "
+            f"{REPOSITORY} v{version}",
+            remedy=f"Or name one that you have: export {SOURCE_VARIABLE}=/path/to/executorch",
             fetched=True,
         )
         if process.which("git") is None:
             yield Missing(
                 what="git",
-                why="git is missing, which fetches ExecuTorch",
-                remedy="apt-get install git",
+                why="ExecuTorch's sources are fetched with git, which is not installed",
+                remedy=system_command("git"),
             )
     else:
         names = missing_submodules(checkout.folder, submodules_of(plan))
@@ -160,7 +161,7 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
                 what="submodules",
                 why=f"the checkout {checkout.path} lacks what the build compiles: "
                 f"{', '.join(names)}",
-                remedy=submodule_command(checkout.folder, names),
+                remedy=submodule_remedy(checkout, names),
                 fetched=checkout.origin == "cache",
             )
 
@@ -175,7 +176,7 @@ def _python(plan: RuntimePlan) -> Iterator[Missing]:
             what="Python packages",
             why=f"ExecuTorch generates code for its kernels with {' and '.join(absent)}, which "
             f"{Path(sys.executable).name} does not have",
-            remedy='pip install "etdeploy[export]"',
+            remedy=pip_command("etdeploy[export]"),
         )
 
 

@@ -139,7 +139,7 @@ def derive_plan(
 
 
 def require_feasible(plan: RuntimePlan) -> None:
-    """Passes a plan that can be built.
+    """Makes sure that a plan can be built.
 
     Raises:
         BuildError: It has obstacles; all of them are named.

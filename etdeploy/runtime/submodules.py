@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import BuildError
-from etdeploy.runtime.checkout import Checkout
+from etdeploy.core.shell import quoted
+from etdeploy.runtime.checkout import Checkout, checkout_remedy
 from etdeploy.runtime.revision import submodule_paths
 
 _XNNPACK = "backends/xnnpack/third-party"
@@ -68,7 +69,7 @@ def in_release(folder: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_complete(checkout: Checkout, needed: Iterable[str]) -> None:
-    """Passes a checkout that has all needed submodules.
+    """Makes sure that a checkout has all needed submodules.
 
     Raises:
         BuildError: Some are missing; the remedy brings them.
@@ -77,13 +78,22 @@ def require_complete(checkout: Checkout, needed: Iterable[str]) -> None:
     if missing:
         raise BuildError(
             f"the checkout {checkout.path} lacks what the build compiles: {', '.join(missing)}",
-            remedy=submodule_command(checkout.folder, missing),
+            remedy=submodule_remedy(checkout, missing),
         )
 
 
-def submodule_command(folder: Path, names: Iterable[str]) -> str:
-    """The command that brings submodules."""
-    return f"git -C {folder} submodule update --init --recursive --depth 1 -- {' '.join(names)}"
+def submodule_remedy(checkout: Checkout, names: Iterable[str]) -> str:
+    """What brings submodules: git, where the checkout was cloned; else a clone in its place."""
+    if not (checkout.folder / ".git").exists():
+        return (
+            f"{checkout.path} was not cloned with git, so unpack each of them into its folder "
+            "there, or clone:\n"
+            + checkout_remedy(checkout.origin, checkout.version, checkout.folder)
+        )
+    return (
+        f"git -C {quoted(checkout.path)} submodule update --init --recursive --depth 1 -- "
+        f"{' '.join(map(quoted, names))}"
+    )
 
 
 def _has_files(folder: Path) -> bool:

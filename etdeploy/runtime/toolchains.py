@@ -12,6 +12,7 @@ from pathlib import Path
 
 from etdeploy.core import process
 from etdeploy.core.resources import resource_folder
+from etdeploy.core.shell import quoted
 from etdeploy.core.values import Explained
 from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.plan_model import Obstacle
@@ -155,7 +156,7 @@ def _android(
     compiler = found.compiler(machine.host.system)
     if not compiler.is_file():
         why = f"the NDK in {found.path} has no compiler for {machine.host.name}: no {compiler}"
-        return (_obstacle(Missing("Android NDK", why, ndk.install_command())),)
+        return (_obstacle(Missing("Android NDK", why, ndk.install_command(found.from_))),)
     newest = found.newest_api()
     if newest is not None and android_api > newest:
         return (
@@ -180,12 +181,16 @@ def _apple(target: Target, checkout: Path | None) -> Toolchain | tuple[Obstacle,
     file = checkout / apple.TOOLCHAIN_FILE
     problems = []
     if not file.is_file():
-        remedy = f"git -C {checkout} submodule update --init {apple.SUBMODULE}"
+        remedy = (
+            f"git -C {quoted(checkout)} submodule update --init -- {apple.SUBMODULE}"
+            if (checkout / ".git").exists()
+            else f"Unpack https://github.com/leetal/ios-cmake as {quoted(file.parent)}"
+        )
         problems.append(Obstacle(what="ios-cmake", why=f"{file} is missing", remedy=remedy))
     # It tells one Xcode from another; ios-cmake itself finds the compiler of the SDK.
     compiler = process.which("clang++")
     if compiler is None:
-        why = "there is no clang++ in PATH"
+        why = "clang++ is not installed (it is not in PATH)"
         problems.append(Obstacle(what="Xcode", why=why, remedy="xcode-select --install"))
     if compiler is None or problems:
         return tuple(problems)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
+from etdeploy.core.shell import quoted
 from etdeploy.targets.platforms import Target
 
 # Older versions write the $ORIGIN of the wheel's targets wrongly.
@@ -54,14 +55,16 @@ def probe_tools(target: Target, host: Target) -> list[Tool]:
     compiler = find_compiler(target, host)
     return [
         _cmake(),
-        _tool("ninja", _first(_candidates("ninja")), "building runners", _pip("ninja>=1.11")),
+        _tool(
+            "ninja", _first(_candidates("ninja")), "building runners", pip_command("ninja>=1.11")
+        ),
         _tool(
             _compiler_names(target, host)[0] if target.name != host.name else "C++ compiler",
             compiler,
             f"building runners for {target.name}",
             _compiler_remedy(target, host),
         ),
-        _tool("ccache", process.which("ccache"), "faster builds", _system("ccache"), False),
+        _tool("ccache", process.which("ccache"), "faster builds", system_command("ccache"), False),
     ]
 
 
@@ -76,7 +79,7 @@ def find_tools(target: Target, host: Target) -> BuildTools:
     if compiler is None:
         chosen = os.environ.get("CXX") if target.name == host.name else None
         raise BuildError(
-            f"the compiler {chosen!r} that CXX names is missing"
+            f"the compiler {chosen!r} that CXX names is not installed"
             if chosen
             else f"there is no C++ compiler for {target.name}: "
             f"{' or '.join(_compiler_names(target, host))} is not installed",
@@ -94,11 +97,11 @@ def find_programs() -> tuple[Path, Path]:
     cmake = _cmake()
     ninja = _first(_candidates("ninja"))
     if cmake.path is None:
-        found = f"found is only {cmake.version}" if cmake.version else "there is none"
+        found = f"the one here is {cmake.version}" if cmake.version else "it is not installed"
         wanted = ".".join(map(str, CMAKE_MINIMUM))
-        raise BuildError(f"cmake {wanted} or newer is needed, {found}", remedy=cmake.remedy)
+        raise BuildError(f"cmake {wanted} or newer is needed; {found}", remedy=cmake.remedy)
     if ninja is None:
-        raise BuildError("ninja is missing", remedy=_pip("ninja>=1.11"))
+        raise BuildError("ninja is not installed", remedy=pip_command("ninja>=1.11"))
     return cmake.path, ninja
 
 
@@ -138,10 +141,10 @@ def _cmake() -> Tool:
     for path in _candidates("cmake"):
         version = _version(path)
         if version and _numbers(version) >= CMAKE_MINIMUM:
-            return Tool("cmake", path, version, "building runners", _pip("cmake>=3.28"))
+            return Tool("cmake", path, version, "building runners", pip_command("cmake>=3.28"))
         versions.append(version)
     old = next((v for v in versions if v), None)
-    return Tool("cmake", None, old, "building runners", _pip("cmake>=3.28"))
+    return Tool("cmake", None, old, "building runners", pip_command("cmake>=3.28"))
 
 
 def _candidates(name: str) -> Iterator[Path]:
@@ -187,9 +190,19 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def _pip(requirement: str) -> str:
-    return f"{Path(sys.executable).name} -m pip install '{requirement}'"
+def pip_command(requirement: str) -> str:
+    """The command that installs a package for the Python that runs etdeploy.
+
+    Environments that uv makes have no pip of their own.
+    """
+    from importlib.util import find_spec
+
+    python, wanted = quoted(sys.executable), quoted(requirement)
+    if find_spec("pip") is None:
+        return f"uv pip install --python {python} {wanted}"
+    return f"{python} -m pip install {wanted}"
 
 
-def _system(package: str) -> str:
+def system_command(package: str) -> str:
+    """The command that installs a program of the system's packages."""
     return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"

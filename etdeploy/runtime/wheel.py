@@ -7,6 +7,7 @@ installed, pip fetches the wheel and what C++ needs of it is unpacked into the c
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 import sys
 import tempfile
@@ -18,9 +19,11 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.files import inside
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.progress import Progress, silent
+from etdeploy.core.shell import quoted
 from etdeploy.core.values import Value
 from etdeploy.core.workspace import Entry, Workspace
 from etdeploy.runtime.components import RUNTIME
+from etdeploy.runtime.tools import pip_command
 from etdeploy.targets.platforms import Target
 
 # The tested release; pyproject.toml pins the same for export.
@@ -153,14 +156,14 @@ def unpack_wheel(wheel: Path, folder: Path) -> None:
     except zipfile.BadZipFile as error:
         raise BuildError(
             f"{wheel.name} is damaged: {error}",
-            remedy="Clear pip's cache and try again: pip cache purge",
+            remedy=f"Clear pip's cache and run again:\n{quoted(sys.executable)} -m pip cache purge",
         ) from error
 
 
 def _unpack_file(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> None:
     mode = info.external_attr >> 16
     if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):
-        raise BuildError(f"the wheel has an entry that is no plain file: {info.filename}")
+        raise BuildError(f"the wheel has an entry that is not a plain file: {info.filename}")
     try:
         path = inside(folder, info.filename)
     except ValueError as error:
@@ -215,8 +218,10 @@ def _download(build_target: Target, folder: Path, log: Path | None) -> Path:
         raise BuildError(
             f"pip cannot fetch ExecuTorch {EXECUTORCH_VERSION} for {build_target.name}: "
             + _pip_reason(outcome.stderr),
-            remedy="Check the network and pip's settings (pip config list); this has to work:\n"
-            + " ".join((Path(sys.executable).name, *arguments)),
+            remedy=pip_command("pip")
+            if "No module named pip" in outcome.stderr
+            else "Check the network and pip's settings (pip config list); this has to work:\n"
+            + shlex.join((sys.executable, *arguments)),
             log=log,
         )
     return found[0]

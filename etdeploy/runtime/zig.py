@@ -16,6 +16,7 @@ from pathlib import Path
 from etdeploy.core.files import write_if_changed
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import resource_folder
+from etdeploy.runtime.tools import pip_command
 from etdeploy.targets.missing import Missing
 
 PACKAGE = "ziglang"
@@ -43,7 +44,7 @@ class Zig:
 
 def find_zig() -> Zig | Missing:
     """Zig from the package in this Python's environment; nothing is started."""
-    remedy = f"{Path(sys.executable).name} -m pip install '{_REQUIREMENT}'"
+    remedy = pip_command(_REQUIREMENT)
     spec = importlib.util.find_spec(PACKAGE)
     folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
     path = next((f / "zig" for f in folders if (f / "zig").is_file()), None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core.files import read_text
+from etdeploy.core.shell import quoted
 from etdeploy.core.values import Explained
 from etdeploy.targets.missing import Missing
 
@@ -127,10 +128,15 @@ def android_definitions(abi: str, api: int) -> tuple[Explained, ...]:
     )
 
 
-def install_command() -> str:
-    """How to get the recommended NDK."""
+def install_command(named_by: str = "") -> str:
+    """How to get the recommended NDK.
+
+    Args:
+        named_by: What names another one. A variable of that kind comes before what is installed.
+    """
     return (
-        f"sdkmanager 'ndk;{RECOMMENDED}'\n"
+        (f"unset {named_by}\n" if named_by in VARIABLES else "")
+        + f"sdkmanager 'ndk;{RECOMMENDED}'\n"
         f"or unpack Google's android-ndk-{_release(RECOMMENDED)} and\n"
         f"export ANDROID_NDK=/path/to/android-ndk-{_release(RECOMMENDED)}"
     )
@@ -139,19 +145,18 @@ def install_command() -> str:
 def _inspect(path: Path, from_: str) -> Ndk | Missing:
     """The NDK in a folder."""
     if not path.is_dir():
-        return Missing(
-            "Android NDK", f"{from_} names {path}, which is no folder", install_command()
-        )
+        why = f"{from_} names {path}, which is not a folder"
+        return Missing("Android NDK", why, install_command(from_))
     if not (path / TOOLCHAIN_FILE).is_file():
         inner = next(iter(sorted(path.glob(f"*/{TOOLCHAIN_FILE}"))), None)
-        why = f"{from_} names {path}, which is no NDK: it has no {TOOLCHAIN_FILE}"
+        why = f"{from_} names {path}, which is not an NDK: it has no {TOOLCHAIN_FILE}"
         # The folder above, as with ANDROID_NDK=~/Android/Sdk/ndk.
-        remedy = f"export {from_}={inner.parents[2]}" if inner else install_command()
+        remedy = f"export {from_}={quoted(inner.parents[2])}" if inner else install_command(from_)
         return Missing("Android NDK", why, remedy)
     found = re.search(r"^Pkg\.Revision\s*=\s*(\S+)", read_text(path / "source.properties"), re.M)
     if not found or not re.match(r"\d+\.\d+\.", found[1]):
         why = f"the version of the NDK in {path} cannot be read from its source.properties"
-        return Missing("Android NDK", why, install_command())
+        return Missing("Android NDK", why, install_command(from_))
     return Ndk(path, found[1], from_)
 
 
@@ -166,14 +171,14 @@ def _judge(ndk: Ndk) -> Missing | None:
         else f"r{_OLDEST} is the oldest that ExecuTorch is known to build with"
     )
     why = f"{ndk.release} ({ndk.version}, from {ndk.from_}: {ndk.path}) is too old: {reason}"
-    return Missing("Android NDK", why, install_command())
+    return Missing("Android NDK", why, install_command(ndk.from_))
 
 
 def _with_other(problem: Missing, variable: str, other: Ndk | None) -> Missing:
     """The same problem; where the SDK has an NDK that does, the remedy is to take it."""
     if other is None or _judge(other):
         return problem
-    return Missing(problem.what, problem.why, f"export {variable}={other.path}")
+    return Missing(problem.what, problem.why, f"export {variable}={quoted(other.path)}")
 
 
 def _installed(environ: Mapping[str, str], home: Path) -> Iterator[Ndk]:

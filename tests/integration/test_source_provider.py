@@ -490,7 +490,7 @@ def test_a_submodule_whose_fetch_was_stopped_is_fetched_again(
 # --- bad checkouts
 
 
-def test_a_folder_that_is_no_checkout_is_refused_before_the_export(
+def test_a_folder_that_is_not_a_checkout_is_refused_before_the_export(
     cli: Cli, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
@@ -498,20 +498,37 @@ def test_a_folder_that_is_no_checkout_is_refused_before_the_export(
     arguments = ("run", "--recipe", cli.recipe(_RECIPE.replace("mlp", "convnet")))
     _refused(
         cli(*arguments, *_FROM_SOURCE, **{SOURCE_VARIABLE: str(empty)}),
-        f"{SOURCE_VARIABLE} names {empty}, which is no checkout",
+        f"{SOURCE_VARIABLE} names {empty}, which is not a checkout",
         "git clone",
     )
     _refused(
         cli(*arguments, "--set", f"runtime.source={empty}"),
-        f"runtime.source names {empty}, which is no checkout",
+        f"runtime.source names {empty}, which is not a checkout",
     )
+
+
+def test_a_folder_that_the_recipe_names_is_told_with_its_line_and_with_what_helps(
+    cli: Cli, source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    recipe = cli.recipe(f"{_RECIPE}runtime: {{source: '{tmp_path}/empty'}}\n")
+    # A good one in the environment is in vain: the recipe comes first.
+    refused = cli("run", "--recipe", recipe)
+    _refused(
+        refused,
+        f"recipe.yaml:5:11: runtime.source names {tmp_path}/empty, which is not a checkout",
+        "and add --set runtime.source=executorch-1.5.1,",
+    )
+    assert "export ETDEPLOY" not in refused.stderr
+    arguments = ("plan", "--recipe", recipe, "--set", f"runtime.source={source}", "--json")
+    assert cli.ok(*arguments).json["missing"] == []
 
 
 def test_an_unknown_release_is_refused_before_the_export(cli: Cli, tmp_path: Path) -> None:
     own = copy_stand_in(tmp_path / "executorch", "1.1.0")
     _refused(
         cli("run", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}),
-        "is ExecuTorch 1.1.0; 1.3 to 1.5 are known",
+        "has the sources of ExecuTorch 1.1.0; etdeploy works with 1.3 to 1.5",
         "git clone --depth 1 --branch v1.5",
     )
 
@@ -523,6 +540,11 @@ def test_a_missing_submodule_is_refused_before_the_export(cli: Cli, tmp_path: Pa
     _refused(
         cli("run", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}),
         "lacks what the build compiles: third-party/json",
+        f"{own} was not cloned with git, so unpack each of them",
+    )
+    git(own, "init", "-q", ".")
+    _refused(
+        cli("run", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}),
         f"git -C {own} submodule update --init --recursive --depth 1 -- third-party/json",
     )
 

@@ -13,6 +13,8 @@ from etdeploy.core.workspace import Workspace
 from etdeploy.runtime.checkout import (
     SOURCE_VARIABLE,
     Checkout,
+    Origin,
+    checkout_remedy,
     clone_folder,
     examine,
     find_checkout,
@@ -25,9 +27,10 @@ from etdeploy.runtime.submodules import (
     missing_submodules,
     needed_submodules,
     require_complete,
-    submodule_command,
+    submodule_remedy,
 )
 
+_ORIGINS: tuple[Origin, ...] = ("recipe", "environment", "cache")
 _STAND_IN = Path(__file__).parent.parent / "data" / "checkout"
 
 
@@ -107,25 +110,74 @@ def test_a_named_folder_that_is_wrong_is_not_passed_over(
 @pytest.mark.parametrize(
     "name", ["version.txt", "CMakeLists.txt", "tools/cmake/preset/default.cmake"]
 )
-def test_a_folder_without_its_files_is_no_checkout(source: Path, name: str) -> None:
+def test_a_folder_without_its_files_is_not_a_checkout(source: Path, name: str) -> None:
     (source / name).unlink()
-    with pytest.raises(BuildError, match="no checkout of ExecuTorch") as raised:
+    with pytest.raises(BuildError) as raised:
         examine(source, "recipe")
     assert raised.value.message == (
-        f"runtime.source names {source}, which is no checkout of ExecuTorch: it has no {name}"
+        f"runtime.source names {source}, which is not a checkout of ExecuTorch: it has no {name}"
     )
     assert raised.value.exit_code == 4
-    assert "git clone" in (raised.value.remedy or "")
-    assert f"export {SOURCE_VARIABLE}=$PWD/executorch" in (raised.value.remedy or "")
 
 
 @pytest.mark.parametrize("version", ["1.2.0", "0.7.0", "1.6.0", "2.0.0a0", "main", ""])
 def test_a_release_that_is_not_served_is_refused(source: Path, version: str) -> None:
     (source / "version.txt").write_text(f"{version}\n")
-    with pytest.raises(BuildError, match=r"1\.3 to 1\.5 are known") as raised:
+    with pytest.raises(BuildError, match=r"etdeploy works with 1\.3 to 1\.5") as raised:
         examine(source, "environment")
-    assert f"is ExecuTorch {version}" in raised.value.message
-    assert "--branch v1.5.1" in (raised.value.remedy or "")
+    assert f"has the sources of ExecuTorch {version};" in raised.value.message
+
+
+_CLONE = (
+    "git clone --depth 1 --branch v1.5.1 https://github.com/pytorch/executorch executorch-1.5.1\n"
+)
+
+
+def test_what_names_the_wrong_checkout_is_what_the_remedy_changes(tmp_path: Path) -> None:
+    """The recipe comes before the environment, so that naming another one there is in vain."""
+    absent = tmp_path / "v1.5.1" / "my executorch"
+    remedies: dict[Origin, str] = {}
+    for origin in _ORIGINS:
+        with pytest.raises(BuildError, match="which is not a folder") as raised:
+            examine(absent, origin)
+        remedies[origin] = raised.value.remedy or ""
+    assert remedies == {
+        "recipe": _CLONE
+        + "and add --set runtime.source=executorch-1.5.1, or change runtime.source in the recipe\n"
+        "Or let a run clone that release: remove runtime.source from the recipe",
+        "environment": _CLONE + f'export {SOURCE_VARIABLE}="$PWD/executorch-1.5.1"\n'
+        f"Or let a run clone that release: unset {SOURCE_VARIABLE}",
+        "cache": f"Delete it; a run then clones it again:\nrm -r {absent.parent}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("exported_with", "cloned"),
+    [
+        ("1.4.1", "1.4.1"),
+        ("1.4.1+cpu", "1.4.1"),
+        # Without a tag, not served, not known.
+        ("1.5.0a0+1234", "1.5.1"),
+        ("1.6.0", "1.5.1"),
+        (None, "1.5.1"),
+    ],
+)
+def test_the_remedy_clones_a_release_that_is_there(
+    exported_with: str | None, cloned: str, tmp_path: Path
+) -> None:
+    remedy = checkout_remedy("cache" if cloned == "1.4.1" else "recipe", exported_with, tmp_path)
+    assert f"--branch v{cloned} " in remedy
+    # Another release than the one that a run clones by itself has to be named.
+    assert ("let a run clone" in remedy) == (cloned == "1.5.1")
+
+
+def test_paths_in_remedies_are_one_word(tmp_path: Path) -> None:
+    folder = tmp_path / "my sources" / "executorch"
+    assert f"rm -r '{folder.parent}'" in checkout_remedy("cache", "1.5.1", folder)
+    source = _copy(folder)
+    (source / ".git").mkdir()
+    checkout = Checkout(path=str(source), version="1.5.1", revision="1", origin="recipe")
+    assert submodule_remedy(checkout, ["a"]).startswith(f"git -C '{source}' submodule update ")
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.3.1", "1.4.1", "1.5.0a0", "1.5.1"])
@@ -265,8 +317,13 @@ def test_missing_submodules_are_refused_with_the_command_that_brings_just_them(
     with pytest.raises(BuildError, match="lacks what the build compiles") as raised:
         require_complete(checkout, needed_submodules({"EXECUTORCH_BUILD_XNNPACK": "ON"}))
     assert raised.value.message.endswith(": " + ", ".join(names))
-    assert raised.value.remedy == submodule_command(source, names)
-    assert raised.value.remedy == (
+    # git knows nothing of what was unpacked there; it might change a repository around it.
+    remedy = raised.value.remedy or ""
+    assert remedy.startswith(f"{source} was not cloned with git, so unpack each of them")
+    assert "git clone --depth 1 --branch v1.4.1 " in remedy
+    assert "submodule update" not in remedy
+    (source / ".git").mkdir()
+    assert submodule_remedy(checkout, names) == (
         f"git -C {source} submodule update --init --recursive --depth 1 -- {' '.join(names)}"
     )
 

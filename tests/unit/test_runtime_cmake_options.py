@@ -115,13 +115,13 @@ def test_a_folder_without_option_files_is_refused_with_the_file_that_is_missing(
     with pytest.raises(BuildError, match=r"preset/default\.cmake") as raised:
         read_options(tmp_path)
     assert raised.value.exit_code == 4
-    assert "git clone" in (raised.value.remedy or "")
+    assert "--set runtime.source=" in (raised.value.remedy or "")
 
 
 def test_an_option_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     checkout = _checkout(tmp_path, "")
     (checkout / DEFAULTS_FILE).write_bytes(b"\xff\xfe\x00option")
-    with pytest.raises(BuildError, match="no checkout of ExecuTorch"):
+    with pytest.raises(BuildError, match="not a checkout of ExecuTorch"):
         read_options(checkout)
 
 

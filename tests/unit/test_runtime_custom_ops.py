@@ -97,7 +97,7 @@ def test_defaults_and_names_of_results_are_passed_over() -> None:
         (f"my::twice.out(Generator? g, {_OUT}", "has no type Generator; it has int, "),
         (f"my::twice.out(str[] x, {_OUT}", "has no lists of str"),
         (f"my::twice.out(int?[] x, {_OUT}", r"has no lists int\?\[\]"),
-        (f"my::twice.out(int(b!) x, {_OUT}", "x is written to and is no tensor"),
+        (f"my::twice.out(int(b!) x, {_OUT}", "x is written to and is not a tensor"),
         (f"my::twice.out(Tensor(a! x, {_OUT}", "'\\)' is expected after an alias, not 'x'"),
         ("my::twice(Tensor x) -> Tensor", "an operator returns the tensors that it writes to"),
         ("my::size(Tensor x) -> int", "an operator returns the tensors that it writes to"),
@@ -262,7 +262,7 @@ def test_a_target_without_a_cmake_file(tmp_path: Path) -> None:
         (f"- func: {_TWICE}\n  kernels:\n    - arg_meta: null\n", 3, "kernel_name is a function"),
         (f"\nfunc: {_TWICE}\n", 2, "operators are entries of a list"),
         ("- my::twice.out\n", 1, "an entry names an operator"),
-        ("- func: [\n", 2, "this is no yaml: "),
+        ("- func: [\n", 2, "this is not YAML: "),
     ],
 )
 def test_an_entry_that_cannot_be_served_is_told_with_its_line(

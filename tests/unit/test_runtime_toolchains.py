@@ -183,10 +183,16 @@ def test_an_ndk_of_another_system(home: Path) -> None:
 
 def test_apple_takes_ios_cmake_of_the_checkout(home: Path) -> None:
     program(home / "bin/clang++")
-    checkout = home / "executorch"
+    checkout = home / "my sources/executorch"
     file = checkout / "third-party/ios-cmake/ios.toolchain.cmake"
     obstacle = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
-    assert obstacle.remedy == f"git -C {checkout} submodule update --init third-party/ios-cmake"
+    # git knows nothing of a checkout that was unpacked.
+    assert obstacle.remedy == f"Unpack https://github.com/leetal/ios-cmake as '{file.parent}'"
+    (checkout / ".git").mkdir(parents=True)
+    obstacle = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
+    assert obstacle.remedy == (
+        f"git -C '{checkout}' submodule update --init -- third-party/ios-cmake"
+    )
     file.parent.mkdir(parents=True)
     file.touch()
     toolchain = found(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
@@ -239,7 +245,8 @@ def zig(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_musl_without_zig(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     obstacle = refused(look(home, "linux-aarch64-musl"))
-    assert obstacle.remedy.endswith("-m pip install 'ziglang==0.17.*'")
+    assert obstacle.remedy.startswith("uv pip install --python ")
+    assert obstacle.remedy.endswith(" 'ziglang==0.17.*'")
 
 
 def test_musl_with_a_zig_that_is_too_old(zig: Path, home: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.runtime.tools import find_compiler, find_tools, probe_tools
+from etdeploy.runtime.tools import find_compiler, find_tools, pip_command, probe_tools
 from etdeploy.targets.platforms import find_target
 
 _X86 = find_target("linux-x86_64")
@@ -66,15 +66,15 @@ def test_old_cmake_is_passed_over_for_a_new_one(bare: Path) -> None:
 
 def test_only_an_old_cmake_is_told_with_its_version(bare: Path) -> None:
     _fill(bare, cmake="cmake version 3.25.1")
-    with pytest.raises(BuildError, match=r"cmake 3.28 or newer is needed, found is only 3.25.1"):
+    with pytest.raises(BuildError, match=r"cmake 3.28 or newer is needed; the one here is 3.25.1"):
         find_tools(_X86, _X86)
 
 
 @pytest.mark.parametrize(
     ("missing", "message", "remedy"),
     [
-        ("cmake", "cmake 3.28 or newer is needed, there is none", "pip install 'cmake>=3.28'"),
-        ("ninja", "ninja is missing", "pip install 'ninja>=1.11'"),
+        ("cmake", "cmake 3.28 or newer is needed; it is not installed", "'cmake>=3.28'"),
+        ("ninja", "ninja is not installed", "'ninja>=1.11'"),
         ("c++", "there is no C++ compiler for linux-x86_64", "apt-get install g++"),
     ],
 )
@@ -88,6 +88,21 @@ def test_missing_tool_is_told_with_its_remedy(
     assert message in raised.value.message
     assert remedy in (raised.value.remedy or "")
     assert raised.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "command"),
+    [
+        (True, "'/my env/bin/python3' -m pip install 'ninja>=1'"),
+        (False, "uv pip install --python '/my env/bin/python3' 'ninja>=1'"),
+    ],
+)
+def test_packages_go_to_the_python_that_runs_etdeploy(
+    has_pip: bool, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/my env/bin/python3")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: "pip" if has_pip else None)
+    assert pip_command("ninja>=1") == command
 
 
 def test_missing_cross_compiler_is_told_with_its_package(bare: Path) -> None:
@@ -117,7 +132,7 @@ def test_cxx_chooses_the_native_compiler_only(bare: Path, monkeypatch: pytest.Mo
 def test_cxx_that_does_not_exist_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fill(bare)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BuildError, match="'no-such-compiler' that CXX names is missing"):
+    with pytest.raises(BuildError, match="'no-such-compiler' that CXX names is not installed"):
         find_tools(_X86, _X86)
 
 

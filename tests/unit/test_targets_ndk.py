@@ -76,15 +76,18 @@ def test_older_than_known_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_better_one_in_the_sdk_is_the_remedy(tmp_path: Path) -> None:
-    good = ndk(tmp_path / "Android/Sdk/ndk/27.2.12479018", "r27c")
+    home = tmp_path / "a home"
+    good = ndk(home / "Android/Sdk/ndk/27.2.12479018", "r27c")
     environ = {"ANDROID_NDK": str(ndk(tmp_path / "old", "r21b"))}
-    assert missing(environ, tmp_path).remedy == f"export ANDROID_NDK={good}"
+    assert missing(environ, home).remedy == f"export ANDROID_NDK='{good}'"
 
 
 def test_a_too_old_one_in_the_sdk_is_no_remedy(tmp_path: Path) -> None:
     ndk(tmp_path / "Android/Sdk/ndk/25.2.9519653", "r25c")
     environ = {"ANDROID_NDK": str(ndk(tmp_path / "old", "r21b"))}
-    assert missing(environ, tmp_path).remedy.startswith("sdkmanager")
+    # A variable comes before what sdkmanager installs.
+    assert missing(environ, tmp_path).remedy.startswith("unset ANDROID_NDK\nsdkmanager ")
+    assert missing({}, tmp_path).remedy.startswith("sdkmanager ")
 
 
 @pytest.mark.parametrize("files", [(), ("source.properties",)])
@@ -104,7 +107,7 @@ def test_the_folder_above_an_ndk_is_corrected(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     problem = missing({"ANDROID_NDK": str(tmp_path / "gone")}, tmp_path)
-    assert problem.why == f"ANDROID_NDK names {tmp_path / 'gone'}, which is no folder"
+    assert problem.why == f"ANDROID_NDK names {tmp_path / 'gone'}, which is not a folder"
 
 
 def test_a_version_that_cannot_be_read_is_said(tmp_path: Path) -> None:
