@@ -2,7 +2,7 @@
 
 doit list
 doit run recipe=portable device=qemu
-doit run reference          # write docs/recipes.md anew
+doit run reference          # write docs/recipes.md and docs/records.md anew
 """
 
 from etdeploy.graph.dodo import open_line
@@ -16,7 +16,7 @@ def task_deploy():
 
 
 def task_reference():
-    """Write docs/recipes.md from the recipe models."""
+    """Write docs/recipes.md and docs/records.md from the models."""
     from etdeploy.graph.dodo import write_reference
 
     return {
@@ -25,8 +25,13 @@ def task_reference():
             "etdeploy/recipe/model.py",
             "etdeploy/recipe/backends.py",
             "etdeploy/recipe/reference.py",
+            "etdeploy/bench/record.py",
+            "etdeploy/bench/kept.py",
+            "etdeploy/bench/reference.py",
+            "etdeploy/devices/base.py",
+            "etdeploy/program/model.py",
         ],
-        "targets": ["docs/recipes.md"],
+        "targets": ["docs/recipes.md", "docs/records.md"],
     }
 
 

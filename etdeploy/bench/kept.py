@@ -14,6 +14,23 @@ from etdeploy.runtime.plan_model import RuntimePlan
 
 PLAN_FILE = "plan.json"
 
+# What the names in a record's `files` stand for; docs/records.md shows them.
+DESCRIPTIONS = {
+    "record": "`record.json` itself",
+    "outputs": "folder with the outputs of the first inference: `0.bin` and so on, raw "
+    "little-endian contiguous bytes; data type and shape are in the timing pass's file",
+    "log": "what the runner said in each pass, and how it ended",
+    "timing": "what the runner wrote in the timing pass: raw samples, times of loading, outputs",
+    "memory": "the same of the memory pass; not where `benchmark.memory` is off",
+    "profile": "the same of the profile pass; not where `benchmark.profile` is off",
+    "program_info": "methods of the program with inputs, outputs, operators and delegates",
+    "export": "how the program came to be: source, versions, times, what quantisation cost",
+    "plan": "components and cmake options of the runner, each with its reason",
+    "etdump": "the trace of the profile pass, for ExecuTorch's Inspector",
+    "etrecord": "the model's graph and weights, with which the Inspector names what is in the "
+    "trace; a hard link to the cache's file where the file system has them, else a copy",
+}
+
 
 def keep_files(
     here: Path,

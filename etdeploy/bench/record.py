@@ -19,7 +19,17 @@ SCHEMA_VERSION: Literal[2] = 2
 
 
 class Latency(Value):
-    """Times of the timed iterations in milliseconds; stddev is that of the sample (n - 1)."""
+    """Times of the timed iterations, in milliseconds.
+
+    Attributes:
+        samples: Each of them, in the order in which they were measured.
+        min: The shortest.
+        median: Half of them took no longer.
+        mean: Their sum by their number.
+        p90: 90 % took no longer, interpolated linearly between samples.
+        p99: 99 % took no longer, interpolated likewise.
+        stddev: Standard deviation of the sample, with n - 1; 0 for a single one.
+    """
 
     samples: tuple[float, ...]
     min: float
@@ -33,18 +43,24 @@ class Latency(Value):
 class OutputCheck(Value):
     """One output against the eager model's.
 
+    Errors are over all values that are finite on both sides, in the output's own unit; null for an
+    output that cannot be compared. A limit is null where it was not used.
+
     Attributes:
-        max_abs_error, rms_error, cosine_similarity: Largest difference, root of the mean square
-            difference and cosine of the angle, over all values that are finite on both sides; None
-            where they have no meaning: the cosine of integers, outputs that cannot be compared.
-        tolerance_max_abs, tolerance_rms, tolerance_cosine: The limits that were used; None for
-            what was not judged.
-        step: Of the quantisation that the values come from, in the output's own unit; None for an
-            output that is on no grid.
-        within_tolerance: None when nothing was compared: every value is NaN or infinite, in the
-            model's own output too.
+        name: `output_0` and so on, in the order of the method's outputs.
+        dtype: torch's name of the data type.
+        shape: Sizes, the outermost first.
+        max_abs_error: The largest difference.
+        cosine_similarity: Cosine of the angle between both, from -1 to 1; null for integers.
+        tolerance_max_abs: The largest `max_abs_error` that passes.
+        tolerance_cosine: The least `cosine_similarity` that passes.
+        within_tolerance: Whether the output is right; null when nothing was compared, since every
+            value is NaN or infinite, in the model's own output too.
         problem: Why the output cannot be right, or cannot be compared, whatever the limits.
         remark: What weakens the comparison.
+        rms_error: Root of the mean square difference.
+        tolerance_rms: The largest `rms_error` that passes.
+        step: Of the quantisation that the values come from; null for an output in no steps.
     """
 
     name: str
@@ -66,6 +82,9 @@ class DeviceRecord(Value):
     """The device's facts with its state before and after the run.
 
     Attributes:
+        facts: What stays the same.
+        before: Its state before the first pass.
+        after: Its state after the last one; empty when it had gone.
         ended: Runners of earlier runs that still ran, and were ended before it.
     """
 
@@ -79,11 +98,16 @@ class ProgramRecord(Value):
     """The program that ran.
 
     Attributes:
+        sha256: Of the `.pte` file.
+        size_bytes: Of the `.pte` file.
         method: The method that was run.
-        operators, backends: All that the program uses, in every method.
-        operator_calls, delegates: Of the method that was run.
+        operators: All that the program calls outside of delegates, in every method.
+        backends: All that its delegates name, in every method.
+        operator_calls: Of the method that was run.
+        delegates: Of the method that was run.
         source: The model source as a person reads it.
-        backend, quantization: What the program was exported for; None for a finished program.
+        backend: What the program was exported for; null for a finished program.
+        quantization: Its scheme; null for a finished program.
     """
 
     sha256: str
@@ -103,7 +127,9 @@ class RunnerRecord(Value):
 
     Attributes:
         sha256: Of the executable.
+        target: What it was built for.
         portable: Whether it brought its own C library to the device.
+        executorch_version: Of its libraries.
         threads: That its thread pool had.
         size_bytes: Of the executable.
         provider: Where ExecuTorch came from: `wheel` or `source`.
@@ -131,7 +157,7 @@ class RecipeRecord(Value):
         name: Its own name, or that of its file.
         file: Name of its file.
         files: SHA-256 of every file that it was read from, by path.
-        git_revision: Commit of the folder that the file is in; None outside of a repository.
+        git_revision: Commit of the folder that the file is in; null outside of a repository.
         git_dirty: Whether files below that folder differ from the commit.
         content: All values. Those of `model.arguments` and `runtime.cmake` are as the recipe has
             them.
@@ -201,9 +227,9 @@ class RunRecord(Value):
         started_at: Date and time in UTC, ISO 8601.
         workload: What was run on the device; `kind` says which keys it has.
         load_ms: Loading the program and its method; the file was read shortly before.
-        verify_ms: ExecuTorch's thorough check of the program, before it is loaded. None from a
+        verify_ms: ExecuTorch's thorough check of the program, before it is loaded. null from a
             runner that checked while it loaded: there `load_ms` has both.
-        peak_rss_bytes: Most memory resident in the memory pass; None when it was not measured.
+        peak_rss_bytes: Most memory resident in the memory pass; null when it was not measured.
         device: What it ran on.
         program: What ran.
         runner: What ran it.

@@ -13,7 +13,19 @@ from etdeploy.core.values import Value
 
 
 class DeviceFacts(Value):
-    """What stays the same while a device is connected; None where it does not tell."""
+    """What stays the same while a device is connected; None where it does not tell.
+
+    Attributes:
+        kind: host, qemu, android or ios.
+        target: What a runner for it is built for.
+        model: Of the device, or of its processor.
+        manufacturer: Of the device.
+        soc: Name of the system on a chip, as the device tells it.
+        abi: The instruction set, by Android's name.
+        os: Name and version of the system.
+        cpu_count: Logical processors.
+        memory_bytes: Of the whole device.
+    """
 
     name: str
     """As `--device` takes it: host, qemu, android:SERIAL."""
@@ -54,7 +66,16 @@ class CpuCluster(Value):
 
 
 class DeviceState(Value):
-    """What changes from minute to minute; None where the device does not tell."""
+    """What changes from minute to minute; None where the device does not tell.
+
+    Attributes:
+        battery_percent: How full the battery is.
+        battery_celsius: Its temperature.
+        charging: Whether it is being charged.
+        temperatures_celsius: By name of the sensor.
+        load_average: Processes that ran or waited to run, on average over the last minute.
+        clusters: Frequencies of the cores that share one.
+    """
 
     battery_percent: int | None = None
     battery_celsius: float | None = None

@@ -31,8 +31,10 @@ def open_line() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
 
 
 def write_reference() -> None:
-    """Writes docs/recipes.md from the models."""
+    """Writes docs/recipes.md and docs/records.md from the models."""
+    from etdeploy.bench import reference as records
     from etdeploy.core.files import write_if_changed
-    from etdeploy.recipe.reference import reference
+    from etdeploy.recipe import reference as recipes
 
-    write_if_changed(Path("docs/recipes.md"), reference())
+    write_if_changed(Path("docs/recipes.md"), recipes.reference())
+    write_if_changed(Path("docs/records.md"), records.reference())

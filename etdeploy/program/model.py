@@ -40,9 +40,12 @@ class Plain(Value):
 
 
 class Operator(Value):
-    """An operator that a method calls outside its delegates, `aten::add.out` in full.
+    """An operator that a method calls outside its delegates.
 
-    `dtypes` has the data types of all tensors that it is called with, by torch's names, sorted.
+    Attributes:
+        name: In full: `aten::add.out`.
+        calls: How often the method calls it.
+        dtypes: Data types of all tensors that it is called with, by torch's names, sorted.
     """
 
     name: str
@@ -76,8 +79,11 @@ class CompiledFor(Value):
 class Delegate(Value):
     """A partition that a backend executes.
 
-    `nodes` counts the backend's own nodes in it where its payload can be read, else None;
-    `compiled_for` is there for QNN's.
+    Attributes:
+        backend_id: Name of the backend.
+        size_bytes: Of what the backend made of it.
+        nodes: The backend's own nodes in it where its payload can be read, else None.
+        compiled_for: The SoC and the SDK, for a partition of QNN.
     """
 
     backend_id: str

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measure_module
+from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import measure, require_match
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.stored import StoredRun, load_run
@@ -182,10 +183,7 @@ def test_a_mailed_folder_has_all_that_a_report_needs(setting: Setting) -> None:
     shutil.rmtree(program)
     there = load_run(setting.folder / "elsewhere")
     assert there.record == run.record
-    assert set(there.record.files) == {
-        "record", "outputs", "log", "timing", "memory", "profile", "etdump", "etrecord",
-        "program_info", "export", "plan",
-    }  # fmt: skip
+    assert set(there.record.files) == set(DESCRIPTIONS)
     assert all(_file(there, name).exists() for name in there.record.files)
     assert _file(there, "etrecord").read_bytes() == b"graph"
     assert Program.load(_file(there, "program_info")) == _program()

@@ -102,7 +102,7 @@ def test_the_sdk_is_looked_at_also_where_a_runner_was_built_before(
 def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
     soc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "find_missing", lambda *_: ())
+    monkeypatch.setattr("etdeploy.graph.provision.find_missing", lambda *_: ())
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"model: {{example: mlp}}\nexport: {{backend: qnn, soc: {soc}}}\n")
     job = Job(
