@@ -73,9 +73,13 @@ class AndroidDevice:
     def open_run(self, bundle: Bundle, run_id: str) -> Iterator[AndroidRun]:
         folder = android_layout.run_folder(check_run_id(run_id))
         parent = f"{android_layout.ROOT}/runs"
-        self._link.require(f"mkdir -p {parent} && mkdir {quote(folder)}", "making the run's folder")
+        digest = bundle_digest(bundle)
+        command = (
+            f"mkdir -p {parent} && mkdir {quote(folder)} && echo {digest} >{quote(folder)}/.bundle"
+        )
+        self._link.require(command, "making the run's folder")
         try:
-            bundle_folder = android_layout.bundle_folder(bundle_digest(bundle))
+            bundle_folder = android_layout.bundle_folder(digest)
             yield AndroidRun(self._link, bundle, bundle_folder, folder)
         finally:
             self._link.tidy(f"rm -rf {quote(folder)}")

@@ -4,6 +4,7 @@
       store/SHA256       every content once, verified
       stamps/SHA256      size, inode, mode and dates of the content when it was verified
       bundles/DIGEST/    a bundle's paths, as symbolic links into the store
+      uses/DIGEST        a bundle's contents, with the date of its last push (android_store.py)
       runs/RUN_ID/       one run's working folder
       incoming/          a folder for each push that goes on (see android_incoming.py)
 
@@ -30,7 +31,7 @@ INCOMING = f"{ROOT}/incoming"
 # Exit codes of `keep_command`.
 CHANGED, NO_SHA256SUM = 41, 42
 
-_FOLDERS = ("store", "stamps", "bundles", "runs", "incoming")
+_FOLDERS = ("store", "stamps", "bundles", "uses", "runs", "incoming")
 # Size, inode, mode, modification and change time, with fractions of seconds where there are any.
 _STAMP = "%n %s %i %a %y %z"
 

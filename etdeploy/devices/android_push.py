@@ -13,6 +13,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.devices import android_layout as layout
+from etdeploy.devices import android_store as store
 from etdeploy.devices.adb_errors import AdbRefusedError
 from etdeploy.devices.adb_sync import pull_file, push_file
 from etdeploy.devices.android_incoming import held_folder, sweep_command
@@ -33,25 +34,29 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
     """
     started = time.monotonic()
     check_bundle(bundle)
-    survey = _survey(link, bundle)
+    limit = store.limit_bytes()
+    # First of all, so that the room that is told is that of what was removed too.
+    link.require(
+        f"mkdir -p {layout.INCOMING} && {sweep_command(layout.INCOMING)}",
+        "tidying what pushes left",
+    )
     with held_folder(link, layout.INCOMING) as folder:
-        push = _Push(link, bundle, progress, folder)
+        push = _Push(link, bundle, bundle_digest(bundle), progress, folder)
+        survey, removed_bytes = push.make_room(limit)
         missing = push.missing(survey)
         push.check_room(missing, survey)
         verify_seconds = push.send(missing)
         if missing or not survey.is_laid_out(bundle):
             push.lay_out()
-    pushed_bytes = sum(f.size_bytes for f in missing)
-    kept = len(by_content(bundle)) - len(missing)
-    seconds = time.monotonic() - started
-    return PushReport(len(missing), pushed_bytes, kept, seconds, verify_seconds)
-
-
-def _survey(link: AndroidLink, bundle: Bundle) -> layout.Survey:
-    survey = layout.survey_command(bundle, bundle_digest(bundle))
-    # First of all, so that the room that is told is that of what was removed too.
-    command = f"{sweep_command(layout.INCOMING)}\n{survey}"
-    return layout.parse_survey(link.require(command, "looking at what it has"))
+        link.require(store.used_command(folder, push.digest), "noting its use")
+    return PushReport(
+        pushed_files=len(missing),
+        pushed_bytes=sum(f.size_bytes for f in missing),
+        kept_files=len(by_content(bundle)) - len(missing),
+        seconds=time.monotonic() - started,
+        verify_seconds=verify_seconds,
+        removed_bytes=removed_bytes,
+    )
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,26 @@ class _Push:
 
     link: AndroidLink
     bundle: Bundle
+    digest: str
     progress: Progress
     folder: str
+
+    def make_room(self, limit: int | None) -> tuple[layout.Survey, int]:
+        """What the device has, once what was used longest ago is gone; bytes of that."""
+        noting = store.note_command(self.bundle, self.folder)
+        survey, uses = self._survey(f"{noting} || exit 1")
+        gone = store.removal(survey, uses, self.bundle, self.digest, limit)
+        if not gone.contents:
+            return survey, 0
+        self.progress(f"removing {console.size(gone.size_bytes)} of what was used longest ago")
+        survey, _ = self._survey(store.removal_command(gone))
+        return survey, gone.size_bytes
+
+    def _survey(self, before: str) -> tuple[layout.Survey, store.Uses]:
+        survey = layout.survey_command(self.bundle, self.digest)
+        command = f"{before}\n{survey}\n{store.uses_command()}"
+        output = self.link.require(command, "looking at what it has")
+        return layout.parse_survey(output), store.parse_uses(output)
 
     def missing(self, survey: layout.Survey) -> list[BundleFile]:
         """The contents that must go; those with a changed stamp are read again on the device."""
@@ -96,7 +119,7 @@ class _Push:
 
     def lay_out(self) -> None:
         part = f"{self.folder}/bundle"
-        command = layout.layout_command(self.bundle, bundle_digest(self.bundle), part)
+        command = layout.layout_command(self.bundle, self.digest, part)
         self.link.require(command, "laying out the bundle")
 
     def _send_one(self, file: BundleFile, before: int, total: int) -> float:

@@ -162,6 +162,7 @@ class PushReport:
         kept_files: Contents that it had.
         seconds: Wall time of all of it.
         verify_seconds: The part of it that the device took to read again what had arrived.
+        removed_bytes: Of other bundles, which were used longest ago, to make room.
     """
 
     pushed_files: int
@@ -169,6 +170,7 @@ class PushReport:
     kept_files: int
     seconds: float
     verify_seconds: float = 0.0
+    removed_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -217,10 +217,11 @@ def _push(job: Job) -> Step:
         Pushed(device=job.place, files=tuple(f.sha256 for f in bundle.files)).save(output)
         if not report.pushed_files:
             return f"the device has all {report.kept_files} files"
+        removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"
         return (
             f"{console.count(report.pushed_files, 'file')}, "
             f"{console.size(report.pushed_bytes)}; "
-            f"{report.kept_files} were there"
+            f"{report.kept_files} were there{removed if report.removed_bytes else ''}"
         )
 
     return Step(

@@ -344,6 +344,45 @@ def test_what_restarted_devices_left_goes_with_the_next_push(
     assert not list(reached.root.path(INCOMING).iterdir())
 
 
+def named(folder: Path, name: str, mib: int) -> Bundle:
+    return make_bundle({name: of_size(folder, mib << 20, name)}, (name,))
+
+
+def test_what_was_used_longest_ago_makes_room(
+    reached: Reached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_DEVICE_STORE_MAX", "20 MB")
+    first, second, third, fourth = (named(tmp_path, name, 6) for name in "abcd")
+    for age_s, bundle in ((4000, first), (3000, second), (2000, third)):
+        assert reached.device.push(bundle).removed_bytes == 0
+        used = reached.root.path("data/local/tmp/etdeploy/uses") / bundle_digest(bundle)
+        os.utime(used, (time.time() - age_s, time.time() - age_s))
+    # The first is used again, so the second is the oldest.
+    reached.device.push(first)
+    report = reached.device.push(fourth)
+    assert (report.pushed_files, report.removed_bytes) == (1, 6 << 20)
+    stored = {p.name for p in reached.root.path(STORE).iterdir()}
+    assert stored == {b.files[0].sha256 for b in (first, third, fourth)}
+    for bundle in (first, third, fourth):
+        assert reached.device.push(bundle).pushed_files == 0
+    assert reached.device.push(second).pushed_files == 1
+
+
+def test_a_full_device_makes_room_of_what_was_used_long_ago(
+    reached: Reached, tmp_path: Path
+) -> None:
+    old, new = named(tmp_path, "old", 40), named(tmp_path, "new", 50)
+    reached.device.push(old)
+    with pytest.raises(DeviceError, match="no room on the device"):
+        reached.device.push(new)
+    (used,) = reached.root.path("data/local/tmp/etdeploy/uses").iterdir()
+    os.utime(used, (0, 0))
+    run = reached.device.open_run(old, "r1")
+    with run, pytest.raises(DeviceError, match="no room on the device"):
+        reached.device.push(new)
+    assert reached.device.push(new).removed_bytes == 40 << 20
+
+
 def test_two_pushes_at_once_do_not_disturb_each_other(reached: Reached, bundle: Bundle) -> None:
     other = open_device(reached.root.spec)
     problems: list[BaseException] = []
