@@ -7,6 +7,7 @@ and can stop nothing any more, a script beside it does (`orphans.py`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -184,6 +185,16 @@ def _start_watcher() -> None:
                     start_new_session=True,
                 )
             )
+
+
+@atexit.register
+def _dismiss_watcher() -> None:
+    """Lets the watcher go at the end of this process, which leaves no child of ours."""
+    while _watcher:
+        watcher = _watcher.pop()
+        if watcher.stdin:
+            watcher.stdin.close()
+        watcher.wait()
 
 
 def _note(line: str) -> None:

@@ -107,5 +107,7 @@ def test_a_run_that_ends_by_itself_leaves_no_watcher(tmp_path: Path) -> None:
         "process.run(process.Request(('true',)))\n"
         "print(process._watcher[0].pid)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    python = [sys.executable, "-X", "dev", "-c", code]
+    done = subprocess.run(python, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
     assert eventually(lambda: not is_alive(int(done.stdout)))
