@@ -17,8 +17,8 @@ class Collector:
         on_line: Called with each line as it comes.
         log: Gets each line as it comes.
 
-    A process that left the child's group may hold a pipe open for ever. `finish` does not wait for
-    it; its thread goes on emptying the pipe and drops what comes.
+    A process that left the child's group may hold a pipe open forever. `finish` does not wait for
+    it; its thread keeps emptying the pipe and discards what it reads.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Collector:
             self._on_line(line.decode(errors="replace").rstrip("\r\n"))
 
     def finish(self, grace_s: float) -> tuple[str, str]:
-        """What came on stdout and stderr; waits that long for pipes that are still open."""
+        """Returns stdout and stderr; waits at most `grace_s` seconds for open pipes."""
         deadline = time.monotonic() + grace_s
         for thread in self._threads:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))

@@ -26,15 +26,15 @@ from etdeploy.core.layout import table as table
 if TYPE_CHECKING:
     from rich.live import Live
 
-# Where there is no bar: how often a long task says how far it is, in seconds.
+# Without a progress bar: how often a long task reports its progress, in seconds.
 _EVERY_S = 15.0
-# In fewer columns nothing can be read.
+# Narrower than this, nothing is readable.
 _NARROWEST = 20
 _NAME, _BAR, _TIME = 10, 24, 7
 
 
 class _Output(io.TextIOWrapper):
-    """Standard output that tells why something did not get there, whoever wrote it."""
+    """Standard output that says why a write failed, whoever wrote."""
 
     def write(self, text: str) -> int:
         with _lost_output():
@@ -46,9 +46,9 @@ class _Output(io.TextIOWrapper):
 
 
 def open_streams() -> None:
-    """Makes lost results an OutputError, and closed streams nothing special.
+    """Turns failed writes to stdout into an OutputError, and opens closed streams.
 
-    The files 1 and 2 are open, if only on the null device.
+    The caller has made sure that file descriptors 1 and 2 are open.
     """
     if sys.stdout is None:
         sys.stdout = _Output(os.fdopen(1, "wb"))
@@ -78,12 +78,12 @@ def _lost_output() -> Iterator[None]:
         reason = "it is closed" if error.errno == errno.EBADF else error.strerror
         raise OutputError(
             f"the result cannot be written to standard output: {reason}",
-            remedy="What was made is kept: the same command shows the result again.",
+            remedy="The work is done and kept: the same command shows the result again.",
         ) from error
 
 
 def _drain(stream: TextIO) -> None:
-    """Lets what is left in a broken stream's buffer go; at exit Python would try again and fail."""
+    """Discards a broken stream's buffer; at exit Python would try to write it and fail."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -96,7 +96,7 @@ def result_json(value: Any) -> None:
 
 
 def message(text: str) -> None:
-    """Writes a message to stderr; where nobody can be told, because it is closed, work goes on."""
+    """Writes a message to stderr; if stderr is closed or full, work continues."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -110,9 +110,9 @@ def warn(text: str) -> None:
 
 
 def width() -> int | None:
-    """The columns of the terminal that results go to; None where lines may be of any length.
+    """The width of the terminal that shows results; None if lines may have any length.
 
-    COLUMNS, where it is set, is the user's word.
+    COLUMNS overrides the terminal's own width.
     """
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
         return None
@@ -155,12 +155,12 @@ class TaskDisplay:
             self._line(f"{name:<10} ...")
 
     def advance(self, name: str, text: str, fraction: float | None = None) -> None:
-        """A task says where it is."""
+        """A task reports its progress."""
         now = time.monotonic()
         with self._lock:
             started, before, _ = self._running.get(name, (now, "", None))
             self._running[name] = (started, text, fraction)
-            # Without a bar, long work says now and then how far it is.
+            # Without a bar, long tasks report their progress now and then.
             due = fraction is None or now - self._spoken.get(name, started) >= _EVERY_S
             if due:
                 self._spoken[name] = now
@@ -208,7 +208,7 @@ class TaskDisplay:
 
         with self._lock:
             running = dict(self._running)
-        # A narrow terminal shows what is done, and how far it is as a number.
+        # A narrow terminal shows the progress as a number.
         bar = _BAR if columns >= 80 else 5
         text_width = columns - _NAME - bar - _TIME - 3
         grid = Table.grid(padding=(0, 1))

@@ -51,7 +51,7 @@ class EtdeployError(Exception):
 
 
 class OutputError(EtdeployError):
-    """What was asked for is done, and cannot be written to standard output."""
+    """The work is done, but its result cannot be written to standard output."""
 
     exit_code = 1
     kind = "output"
@@ -104,21 +104,21 @@ class BuildError(EtdeployError):
 
 
 class CheckError(EtdeployError):
-    """The runner lacks something that the program needs; nothing was sent to a device."""
+    """The runner is missing something that the program needs; nothing was sent to a device."""
 
     exit_code = 5
     kind = "check"
 
 
 class DeviceError(EtdeployError):
-    """A device cannot be reached, chosen, written to, or went away."""
+    """A device cannot be reached, chosen or written to, or was disconnected."""
 
     exit_code = 6
     kind = "device"
 
 
 class RunError(EtdeployError):
-    """The runner started on the device and did not end well."""
+    """The runner started on the device and failed."""
 
     exit_code = 7
     kind = "run"

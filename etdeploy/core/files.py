@@ -43,7 +43,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def write_if_changed(path: Path, content: str) -> bool:
-    """Writes only a new content, so that build tools see an old date on an old file."""
+    """Writes only changed content, so that build tools see an old date on an unchanged file."""
     if path.is_file() and path.read_text() == content:
         return False
     write_atomic(path, content)

@@ -1,4 +1,4 @@
-"""Asks git about a folder; nothing is changed there."""
+"""Queries git about a folder; changes nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from etdeploy.core import process
 
 
 def ask(folder: Path, *arguments: str, timeout_s: float = 10.0) -> str | None:
-    """What git prints; None when it fails or is not installed.
+    """What git prints; None if it fails or is not installed.
 
     Args:
-        folder: Where it is asked.
-        arguments: Of git.
+        folder: Where git runs.
+        arguments: Git's arguments.
         timeout_s: After this many seconds it counts as failed.
     """
     program = process.which("git")

@@ -1,8 +1,8 @@
-"""What a killed run leaves half-written, and how a later run knows that nobody works on it.
+"""What a killed run leaves half-written, and how a later run knows that nobody is using it.
 
 Whoever writes aside holds a lock on the file or folder itself (flock(2)). The system releases it
-when the process ends, however it ends, so neither a process id that was given away again nor the
-clock has to be believed.
+when the process ends, however it ends, so there is no need to trust a process id, which may have
+been reused, or the clock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# A file or folder is there for an instant before it is locked.
+# A file or folder exists for an instant before it is locked.
 _SETTLED_S = 60.0
-# The names that this package gives, and no others: what a folder of the cache is made under, what
-# a file is written under, and the work of export, clone and push.
+# The names that this package gives, and no others: unfinished folders of the cache, unfinished
+# files, and the working folders of export, clone and push.
 _ASIDE = re.compile(
     r"\.([0-9a-f]{32,64}|executorch-.+)\.[a-z0-9_]{8}(\.old)?"
     r"|\..+\.[0-9a-f]{12}"
@@ -29,7 +29,7 @@ _ASIDE = re.compile(
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Shows other runs that this one works on a file or folder, while the block runs."""
+    """Shows other runs that a file or folder is in use, while the block runs."""
     handle = os.open(path, os.O_RDONLY)
     try:
         claim(handle)
@@ -39,13 +39,13 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def claim(handle: int) -> None:
-    """The same for an open file, until it is closed."""
-    with suppress(OSError):  # some file systems have no locks, and nothing is swept there
+    """Does the same for an open file, until it is closed."""
+    with suppress(OSError):  # some file systems have no locks; nothing is swept there
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nobody works on a file or folder that was written under a claim."""
+    """Whether nobody is using a file or folder that was written under a claim."""
     try:
         if time.time() - path.lstat().st_mtime < _SETTLED_S:
             return False
@@ -54,7 +54,7 @@ def is_abandoned(path: Path) -> bool:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # it is held, or cannot be known
+    except OSError:  # it is in use, or that cannot be found out
         return False
     finally:
         os.close(handle)
@@ -69,7 +69,7 @@ def sweep(folder: Path) -> None:
 
 
 def sweep_empty(folder: Path, names: re.Pattern[str]) -> None:
-    """Deletes the empty folders of these names that nobody works on."""
+    """Deletes the empty folders with these names that nobody is using."""
     for path in _entries(folder):
         if names.fullmatch(path.name) and path.is_dir() and is_abandoned(path):
             with suppress(OSError):  # it is not empty

@@ -2,15 +2,15 @@
 
 It reads from stdin: `+PID` for a child that leads a session of its own, `-PID` for one that has
 ended. Only the run holds the other end of that pipe, so the end of the input means that the run is
-gone, however it went: what is still noted is killed with all of its descendants. Until then the
+gone, however it ended: what is still noted is killed with all of its descendants. Until then the
 script sleeps in read(2) and takes no time from a measurement.
 
 Linux could send a signal at the death of the parent (PR_SET_PDEATHSIG), but it sends it when the
 *thread* that started the child ends, reaches no grandchildren, and is set between fork and exec,
 where a program with threads must not run Python.
 
-It runs as a file, without the package, and imports what killing takes only then: most runs end by
-themselves and should not pay for it.
+It runs as a file, without the package, and imports what it needs for killing only then: most runs
+end by themselves and should not pay for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE_S = 0.05
 
 
 def watch(lines: Iterable[bytes]) -> set[int]:
-    """Reads notes to their end; gives the leaders of sessions that have not ended by then."""
+    """Reads notes to their end; returns the leaders of the sessions that have not ended by then."""
     leaders: set[int] = set()
     for line in lines:
         pid = int(line[1:])
@@ -119,7 +119,7 @@ def _sessions(pids: Iterable[int]) -> dict[int, int]:
 
 
 if __name__ == "__main__":
-    # The run ends by Ctrl-C or SIGTERM in its own way, and the pipe tells of it.
+    # The run handles Ctrl-C and SIGTERM in its own way; the pipe shows when it is gone.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if left := watch(sys.stdin.buffer):

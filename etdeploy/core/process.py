@@ -27,7 +27,7 @@ from etdeploy.core import cancel
 from etdeploy.core.collector import Collector
 
 _GRACE_S = 3.0
-# How often a stop is looked for; children that end at the first signal wake the wait themselves.
+# How often to check for a stop request; a child that ends at its first signal ends the wait itself.
 _POLL_S = 0.2
 
 _children: set[subprocess.Popen[bytes]] = set()
@@ -44,8 +44,8 @@ class Request:
         argv: Program and arguments.
         cwd: Working folder; the caller's when None.
         env: Changes to the environment; a value of None removes the variable.
-        timeout_s: After this many seconds the process is ended, and one that ended later than that
-            by itself counts as timed out too; None waits for ever.
+        timeout_s: After this many seconds the process is ended, and one that ended by itself after
+            that has timed out as well; None waits forever.
         log: File that gets the command and all of its output, appended.
         on_line: Called with each line of output as it comes (stdout and stderr merged then).
     """
@@ -198,7 +198,7 @@ def _dismiss_watcher() -> None:
 
 
 def _note(line: str) -> None:
-    """Tells the watcher; when somebody has ended it, runs go on without."""
+    """Notifies the watcher; if somebody has ended it, runs continue without one."""
     with contextlib.suppress(OSError):
         for watcher in _watcher:
             if watcher.stdin:
@@ -227,8 +227,8 @@ def _wait(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
 def _waiting(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], bool]]:
     """A function that waits for the end of a child, so many seconds at most.
 
-    The kernel tells of the end at once (pidfd_open(2), since Linux 5.3), and nothing is asked
-    meanwhile that could disturb a measurement; elsewhere Python asks every now and then.
+    The kernel reports the end at once (pidfd_open(2), since Linux 5.3), without any polling that
+    could disturb a measurement; elsewhere Python polls.
     """
     try:
         handle = os.pidfd_open(child.pid)

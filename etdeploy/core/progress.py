@@ -1,4 +1,4 @@
-"""How long work tells where it is, without knowing who shows it."""
+"""How long-running work reports progress, without knowing who displays it."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class Progress(Protocol):
 
 
 def silent(text: str, fraction: float | None = None) -> None:
-    """A Progress that nobody sees."""
+    """A Progress that shows nothing."""

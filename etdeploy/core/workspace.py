@@ -138,7 +138,7 @@ class Workspace:
         return workspace
 
     def entry(self, kind: str, key: str) -> Entry:
-        """Names an entry; nothing is made."""
+        """Names an entry; nothing is created."""
         return Entry(kind, key, self.root / kind / key, self.uses)
 
     def obtain(
@@ -157,7 +157,7 @@ class Workspace:
             usable: Whether this release can read what is in a sound folder.
 
         Returns:
-            True when it was built now, False when it was there.
+            True if it was built now, False if it was already there.
         """
         with exclusive(
             self.lock_path(entry.kind, entry.key), f"{entry.kind} {entry.key[:12]}", progress
@@ -180,7 +180,7 @@ class Workspace:
         return self.root / "state" / name
 
     def sweep(self, state: Path) -> None:
-        """Deletes what killed runs left half-written; what a run works on now stays.
+        """Deletes what killed runs left half-written; what a run is using now stays.
 
         Args:
             state: The folder of the recipe and device of this run.
