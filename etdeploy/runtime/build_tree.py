@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core.files import write_atomic
+from etdeploy.core.folder_lock import exclusive_folder
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress
@@ -99,8 +100,10 @@ def open_tree(
     of_sources = workspace.lock_path("checkout", sha256_bytes(checkout.path.encode())[:16])
     with (
         exclusive(workspace.lock_path("builds", name), f"the build folder {name}", progress),
-        # flatcc's tool is built in the source tree, by every build that configures it.
+        # flatcc's tool is built in the source tree, by every build that configures it: by those of
+        # this cache, and by those of others.
         exclusive(of_sources, f"the checkout {checkout.path}", progress),
+        exclusive_folder(checkout.folder, f"the checkout {checkout.path}", progress),
     ):
         root.mkdir(parents=True, exist_ok=True)
         yield BuildTree(root, _named(checkout, root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 import tempfile
@@ -79,8 +80,34 @@ def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Pat
     Raises:
         BuildError: With the first error of the compiler or the linker.
     """
-    _run((str(tools.ninja), EXECUTABLE), folder, "compiling", log, progress)
+    argv = (str(tools.ninja), EXECUTABLE)
+    _run(argv, folder, "compiling", log, progress, nested_builds(tools, os.environ))
     return folder / EXECUTABLE
+
+
+def nested_builds(tools: BuildTools, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the builds within the build are told: ExecuTorch has flatc and flatcc built by make.
+
+    They know nothing of ninja's jobs nor of the compiler cache that the outer cmake was told.
+
+    Args:
+        tools: Of the outer build.
+        environ: The user's environment, whose own values stay.
+
+    Returns:
+        Changes to the environment.
+    """
+    told = {"CMAKE_BUILD_PARALLEL_LEVEL": str(_usable_cpus())}
+    if tools.ccache:
+        told |= {f"CMAKE_{x}_COMPILER_LAUNCHER": str(tools.ccache) for x in ("C", "CXX")}
+    return {name: value for name, value in told.items() if not environ.get(name)}
+
+
+def _usable_cpus() -> int:
+    """Those that this process may use; macOS tells only how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def wheel_definitions(plan: RuntimePlan, wheel: WheelRuntime, tools: BuildTools) -> dict[str, str]:
@@ -153,7 +180,12 @@ def _cmake_error(lines: Sequence[str]) -> str | None:
 
 
 def _run(
-    argv: tuple[str, ...], folder: Path, doing: str, log: Path | None, progress: Progress
+    argv: tuple[str, ...],
+    folder: Path,
+    doing: str,
+    log: Path | None,
+    progress: Progress,
+    env: Mapping[str, str] | None = None,
 ) -> None:
     """Runs it in the build folder: a Python that cmake starts imports from where it is started,
     and beside a checkout that would be the checkout in place of the installed package.
@@ -168,7 +200,8 @@ def _run(
                 f"{doing} the runner, step {step[1]} of {step[2]}", int(step[1]) / int(step[2])
             )
 
-    outcome = process.run(process.Request(argv, cwd=folder, log=log, on_line=on_line))
+    request = process.Request(argv, cwd=folder, env=env or {}, log=log, on_line=on_line)
+    outcome = process.run(request)
     if not outcome.ok:
         # Compilers write temporary files, too.
         full = no_room_told("\n".join(lines), folder, Path(tempfile.gettempdir()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -153,6 +154,23 @@ def test_flatccs_library_stays_out_of_the_source_tree(builds: SourceBuilds) -> N
     assert any("flatcc.c" in step for step in builds.steps("tracer"))
     assert not list(builds.source.rglob("*.a"))
     assert revision(builds.source) == before
+
+
+def test_builds_within_the_build_have_jobs_and_the_compiler_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ccache = tmp_path / "bin" / "ccache"
+    ccache.parent.mkdir()
+    ccache.write_text('#!/bin/sh\nexec "$@"\n')
+    ccache.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ccache.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("CMAKE_BUILD_PARALLEL_LEVEL", raising=False)
+    own = _own(tmp_path)
+    own.build(own.plan(profile=True))
+    text = own.log("build").read_text()
+    [told] = re.findall(r"^nested: launcher (\S+), jobs (\d+), make (.*)", text, re.MULTILINE)
+    assert told[:2] == (str(ccache), str(len(os.sched_getaffinity(0))))
+    assert f"-j{told[1]}" in told[2]
 
 
 def test_a_fully_delegated_program_compiles_no_kernels(builds: SourceBuilds) -> None:

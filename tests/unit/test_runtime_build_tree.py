@@ -147,12 +147,17 @@ def test_a_program_that_was_cleaned_away_is_replaced(workspace: Workspace, tmp_p
         assert link.is_symlink()
 
 
-@pytest.mark.parametrize("other", [{}, {"target": "linux-aarch64"}])
+@pytest.mark.parametrize(
+    ("other", "cache"),
+    [({}, "cache"), ({"target": "linux-aarch64"}, "cache"), ({"by": "link"}, "other-cache")],
+)
 def test_builds_on_one_checkout_wait_for_each_other(
-    other: dict[str, str], workspace: Workspace, tmp_path: Path
+    other: dict[str, str], cache: str, workspace: Workspace, tmp_path: Path
 ) -> None:
-    """flatcc's tool is built in the source tree, whatever the target."""
+    """flatcc's tool is built in the source tree, whatever the target, the cache and the path."""
     source = tmp_path / "executorch"
+    source.mkdir(mode=0o555)
+    (tmp_path / "link").symlink_to(source)
     order: list[str] = []
     waiting = threading.Event()
 
@@ -160,9 +165,9 @@ def test_builds_on_one_checkout_wait_for_each_other(
         def told(text: str, fraction: float | None = None) -> None:
             waiting.set()
 
-        checkout = _checkout(source)
+        checkout = _checkout(tmp_path / other.get("by", "executorch"))
         target = other.get("target", "linux-x86_64")
-        with open_tree(workspace, target, checkout, "gcc", told):
+        with open_tree(Workspace(tmp_path / cache), target, checkout, "gcc", told):
             order.append("second")
 
     thread = threading.Thread(target=second)

@@ -8,7 +8,12 @@ from pathlib import Path
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.values import Explained
 from etdeploy.runtime.checkout import Checkout
-from etdeploy.runtime.compile import first_error, source_definitions, wheel_definitions
+from etdeploy.runtime.compile import (
+    first_error,
+    nested_builds,
+    source_definitions,
+    wheel_definitions,
+)
 from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.runtime.tools import BuildTools
 from etdeploy.runtime.wheel import WheelRuntime
@@ -20,6 +25,22 @@ _SOURCE = {"provider": "source"}
 
 def _tools(ccache: Path | None = None) -> BuildTools:
     return BuildTools(Path("/bin/cmake"), Path("/bin/ninja"), Path("/bin/g++"), ccache)
+
+
+def test_nested_builds_use_every_processor_and_the_compiler_cache() -> None:
+    told = nested_builds(_tools(Path("/bin/ccache")), {})
+    assert int(told.pop("CMAKE_BUILD_PARALLEL_LEVEL")) >= 1
+    assert told == {
+        "CMAKE_C_COMPILER_LAUNCHER": "/bin/ccache",
+        "CMAKE_CXX_COMPILER_LAUNCHER": "/bin/ccache",
+    }
+    # Zig keeps what it compiled itself, and its builds must not get a launcher by the back door.
+    assert list(nested_builds(_tools(), {})) == ["CMAKE_BUILD_PARALLEL_LEVEL"]
+
+
+def test_what_the_user_says_of_nested_builds_stays() -> None:
+    own = {"CMAKE_BUILD_PARALLEL_LEVEL": "1", "CMAKE_C_COMPILER_LAUNCHER": "sccache"}
+    assert list(nested_builds(_tools(Path("/bin/ccache")), own)) == ["CMAKE_CXX_COMPILER_LAUNCHER"]
 
 
 def _definitions(plan: RuntimePlan, ccache: Path | None = None) -> dict[str, str]:
