@@ -146,10 +146,13 @@ def _is_turned(check: OutputCheck) -> bool:
 
 
 def _above(error: float) -> str:
-    return f"{error * _LEAST_HEADROOM:.2g}"
+    """A limit above the error, as YAML reads numbers: 1e-05 without a point is text to it."""
+    text = f"{error * _LEAST_HEADROOM:.2g}"
+    return f"{error * _LEAST_HEADROOM:.1e}" if "e" in text else text
 
 
 def _below(cosine: float) -> str:
     """A limit below the cosine, in as few digits as keep it there."""
     lower = max(-1.0, cosine - 0.2 * (1 - cosine))
-    return next(t for d in range(3, 18) if float(t := f"{lower:.{d}g}") <= cosine)
+    texts = (f"{lower:.{digits}f}" for digits in range(3, 18))
+    return next(text for text in texts if float(text) <= cosine)

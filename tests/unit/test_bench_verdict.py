@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from etdeploy.bench.record import OutputCheck
 from etdeploy.bench.verdict import explain, require_match
@@ -98,6 +99,9 @@ def test_a_cosine_is_told_apart_from_its_limit() -> None:
         (make_check(max_abs_error=2e-4, rms_error=1.1e-4, tolerance_rms=1e-4,
                     tolerance_cosine=None, cosine_similarity=0.994, within_tolerance=False),),
         (make_check(cosine_similarity=-1.0, within_tolerance=False),),
+        (make_check(cosine_similarity=1e-7, within_tolerance=False),),
+        (make_check(max_abs_error=1e-5 / 1.2, tolerance_max_abs=1e-9, within_tolerance=False),),
+        (make_check(max_abs_error=1e10 / 1.2, within_tolerance=False),),
     ],
 )  # fmt: skip
 def test_with_the_limits_of_the_remedy_every_output_passes(
@@ -107,6 +111,8 @@ def test_with_the_limits_of_the_remedy_every_output_passes(
         require_match(make_run(outputs=outputs))
     given = dict(re.findall(r"tolerance\.(\w+)=(\S+)", str(raised.value.remedy)))
     assert given
+    # As --set reads them.
+    assert all(isinstance(yaml.safe_load(text), float) for text in given.values())
     for check in outputs:
         most = float(given.get("max_abs_error", check.tolerance_max_abs or 0.0))
         least = float(given.get("cosine_similarity", check.tolerance_cosine or -1.0))
