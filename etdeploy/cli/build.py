@@ -25,7 +25,7 @@ from etdeploy.core import console
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Copy the runner with its libraries there.",
+    help="Copy the runner and its libraries to this folder.",
 )
 @json_option
 @quiet_option
@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Build the runner that the program needs, and check that it has all of it.
 
-    With --target no device is asked.
+    With --target, no device is contacted.
     """
     from etdeploy.cli.walk import deliver, walk
     from etdeploy.graph.stages import load_runner

@@ -18,7 +18,7 @@ _COLUMNS = ("device", "state", "target", "model", "SoC", "OS", "battery", "temp.
 @click.command()
 @json_option
 def command(as_json: bool) -> None:
-    """List the devices that can be reached, with what they say of themselves."""
+    """List the devices that can be reached, with what they report."""
     from etdeploy.core.workspace import Workspace
     from etdeploy.devices.registry import list_devices
 

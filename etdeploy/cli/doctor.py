@@ -11,7 +11,7 @@ from etdeploy.core import console
 @click.command()
 @json_option
 def command(as_json: bool) -> None:
-    """Check what is installed here, and say what mends each lack.
+    """Check what is installed here, and say how to install what is missing.
 
     Only what the main job on this machine needs must be there; the exit code is 4 when it is not.
     """
@@ -32,7 +32,7 @@ def command(as_json: bool) -> None:
     missing = [f.name for f in findings if f.state == "missing"]
     if missing:
         raise BuildError(
-            f"missing for a run on this machine: {', '.join(missing)}",
+            f"not installed, and needed for a run on this machine: {', '.join(missing)}",
             remedy="Follow the commands above, then run `etdeploy doctor` again.",
         )
 

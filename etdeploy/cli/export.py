@@ -17,7 +17,7 @@ from etdeploy.core import console
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Copy the program, its inputs and expected outputs there.",
+    help="Copy the program, its inputs and its expected outputs to this folder.",
 )
 @json_option
 @quiet_option

@@ -21,11 +21,11 @@ VERBS: dict[str, str] = {
     "export": "Turn the recipe's model into a program (.pte).",
     "inspect": "Show what a .pte file holds.",
     "build": "Build the runner for the program and a target.",
-    "push": "Bring runner and program to the device.",
+    "push": "Copy the runner and the program to the device.",
     "bench": "Measure again, even when nothing changed.",
     "devices": "List the devices that can be reached.",
     "recipes": "List, show and describe recipes.",
-    "doctor": "Check what is installed, with the command that mends each lack.",
+    "doctor": "Check what is installed, and how to install what is missing.",
     "clean": "Show what the cache holds, and delete parts of it.",
     "completion": "Print the completion script of a shell.",
 }
@@ -90,7 +90,7 @@ def run_cli(arguments: list[str]) -> int:
         console.message(shown.getvalue().rstrip())
         return error.exit_code
     except (KeyboardInterrupt, click.Abort, Interrupted):
-        console.message("stopped. What was finished is kept; the same command goes on from there.")
+        console.message("stopped. Finished steps are kept; run the same command again to continue.")
         return EXIT_INTERRUPTED
     except EtdeployError as error:
         return _tell(error)
@@ -107,7 +107,7 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _help_width() -> int | None:
-    """For click, which writes 50 columns where there are fewer; else it finds the width itself."""
+    """A width below click's own minimum of 50 columns; None lets click find the width."""
     columns = console.width()
     return columns if columns and columns < 52 else None
 
@@ -115,7 +115,7 @@ def _help_width() -> int | None:
 def _tell(error: EtdeployError) -> int:
     if not isinstance(error.__cause__, BrokenPipeError):
         console.message(f"error ({error.kind}): {error}")
-    # Else the reader of our output went away (`| head`): it has what it wanted.
+    # Otherwise the reader of our output closed the pipe (`| head`): it has what it wanted.
     return error.exit_code
 
 

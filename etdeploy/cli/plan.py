@@ -35,9 +35,7 @@ _WIDE = 52
     help="How to print it.",
 )
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
-@click.option(
-    "--why", metavar="NAME", help="Explain one option, component or choice, and nothing else."
-)
+@click.option("--why", metavar="NAME", help="Explain only this option, component or choice.")
 @click.option(
     "--check",
     is_flag=True,
@@ -55,9 +53,9 @@ def command(
 ) -> None:
     """Explain every choice and every task of a run; change nothing.
 
-    It ends well even when a run could not start; --check is for scripts that want to know.
-    With --target no device is asked. `--format cmake-preset` prints a CMakePresets.json for plain
-    cmake and IDEs: put it beside the CMakeLists.txt that it names.
+    It succeeds even when a run could not start; --check is for scripts that want to know.
+    With --target, no device is contacted. `--format cmake-preset` prints a CMakePresets.json for
+    plain cmake and IDEs: put it beside the CMakeLists.txt that it names.
     """
     from etdeploy.graph.ahead import refuse_early
     from etdeploy.graph.explain import explain, mermaid
@@ -109,7 +107,7 @@ def explained(plan: Explanation, name: str) -> Explained:
             return choices[candidate]
     near = get_close_matches(bare.upper(), choices, n=3) or get_close_matches(bare, choices, n=3)
     raise UsageError(
-        f"the plan for {plan.target} sets no {bare}: ExecuTorch's own default holds",
+        f"the plan for {plan.target} does not set {bare}: ExecuTorch's default applies",
         remedy=f"Did you mean {' or '.join(near)}?"
         if near
         else "etdeploy plan shows what it sets.",
@@ -117,7 +115,7 @@ def explained(plan: Explanation, name: str) -> Explained:
 
 
 def text(plan: Explanation, width: int | None = None) -> str:
-    """The explanation for people; lines end at `width`, where there is one."""
+    """The explanation as text; lines end at `width`, if that is given."""
     where = f"device {plan.device}" if plan.device else "no device"
     head = [f"recipe {plan.recipe} for {plan.target} ({where})"]
     if plan.provisional:
@@ -138,7 +136,7 @@ def text(plan: Explanation, width: int | None = None) -> str:
             )
         ),
     ]
-    for title, hindrances in (("in the way", plan.obstacles), ("missing here", plan.missing)):
+    for title, hindrances in (("blockers", plan.obstacles), ("not installed", plan.missing)):
         if hindrances:
             parts.append(
                 f"{title}\n"
@@ -147,7 +145,7 @@ def text(plan: Explanation, width: int | None = None) -> str:
                 )
             )
     if plan.notes:
-        parts.append("to know\n" + "\n".join(f"  {note}" for note in plan.notes))
+        parts.append("notes\n" + "\n".join(f"  {note}" for note in plan.notes))
     return fit("\n\n".join(parts), width)
 
 
@@ -170,7 +168,7 @@ def _section(title: str, items: Sequence[Explained]) -> str:
     if not items:
         return f"{title}\n  none"
     rows = [(f"{i.name}={i.value}" if i.value is not None else i.name, i.reason) for i in items]
-    # One long value must not push every reason to the right.
+    # One long value must not push all reasons to the right.
     width = max((len(name) for name, _ in rows if len(name) <= _WIDE), default=0)
     return title + "\n" + "\n".join(f"  {name:<{width}}  because {why}" for name, why in rows)
 

@@ -28,7 +28,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Bring runner and program to the device; what it has already is not sent again."""
+    """Copy the runner and the program to the device; what is already there is not sent again."""
     from etdeploy.cli.walk import walk
     from etdeploy.graph.stages import load_bundle
 

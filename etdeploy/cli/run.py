@@ -54,7 +54,7 @@ def measure_and_show(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Walks the whole line and prints the run record or its summary.
+    """Runs all steps and prints the run record or its summary.
 
     Raises:
         MismatchError: The outputs differ; the record was printed first.
@@ -86,7 +86,7 @@ def measure_and_show(
         console.result("\n" + fit(summary(run), console.width()))
     if not quiet and run.record_path.stat().st_mtime < begun_s:
         console.message(
-            f"\nNothing changed since this was measured, on {run.record.started_at}: "
-            "--again measures anew."
+            f"\nNothing has changed since this was measured on {run.record.started_at}: "
+            "--again measures again."
         )
     require_match(run)

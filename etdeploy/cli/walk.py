@@ -1,4 +1,4 @@
-"""What every verb that walks the line does around it: load, open, lock, run, show."""
+"""What every verb that runs steps does around them: load, open, lock, run, show."""
 
 from __future__ import annotations
 

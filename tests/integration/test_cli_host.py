@@ -61,7 +61,7 @@ def test_a_second_run_does_nothing_and_shows_the_same_record(cli: Cli) -> None:
     second = cli.ok("run", "--recipe", recipe, "--json")
     assert second.json == first.json
     assert second.stderr.count("up to date") == 7
-    assert "--again measures anew" in second.stderr
+    assert "--again measures again" in second.stderr
     assert "--again" not in first.stderr
     again = cli.ok("bench", "--recipe", recipe, "--json")
     assert again.json["run_id"] != first.json["run_id"]
@@ -171,7 +171,7 @@ def test_interrupting_leaves_nothing_half_made_and_the_next_run_goes_on(tmp_path
         child.send_signal(number)
         _, stderr = child.communicate()
         assert child.returncode == 130, stderr
-        assert "goes on from there" in stderr
+        assert "run the same command again" in stderr
         assert not list((tmp_path / "cache" / "programs").glob("*"))
         assert not naming(tmp_path)
     cli.ok("run", "--recipe", recipe)

@@ -150,7 +150,7 @@ def test_a_bug_report_is_never_named_where_it_is_not(
 def test_a_stop_ends_with_130(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, Interrupted())
     assert run("plan") == 130
-    assert "goes on from there" in capsys.readouterr().err
+    assert "run the same command again" in capsys.readouterr().err
 
 
 def test_completion_scripts_name_the_program(capsys: Capture) -> None:
@@ -240,15 +240,15 @@ tasks
   export  up to date  nothing changed
   plan    run         after export
 
-in the way
+blockers
   component z: it is in no wheel
     Do without.
 
-missing here
+not installed
   git: git is missing
     apt-get install git
 
-to know
+notes
   The schema is the same."""
     )
 

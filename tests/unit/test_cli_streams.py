@@ -64,9 +64,9 @@ def test_a_working_folder_that_was_deleted(verb: str, tmp_path: Path) -> None:
     done = shell(f"mkdir gone; cd gone; rmdir ../gone; etdeploy {verb}", tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
-        "error (usage): the folder that this shell works in cannot be used: "
+        "error (usage): the current folder cannot be used: "
         "No such file or directory\n"
-        "  what to do: It was deleted, moved or closed to you. Change to another one:\n"
+        "  what to do: It was deleted or moved, or you may not enter it. Change to another one:\n"
         "              cd ~\n"
     )
 
