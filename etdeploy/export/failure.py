@@ -47,11 +47,11 @@ def crash_error(outcome: Outcome, log: Path) -> ExportError:
 def _place(failure: Failure) -> str | None:
     if failure.file is None:
         return None
-    path = _short(failure.file)
+    path = short_path(failure.file)
     return path if failure.line is None else f"{path}:{failure.line}"
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """Relative to the working folder where the file is below it."""
     try:
         relative = os.path.relpath(path)

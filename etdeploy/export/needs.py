@@ -13,6 +13,7 @@ from etdeploy.core.files import not_regular
 from etdeploy.export.installed import installed_version
 from etdeploy.export.qnn_host import loading_problem
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.user_file import check_function
 from etdeploy.targets.android import QUALCOMM_SOCS, QualcommSoc, soc_name
 from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_libraries import absent_to_export, too_old, too_old_to_export
@@ -26,12 +27,16 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     """Refuses an export that cannot work on this machine.
 
     Raises:
-        ExportError: A file, a package or an SDK is missing; the remedy says how to get it.
+        ExportError: A file, a package or an SDK is missing; the remedy says how to get it. Or the
+            user's file does not have the function.
     """
     _check_files(spec)
     if spec.program:
         return
     _check_packages(spec)
+    for key, reference in (("model.python", spec.python), ("export.calibration", spec.calibration)):
+        if reference:
+            check_function(reference, key)
     if spec.backend == "qnn":
         _check_qnn(spec, environment)
 

@@ -426,6 +426,19 @@ def test_memory_that_runs_out_is_named(failures: dict[str, Failure]) -> None:
     assert failures["allocates"].message.startswith("the export ran out of memory: ")
 
 
+def test_a_factory_that_raises_is_told_before_executorch_is_imported(
+    exported: Exporter,  # noqa: F811
+) -> None:
+    with pytest.raises(ExportError) as caught:
+        exported({"model": {"python": f"{FAILING}:factory_raises"}})
+    assert caught.value.message.startswith("the factory factory_raises raised RuntimeError")
+    assert caught.value.log is not None
+    log = caught.value.log.read_text()
+    # The log is the session's; the last export in it is this one.
+    own = log[log.rindex("loading failing.py:factory_raises") :]
+    assert "importing ExecuTorch" not in own
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [

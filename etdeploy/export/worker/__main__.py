@@ -11,6 +11,9 @@ from pathlib import Path
 from etdeploy.export.protocol import FAILURE_FILE, SOURCES_FILE, progress_line
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.paths import add_user_folder, pin_installed
+from etdeploy.export.worker.recorder import FileRecorder
+from etdeploy.export.worker.seeds import seed_at_import
+from etdeploy.export.worker.user_code import run_user_files
 
 
 def main(arguments: list[str]) -> int:
@@ -21,9 +24,14 @@ def main(arguments: list[str]) -> int:
     add_user_folder(Path.cwd())
     pin_installed()
     try:
+        spec, recorder = ExportSpec.load(spec_path), FileRecorder()
+        seed_at_import(spec.seed, recorder.ignoring)
+        _tell(f"loading {spec.source}", 0.02)
+        with recorder.recording():
+            run_user_files(spec)  # before the seconds that the imports below take
         from etdeploy.export.worker.pipeline import run
 
-        sources = run(ExportSpec.load(spec_path), folder, _tell)
+        sources = run(spec, folder, _tell, recorder)
         sources.save(spec_path.with_name(SOURCES_FILE))
     except BaseException as error:  # a factory may even raise SystemExit
         traceback.print_exc()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.export.protocol import FailureKind
+from etdeploy.export.user_file import install_remedy
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def user_remedy(error: BaseException, kind: FailureKind) -> str | None:
     text = str(error)
     if isinstance(error, FileNotFoundError):
         return _file_remedy(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return install_remedy(error.name.partition(".")[0])
     if _CUDA.search(text):
         return (
             "Models are exported on the CPU: leave out .cuda() and .to('cuda'), and load weights "

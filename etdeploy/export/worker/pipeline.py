@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,8 +94,14 @@ class Lowered:
     program: Any
 
 
-def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
+def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> Sources:
     """Fills the program folder, but for `program.json`.
+
+    Args:
+        spec: What is to be exported.
+        folder: The empty folder.
+        tell: Told of each step.
+        recorder: Knows what was read so far.
 
     Returns:
         The files that the model was made from.
@@ -102,9 +109,9 @@ def run(spec: ExportSpec, folder: Path, tell: Tell) -> Sources:
     Raises:
         WorkerError: The export cannot go on.
     """
-    steps, recorder = Steps(tell), FileRecorder()
-    with steps.step("import", "importing ExecuTorch", 0.05):
-        import executorch.exir  # noqa: F401 - takes seconds, which are not the model's
+    steps = Steps(tell)
+    if spec.exported:
+        _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
     lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
     model, counts = lowered.model, lowered.counts
     with steps.step("write", "writing the program", 0.95):
@@ -154,14 +161,15 @@ def _in_a_mode_that_works(
         # Loaded anew each time: a trace that failed may leave its stand-ins for tensors in objects
         # of the model.
         lambda chosen: _lowered(chosen, steps, recorder),
-        lambda text: steps.tell(text, 0.3),
+        lambda text: steps.tell(text, 0.1),
     )
 
 
 def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
-    with steps.step("load", f"loading {spec.source}", 0.3), recorder.recording():
+    with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
         source = load_source(spec)
         inputs = flat_inputs(source.module, source.inputs)
+    _import_executorch(steps)  # after the factory, whose own mistakes are seen sooner so
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         model = _quantized(spec, source)
     with steps.step("export", "tracing with torch.export", 0.6):
@@ -172,6 +180,14 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         counts = delegation(edge)
         program = emit(spec, edge, traced)
     return Lowered(source, model, inputs, traced, edge, counts, program)
+
+
+def _import_executorch(steps: Steps) -> None:
+    """Takes seconds, which are not the model's."""
+    if "executorch.exir" in sys.modules:
+        return
+    with steps.step("import", "importing ExecuTorch", 0.2):
+        import executorch.exir  # noqa: F401
 
 
 def _quantize_text(spec: ExportSpec) -> str:

@@ -32,8 +32,8 @@ class FileRecorder:
         self._opened: dict[str, tuple[int, int, int, int]] = {}
         self._written: set[str] = set()
         self._excluded = (*system_folders(), OUR_PACKAGE, *map(Path, _SYSTEM))
-        self._modules_before: set[str] = set()
         self._modules: set[str] = set()
+        self._ignored: set[str] = set()
         sys.addaudithook(self._hear)
 
     @contextmanager
@@ -45,7 +45,18 @@ class FileRecorder:
             yield
         finally:
             self._recording = False
-            self._modules |= set(sys.modules) - before
+            self._modules |= set(sys.modules) - before - self._ignored
+
+    @contextmanager
+    def ignoring(self, module: str) -> Iterator[None]:
+        """Records nothing while a tool is imported, which the user's code may be first to do."""
+        recording, before = self._recording, set(sys.modules)
+        self._recording = False
+        try:
+            yield
+        finally:
+            self._recording = recording
+            self._ignored |= {module, *(set(sys.modules) - before)}
 
     def sources(self) -> Sources:
         """What was read, with the digests of now."""

@@ -14,11 +14,10 @@ from typing import Any
 
 from etdeploy.export.installed import module_file
 from etdeploy.export.protocol import FailureKind
-from etdeploy.export.spec import CodeReference
+from etdeploy.export.spec import CodeReference, ExportSpec
+from etdeploy.export.user_file import missing_function
 from etdeploy.export.worker.failures import blaming, described, fail
 from etdeploy.export.worker.paths import add_user_folder
-
-_SHOWN = 12
 
 
 def check_arguments(function: Callable[..., Any], arguments: dict[str, Any], what: str) -> None:
@@ -41,6 +40,22 @@ def check_arguments(function: Callable[..., Any], arguments: dict[str, Any], wha
         ) from error
 
 
+def run_user_files(spec: ExportSpec) -> None:
+    """Runs the files that a spec names, as far as that takes nothing but Python.
+
+    Raises:
+        WorkerError: One of them raises, or lacks the function.
+    """
+    if spec.custom_ops:
+        if not spec.custom_ops.endswith(".py"):
+            return  # a library registers the operators that the other files may refer to
+        run_file(Path(spec.custom_ops), "custom-ops")
+    if spec.python:
+        load_function(spec.python, "model.python")
+    if spec.calibration:
+        load_function(spec.calibration, "export.calibration")
+
+
 def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:
     """The function that a recipe names; its module is run for that.
 
@@ -57,8 +72,7 @@ def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:
     if function is None:
         raise fail(
             "factory-missing",
-            f"{key} names {reference}, but there is no {reference.name!r} there"
-            + _functions_of(module),
+            missing_function(reference, key, _functions_of(module)),
             file=place,
         )
     if not callable(function):
@@ -70,16 +84,12 @@ def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _functions_of(module: ModuleType) -> str:
-    names = [
+def _functions_of(module: ModuleType) -> list[str]:
+    return [
         name
         for name, value in vars(module).items()
-        if inspect.isfunction(value)
-        and value.__module__ == module.__name__
-        and not name.startswith("_")
+        if inspect.isfunction(value) and value.__module__ == module.__name__
     ]
-    shown = ", ".join(names[:_SHOWN]) + (" and more" if len(names) > _SHOWN else "")
-    return f"; it has {shown}" if names else ""
 
 
 def _module(reference: CodeReference, key: str) -> ModuleType:

@@ -1,0 +1,96 @@
+"""The user's Python file, read and not run: some mistakes are told before anything starts."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from pathlib import Path
+
+from etdeploy.core.errors import ExportError
+from etdeploy.export.failure import short_path
+from etdeploy.export.spec import CodeReference
+
+_SHOWN = 12
+# With one of these in a file, its text does not tell which names it will have.
+_UNSURE = {
+    "__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars",
+}  # fmt: skip
+
+
+def check_function(reference: CodeReference, key: str) -> None:
+    """Refuses a function that its file cannot give.
+
+    Args:
+        reference: The function; the file of one in a module is not looked for.
+        key: Where the recipe names it, for messages.
+
+    Raises:
+        ExportError: The file is not Python, or has no such function.
+    """
+    if reference.file is None:
+        return
+    path = Path(reference.file)
+    tree = _parsed(path)
+    names = _bound(tree) if tree else None
+    if tree is None or names is None or reference.name in names:
+        return
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    raise ExportError(missing_function(reference, key, functions), place=short_path(str(path)))
+
+
+def missing_function(reference: CodeReference, key: str, functions: list[str]) -> str:
+    """The message for a function that is not there.
+
+    Args:
+        reference: The function.
+        key: Where the recipe names it.
+        functions: Those that are there.
+    """
+    public = [name for name in functions if not name.startswith("_")]
+    shown = ", ".join(public[:_SHOWN]) + (" and more" if len(public) > _SHOWN else "")
+    there = f"; it has {shown}" if public else ""
+    return f"{key} names {reference}, but there is no {reference.name!r} there{there}"
+
+
+def install_remedy(module: str) -> str:
+    """What to do when a module is not installed."""
+    return f"Install the package that has {module} for {sys.executable}"
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    """The file as a tree; None when only running it can tell.
+
+    Raises:
+        ExportError: It is not Python.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are told when the file is run
+            return ast.parse(path.read_bytes(), str(path))
+    except SyntaxError as error:
+        code, shown = (error.text or "").strip(), short_path(str(path))
+        raise ExportError(
+            f"{path.name} is not Python {sys.version_info.major}.{sys.version_info.minor}: "
+            f"{error.msg}" + (f"\n    {code}" if code else ""),
+            place=f"{shown}:{error.lineno}" if error.lineno else shown,
+        ) from error
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _bound(tree: ast.Module) -> set[str] | None:
+    """Every name that the file binds, at any depth; None when it may bind others."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in _UNSURE:
+                return None
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        else:  # functions, classes, handlers of exceptions, patterns of match
+            names |= {str(getattr(node, field, None)) for field in ("name", "rest")}
+    return None if names & {"*", *_UNSURE} else names
