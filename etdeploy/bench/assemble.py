@@ -22,7 +22,7 @@ from etdeploy.bench.record import (
 )
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.statistics import summarize
-from etdeploy.core.errors import UsageError
+from etdeploy.export.methods import require_method
 from etdeploy.program.folder import Provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
@@ -48,15 +48,9 @@ class Subject:
             UsageError: The program has no such method.
         """
         wanted = self.loaded.recipe.benchmark.method
-        for method in self.program.methods:
-            if method.name == wanted:
-                return method
-        names = [method.name for method in self.program.methods]
-        raise UsageError(
-            f"the program has no method {wanted!r}; it has {', '.join(names)}",
-            place=str(self.loaded.path),
-            remedy=f"--set benchmark.method={names[0]}",
-        )
+        methods = {method.name: method for method in self.program.methods}
+        require_method(wanted, methods, str(self.loaded.path))
+        return methods[wanted]
 
 
 def assemble(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.core.errors import ExportError
 from etdeploy.core.hashing import sha256_file
-from etdeploy.core.shell import quoted
+from etdeploy.export.methods import require_method
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, Stored, TensorFile
 from etdeploy.program.model import Method, Plain, Program, TensorInfo
@@ -33,14 +33,16 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
         folder: The empty folder.
 
     Raises:
-        ExportError: The method is missing, or takes something that cannot be given.
+        ExportError: The method takes something that cannot be given.
+        UsageError: The method is missing.
     """
     if spec.program is None:
         raise ValueError("the spec names no finished program")
     source = Path(spec.program)
-    method = _method(program, spec.method or "forward", source)
+    wanted, methods = spec.method or "forward", {m.name: m for m in program.methods}
+    require_method(wanted, methods, str(source))
     shutil.copyfile(source, folder / PROGRAM_FILE)
-    inputs = _write_inputs(method, spec.seed, folder, source)
+    inputs = _write_inputs(methods[wanted], spec.seed, folder, source)
     Provenance(
         source=spec.source,
         inputs=inputs,
@@ -50,20 +52,6 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
             "program carries neither.",
         ),
     ).save(folder / EXPORT_INFO)
-
-
-def _method(program: Program, name: str, source: Path) -> Method:
-    for method in program.methods:
-        if method.name == name:
-            return method
-    names = ", ".join(m.name for m in program.methods)
-    raise ExportError(
-        f"the program has no method {name!r}; it has {names}",
-        place=str(source),
-        remedy=f"--set {quoted(f'benchmark.method={program.methods[0].name}')}"
-        if program.methods
-        else None,
-    )
 
 
 def _write_inputs(method: Method, seed: int, folder: Path, source: Path) -> tuple[Stored, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from etdeploy.core.errors import BuildError, CheckError
+from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_needs
 from etdeploy.graph.job import Job
 from etdeploy.graph.known import current_folder, export_spec_of, known_program
@@ -26,13 +27,18 @@ def refuse_early(job: Job, *, with_runner: bool = True) -> None:
         with_runner: Whether it builds a runner, too.
 
     Raises:
+        UsageError: The program will not have the method that the recipe runs.
         ExportError: The backend needs an SDK, or a package for exporting is missing.
         BuildError: No runner can be built for what the recipe asks, or something for it is missing.
         CheckError: The program was compiled for another SoC than the device's.
     """
+    spec = export_spec_of(job)
+    if with_runner and not spec.program:  # a finished program is asked when it is read
+        wanted = job.loaded.recipe.benchmark.method
+        require_method(wanted, EXPORTED_METHODS, str(job.loaded.path))
     require_soc(job)  # first: an SDK need not be fetched for a device that cannot use it
     if current_folder(job) is None:
-        check_needs(export_spec_of(job))
+        check_needs(spec)
     if not with_runner:
         return
     program = known_program(job)

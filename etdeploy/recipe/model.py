@@ -194,7 +194,7 @@ class Benchmark(Section):
     """What is measured on the device."""
 
     method: str = Field(default="forward", min_length=1)
-    """The program's method to run."""
+    """The program's method to run; a model that is exported here has `forward` alone."""
 
     warmup: int = Field(default=5, ge=0, le=100_000)
     """Iterations before timing starts; the very first is reported on its own."""

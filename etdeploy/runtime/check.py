@@ -20,8 +20,16 @@ class Missing(Value):
     remedy: str
 
 
-def check_program(program: Program, runner: BuiltRunner) -> tuple[Missing, ...]:
-    """Everything that the runner lacks for the program; empty when it can run it."""
+def check_program(
+    program: Program, runner: BuiltRunner, *, finished: bool = False
+) -> tuple[Missing, ...]:
+    """Everything that the runner lacks for the program; empty when it can run it.
+
+    Args:
+        program: What is to be run.
+        runner: What is to run it.
+        finished: Whether the program was given as a file, so that no recipe can change it.
+    """
     operators, backends = set(runner.operators), set(runner.backends)
     missing = []
     for name in program.backend_ids:
@@ -34,7 +42,7 @@ def check_program(program: Program, runner: BuiltRunner) -> tuple[Missing, ...]:
                     kind="backend",
                     name=name,
                     needed_by=_methods(methods),
-                    remedy=_backend_remedy(name, runner.provider),
+                    remedy=_backend_remedy(name, runner.provider, finished=finished),
                 )
             )
     for name in program.operators:
@@ -45,19 +53,19 @@ def check_program(program: Program, runner: BuiltRunner) -> tuple[Missing, ...]:
                     kind="operator",
                     name=name,
                     needed_by=_methods(methods),
-                    remedy=_operator_remedy(name),
+                    remedy=_operator_remedy(name, finished=finished),
                 )
             )
     return tuple(missing)
 
 
-def require_runnable(program: Program, runner: BuiltRunner) -> None:
+def require_runnable(program: Program, runner: BuiltRunner, *, finished: bool = False) -> None:
     """Makes sure that the runner can run the program.
 
     Raises:
         CheckError: Something is missing; all of it is named.
     """
-    missing = check_program(program, runner)
+    missing = check_program(program, runner, finished=finished)
     if missing:
         raise CheckError(
             f"the runner for {runner.target} lacks what the program uses:\n"
@@ -70,22 +78,25 @@ def _methods(names: list[str]) -> str:
     return ("method " if len(names) == 1 else "methods ") + ", ".join(names)
 
 
-def _backend_remedy(backend_id: str, provider: str) -> str:
+_FINISHED = "export the model for another backend: the program is finished, and keeps its own"
+
+
+def _backend_remedy(backend_id: str, provider: str, *, finished: bool) -> str:
     component = backend_component(backend_id)
     if component is None:
+        if finished:
+            return f"No runtime of ExecuTorch has {backend_id}; {_FINISHED}."
         return "Lower to a backend that ExecuTorch's runtime has: --set export.backend=xnnpack"
+    other = _FINISHED if finished else "lower to another backend: --set export.backend=xnnpack"
     if provider == "source":
         return (
-            f"The build was to have the component {component}. Build it anew: etdeploy clean "
-            "builds runners\nor lower to another backend: --set export.backend=xnnpack"
+            f"The build was to have the component {component}. Build it again: etdeploy clean "
+            f"builds runners\nor {other}"
         )
-    return (
-        f"Link the component {component} (--set runtime.provider=source builds it), or lower to "
-        "another backend: --set export.backend=xnnpack"
-    )
+    return f"Link the component {component} (--set runtime.provider=source builds it), or {other}"
 
 
-def _operator_remedy(name: str) -> str:
+def _operator_remedy(name: str, *, finished: bool) -> str:
     component = operator_component(name)
     if component is None:
         namespace = name.split("::", 1)[0]
@@ -93,7 +104,8 @@ def _operator_remedy(name: str) -> str:
             f"Give the kernels of {namespace}:: in a folder of C++ sources, and register {name} "
             "there by just that name: --set runtime.custom_ops=path/to/kernels"
         )
+    take_it = "" if finished else ": --set export.backend=xnnpack"
     return (
         f"The component {component} has no {name}: replace it in the model, or let a backend take "
-        "it: --set export.backend=xnnpack"
+        f"it{take_it}"
     )

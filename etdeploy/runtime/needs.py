@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.backends import BACKENDS
@@ -31,12 +31,14 @@ class Needs:
         operators: Of the program, outside its delegates, with their data types; None while there
             is only the recipe.
         unknown: Operators, by namespace, that no component has.
+        finished: Whether the program was given as a file, so that no recipe can change it.
     """
 
     reasons: dict[str, str]
     delegate_ids: tuple[str, ...]
     operators: dict[str, frozenset[str]] | None = None
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    finished: bool = False
 
 
 def derive_needs(recipe: Recipe, program: Program | None) -> Needs:
@@ -44,7 +46,7 @@ def derive_needs(recipe: Recipe, program: Program | None) -> Needs:
     needs = _of_program(program) if program else _of_recipe(recipe)
     if recipe.benchmark.profile:
         needs.reasons[ETDUMP] = "benchmark.profile is on: the profile pass records an ETDump"
-    return needs
+    return replace(needs, finished=recipe.model.program is not None)
 
 
 def _of_program(program: Program) -> Needs:

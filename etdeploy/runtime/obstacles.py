@@ -14,6 +14,7 @@ from etdeploy.runtime.plan_model import Obstacle
 from etdeploy.targets.platforms import Target
 
 _OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
+_OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."
 _BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
 
@@ -39,7 +40,7 @@ def wheel_obstacles(needs: Needs, wheel: str, shipped: frozenset[str]) -> Iterat
         yield Obstacle(
             what=f"component {name}",
             why=f"{wheel} has no component {name}: {needs.reasons[name]}",
-            remedy=_remedy_for(name),
+            remedy=_remedy_for(name, needs),
         )
     yield from _unknown_backends(needs)
 
@@ -57,7 +58,7 @@ def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
             yield Obstacle(
                 what=f"backend {delegate_id}",
                 why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
-                remedy=f"{_get(delegate_id)}{_OTHER_BACKEND}",
+                remedy=f"{_get(delegate_id)}{_other_backend(needs)}",
             )
         elif facts.loads and target.static:
             yield Obstacle(
@@ -70,7 +71,7 @@ def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
         yield Obstacle(
             what=f"component {KERNELS_TORCHAO}",
             why=f"torchao's kernels are for 64-bit Arm only, and the target is {target.name}",
-            remedy=_OTHER_BACKEND,
+            remedy=_other_backend(needs),
         )
 
 
@@ -85,6 +86,7 @@ def custom_obstacles(recipe: Recipe, needs: Needs) -> Iterator[Obstacle]:
             remedy="List them in the yaml file of that folder."
             if given
             else "Name the folder with their C++ kernels: --set runtime.custom_ops=path/to/kernels",
+            of_program=True,
         )
 
 
@@ -130,7 +132,7 @@ def vendor_obstacles(needs: Needs, target: Target, build_target: Target) -> Iter
             what="Qualcomm's libraries",
             why="QnnBackend loads Qualcomm's own libraries where it runs, and they are brought to "
             "Android phones only",
-            remedy=f"Build for the phone: {phone}\n{_OTHER_BACKEND}",
+            remedy=f"Build for the phone: {phone}\n{_other_backend(needs)}",
         )
 
 
@@ -153,15 +155,20 @@ def _unknown_backends(needs: Needs) -> Iterator[Obstacle]:
                 what=f"backend {delegate_id}",
                 why=f"the program delegates to {delegate_id}, and etdeploy knows of no component "
                 "of ExecuTorch that has it",
-                remedy=_OTHER_BACKEND,
+                remedy=_other_backend(needs),
+                of_program=True,
             )
 
 
-def _remedy_for(component: str) -> str:
+def _other_backend(needs: Needs) -> str:
+    return _OTHER_PROGRAM if needs.finished else _OTHER_BACKEND
+
+
+def _remedy_for(component: str, needs: Needs) -> str:
     """What helps when the wheel of a platform lacks a component; Core ML is in those of Macs."""
     if component == "backend_coreml":
-        return f"{BACKENDS['coreml'].get}\n{_OTHER_BACKEND}"
-    return f"{_BUILD_IT}\n{_OTHER_BACKEND}"
+        return f"{BACKENDS['coreml'].get}\n{_other_backend(needs)}"
+    return f"{_BUILD_IT}\n{_other_backend(needs)}"
 
 
 def _get(delegate_id: str) -> str:

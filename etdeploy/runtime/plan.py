@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained
 from etdeploy.program.model import Program
@@ -143,9 +143,11 @@ def require_feasible(plan: RuntimePlan) -> None:
 
     Raises:
         BuildError: It has obstacles; all of them are named.
+        CheckError: It has, and only the program is at fault.
     """
     if plan.obstacles:
-        raise BuildError(
+        checked = all(obstacle.of_program for obstacle in plan.obstacles)
+        raise (CheckError if checked else BuildError)(
             f"no runner for {plan.target}: " + "; ".join(o.why for o in plan.obstacles),
             remedy="\n".join(dict.fromkeys(o.remedy for o in plan.obstacles)),
         )
@@ -282,12 +284,7 @@ def _without(needs: Needs, custom: CustomKernels) -> Needs:
         namespace: tuple(n for n in names if custom.operators and n not in custom.operators)
         for namespace, names in needs.unknown.items()
     }
-    return Needs(
-        needs.reasons,
-        needs.delegate_ids,
-        needs.operators,
-        {namespace: names for namespace, names in left.items() if names},
-    )
+    return replace(needs, unknown={namespace: names for namespace, names in left.items() if names})
 
 
 def _threadpool_reason(names: Iterable[str]) -> str:

@@ -12,11 +12,20 @@ CUSTOM_OPS = "custom_ops"
 
 
 class Obstacle(Value):
-    """Something that keeps a plan from being built: what, why, and what to do about it."""
+    """Something that keeps a plan from being built.
+
+    Attributes:
+        what: The thing.
+        why: A sentence.
+        remedy: What to do about it.
+        of_program: Whether the program asks for what no ExecuTorch has. No build is at fault then;
+            it is what the check of a built runner would find.
+    """
 
     what: str
     why: str
     remedy: str
+    of_program: bool = False
 
 
 class RuntimePlan(Value):

@@ -135,7 +135,7 @@ def test_several_results_and_arguments_of_several_types(cli: Cli) -> None:
 def test_an_operator_that_the_folder_does_not_list(cli: Cli) -> None:
     other = f"runtime.custom_ops={DATA}/every_type"
     result = cli("run", "--recipe", str(EXAMPLE / "recipe.yaml"), "--set", other)
-    assert result.code == 4
+    assert result.code == 5
     assert "fused::rms_norm.out" in result.stderr
     assert f"{DATA}/every_type does not list them" in result.stderr
 

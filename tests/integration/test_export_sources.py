@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from etdeploy.core import process
-from etdeploy.core.errors import ExportError, UsageError
+from etdeploy.core.errors import UsageError
 from etdeploy.export.spec import export_spec
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.inspect import inspect_file
@@ -352,7 +352,7 @@ def test_an_unknown_method_of_a_finished_program(
     exported: Exporter,  # noqa: F811
 ) -> None:
     made = exports.root / "nested" / "program.pte"
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(UsageError) as caught:
         exported({"model": {"program": str(made)}, "benchmark": {"method": "backward"}})
     assert caught.value.message == "the program has no method 'backward'; it has forward"
     assert caught.value.remedy == "--set benchmark.method=forward"

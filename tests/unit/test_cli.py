@@ -68,6 +68,19 @@ def test_a_mistake_in_a_recipe_is_one_message_without_a_traceback(
     )
 
 
+def test_a_method_that_no_export_makes_is_refused_before_anything_runs(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    Path("r.yaml").write_text("model: {example: mlp}\nbenchmark: {method: predict}\n")
+    assert run("run", "--recipe", "r.yaml") == 2
+    assert capsys.readouterr().err == (
+        f"error (usage): {tmp_path}/r.yaml: the program has no method 'predict'; it has forward\n"
+        "  what to do: --set benchmark.method=forward\n"
+    )
+
+
 def test_an_error_shows_place_remedy_and_log(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

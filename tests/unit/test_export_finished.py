@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etdeploy.core.errors import ExportError
+from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.export.finished import write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, load_provenance
@@ -118,7 +118,7 @@ def test_a_data_type_without_random_values(tmp_path: Path) -> None:
 
 
 def test_a_method_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(UsageError) as caught:
         write(tmp_path, program_of(), method="encode")
     assert caught.value.message == "the program has no method 'encode'; it has forward"
     assert caught.value.remedy == "--set benchmark.method=forward"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import CheckError
+from etdeploy.program.model import Method
 from etdeploy.runtime.check import check_program, require_runnable
 from tests.support.runtime_values import make_method, make_program, make_runner
 
@@ -66,3 +67,16 @@ def test_who_builds_from_source_already_is_not_told_to() -> None:
     (missing,) = check_program(program, runner)
     assert "runtime.provider" not in missing.remedy
     assert "etdeploy clean builds runners" in missing.remedy
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        make_method(delegates=("VulkanBackend",)),
+        make_method(delegates=("MadeUpBackend",)),
+        make_method(operators=("aten::add.out",)),
+    ],
+)
+def test_a_finished_program_is_not_told_to_be_lowered_anew(method: Method) -> None:
+    (missing,) = check_program(make_program(method), make_runner(), finished=True)
+    assert "export." not in missing.remedy

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.runtime.plan import CustomKernels, require_feasible
@@ -299,3 +300,44 @@ def test_finished_program_waits_for_its_inspection() -> None:
     plan = make_plan(make_recipe(model={"program": "model.pte"}), None)
     assert "when model.pte has been inspected" in plan.components[0].reason
     assert plan.obstacles == ()
+
+
+_UNKNOWN = {
+    "backend": make_program(make_method(delegates=("MadeUpBackend",))),
+    "operator": make_program(make_method(operators=("my_ops::glu.out",))),
+}
+_FINISHED = {"program": "/models/net.pte"}
+
+
+@pytest.mark.parametrize("provider", ["wheel", "source"])
+@pytest.mark.parametrize("name", _UNKNOWN)
+def test_what_no_executorch_has_fails_the_check_and_not_the_build(name: str, provider: str) -> None:
+    recipe = make_recipe(model=_FINISHED, runtime={"provider": provider})
+    with pytest.raises(CheckError) as caught:
+        require_feasible(make_plan(recipe, _UNKNOWN[name]))
+    assert caught.value.exit_code == 5
+    assert "export.backend" not in (caught.value.remedy or "")
+
+
+def test_a_plan_that_cannot_be_built_either_fails_the_build() -> None:
+    recipe = make_recipe(model=_FINISHED, runtime={"provider": "wheel"})
+    with pytest.raises(BuildError):
+        require_feasible(make_plan(recipe, _UNKNOWN["operator"], target="ios-arm64"))
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        ({"example": "mlp"}, "Lower to another backend: --set export.backend=xnnpack"),
+        (
+            _FINISHED,
+            "Export the model for another backend: the program is finished, and keeps its own.",
+        ),
+    ],
+)
+def test_a_finished_program_is_not_told_to_be_lowered_anew(
+    model: dict[str, str], remedy: str
+) -> None:
+    recipe = make_recipe(model=model)
+    (obstacle,) = make_plan(recipe, _UNKNOWN["backend"]).obstacles
+    assert obstacle.remedy == remedy
