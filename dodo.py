@@ -24,6 +24,7 @@ def task_reference():
         "file_dep": [
             "etdeploy/recipe/model.py",
             "etdeploy/recipe/backends.py",
+            "etdeploy/recipe/documented.py",
             "etdeploy/recipe/reference.py",
             "etdeploy/bench/record.py",
             "etdeploy/bench/kept.py",

@@ -1,4 +1,4 @@
-"""What each backend is called, can do, and needs: facts, no code of theirs."""
+"""What each backend is called, can do and needs: facts only, none of their code."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Backend:
         name: As a recipe names it.
         delegate_id: The id that a program's delegates carry; None when nothing is delegated.
         quantizations: The schemes that it can run.
-        needs: What must be installed to export for it or to run it, beyond the ExecuTorch wheel.
-        get: How to get that; for the messages.
+        needs: What must be installed to export for it or to run it, besides the ExecuTorch wheel.
+        get: How to get it, for messages.
     """
 
     name: str

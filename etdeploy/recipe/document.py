@@ -1,7 +1,7 @@
 """YAML as plain data, with the place of every key and value.
 
-The same data as `yaml.safe_load` gives: no tags that make objects. Unlike it, a key that stands
-twice is a problem, and every node remembers its line and column.
+The same data as `yaml.safe_load` gives: no tags that make objects. Unlike it, a duplicate
+key is a problem, and every node remembers its line and column.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Reads a YAML file whose top is a mapping.
+    """Reads a YAML file whose top level is a mapping.
 
     Raises:
-        RecipeError: It is not UTF-8, not YAML, empty, or its top is no mapping.
+        RecipeError: It is not UTF-8, not YAML, empty, or its top level is not a mapping.
     """
     shown = _shown(path)
     try:
@@ -70,7 +70,7 @@ def parse_value(text: str, shown: str) -> Any:
     """The value of an override, as YAML reads it; `shown` names it in problems.
 
     Raises:
-        RecipeError: It is not YAML, or holds what a recipe cannot.
+        RecipeError: It is not YAML, or contains what a recipe cannot.
     """
     try:
         node = compose(text, shown)
@@ -80,7 +80,7 @@ def parse_value(text: str, shown: str) -> Any:
     except RecipeError as error:
         problems = error.problems
     if problems:
-        # Lines and columns inside a value of the command line help nobody.
+        # Lines and columns inside a command-line value are of no use.
         raise RecipeError([Problem(shown, p.message, p.hint) for p in problems])
     return value
 
@@ -100,9 +100,9 @@ class _Walk:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self._count += 1
         if self._count > _MAX_NODES:
-            raise RecipeError([Problem(self.file, "the file holds too many values")])
+            raise RecipeError([Problem(self.file, "the file contains too many values")])
         if any(node is outer for outer in self._around):
-            raise RecipeError([Problem(str(self._place(node)), "this value holds itself")])
+            raise RecipeError([Problem(str(self._place(node)), "this value contains itself")])
         self._around.append(node)
         try:
             return self._value(node, path)
@@ -118,7 +118,7 @@ class _Walk:
             return str(node.value)
         if node.tag in _VALUE_TAGS:
             return self._scalar(node)
-        self._problem(node, f"{node.tag.removeprefix(_TAG)} values are not read")
+        self._problem(node, f"{node.tag.removeprefix(_TAG)} values are not supported")
         return None
 
     def _scalar(self, node: yaml.Node) -> Any:
@@ -128,7 +128,7 @@ class _Walk:
             self._problem(node, f"this cannot be read as {node.tag.removeprefix(_TAG)}")
             return None
         if isinstance(value, float) and not math.isfinite(value):
-            self._problem(node, "a number has to be finite")
+            self._problem(node, "a number must be finite")
             return None
         return value
 
@@ -142,7 +142,7 @@ class _Walk:
         for key_node, value_node in node.value:
             place = self._place(key_node)
             if not isinstance(key_node, yaml.ScalarNode):
-                self._problem(key_node, "a key has to be a plain word")
+                self._problem(key_node, "a key must be a plain word")
                 continue
             if key_node.tag == _TAG + "merge":
                 for other in self._merged(value_node, path):
@@ -152,8 +152,8 @@ class _Walk:
             here = (*path, key)
             if key in result:
                 first = self.places[here]
-                hint = f"first at {first}"
-                self.problems.append(Problem(str(place), f"{key!r} stands here again", hint))
+                hint = f"first defined at {first}"
+                self.problems.append(Problem(str(place), f"duplicate key {key!r}", hint))
                 continue
             self.places[here] = place
             result[key] = self.value(value_node, here)

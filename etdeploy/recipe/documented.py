@@ -1,4 +1,4 @@
-"""What the keys of recipes are for: the texts that stand below them in the models' source.
+"""What the keys of recipes are for: the texts below them in the models' source.
 
 Pydantic can read them too, but does so at every start; only the schema and the reference need them.
 """

@@ -1,4 +1,4 @@
-"""Which file a recipe's name stands for."""
+"""Which file a recipe's name refers to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
     Args:
         name: A bundled recipe, or a path: whatever has a suffix or a slash is one.
         folder: Where relative paths start.
-        place: Where the name stands, for messages; the command line when None.
+        place: Where the name appears, for messages; the command line when None.
 
     Raises:
         RecipeError: There is no such recipe, or it is a folder.

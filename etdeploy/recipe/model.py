@@ -29,7 +29,7 @@ EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
 
 class Section(BaseModel):
-    """A part of a recipe; unknown keys are refused, empty ones (null) have their default."""
+    """A part of a recipe; unknown keys are rejected, empty ones (null) get their default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -80,10 +80,10 @@ class Export(Section):
     """How the model becomes a program."""
 
     backend: BackendName = "xnnpack"
-    """The backend that the model is lowered to; what it cannot take stays on portable kernels."""
+    """The backend that the model is lowered to; what it cannot run stays on portable kernels."""
 
     quantization: Quantization = "none"
-    """How weights and activations are quantised; which schemes there are depends on the backend."""
+    """How weights and activations are quantised; the available schemes depend on the backend."""
 
     calibration: str | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
@@ -128,36 +128,37 @@ class Runtime(Section):
     build."""
 
     source: str | None = None
-    """A checkout of ExecuTorch for the provider `source`; without it the variable
-    ETDEPLOY_EXECUTORCH_SOURCE is looked at, then a clone is made in the cache."""
+    """A checkout of ExecuTorch for the provider `source`; without it, etdeploy uses the
+    one that ETDEPLOY_EXECUTORCH_SOURCE names, or a clone in the cache."""
 
     threads: int = Field(default=0, ge=0, le=256)
-    """Threads of ExecuTorch's thread pool; 0 leaves its own choice."""
+    """Threads of ExecuTorch's thread pool; with 0, ExecuTorch chooses."""
 
     thread_pool: ThreadPool = "default"
-    """How many threads the pool has of its own choice: ExecuTorch's default, one for each
+    """How many threads the pool has if `threads` is 0: ExecuTorch's default, one for each
     performance core, or one for each logical core. Needs `source`."""
 
     selective: bool = True
-    """Whether a build from source has only the operators, and where it can only the data types,
-    that the program uses."""
+    """Whether a build from source includes only the operators, and where possible only the data
+    types, that the program uses."""
 
     optimize: OptimizeFor = "speed"
-    """What the compiler optimises ExecuTorch for; `size` also takes the portable kernels in place
-    of the optimised ones. Needs `source`."""
+    """What the compiler optimises ExecuTorch for; `size` also replaces the
+    optimised kernels with the portable ones. Needs `source`."""
 
     log_level: LogLevel = "error"
-    """Which of ExecuTorch's log messages a build from source has. The wheel has its own."""
+    """Which of ExecuTorch's log messages a build from source includes; the wheel has its own."""
 
     kleidiai: bool | None = None
-    """Whether XNNPACK has Arm's KleidiAI kernels in a build from source. They are for dynamically
-    quantised weights and for processors with SME; without a value they are taken for the former."""
+    """Whether a build from source includes Arm's KleidiAI kernels in XNNPACK. They are for
+    dynamically quantised weights and for processors with SME; by default, they are included for
+    such weights."""
 
     weight_cache: bool = False
-    """Whether delegates of XNNPACK share packed weights; `true` needs `source`."""
+    """Whether XNNPACK's delegates share packed weights; `true` needs `source`."""
 
     android_api: int = Field(default=30, ge=28, le=36)
-    """Least API level of Android that a build with the NDK runs on."""
+    """Minimum Android API level of a build with the NDK."""
 
     custom_ops: str | None = None
     """A folder with the C++ kernels of custom operators: `.cpp` files and a `.yaml` that lists
@@ -167,7 +168,7 @@ class Runtime(Section):
     """The CMake target of the custom operators' own CMakeLists.txt that the runner links."""
 
     cmake: dict[str, str | bool | int] = Field(default_factory=dict)
-    """cmake options that are set by hand; each is checked and shown with the reason `recipe`.
+    """Extra cmake options; each is checked, and shown with the reason `recipe`.
     Needs `source`."""
 
     @model_validator(mode="after")
@@ -185,7 +186,7 @@ class Tolerance(Section):
     """Largest absolute difference of any element."""
 
     cosine_similarity: float | None = Field(default=None, ge=-1, le=1)
-    """Least cosine of the angle between the outputs. For quantised outputs it takes the place of
+    """Minimum cosine of the angle between the outputs. For quantised outputs it takes the place of
     the limit of the root mean square error. It is computed in 64-bit floats and holds as it stands:
     1 asks for outputs that are equal, or parallel to the last bit."""
 
@@ -210,7 +211,7 @@ class Benchmark(Section):
     `qnn` is compiled for it, too."""
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400)
-    """A pass that takes longer is ended, in seconds."""
+    """Time limit of each pass, in seconds."""
 
     tolerance: Tolerance = Tolerance()
     """When outputs count as equal."""
@@ -223,7 +224,7 @@ class Recipe(Section):
     """A name for folders and reports; by default that of the file."""
 
     description: str | None = None
-    """A sentence for people."""
+    """A one-sentence description."""
 
     extends: str | None = None
     """Another recipe that this one changes: a bundled name, or a path relative to this file.

@@ -1,4 +1,4 @@
-"""The files that a recipe names: made absolute, looked for, and made relative for a record."""
+"""The files that a recipe names: made absolute, checked, and made relative for a record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FUNCTION_KEYS = (("model", "python"), ("export", "calibration"))
 
 
 def absolute_paths(document: Document) -> list[Problem]:
-    """Makes paths absolute against the file that names them; what is not there is a problem."""
+    """Makes paths absolute against the file that names them; a missing file is a problem."""
     problems = []
     for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
         section: Any = document.data.get(keys[0])
@@ -37,7 +37,9 @@ def absolute_paths(document: Document) -> list[Problem]:
             file, colon, function = value.rpartition(":")
             if not colon or not file or not function.isidentifier():
                 hint = "write file.py:function or package.module:function"
-                problems.append(Problem(str(place), f"{key}: {value!r} names no function", hint))
+                problems.append(
+                    Problem(str(place), f"{key}: {value!r} does not name a function", hint)
+                )
                 continue
             if not file.endswith(".py"):
                 continue
@@ -57,7 +59,9 @@ def _existing(place: Place, key: str, name: str, *, folder: bool) -> tuple[str, 
         what = f"is {not_regular(path) or 'a file'}" if path.exists() else "does not exist"
         return str(path), Problem(str(place), f"{key}: the {kind} {path} {what}")
     except OSError as error:
-        return name, Problem(str(place), f"{key}: {name!r} names no {kind} ({error.strerror})")
+        return name, Problem(
+            str(place), f"{key}: {name!r} cannot be the path of a {kind} ({error.strerror})"
+        )
 
 
 def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:

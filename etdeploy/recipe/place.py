@@ -1,4 +1,4 @@
-"""Where something stands in a recipe."""
+"""Where something is in a recipe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ KeyPath = tuple["str | int", ...]
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands; line and column count from 1, `line` is None for an override.
+    """Where something is; line and column count from 1, `line` is None for an override.
 
-    Paths that stand here are relative to `folder`.
+    Paths here are relative to `folder`.
     """
 
     file: str

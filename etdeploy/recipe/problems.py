@@ -29,7 +29,7 @@ _KINDS: Mapping[str, str] = {
 
 
 def translate(error: ValidationError, document: Document) -> list[Problem]:
-    """Every finding and every broken rule, in the order of the file; each mistake once."""
+    """Every finding and every broken rule in the order of the file, each mistake once."""
     details = [d for d in error.errors() if not _is_rule(d)]
     told = {d["loc"] for d in details}
     meant = {_meant(d) for d in details}
@@ -74,7 +74,7 @@ def _problem(details: ErrorDetails) -> tuple[str, str | None]:
 def _spelling(kind: str, found: object) -> str | None:
     """YAML's own rules, where they surprise: `1e-3` is text, and so is a quoted number."""
     if kind == "float_type" and isinstance(found, str) and re.fullmatch(r"[0-9.]+[eE]-?\d+", found):
-        return "YAML wants a point and a sign: 1.0e-3"
+        return "YAML needs a decimal point and a sign: 1.0e-3"
     if kind == "string_type" and isinstance(found, int | float):
         return "put it in quotes"
     return None
@@ -92,7 +92,7 @@ def _unknown_key(key: str, details: ErrorDetails) -> tuple[str, str | None]:
 
 
 def _meant(details: ErrorDetails) -> KeyPath | None:
-    """The key that a misspelt one was to be."""
+    """The key that a misspelt one was meant to be."""
     if details["type"] != "extra_forbidden":
         return None
     *section, name = details["loc"]

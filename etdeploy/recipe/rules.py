@@ -1,7 +1,7 @@
-"""What must hold between the keys of one section; single keys are the models' affair.
+"""What must hold between the keys of one section; the models check single keys.
 
-The rules read plain data, so that what breaks them is told next to every other problem of the
-section. A key that is missing or None has its default; wrong types are left to the models.
+The rules read plain data, so that broken rules are reported together with every other problem
+of the section. A key that is missing or None has its default; wrong types are left to the models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from etdeploy.recipe.backends import BACKENDS
 
 MODEL_SOURCES = ("example", "python", "exported", "program")
 DEFAULT_GROUP_SIZE = 32
-# Keys that only a build of ExecuTorch itself can honour, with the value that asks for none.
+# Keys that need a build of ExecuTorch itself, with the value that does not.
 BUILD_KEYS: Mapping[str, Any] = {
     "source": None,
     "thread_pool": "default",
@@ -35,18 +35,18 @@ def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     """The rules of the section `model`."""
     given = [name for name in MODEL_SOURCES if section.get(name) is not None]
     if not given and section.keys() - {*MODEL_SOURCES, "weights", "arguments"}:
-        return  # An unknown key is told by itself, and most likely it was to be the source.
+        return  # An unknown key is reported by itself; most likely it was meant to be the source.
     if len(given) != 1:
         yield (
             "",
             "name one model source: example, python, exported or program"
-            + (f"; here are {len(given)}: {', '.join(given)}" if given else ""),
+            + (f"; {len(given)} are given: {', '.join(given)}" if given else ""),
         )
         return
     if section.get("weights") is not None and given != ["python"]:
-        yield "weights", "weights go with a `python` model source"
+        yield "weights", "weights need a `python` model source"
     if section.get("arguments") and given[0] not in ("python", "example"):
-        yield "arguments", "arguments go with a `python` or `example` source"
+        yield "arguments", "arguments need a `python` or `example` source"
 
 
 def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
@@ -57,14 +57,15 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         has = ", ".join(backend.quantizations)
         yield (
             "quantization",
-            f"the backend {backend.name} has no quantization {scheme!r}; it has {has}",
+            f"the backend {backend.name} does not support quantization {scheme!r}; "
+            f"choose from {has}",
         )
     if section.get("calibration") is not None and scheme not in _CALIBRATED:
-        yield "calibration", f"quantization {scheme!r} uses no calibration inputs"
+        yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and scheme != "8da4w":
-        yield "group_size", f"quantization {scheme!r} has no groups; only '8da4w' has"
+        yield "group_size", f"quantization {scheme!r} does not use groups; only '8da4w' does"
     if section.get("soc") not in (None, "auto") and backend and backend.name != "qnn":
-        yield "soc", "soc is read by the qnn backend only"
+        yield "soc", "soc applies to the qnn backend only"
 
 
 def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
@@ -73,20 +74,20 @@ def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         for key in asked_of_build(section):
             yield (
                 key,
-                "the provider `wheel` is built already; this needs `provider: source` (or `auto`)",
+                "the provider `wheel` is prebuilt; this needs `provider: source` (or `auto`)",
             )
     if section.get("custom_ops_target") is not None and section.get("custom_ops") is None:
-        yield "custom_ops_target", "name the folder of its CMakeLists.txt: custom_ops"
+        yield "custom_ops_target", "also set custom_ops, the folder of its CMakeLists.txt"
     options = section.get("cmake")
     for name in options if isinstance(options, Mapping) else ():
         if not isinstance(name, str) or not _CMAKE_NAME.fullmatch(name):
-            yield "cmake", f"{name!r} is no name of a cmake option"
+            yield "cmake", f"{name!r} is not a valid name of a cmake option"
         elif name.startswith("ETDEPLOY_"):
-            yield "cmake", f"{name} is what the plan tells the runner's project, and cannot be set"
+            yield "cmake", f"{name} is set by the plan and cannot be overridden"
 
 
 def asked_of_build(section: Mapping[str, Any]) -> list[str]:
-    """The keys of the section `runtime` that ask for a build of ExecuTorch."""
+    """The keys of the section `runtime` that need a build of ExecuTorch."""
     return [key for key, none in BUILD_KEYS.items() if section.get(key) not in (None, none)]
 
 
@@ -98,7 +99,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
 
 
 def require(findings: Iterator[Finding]) -> None:
-    """Raises ValueError when a rule is broken, with all that is.
+    """Raises ValueError naming every broken rule.
 
     Raises:
         ValueError: A rule is broken.

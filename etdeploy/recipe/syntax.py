@@ -1,4 +1,4 @@
-"""YAML text as yaml's nodes; what is not YAML becomes a problem with its place."""
+"""YAML text as yaml's nodes; invalid YAML becomes a problem with its place."""
 
 from __future__ import annotations
 

@@ -67,18 +67,18 @@ def test_dates_stay_text() -> None:
     [
         ("[" * 100_000, "r.yaml:1:65: more than 64 levels deep"),
         ("a: " + "{b: " * 100_000, "r.yaml:1:256: more than 64 levels deep"),
-        ("a: &a [*a]\n", "r.yaml:1:4: this value holds itself"),
-        ("a: &a {<<: *a}\n", "r.yaml:1:4: this value holds itself"),
+        ("a: &a [*a]\n", "r.yaml:1:4: this value contains itself"),
+        ("a: &a {<<: *a}\n", "r.yaml:1:4: this value contains itself"),
         ("a: *b\n", "r.yaml:1:4: this is not YAML: found undefined alias"),
         (MLP + "x: !!python/object/apply:os.system [ls]\n",
-         "r.yaml:2:4: python/object/apply:os.system values are not read"),
-        (MLP + "x: !mine {a: 1}\n", "r.yaml:2:4: !mine values are not read"),
-        (MLP + "x: !!set {a, b}\n", "r.yaml:2:4: set values are not read"),
-        (MLP + "x: !!binary aGk=\n", "r.yaml:2:4: binary values are not read"),
+         "r.yaml:2:4: python/object/apply:os.system values are not supported"),
+        (MLP + "x: !mine {a: 1}\n", "r.yaml:2:4: !mine values are not supported"),
+        (MLP + "x: !!set {a, b}\n", "r.yaml:2:4: set values are not supported"),
+        (MLP + "x: !!binary aGk=\n", "r.yaml:2:4: binary values are not supported"),
         (MLP + "x: !!int abc\n", "r.yaml:2:4: this cannot be read as int"),
-        (MLP + "x: .nan\n", "r.yaml:2:4: a number has to be finite"),
+        (MLP + "x: .nan\n", "r.yaml:2:4: a number must be finite"),
         (MLP + "x: {<<: 5}\n", "r.yaml:2:9: `<<` takes a mapping or a list of mappings"),
-        (MLP + "[a, b]: 5\n", "r.yaml:2:1: a key has to be a plain word"),
+        (MLP + "[a, b]: 5\n", "r.yaml:2:1: a key must be a plain word"),
         ("a: 1\n---\nb: 2\n",
          "r.yaml:2:1: a second document starts here (a recipe is one document)"),
         ("a: b: c\n", "r.yaml:1:5: this is not YAML: mapping values are not allowed in this "
@@ -139,13 +139,14 @@ export:
   sed: 1
 """
     assert problems(write("r.yaml", text)) == [
-        "r.yaml:1:23: model.weights: weights go with a `python` model source",
-        "r.yaml:4:3: export.quantization: the backend portable has no quantization "
-        "'int8_dynamic'; it has none",
-        "r.yaml:5:3: export.calibration: quantization 'int8_dynamic' uses no calibration inputs",
-        "r.yaml:6:3: export.group_size: quantization 'int8_dynamic' has no groups; only '8da4w' "
-        "has",
-        "r.yaml:7:3: export.soc: soc is read by the qnn backend only",
+        "r.yaml:1:23: model.weights: weights need a `python` model source",
+        "r.yaml:4:3: export.quantization: the backend portable does not support "
+        "quantization 'int8_dynamic'; choose from none",
+        "r.yaml:5:3: export.calibration: quantization 'int8_dynamic' does not use calibration "
+        "inputs",
+        "r.yaml:6:3: export.group_size: quantization 'int8_dynamic' does not use groups; only "
+        "'8da4w' does",
+        "r.yaml:7:3: export.soc: soc applies to the qnn backend only",
         "r.yaml:8:3: unknown key 'export.sed' (did you mean 'seed'?)",
     ]
 
@@ -179,7 +180,7 @@ def test_a_misspelt_source_is_told_once() -> None:
     ("override", "expected"),
     [
         ("benchmark.tolerance.max_abs_error=1e-3",
-         "takes a number, not '1e-3' (YAML wants a point and a sign: 1.0e-3)"),
+         "takes a number, not '1e-3' (YAML needs a decimal point and a sign: 1.0e-3)"),
         ("description=5", "description takes text, not 5 (put it in quotes)"),
         ("runtime.threads=4.0", "runtime.threads takes a whole number, not 4.0"),
         ("benchmark.warmup=true", "benchmark.warmup takes a whole number, not true"),
@@ -189,9 +190,9 @@ def test_a_misspelt_source_is_told_once() -> None:
         (".a=1", "--set .a=1: write it as key.path=value"),
         ("=1", "--set =1: write it as key.path=value"),
         ("export.backend.x=1", "coreml, not a mapping"),
-        ("model.weights=~nobody_here/w.pt", "names no file"),
-        ('model.weights="a\\0b"', "names no file"),
-        ("model.weights=" + "x" * 5000, "names no file"),
+        ("model.weights=~nobody_here/w.pt", "cannot be the path of a file"),
+        ('model.weights="a\\0b"', "cannot be the path of a file"),
+        ("model.weights=" + "x" * 5000, "cannot be the path of a file"),
         ("model.weights=.", "is a folder"),
         ("model.weights=/dev/null", "the file /dev/null is a device"),
         ("runtime.source=/etc/passwd", "the folder /etc/passwd is a file"),
@@ -224,7 +225,7 @@ def test_the_order_of_overrides_of_different_keys_does_not_matter() -> None:
 def test_two_sources_on_the_command_line_are_a_problem() -> None:
     write("m.pte", "")
     [text] = problems("xnnpack", "model.example=mlp", "model.program=m.pte")
-    assert text.endswith("here are 2: example, program")
+    assert text.endswith("2 are given: example, program")
 
 
 def test_whole_sections_can_be_overridden_and_keep_their_place() -> None:

@@ -127,7 +127,7 @@ benchmark:
 """,
     )
     assert problems(bad, "benchmark.itrations=4", "foo", "x.y=[", "runtime.threads=-1") == [
-        "bad.yaml:4:3: 'program' stands here again (first at bad.yaml:3:3)",
+        "bad.yaml:4:3: duplicate key 'program' (first defined at bad.yaml:3:3)",
         "--set foo: write it as key.path=value (e.g. --set benchmark.iterations=100)",
         "--set x.y: this is not YAML: did not find expected node content "
         "(while parsing a flow node)",
@@ -154,18 +154,18 @@ benchmark:
         ("model: {}", "r.yaml:1:1: model: name one model source: example, python, exported or "
                       "program"),
         ("model: {example: mlp, program: r.yaml}",
-         "r.yaml:1:1: model: name one model source: example, python, exported or program; here "
-         "are 2: example, program"),
+         "r.yaml:1:1: model: name one model source: example, python, exported or program; 2 "
+         "are given: example, program"),
         ("model: {example: mlp}\nexport:\n  backend: portable\n  quantization: 8da4w\n",
-         "r.yaml:4:3: export.quantization: the backend portable has no quantization '8da4w'; it "
-         "has none"),
+         "r.yaml:4:3: export.quantization: the backend portable does not support "
+         "quantization '8da4w'; choose from none"),
         ("model: {example: mlp}\nexport: {soc: SM8650}\n",
-         "r.yaml:2:10: export.soc: soc is read by the qnn backend only"),
+         "r.yaml:2:10: export.soc: soc applies to the qnn backend only"),
         ("model: {python: nothing}\n",
-         "r.yaml:1:9: model.python: 'nothing' names no function "
+         "r.yaml:1:9: model.python: 'nothing' does not name a function "
          "(write file.py:function or package.module:function)"),
         ("model: {example: !!python/object:os.system x}\n",
-         "r.yaml:1:18: python/object:os.system values are not read"),
+         "r.yaml:1:18: python/object:os.system values are not supported"),
         ("name: ../up\nmodel: {example: mlp}\n",
          "r.yaml:1:1: name '../up' cannot name a folder "
          "(use letters, digits, dot, dash and underscore)"),
@@ -201,7 +201,7 @@ def test_a_bomb_of_aliases_is_refused() -> None:
     lines = ["a: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"b{i}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(8)]
     assert problems(write("bomb.yaml", "\n".join(lines))) == [
-        "bomb.yaml: the file holds too many values"
+        "bomb.yaml: the file contains too many values"
     ]
 
 
