@@ -6,11 +6,11 @@
 
 `test` checks style and types first, unless it is given arguments. As root on Debian or Ubuntu it
 installs the system packages that the tests with real compilers and devices need; elsewhere it
-names them, and those tests are skipped.
+lists them and skips those tests.
 """
 
 # The part up to `use_supported_python()` is read by every Python 3, so that an old one can say
-# what is needed: no newer syntax there, and no `from __future__ import annotations`.
+# what it needs: no newer syntax there, and no `from __future__ import annotations`.
 import os
 import shutil
 import subprocess
@@ -21,12 +21,12 @@ OLDEST, NEWEST = (3, 10), (3, 13)
 
 
 def use_supported_python() -> None:
-    """Goes on with another Python of this machine when this one is too old or too new."""
+    """Continues with another Python on this machine if this one is too old or too new."""
     if OLDEST <= sys.version_info[:2] <= NEWEST:
         return
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         other = shutil.which(f"python3.{minor}")
-        # Version managers put commands on the PATH that only say what is not installed.
+        # Version managers put stubs on the PATH that only report what is not installed.
         if other and subprocess.call([other, "-c", ""], stderr=subprocess.DEVNULL) == 0:
             os.execv(other, [other, str(Path(__file__).resolve()), *sys.argv[1:]])  # noqa: S606
     sys.exit(
@@ -73,7 +73,7 @@ SYSTEM_PACKAGES = (
 
 
 class SetupError(Exception):
-    """The set-up cannot go on; the text says what to do."""
+    """The set-up cannot continue; the text says what to do."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class SetupError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one command line and gives its exit code."""
+    """Runs one command line and returns its exit code."""
     verb, rest = (arguments or [""])[0], arguments[1:]
     if verb not in ("run", "test"):
         print(__doc__, file=sys.stderr)
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        say("stopped. The same command goes on from there.")
+        say("stopped. Run the same command again to continue.")
         return 130
 
 
@@ -123,17 +123,17 @@ def require_compiler() -> None:
     if any(shutil.which(name) for name in chosen or ("c++", "g++", "clang++")):
         return
     if chosen:
-        raise SetupError(f"CXX names the compiler {chosen[0]}, which is not there.", EXIT_BUILD)
+        raise SetupError(f"CXX names the compiler {chosen[0]}, which does not exist.", EXIT_BUILD)
     remedy = "xcode-select --install" if sys.platform == "darwin" else "sudo apt-get install g++"
     raise SetupError(
-        f"There is no C++ compiler, and the runner has to be compiled. On this system:\n"
+        f"No C++ compiler was found, and the runner has to be compiled. To install one:\n"
         f"    {remedy if sys.platform == 'darwin' or shutil.which('apt-get') else 'install g++'}",
         EXIT_BUILD,
     )
 
 
 def set_up(*extras: str) -> None:
-    """Makes .venv and installs etdeploy with its extras there, unless that is done already."""
+    """Creates .venv and installs etdeploy with its extras there, unless that is already done."""
     digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     installed = read_stamp(digest) if venv_works() else set()
     if installed >= set(extras):
@@ -148,13 +148,13 @@ def set_up(*extras: str) -> None:
     must(
         [*installer(), "--editable", f"{ROOT}[{','.join(wanted)}]"],
         "The packages could not be installed; the reason is above. Usual causes: no network "
-        "connection, or a full disk. The same command tries again.",
+        "connection, or a full disk. Run the same command to try again.",
     )
     STAMP.write_text(json.dumps({"pyproject": digest, "extras": wanted}))
 
 
 def require_writable() -> None:
-    """Looks whether .venv can be made and filled, before a tool fails on it with other words."""
+    """Checks that .venv can be created, before a tool fails with a misleading message."""
     folder = VENV if VENV.is_dir() else ROOT
     if not os.access(folder, os.W_OK | os.X_OK):
         raise SetupError(
@@ -182,19 +182,19 @@ def venv_works() -> bool:
 
 
 def make_venv() -> None:
-    """Makes .venv with this Python, in the place of one that does not work."""
+    """Creates .venv with this Python, replacing one that does not work."""
     if venv_works():
         return
     if VENV.exists() and not (VENV / "pyvenv.cfg").exists():
-        raise SetupError(f"{VENV} is no virtual environment; please move it away.")
+        raise SetupError(f"{VENV} is not a virtual environment; please move it away.")
     shutil.rmtree(VENV, ignore_errors=True)
-    say(f"making {VENV} with Python {platform.python_version()}")
+    say(f"creating {VENV} with Python {platform.python_version()}")
     uv = find_uv()
     command = [uv, "venv", "--quiet", "--python"] if uv else [sys.executable, "-m", "venv"]
     try:
         must(
             [*command, *([sys.executable] if uv else []), str(VENV)],
-            "This Python cannot make virtual environments. On Debian or Ubuntu:\n"
+            "This Python cannot create virtual environments. On Debian or Ubuntu:\n"
             f"    sudo apt-get install python3.{sys.version_info[1]}-venv",
         )
     except (SetupError, KeyboardInterrupt):
@@ -210,7 +210,7 @@ def find_uv() -> str | None:
 
 
 def installer() -> list[str]:
-    """The command that installs into .venv: uv, or pip where uv cannot be had."""
+    """The command that installs into .venv: uv, or pip where uv is not available."""
     own = VENV / "bin" / "uv"
     pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
     uv = find_uv()
@@ -221,18 +221,18 @@ def installer() -> list[str]:
 
 
 def download_size() -> str:
-    """What the packages take; PyTorch for Linux x86_64 brings NVIDIA's libraries along."""
+    """The size of the packages; PyTorch for Linux x86_64 includes NVIDIA's libraries."""
     big = sys.platform == "linux" and platform.machine() == "x86_64"
     return "about 3 GB, and takes 5 GB of disk" if big else "about 500 MB"
 
 
 def install_system_packages() -> None:
-    """As root on Debian or Ubuntu installs what tests need; elsewhere says what is missing."""
+    """As root on Debian or Ubuntu installs what tests need; elsewhere reports what is missing."""
     missing = [entry for entry in SYSTEM_PACKAGES if not shutil.which(entry.program)]
     if missing and shutil.which("apt-get") and os.geteuid() == 0:
         packages = [entry.package for entry in missing]
         say(f"installing {' '.join(packages)}")
-        # Where one package is missing from the archive, the others are still worth having.
+        # If one package is missing from the archive, the others are still worth installing.
         if apt_get("update") and not apt_get("install", *packages):
             for package in packages:
                 apt_get("install", package)
@@ -246,7 +246,7 @@ def install_system_packages() -> None:
 
 
 def apt_get(verb: str, *packages: str) -> bool:
-    """Runs apt-get without questions; what went wrong is shown."""
+    """Runs apt-get without questions; errors are shown."""
     options = ["--yes", "--no-install-recommends"] if packages else []
     done = subprocess.run(
         ["apt-get", verb, "--quiet=2", *options, *packages],
@@ -284,7 +284,7 @@ def environment() -> dict[str, str]:
 
 
 def say(text: str) -> None:
-    """Tells the user something; every line says who speaks."""
+    """Prints a message; every line begins with this script's name."""
     for line in text.splitlines():
         print(f"dev.py: {line}", file=sys.stderr, flush=True)
 
