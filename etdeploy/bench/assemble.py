@@ -10,7 +10,7 @@ from pathlib import Path
 import etdeploy
 from etdeploy.bench.notes import measurement_notes, output_notes
 from etdeploy.bench.passes import PassResult
-from etdeploy.bench.record import (
+from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
     OutputCheck,
@@ -23,12 +23,12 @@ from etdeploy.bench.record import (
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.statistics import summarize
 from etdeploy.export.methods import require_method
+from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import Provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.paths import relative_path, relative_paths
-from etdeploy.runtime.exchange import RunnerResults
-from etdeploy.runtime.plan_model import BuiltRunner
+from etdeploy.runner.protocol import RunnerResults
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.record import DeviceRecord, Latency, OutputCheck
+from etdeploy.bench.records.record import DeviceRecord, Latency, OutputCheck
 from etdeploy.bench.statistics import percentile
 
 # Within one run on a quiet machine the spread is a few percent.

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.bench.bundle import INPUTS_LIST
-from etdeploy.bench.diagnosis import run_error
+from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.core.cancel import checkpoint
+from etdeploy.deploy.bundle import INPUTS_LIST
 from etdeploy.devices.base import RunFolder, RunOutcome
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
-from etdeploy.runtime.exchange import RunnerResults, load_results
+from etdeploy.runner.protocol import RunnerResults, load_results
 
 OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"

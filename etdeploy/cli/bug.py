@@ -10,10 +10,10 @@ import traceback
 from pathlib import Path
 
 from etdeploy import __version__
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError
-from etdeploy.core.files import write_atomic
-from etdeploy.core.workspace import Workspace
+from etdeploy.core.files.basic import write_atomic
 
 
 def report_bug(error: Exception, arguments: list[str]) -> None:

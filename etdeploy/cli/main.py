@@ -11,8 +11,8 @@ from etdeploy import __version__
 from etdeploy.cli.entry import EXIT_INTERRUPTED
 from etdeploy.cli.surroundings import surroundings_error
 from etdeploy.core import cancel, console
-from etdeploy.core.disk import full_disk, no_room_in
 from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.files.disk import full_disk, no_room_in
 
 # Verbs in the order of the help, so that showing it imports none of them.
 VERBS: dict[str, str] = {
@@ -42,7 +42,7 @@ class LazyVerbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"etdeploy.cli.{cmd_name}")
+        module = importlib.import_module(f"etdeploy.cli.verbs.{cmd_name}")
         command: click.Command = module.command
         return command
 
@@ -120,6 +120,6 @@ def _tell(error: EtdeployError) -> int:
 
 
 def _tell_no_room(error: OSError) -> int:
-    from etdeploy.core.workspace import Workspace
+    from etdeploy.cache.workspace import Workspace
 
     return _tell(full_disk(error, Workspace.default().root))

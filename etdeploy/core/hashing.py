@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etdeploy.core.files import open_regular
+from etdeploy.core.files.basic import open_regular
 
 _CHUNK = 1 << 20
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from etdeploy.core.files import write_atomic
+from etdeploy.core.files.basic import write_atomic
 
 V = TypeVar("V", bound="Value")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.workspace import Workspace
 from etdeploy.devices.base import Device, DeviceListing
 from etdeploy.devices.spec import parse_spec
 
@@ -29,10 +29,10 @@ def open_device(spec: str, workspace: Workspace | None = None) -> Device:
     if parsed.kind == "ios":
         raise _no_ios(spec)
     if parsed.kind == "android":
-        from etdeploy.devices.android_choice import open_android
+        from etdeploy.devices.android.choice import open_android
 
         return open_android(parsed)
-    from etdeploy.devices import local
+    from etdeploy.devices.local import device as local
 
     folder = (workspace or Workspace.default()).root / LOCAL_KIND
     return local.open_host(folder) if parsed.kind == "host" else local.open_qemu(folder)
@@ -56,7 +56,7 @@ def _local_devices(workspace: Workspace | None) -> list[DeviceListing]:
 def _android_devices() -> list[DeviceListing]:
     from concurrent.futures import ThreadPoolExecutor
 
-    from etdeploy.devices.android_choice import known_devices, open_listed, remedy_for
+    from etdeploy.devices.android.choice import known_devices, open_listed, remedy_for
 
     try:
         known = known_devices()

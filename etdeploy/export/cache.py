@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.values import Value
-from etdeploy.core.workspace import Workspace
 from etdeploy.export.digests import FileDigests
 from etdeploy.export.installed import installed_version, module_file, tool_versions
 from etdeploy.export.protocol import Sources

@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from etdeploy.core.files import write_atomic
+from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import sha256_file, stamp
 
 # A file written this recently could change again without a new date on a coarse clock.

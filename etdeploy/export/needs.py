@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import ExportError
-from etdeploy.core.files import not_regular
+from etdeploy.core.files.basic import not_regular
 from etdeploy.export.installed import installed_version
 from etdeploy.export.qnn_host import loading_problem
 from etdeploy.export.spec import ExportSpec

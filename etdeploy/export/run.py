@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core import process
-from etdeploy.core.disk import no_room_told
-from etdeploy.core.files import folder_files
-from etdeploy.core.leftovers import claimed
-from etdeploy.core.locks import exclusive
+from etdeploy.core.files.basic import folder_files
+from etdeploy.core.files.disk import no_room_told
+from etdeploy.core.files.leftovers import claimed
+from etdeploy.core.files.locks import exclusive
 from etdeploy.core.progress import Progress
 from etdeploy.core.values import Value
-from etdeploy.core.workspace import Entry, Workspace
 from etdeploy.export.cache import Situation
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.finished import write_finished

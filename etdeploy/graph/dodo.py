@@ -11,7 +11,7 @@ from typing import Any
 from etdeploy.core import console
 from etdeploy.graph.engine import doit_variable, plain_doit_tasks
 from etdeploy.graph.job import open_job
-from etdeploy.graph.line import make_line
+from etdeploy.graph.pipeline import make_line
 from etdeploy.recipe.load import load_recipe
 
 
@@ -32,8 +32,8 @@ def open_line() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
 
 def write_reference() -> None:
     """Writes docs/recipes.md and docs/records.md from the models."""
-    from etdeploy.bench import reference as records
-    from etdeploy.core.files import write_if_changed
+    from etdeploy.bench.records import reference as records
+    from etdeploy.core.files.basic import write_if_changed
     from etdeploy.recipe import reference as recipes
 
     write_if_changed(Path("docs/recipes.md"), recipes.reference())

@@ -16,7 +16,7 @@ from typing import Any
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
-from etdeploy.core.files import write_atomic
+from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.progress import Progress
 from etdeploy.graph.steps import Step, StepLog, closure, reasons_to_run
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from etdeploy.core.values import Explained, Value
-from etdeploy.graph.ahead import version_notes
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.job import Job
-from etdeploy.graph.known import known_program
-from etdeploy.graph.line import make_line
+from etdeploy.graph.pipeline import make_line
+from etdeploy.graph.preflight import version_notes
 from etdeploy.graph.provision import missing_for, plan_for
 from etdeploy.graph.qnn import other_soc
+from etdeploy.graph.state import known_program
 from etdeploy.graph.steps import Step
-from etdeploy.runtime.plan_model import RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 
 
 class Task(Value):

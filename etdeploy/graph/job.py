@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
-from etdeploy.core.locks import exclusive
 from etdeploy.core.progress import Progress, silent
-from etdeploy.core.workspace import Workspace
 from etdeploy.devices.base import Device, DeviceFacts
+from etdeploy.provider.checkout import Checkout
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.runtime.checkout import Checkout
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
 

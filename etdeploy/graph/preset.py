@@ -9,17 +9,17 @@ from typing import Any
 from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.shell import quoted
+from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.graph.job import Job
-from etdeploy.graph.known import current_program_path, known_plan
 from etdeploy.graph.provision import checkout_for, custom_ops_of
-from etdeploy.runtime.checkout import SOURCE_VARIABLE, Checkout
-from etdeploy.runtime.compile import plan_definitions
-from etdeploy.runtime.custom_ops import write_registration
-from etdeploy.runtime.derive import QNN_SDK
-from etdeploy.runtime.kernel_sources import aten_operators, needed_sources
-from etdeploy.runtime.machine import require_toolchain
-from etdeploy.runtime.plan_model import RuntimePlan
-from etdeploy.runtime.wheel import find_installed
+from etdeploy.graph.state import current_program_path, known_plan
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.rules import QNN_SDK
+from etdeploy.provider.checkout import SOURCE_VARIABLE, Checkout
+from etdeploy.provider.wheel import find_installed
+from etdeploy.runner.compile import plan_definitions
+from etdeploy.runner.fingerprint import require_toolchain
+from etdeploy.runner.kernel_sources import aten_operators, needed_sources
 from etdeploy.targets.platforms import find_target
 
 # Version 6 of the format: CMake 3.25 and newer.

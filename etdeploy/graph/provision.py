@@ -5,35 +5,35 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.progress import Progress
-from etdeploy.core.workspace import Workspace
+from etdeploy.custom_ops.kernels import CustomOps, read_custom_ops
 from etdeploy.graph.job import Job
 from etdeploy.graph.qnn import missing_sdk
+from etdeploy.plan.cmake_options import read_options
+from etdeploy.plan.components import shipped_components
+from etdeploy.plan.derive import Available, CustomKernels, derive_plan
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.relations import spelled
 from etdeploy.program.model import Program
-from etdeploy.runtime.build import runner_key
-from etdeploy.runtime.checkout import (
+from etdeploy.provider.checkout import (
     Checkout,
     examine,
     find_checkout,
     require_readable,
 )
-from etdeploy.runtime.clone import (
+from etdeploy.provider.clone import (
     clone,
     fetch_submodules,
 )
-from etdeploy.runtime.closed import spelled
-from etdeploy.runtime.cmake_options import read_options
-from etdeploy.runtime.components import shipped_components
-from etdeploy.runtime.custom_ops import CustomOps, read_custom_ops
-from etdeploy.runtime.libraries import Libraries
-from etdeploy.runtime.missing import Missing, find_missing, require_present, submodules_of
-from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
-from etdeploy.runtime.plan_model import RuntimePlan
-from etdeploy.runtime.submodules import (
+from etdeploy.provider.libraries import Libraries
+from etdeploy.provider.submodules import (
     require_complete,
 )
-from etdeploy.runtime.wheel import executorch_version, obtain_wheel, wheel_problem
+from etdeploy.provider.wheel import executorch_version, obtain_wheel, wheel_problem
+from etdeploy.runner.build import runner_key
+from etdeploy.runner.missing import Missing, find_missing, require_present, submodules_of
 from etdeploy.targets.platforms import find_target
 
 

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import CheckError, ExportError
+from etdeploy.deploy.extras import Extras
 from etdeploy.graph.job import Job
-from etdeploy.program.model import CompiledFor, Program
-from etdeploy.recipe.model import Recipe
-from etdeploy.runtime.extras import Extras
-from etdeploy.runtime.missing import Missing
-from etdeploy.runtime.obstacles import htp_obstacle
-from etdeploy.runtime.plan_model import Obstacle, RuntimePlan
-from etdeploy.runtime.qnn import (
+from etdeploy.plan.blockers import htp_obstacle
+from etdeploy.plan.model import Obstacle, RuntimePlan
+from etdeploy.plan.qnn import (
     compiled_version,
     program_obstacles,
     qnn_extras,
     sdk_obstacles,
     soc_obstacle,
 )
+from etdeploy.program.model import CompiledFor, Program
+from etdeploy.recipe.model import Recipe
+from etdeploy.runner.missing import Missing
 from etdeploy.targets.android import soc_name
 from etdeploy.targets.missing import Missing as MissingTool
 from etdeploy.targets.qnn_sdk import find_sdk

@@ -17,7 +17,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files import open_regular
+from etdeploy.core.files.basic import open_regular
 from etdeploy.core.shell import quoted
 from etdeploy.program.flatbuffer import CorruptError
 

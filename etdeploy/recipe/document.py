@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from etdeploy.core.errors import Problem, RecipeError
-from etdeploy.core.files import open_regular
+from etdeploy.core.files.basic import open_regular
 from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.syntax import LOADER, compose
 

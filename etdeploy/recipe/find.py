@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from etdeploy.core.errors import Problem, RecipeError
-from etdeploy.core.files import not_regular
+from etdeploy.core.files.basic import not_regular
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.shell import quoted
 from etdeploy.recipe.place import Place

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.errors import Problem
-from etdeploy.core.files import not_regular
+from etdeploy.core.files.basic import not_regular
 from etdeploy.recipe.document import Document
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.place import Place

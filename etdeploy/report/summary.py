@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.record import Latency, RunRecord
-from etdeploy.bench.stored import StoredRun
+from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
+from etdeploy.bench.records.record import Latency, RunRecord
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.units import duration, unit_for
-from etdeploy.bench.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.core.console import count, size, table
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.model import Operator

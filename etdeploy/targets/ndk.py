@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core.files import read_text
+from etdeploy.core.files.basic import read_text
 from etdeploy.core.shell import quoted
 from etdeploy.core.values import Explained
 from etdeploy.targets.missing import Missing

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core.files import read_text
+from etdeploy.core.files.basic import read_text
 from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_versions import PINNED_VERSION, VERSION, short_version, version_numbers
 

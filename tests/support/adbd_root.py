@@ -16,8 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core.files import new_folder
-from etdeploy.core.locks import exclusive
+from etdeploy.core.files.basic import new_folder
+from etdeploy.core.files.locks import exclusive
 
 CACHE_VARIABLE = "ETDEPLOY_TEST_CACHE"
 _SUITE = "trixie"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.record import (
+from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
     OutputCheck,
@@ -16,13 +16,13 @@ from etdeploy.bench.record import (
     RunnerRecord,
     RunRecord,
 )
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
-from etdeploy.bench.stored import StoredRun
 from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.recipe.model import Recipe
-from etdeploy.runtime.plan_model import BuiltRunner
 
 FOLDER = Path("/out/20261121T084449Z-mlp-host-ab12cd34")
 

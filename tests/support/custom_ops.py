@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.core.workspace import Workspace
+from etdeploy.cache.workspace import Workspace
+from etdeploy.custom_ops.kernels import CustomOps
+from etdeploy.plan.derive import Available, CustomKernels, derive_plan
+from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.model import Program
-from etdeploy.runtime.build import build_runner
-from etdeploy.runtime.custom_ops import CustomOps
-from etdeploy.runtime.libraries import Libraries
-from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
-from etdeploy.runtime.plan_model import BuiltRunner
-from etdeploy.runtime.wheel import obtain_wheel
+from etdeploy.provider.libraries import Libraries
+from etdeploy.provider.wheel import obtain_wheel
+from etdeploy.runner.build import build_runner
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.program_files import Plan, pte
 from tests.support.runtime_values import make_method, make_program, make_recipe

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.progress import silent
-from etdeploy.core.workspace import Workspace
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe

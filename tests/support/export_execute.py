@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from executorch.runtime import Runtime
 
-from etdeploy.export.worker.tensors import distances
+from etdeploy.export.worker.tracing.tensors import distances
 from etdeploy.program.folder import Stored, load_provenance
 from etdeploy.program.model import Plain
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import bundled_recipes, load_recipe
-from etdeploy.runtime.plan_model import RuntimePlan
 from etdeploy.targets.platforms import TARGETS
 from tests.support.runtime_values import make_method, make_plan, make_program
 

@@ -25,7 +25,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python" / "python3"))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    monkeypatch.setattr("etdeploy.runtime.missing.find_spec", lambda _: None)
+    monkeypatch.setattr("etdeploy.runner.missing.find_spec", lambda _: None)
     return folder
 
 
@@ -35,4 +35,4 @@ def equip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = folder / name
         path.write_text(f"#!/bin/sh\necho '{says}'\n")
         path.chmod(0o755)
-    monkeypatch.setattr("etdeploy.runtime.missing.find_spec", lambda name: name)
+    monkeypatch.setattr("etdeploy.runner.missing.find_spec", lambda name: name)

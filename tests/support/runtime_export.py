@@ -20,7 +20,7 @@ from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-from etdeploy.export.worker.tensors import Named, plain
+from etdeploy.export.worker.tracing.tensors import Named, plain
 
 
 class Mlp(torch.nn.Module):  # type: ignore[misc]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from etdeploy.plan.components import shipped_components
+from etdeploy.plan.derive import Available, CustomKernels, derive_plan
+from etdeploy.plan.model import BuiltRunner, RuntimePlan
 from etdeploy.program.model import Delegate, Method, Operator, Program
 from etdeploy.recipe.model import Recipe
-from etdeploy.runtime.components import shipped_components
-from etdeploy.runtime.plan import Available, CustomKernels, derive_plan
-from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
 from etdeploy.targets.platforms import find_target
 
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.progress import Progress, silent
-from etdeploy.core.workspace import Workspace
+from etdeploy.plan.cmake_options import read_options
+from etdeploy.plan.derive import Available, derive_plan
+from etdeploy.plan.model import BuiltRunner, RuntimePlan
 from etdeploy.program.model import Program
-from etdeploy.runtime.build import build_runner
-from etdeploy.runtime.checkout import examine
-from etdeploy.runtime.cmake_options import read_options
-from etdeploy.runtime.libraries import Libraries
-from etdeploy.runtime.plan import Available, derive_plan
-from etdeploy.runtime.plan_model import BuiltRunner, RuntimePlan
+from etdeploy.provider.checkout import examine
+from etdeploy.provider.libraries import Libraries
+from etdeploy.runner.build import build_runner
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_values import make_method, make_program, make_recipe
 

@@ -17,15 +17,26 @@ PACKAGE = ROOT / "etdeploy"
 # From the top down; a package imports only from lower lines (and itself).
 LAYERS = (
     ("cli",),
-    ("graph",),
+    ("graph", "doctor"),
     ("farm", "apps", "report"),
     ("bench",),
-    ("devices", "runtime", "export"),
+    ("deploy",),
+    ("devices", "runner", "export"),
+    ("provider",),
+    ("plan", "custom_ops"),
     ("program",),
     ("recipe", "targets"),
+    ("cache",),
     ("core",),
 )
 RANK = {package: len(LAYERS) - i for i, layer in enumerate(LAYERS) for package in layer}
+# Rooms in rooms, from the top down: a room imports only from lower lines of its package (and
+# itself). "" stands for the modules that no line names.
+ROOMS = {
+    "devices": (("registry",), ("android",), ("adb", "local"), ("",)),
+    "runner": (("",), ("tools",)),
+    "bench": (("",), ("outputs",), ("record",)),
+}
 
 # Who alone may import what.
 OWNERS = {
@@ -37,10 +48,18 @@ OWNERS = {
     "torchao": ("export/worker/*",),
     "executorch": ("export/worker/*",),
     "coremltools": ("export/worker/*",),
-    "adb_shell": ("devices/android*.py", "devices/adb_*.py"),
-    "adbutils": ("devices/android*.py", "devices/adb_*.py"),
+    "adb_shell": ("devices/adb/*", "devices/android/*"),
+    "adbutils": ("devices/adb/*", "devices/android/*"),
     "pymobiledevice3": (),
 }
+# What the same values make the same on every machine, and what it must not ask therefore.
+PURE = ("plan",)
+MACHINE = (
+    "os", "sys", "time", "datetime", "platform", "pathlib", "shutil", "socket", "random",
+    "etdeploy.core.process", "etdeploy.core.git", "etdeploy.cache",
+    "etdeploy.core.resources", "etdeploy.core.console", "etdeploy.core.files",
+)  # fmt: skip
+FILE_METHODS = (".read_text", ".read_bytes", ".exists", ".is_file", ".is_dir", ".iterdir", ".stat")
 # Slow to import, so a verb that does not need them must not pay: only inside functions.
 HEAVY = {
     "adb_shell", "adbutils", "cryptography", "doit", "elftools", "flatbuffers", "jinja2", "numpy",
@@ -90,7 +109,7 @@ def names(tree: ast.Module) -> Iterator[Use]:
 
 
 def wrong_direction(path: str, tree: ast.Module) -> Iterator[str]:
-    own = path.split("/")[0]
+    own = path.split("/")[0].removesuffix(".py")
     for use in imports(tree):
         parts = use.name.split(".")
         if not parts[0]:
@@ -99,6 +118,41 @@ def wrong_direction(path: str, tree: ast.Module) -> Iterator[str]:
             continue
         if own in RANK and RANK[parts[1]] >= RANK[own]:
             yield f"{path}:{use.line}: {own} imports {use.name}"
+
+
+def wrong_room(path: str, tree: ast.Module) -> Iterator[str]:
+    """Imports of a room from one that stands before it in its package."""
+    package = path.split("/")[0]
+    own = _room(path.removesuffix(".py").replace("/", "."))
+    for use in imports(tree):
+        parts = use.name.split(".")
+        if package not in ROOMS or parts[:2] != ["etdeploy", package]:
+            continue
+        other = _room(".".join(parts[1:]))
+        if other != own and _line(package, other) <= _line(package, own):
+            yield f"{path}:{use.line}: {own or package} imports {use.name}"
+
+
+def _room(module: str) -> str:
+    """The room that a module is in; "" for none: `devices.adb.wire` is in `adb`."""
+    package, name, *_ = [*module.split("."), ""]
+    return name if any(name in line for line in ROOMS.get(package, ())) else ""
+
+
+def _line(package: str, room: str) -> int:
+    return next(i for i, line in enumerate(ROOMS[package]) if room in line)
+
+
+def impure(path: str, tree: ast.Module) -> Iterator[str]:
+    """Ways to a process, the environment, the clock, files or the cache, in what has to be pure."""
+    if path.split("/")[0] not in PURE:
+        return
+    for use in imports(tree):
+        if use.name.startswith(MACHINE):
+            yield f"{path}:{use.line}: imports {use.name}"
+    for use in names(tree):
+        if use.name == "open" or use.name.endswith(FILE_METHODS):
+            yield f"{path}:{use.line}: {use.name}"
 
 
 def wrong_owner(path: str, tree: ast.Module) -> Iterator[str]:
@@ -130,6 +184,8 @@ Rule = Callable[[str, ast.Module], Iterator[str]]
 # Each rule with the modules that it spares.
 RULES: dict[Rule, tuple[str, ...]] = {
     wrong_direction: (),
+    wrong_room: (),
+    impure: (),
     wrong_owner: (),
     heavy_at_the_top: HEAVY_OWNERS,
     starts_processes: ("core/process.py",),
@@ -170,10 +226,22 @@ def test_the_layers_are_those_of_the_design() -> None:
         (wrong_direction, "recipe/x.py", "from etdeploy.targets import platforms"),
         (wrong_direction, "bench/x.py", "from etdeploy import report"),
         (wrong_direction, "devices/x.py", "from ..graph import engine"),
-        (wrong_owner, "graph/line.py", "from doit.task import Task"),
+        (wrong_direction, "doctor.py", "import etdeploy.cli.main"),
+        (wrong_direction, "plan/x.py", "from etdeploy.runner.tools.zig import find_zig"),
+        (wrong_room, "devices/adb/x.py", "from etdeploy.devices.android import push"),
+        (wrong_room, "devices/local/x.py", "from etdeploy.devices.adb.wire import Packet"),
+        (wrong_room, "devices/local/x.py", "from etdeploy.devices.registry import open_device"),
+        (wrong_room, "runner/tools/x.py", "from etdeploy.runner.build import build_runner"),
+        (wrong_room, "bench/outputs/x.py", "from etdeploy.bench import measure"),
+        (impure, "plan/x.py", "import os"),
+        (impure, "plan/x.py", "from time import time"),
+        (impure, "plan/x.py", "from etdeploy.core import process"),
+        (impure, "plan/x.py", "from etdeploy.core.workspace import Workspace"),
+        (impure, "plan/x.py", "def f(path):\n    return path.read_text()"),
+        (wrong_owner, "graph/pipeline.py", "from doit.task import Task"),
         (wrong_owner, "devices/host.py", "def f():\n    import subprocess as s"),
         (wrong_owner, "export/run.py", "import torch.nn"),
-        (wrong_owner, "devices/qemu.py", "from adb_shell.auth import keygen"),
+        (wrong_owner, "devices/local/device.py", "from adb_shell.auth import keygen"),
         (heavy_at_the_top, "bench/x.py", "import numpy as np"),
         (heavy_at_the_top, "bench/x.py", "class A:\n    import numpy"),
         (starts_processes, "cli/x.py", "import os\nos.execv('x', [])"),
@@ -191,7 +259,11 @@ def test_the_rules_see_what_they_forbid(rule: Rule, path: str, code: str) -> Non
     [
         (wrong_direction, "cli/x.py", "from etdeploy.core import console\nimport etdeploy"),
         (wrong_direction, "recipe/x.py", "from etdeploy.recipe.place import Place\nimport yaml"),
-        (wrong_owner, "devices/android_push.py", "import adb_shell"),
+        (wrong_room, "devices/android/x.py", "from etdeploy.devices.adb.wire import Packet"),
+        (wrong_room, "devices/registry.py", "from etdeploy.devices.local import device"),
+        (impure, "plan/x.py", "from etdeploy.core.values import Value"),
+        (impure, "runner/x.py", "import os"),
+        (wrong_owner, "devices/android/push.py", "import adb_shell"),
         (wrong_owner, "export/worker/trace.py", "import torch"),
         (heavy_at_the_top, "bench/x.py", "def f():\n    import numpy"),
         (heavy_at_the_top, "bench/x.py", "if TYPE_CHECKING:\n    import numpy"),

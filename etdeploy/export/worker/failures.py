@@ -14,7 +14,7 @@ from types import ModuleType, TracebackType
 
 from etdeploy.export.protocol import Failure, FailureKind
 from etdeploy.export.worker.known_errors import user_remedy
-from etdeploy.export.worker.paths import user_folders
+from etdeploy.export.worker.loading.paths import user_folders
 
 OUR_PACKAGE = Path(__file__).resolve().parent.parent.parent
 _MEMORY = re.compile(r"can't allocate memory|not enough memory|bad_alloc|cannot allocate", re.I)

@@ -16,23 +16,23 @@ import torch
 from etdeploy.export.installed import installed_version, qnn_version
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.delegation import delegation, delegation_note
-from etdeploy.export.worker.dims import check_numbers, constant_notes, fixed_notes
-from etdeploy.export.worker.lower import emit, lower
-from etdeploy.export.worker.lower_failures import explaining
-from etdeploy.export.worker.modes import in_either_mode
-from etdeploy.export.worker.output_steps import output_quantization
-from etdeploy.export.worker.quantize import quantize
-from etdeploy.export.worker.recorder import FileRecorder
-from etdeploy.export.worker.source import Source, load_source
-from etdeploy.export.worker.tensors import (
+from etdeploy.export.worker.loading.recorder import FileRecorder
+from etdeploy.export.worker.loading.source import Source, load_source
+from etdeploy.export.worker.lowering.delegation import delegation, delegation_note
+from etdeploy.export.worker.lowering.lower import emit, lower
+from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.lowering.output_steps import output_quantization
+from etdeploy.export.worker.lowering.quantize import quantize
+from etdeploy.export.worker.tracing.dims import check_numbers, constant_notes, fixed_notes
+from etdeploy.export.worker.tracing.modes import in_either_mode
+from etdeploy.export.worker.tracing.tensors import (
     Values,
     distances,
     flat_inputs,
     run_eagerly,
     write_values,
 )
-from etdeploy.export.worker.trace import trace
+from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.folder import (
     ETRECORD_FILE,
     EXPORT_INFO,

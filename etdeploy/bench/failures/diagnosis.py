@@ -1,0 +1,185 @@
+"""Why a runner did not end well: what its end and its last words usually mean."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from shlex import quote
+
+from etdeploy.bench.failures.causes import Cause, Word, first_cause
+from etdeploy.bench.failures.qnn_words import qnn_cause
+from etdeploy.core.errors import RunError
+from etdeploy.devices.base import RunOutcome
+from etdeploy.recipe.model import Recipe
+
+_LAST_LINES = 8
+_LONGEST_LINE = 300
+_PREFIX = "etdeploy-runner: error: "
+
+
+# Debug and info lines of ExecuTorch's log; warnings and errors begin with another letter.
+_CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
+
+# Stands for remedies that follow from recipe and device.
+_CRASHED = ""
+_KILLED = Cause(
+    "something killed it from outside, and it was not the system for want of memory",
+    "Run the same command again; if it is killed again, look for what ends processes there.",
+)
+_SIGNALS = {
+    "SIGKILL": Cause(
+        "the system killed it, nearly always because memory ran out",
+        "Close other apps, or make the model smaller, for instance by export.quantization.",
+    ),
+    "SIGILL": Cause(
+        "the processor lacks an instruction that the libraries use",
+        "Run on a newer device; ExecuTorch's prebuilt libraries choose kernels by processor, so "
+        "this is\nworth reporting with the output of: etdeploy devices",
+    ),
+    "SIGSEGV": Cause("it read or wrote memory that is not its own", _CRASHED),
+    "SIGBUS": Cause("a file that it had mapped was cut short, or memory was misaligned", _CRASHED),
+    "SIGFPE": Cause("a kernel divided by zero", _CRASHED),
+    "SIGABRT": Cause("it gave up itself: a failed check in ExecuTorch or in the C library",
+                     _CRASHED),
+    "SIGSYS": Cause(
+        "the system forbids a call that it made, as Android does inside of apps",
+        "Use a device whose adb shell may run programs of its own, or: --device qemu",
+    ),
+    "SIGTERM": Cause("something on the device asked it to end", "Run the same command again."),
+}  # fmt: skip
+
+# What the runner's own exit codes ask for; templates/runner/arguments.h names them.
+_EXITS = {
+    2: "Runner and etdeploy do not fit together. Build the runner anew: etdeploy clean runners",
+    3: "Export it again with the same ExecuTorch version: etdeploy clean programs",
+    4: "Export again, with inputs that fit the method: etdeploy clean programs",
+    6: "Look for room and write permission on the device: etdeploy clean --device {device}",
+}
+
+# Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
+_WORDS: tuple[Word, ...] = (
+    (r"[Mm]issing operator: \[\d+\] (?P<name>\S+)", Cause(
+        "the runner has no kernel for {name}",
+        "Build it anew: etdeploy clean runners; or let a backend take it: "
+        "--set export.backend=xnnpack")),
+    (r"XNNPACKBackend\S* Failed to initialize", Cause(
+        "XNNPACK could not start on this device, mostly because it cannot read what CPU it has",
+        "Look whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run without "
+        "XNNPACK: --set export.backend=portable")),
+    (r"[Bb]ackend (?P<name>\S+) is not (?:registered|available)", Cause(
+        "the backend {name} is not in the runner",
+        "Build it anew: etdeploy clean runners; or lower to another: "
+        "--set export.backend=xnnpack")),
+    (r"the program has no method (?P<name>\S+)", Cause(
+        "the recipe's benchmark.method does not exist in the program",
+        "Name one of the program's methods, as `etdeploy inspect` lists them: "
+        "--set benchmark.method=forward")),
+    (r"No space left on device", Cause(
+        "the device's storage is full",
+        "Free some space, for instance: etdeploy clean --device {device}")),
+    (r"out of memory|MemoryAllocationFailed|bad_alloc", Cause(
+        "memory ran out",
+        "Close other apps, or make the model smaller, for instance by export.quantization.")),
+    (r"without the component etdump", Cause(
+        "the runner was built without tracing",
+        "Build it anew: etdeploy clean runners; or leave the profile out: "
+        "--set benchmark.profile=false")),
+    (r"loading shared libraries: (?P<name>\S+):|library \"(?P<name2>[^\"]+)\" not found", Cause(
+        "the device has no library {name}", "Build the runner anew: etdeploy clean runners")),
+    (r"[Ee]xec format error|cannot execute", Cause(
+        "the runner is built for another kind of processor",
+        "Let the device choose the target: leave out --target.")),
+    (r"is no sound program|InvalidProgram", Cause(
+        "the program is damaged, or its format is newer than the runner's libraries",
+        "Export it again with the same ExecuTorch version: etdeploy clean programs")),
+)  # fmt: skip
+
+
+def run_error(
+    outcome: RunOutcome, pass_name: str, recipe: Recipe, device: str, log: Path
+) -> RunError:
+    """The error for a run that did not end with exit code 0.
+
+    Args:
+        outcome: How it ended.
+        pass_name: timing, memory or profile.
+        recipe: For the remedies.
+        device: The device's name.
+        log: Where the runner's words are kept.
+    """
+    known = _cause(outcome, recipe)
+    message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
+    if known:
+        message += f": {known.cause}"
+    said = [line for line in last_lines(outcome.stderr) if not _is_told(line, known)]
+    if said:
+        message += "\n" + "\n".join(f"  | {line}" for line in said)
+    remedy = known.remedy.replace("{device}", quote(device)) if known else ""
+    return RunError(message, place=device, remedy=remedy or _crashed(recipe, device), log=log)
+
+
+def last_lines(text: str) -> list[str]:
+    """The last lines that say something, each of bounded length and free of control characters.
+
+    Lines that ExecuTorch logs for information are left out.
+    """
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not _CHATTER.match(line)]
+    return [
+        "".join(c if c.isprintable() else " " for c in line[:_LONGEST_LINE])
+        for line in lines[-_LAST_LINES:]
+    ]
+
+
+def _is_told(line: str, known: Cause | None) -> bool:
+    return known is not None and line == _PREFIX + known.cause
+
+
+def _crashed(recipe: Recipe, device: str) -> str:
+    """What narrows a crash down."""
+    lines = []
+    if recipe.export.backend != "portable":
+        lines.append("See whether the backend is the cause: --set export.backend=portable")
+    if device != "host":
+        lines.append("See whether the device is the cause: --device host")
+    return "\n".join(lines or ["See the log, and report it with the recipe."])
+
+
+def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
+    if outcome.timed_out:
+        return f"took longer than {recipe.benchmark.timeout_s:g} s and was ended"
+    if outcome.signal_name:
+        return f"was ended by {outcome.signal_name}"
+    return f"ended with exit code {outcome.exit_code}"
+
+
+def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
+    if outcome.timed_out:
+        return _too_slow(recipe)
+    told = qnn_cause(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
+    if told:
+        return told
+    if outcome.signal_name == "SIGKILL" and outcome.out_of_memory is False:
+        return _KILLED
+    if outcome.signal_name:
+        return _SIGNALS.get(outcome.signal_name)
+    return _own_words(outcome)
+
+
+def _too_slow(recipe: Recipe) -> Cause:
+    doubled = min(2 * recipe.benchmark.timeout_s, 86_400)
+    fewer = max(1, recipe.benchmark.iterations // 10)
+    return Cause(
+        "it hangs, or the model is too slow on this device for so many iterations",
+        f"Give it more time: --set benchmark.timeout_s={doubled:g}\n"
+        f"or less to do: --set benchmark.iterations={fewer}",
+    )
+
+
+def _own_words(outcome: RunOutcome) -> Cause | None:
+    """The runner's own message; it ends with one line when it cannot go on."""
+    for line in reversed(outcome.stderr.splitlines()):
+        if line.startswith(_PREFIX):
+            remedy = _EXITS.get(outcome.exit_code or 0, _CRASHED)
+            return Cause(line.removeprefix(_PREFIX), remedy)
+    return None

@@ -1,0 +1,102 @@
+"""What Qualcomm's libraries and ExecuTorch's QNN backend say on a phone, and what it means.
+
+Their lines are those that users sent with ExecuTorch's issues, and of backends/qualcomm/runtime of
+1.5. QNN says more lines than one of a failure: the first pattern that is found is nearest to the
+cause. ExecuTorch has only the errors (`<E>`) shown, not the warnings.
+"""
+
+from __future__ import annotations
+
+import re
+
+from etdeploy.bench.failures.causes import Cause, Word, first_cause
+from etdeploy.targets.qnn_sdk import VARIABLE
+from etdeploy.targets.qnn_versions import ADAPTOR_SDK, dotted, version_numbers
+
+_BUILD_ID = r"\(v?(?P<{}>[\d.]+)\w*\)"
+_MISMATCH = re.compile(
+    f"Stub lib id mismatch: expected {_BUILD_ID.format('expected')}, "
+    f"detected {_BUILD_ID.format('detected')}"
+)
+_AS_THE_PHONE = (
+    "Let the phone say which SoC it has, and export for that: --set export.soc=auto\n"
+    "(a finished program: etdeploy inspect names the SoC that it was compiled for)"
+)
+_ONE_SDK = (
+    "Take one SDK to export, to build and to run: etdeploy doctor shows it; then\n"
+    "etdeploy clean programs runners"
+)
+_OWN_WORDS = "See what the phone says itself: adb logcat -d | grep -i -e qnn -e adsprpc"
+
+_WORDS: tuple[Word, ...] = (
+    (r"Failed in loading stub: .*library \"(?P<name>libQnn\w+\.so)\" not found", Cause(
+        "Qualcomm's library wants {name}, the stub for this phone's HTP, which the bundle does "
+        "not have: the program was made for another HTP",
+        _AS_THE_PHONE)),
+    (r"Request feature vtcm size with value (?P<size>\d+) unsupported", Cause(
+        "the program wants {size} bytes of the HTP's own memory (VTCM), and this phone's has less: "
+        "it was compiled for another SoC",
+        _AS_THE_PHONE)),
+    (r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)", Cause(
+        "Qualcomm's {name} could not be loaded: {why}",
+        f"Push it again: etdeploy clean --device {{device}}\n{_OWN_WORDS}")),
+    (r"(?P<what>Unknown QNN (?:Binary|Graph)Info version \d+)", Cause(
+        "the program was compiled by a newer QNN than the runner was built with ({what})",
+        _ONE_SDK)),
+    (r"(?:Can't create context from binary\. Error|create context from binary with err) "
+     r"(?:5000|0x1388)\b", Cause(
+        "the phone's QNN libraries cannot load the program (QNN error 5000): a newer QNN compiled "
+        "it, or it is for another SoC",
+        "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
+        f"The SDK that {VARIABLE} names must be as new; or export again with it: "
+        "etdeploy clean programs")),
+    (r"(?:openSession qnn_open failed|Unable to load Skel Library|Failed to load skel|"
+     r"Failed to create transport|Unable to load Remote symbols)[^\d\n]*(?P<code>0x[\da-f]+|\d+)",
+     Cause(
+        "the way to the HTP could not be opened (QNN error {code}): its stub or its skel could not "
+        "be loaded, they are of two versions, or the phone does not let adb's user reach the HTP",
+        f"Push them again, from one whole SDK: etdeploy clean --device {{device}}\n{_OWN_WORDS}")),
+    (r"(?:unknown custom config|error[=:] ?14001|failed: 14001)", Cause(
+        "QNN refuses how its device was to be set up (error 14001): the stub for the phone's HTP "
+        "is missing, or the libraries have another layout than the headers that the runner was "
+        "built with",
+        _ONE_SDK)),
+    (r"Failed to interpret QNN context binary\. Error code (?P<code>\d+)", Cause(
+        "QNN finds no context binary in the program that it can read (error {code}): the "
+        "libraries on the phone are older than the QNN that compiled it, or of a runtime that was "
+        "made for another backend",
+        "See what compiled it: etdeploy inspect PROGRAM.pte\n"
+        f"{_ONE_SDK}")),
+    (r"[Bb]ackend QnnBackend is not registered", Cause(
+        "the backend QnnBackend is not in the runner, which was made for other backends",
+        "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
+        "--target android-arm64\nor lower to another: --set export.backend=xnnpack")),
+)  # fmt: skip
+
+
+def qnn_cause(text: str) -> Cause | None:
+    """What QNN's words in a runner's log mean; None where it says nothing that is known."""
+    mismatch = _MISMATCH.search(text)
+    if mismatch:
+        return _other_stub(mismatch["expected"], mismatch["detected"])
+    return first_cause(text, _WORDS)
+
+
+def _other_stub(expected: str, detected: str) -> Cause:
+    """Of the two, the phone's own library is the one that nobody can replace."""
+    cause = (
+        f"QNN {expected} loaded a stub of QNN {detected}: the phone has libraries of its own, in "
+        "/odm or /vendor, which win over those that were pushed"
+    )
+    least = dotted(ADAPTOR_SDK)
+    if version_numbers(detected)[:2] >= ADAPTOR_SDK:
+        return Cause(
+            cause,
+            f"Take the SDK of the phone's version to export, to build and to run:\n"
+            f"export {VARIABLE}=/path/to/qairt/{detected}",
+        )
+    return Cause(
+        cause,
+        f"ExecuTorch needs QNN {least} or newer: update the phone's system, whose QNN is older,\n"
+        "or take a phone without libraries of its own: adb shell ls /odm/lib64 /vendor/lib64",
+    )

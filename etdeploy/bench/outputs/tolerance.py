@@ -1,0 +1,139 @@
+"""How far outputs may be from the expected ones.
+
+Floats: the largest error may be a share of the largest expected value, and the cosine of the angle
+between the outputs must not fall below a limit. Both follow from the data type and the scheme of
+the quantisation. Integers have to be equal.
+
+Outputs on a grid, where the last step of a static quantisation puts them: the device and the eager
+model round to the grid on their own, so that values between two steps go either way. Where an
+output takes few steps that alone moves the cosine, which then says nothing. Three limits take its
+place; N values with the step q are compared, e are the expected ones and d the errors:
+
+1. The largest |d| is at most 15 % of the largest |e|, or two steps where that is more.
+2. mean(d²) is at most (10 % of the root mean square of e)² + q² (1/2 + 3/(2 √N)).
+   10 % is a cosine of 0.995 for errors without direction. One half: every other value may be one
+   step off; two independent roundings of the same values differ by q²/6. The last term is four
+   standard deviations of the mean for few values.
+3. From N = 16 on, mean(d²) is at most the variance of e + q² (1/2 + 3/(2 √N)): values in another
+   order are off by twice their variance, however large their common offset is.
+
+A limit of the recipe takes the place of those that it is about: `max_abs_error` of the first,
+`cosine_similarity` of the other two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from etdeploy.bench.outputs.distance import Distance
+from etdeploy.recipe.model import Tolerance
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When one output counts as equal.
+
+    Attributes:
+        max_abs_error: Largest absolute difference of any element.
+        cosine_similarity: Least cosine of the angle; None where it is not judged.
+        rms_error: Largest root mean square difference; None where it is not judged.
+        negligible: A difference that is too small to have a direction: the cosine of vectors that
+            differ by no more is not judged. 0 for the recipe's own limit, which holds as it
+            stands.
+    """
+
+    max_abs_error: float
+    cosine_similarity: float | None
+    rms_error: float | None = None
+    negligible: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A limit that grows with the largest expected magnitude, since rounding does."""
+
+    relative: float
+    absolute: float
+    cosine: float
+
+
+# Float types: sums of some thousand products in another order than eager PyTorch's, and functions
+# like exp with another approximation, differ by some hundred units in the last place.
+_FLOATS = {
+    "float64": _Rule(1e-4, 1e-6, 0.9999),  # XNNPACK may compute it in 32 bits
+    "float32": _Rule(1e-4, 1e-6, 0.9999),  # unit in the last place 1.2e-7
+    "float16": _Rule(2e-2, 1e-4, 0.999),  # 9.8e-4, fewer terms can hide in it
+    "bfloat16": _Rule(6e-2, 1e-3, 0.995),  # 7.8e-3
+}
+
+# Quantised programs are compared with the quantised eager model, which computes in floats between
+# its quantisation steps. A value that lies between two steps may go either way on the device, and
+# the next layers carry that on, so that single elements stray: the cosine is the sharper judge.
+# Measured with the bundled examples under XNNPACK, relative to the largest expected value:
+# int8_static up to 6.2 % with a cosine of at least 0.9994 (transformer, convnet), int8_dynamic
+# 1.3 % and 0.9999, 8da4w 1.8 % and 0.9999; unquantised 2e-6.
+_QUANTIZED = {
+    "fp16": _FLOATS["float16"],
+    "int8_static": _Rule(15e-2, 1e-6, 0.995),
+    "int8_dynamic": _Rule(5e-2, 1e-6, 0.995),
+    "8da4w": _Rule(5e-2, 1e-6, 0.995),
+    "16a4w": _Rule(15e-2, 1e-6, 0.995),  # static like the first; not measured yet
+}
+
+
+# The limits of outputs on a grid, as the module's docstring has them.
+_STEPS_OFF = 2
+_SHARE_OF_VALUES = 0.1
+_MEAN_SQUARE_STEPS = 0.5
+_FEW_VALUES = 1.5
+_LEAST_FOR_ORDER = 16
+
+
+def limits_for(
+    dtype: str,
+    quantization: str | None,
+    distance: Distance,
+    override: Tolerance,
+    step: float | None = None,
+) -> Limits:
+    """The limits of one output.
+
+    Args:
+        dtype: torch's name. Integers and booleans have to be equal, unless the recipe says else.
+        quantization: The program's scheme; None or "none" for an unquantised one.
+        distance: Gives the number and size of the expected values.
+        override: Limits of the recipe; those that it gives replace the ones that follow from the
+            rest.
+        step: Of the output's quantisation, for one on a grid.
+    """
+    if dtype not in _FLOATS:
+        return Limits(override.max_abs_error or 0.0, override.cosine_similarity)
+    scheme = "int8_static" if step else quantization or "none"
+    rule = _wider(_FLOATS[dtype], _QUANTIZED.get(scheme))
+    chosen = rule.absolute + max(rule.relative * distance.largest, _STEPS_OFF * (step or 0.0))
+    largest = chosen if override.max_abs_error is None else override.max_abs_error
+    if override.cosine_similarity is not None:
+        return Limits(largest, override.cosine_similarity)
+    if step:
+        return Limits(largest, None, rms_error=_rms_limit(distance, step))
+    return Limits(largest, rule.cosine, negligible=rule.absolute)
+
+
+def _rms_limit(distance: Distance, step: float) -> float:
+    count = max(1, distance.compared)
+    rounding = step * math.sqrt(_MEAN_SQUARE_STEPS + _FEW_VALUES / math.sqrt(count))
+    limit = math.hypot(_SHARE_OF_VALUES * distance.rms, rounding)
+    if count < _LEAST_FOR_ORDER:
+        return limit
+    return min(limit, math.hypot(distance.deviation, rounding))
+
+
+def _wider(first: _Rule, second: _Rule | None) -> _Rule:
+    if second is None:
+        return first
+    return _Rule(
+        max(first.relative, second.relative),
+        max(first.absolute, second.absolute),
+        min(first.cosine, second.cosine),
+    )

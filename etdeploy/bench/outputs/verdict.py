@@ -1,0 +1,158 @@
+"""Whether outputs are right, as an error that a user can act on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from etdeploy.bench.records.record import OutputCheck, RunRecord
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.core.errors import MismatchError
+
+_LEAST_HEADROOM = 1.2
+
+
+def require_match(run: StoredRun) -> None:
+    """Passes a run whose outputs are within tolerance, or that had nothing to compare.
+
+    Raises:
+        MismatchError: An output differs; the worst one is named.
+    """
+    record = run.record
+    wrong = wrong_outputs(record)
+    if not wrong:
+        return
+    worst = max(wrong, key=lambda check: (check.problem is not None, strain(check)))
+    others = (
+        f"; {len(wrong)} of {len(record.workload.outputs)} outputs differ" if len(wrong) > 1 else ""
+    )
+    raise MismatchError(
+        f"{worst.name} ({worst.dtype} {list(worst.shape)}) is not what the model gives: "
+        f"{explain(worst)}{others}",
+        place=record.device.facts.name,
+        remedy=_remedy(wrong, run),
+        log=run.record_path,
+    )
+
+
+def wrong_outputs(record: RunRecord) -> list[OutputCheck]:
+    """Outputs that were compared and differ, or that cannot be right."""
+    return [check for check in record.workload.outputs if check.within_tolerance is False]
+
+
+def uncompared_outputs(record: RunRecord) -> list[OutputCheck]:
+    """Outputs without any number to compare. That is the model's doing, not the device's."""
+    return [check for check in record.workload.outputs if check.within_tolerance is None]
+
+
+def explain(check: OutputCheck) -> str:
+    """Error and tolerance in words."""
+    if check.problem:
+        return check.problem
+    parts = []
+    if check.max_abs_error is not None and check.tolerance_max_abs is not None:
+        parts.append(
+            f"largest error {check.max_abs_error:.3g}{_in_steps(check)} "
+            f"(tolerance {check.tolerance_max_abs:.3g})"
+        )
+    if check.rms_error is not None and check.tolerance_rms is not None:
+        parts.append(
+            f"root mean square error {check.rms_error:.3g} (at most {check.tolerance_rms:.3g})"
+        )
+    if check.cosine_similarity is not None and check.tolerance_cosine is not None:
+        cosine, limit = _told_apart(check.cosine_similarity, check.tolerance_cosine)
+        parts.append(f"cosine similarity {cosine} (at least {limit})")
+    return ", ".join(parts) or "equal"
+
+
+def strain(check: OutputCheck) -> float:
+    """How much of its tolerance an output uses: 1 for all of it, more for a wrong one.
+
+    The larger one of error by tolerance, and of what stands for the distribution of the errors:
+    their root mean square, or the cosine's distance from 1, by the limit of it.
+    """
+    if check.problem or check.max_abs_error is None or check.tolerance_max_abs is None:
+        return math.inf
+    strains = [
+        _share(check.max_abs_error, check.tolerance_max_abs),
+        _share(check.rms_error, check.tolerance_rms),
+        _cosine_strain(check),
+    ]
+    # A cosine beyond its limit is not judged where the error is negligible.
+    return min(1.0, max(strains)) if check.within_tolerance else max(strains)
+
+
+def _share(error: float | None, limit: float | None) -> float:
+    if not error or limit is None:
+        return 0.0
+    return error / limit if limit else math.inf
+
+
+def _cosine_strain(check: OutputCheck) -> float:
+    if check.cosine_similarity is None or check.tolerance_cosine is None:
+        return 0.0
+    return _share(1 - check.cosine_similarity, 1 - check.tolerance_cosine)
+
+
+def _told_apart(cosine: float, limit: float) -> tuple[str, str]:
+    """Both with six significant digits, or as many more as show that they differ."""
+    texts = [(f"{cosine:.{digits}g}", f"{limit:.{digits}g}") for digits in range(6, 18)]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
+
+
+def _in_steps(check: OutputCheck) -> str:
+    """The largest error in steps of the output's quantisation."""
+    if not check.step or not check.max_abs_error:
+        return ""
+    steps = check.max_abs_error / check.step
+    return f", {steps:.3g} {'step' if round(steps, 2) == 1 else 'steps'} of its quantisation"
+
+
+def _remedy(wrong: Sequence[OutputCheck], run: StoredRun) -> str:
+    lines = []
+    record, program = run.record, run.record.program
+    if program.backend not in (None, "portable"):
+        lines.append(
+            "See whether the backend is the cause: --set export.backend=portable"
+            + (" --set export.quantization=none" if program.quantization != "none" else "")
+        )
+    if record.device.facts.name != "host":
+        lines.append("See whether the device is the cause: --device host")
+    if not any(check.problem for check in wrong):
+        lines.append(
+            f"If the difference is acceptable, say so: {_overrides(record.workload.outputs)}"
+        )
+    lines.append(f"The device's outputs are in {run.folder / record.files['outputs']}")
+    return "\n".join(lines)
+
+
+def _overrides(outputs: Sequence[OutputCheck]) -> str:
+    """Options with which all outputs pass; a limit of the recipe holds for every output."""
+    options = []
+    if any(_share(c.max_abs_error, c.tolerance_max_abs) > 1 for c in outputs):
+        largest = max(c.max_abs_error or 0.0 for c in outputs)
+        options.append(f"--set benchmark.tolerance.max_abs_error={_above(largest)}")
+    if any(_is_turned(c) for c in outputs):
+        least = min(c.cosine_similarity for c in outputs if c.cosine_similarity is not None)
+        options.append(f"--set benchmark.tolerance.cosine_similarity={_below(least)}")
+    return " ".join(options)
+
+
+def _is_turned(check: OutputCheck) -> bool:
+    """Whether the distribution of the errors is what makes an output wrong."""
+    if check.within_tolerance is not False:
+        return False
+    return _share(check.rms_error, check.tolerance_rms) > 1 or _cosine_strain(check) > 1
+
+
+def _above(error: float) -> str:
+    """A limit above the error, as YAML reads numbers: 1e-05 without a point is text to it."""
+    text = f"{error * _LEAST_HEADROOM:.2g}"
+    return f"{error * _LEAST_HEADROOM:.1e}" if "e" in text else text
+
+
+def _below(cosine: float) -> str:
+    """A limit below the cosine, in as few digits as keep it there."""
+    lower = max(-1.0, cosine - 0.2 * (1 - cosine))
+    texts = (f"{lower:.{digits}f}" for digits in range(3, 18))
+    return next(text for text in texts if float(text) <= cosine)

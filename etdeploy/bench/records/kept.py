@@ -1,0 +1,83 @@
+"""What a run's folder keeps beside the results, so that it can be read on another machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from etdeploy.bench.passes import ETDUMP, OUTPUTS, RUNNER_LOG, PassResult
+from etdeploy.bench.records.stored import RECORD_FILE
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.folder import ETRECORD_FILE, EXPORT_INFO, PROGRAM_INFO
+
+PLAN_FILE = "plan.json"
+
+# What the names in a record's `files` stand for; docs/records.md shows them.
+DESCRIPTIONS = {
+    "record": "`record.json` itself",
+    "outputs": "folder with the outputs of the first inference: `0.bin` and so on, raw "
+    "little-endian contiguous bytes; data type and shape are in the timing pass's file",
+    "log": "what the runner said in each pass, and how it ended",
+    "timing": "what the runner wrote in the timing pass: raw samples, times of loading, outputs",
+    "memory": "the same of the memory pass; not where `benchmark.memory` is off",
+    "profile": "the same of the profile pass; not where `benchmark.profile` is off",
+    "program_info": "methods of the program with inputs, outputs, operators and delegates",
+    "export": "how the program came to be: source, versions, times, what quantisation cost",
+    "plan": "components and cmake options of the runner, each with its reason",
+    "etdump": "the trace of the profile pass, for ExecuTorch's Inspector",
+    "etrecord": "the model's graph and weights, with which the Inspector names what is in the "
+    "trace; a hard link to the cache's file where the file system has them, else a copy",
+}
+
+
+def keep_files(
+    here: Path,
+    results: Mapping[str, PassResult],
+    program_folder: Path,
+    plan: RuntimePlan | None,
+) -> dict[str, str]:
+    """Brings together what belongs to a record.
+
+    The program itself stays in the cache: its digest names it, and what inspection says of it is
+    here. The ETRecord, which names the operators of a trace, comes along where there is a trace.
+
+    Args:
+        here: The run's folder, with the results of the passes.
+        results: By name of the pass.
+        program_folder: In the cache.
+        plan: Of the runner.
+
+    Returns:
+        Paths relative to `here`, by what they are.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    files = {"record": RECORD_FILE, "outputs": OUTPUTS, "log": RUNNER_LOG}
+    files |= {name: result.file for name, result in results.items()}
+    for name, file in (("program_info", PROGRAM_INFO), ("export", EXPORT_INFO)):
+        if (program_folder / file).is_file():
+            shutil.copyfile(program_folder / file, here / file)
+            files[name] = file
+    if plan:
+        plan.save(here / PLAN_FILE)
+        files["plan"] = PLAN_FILE
+    if "profile" in results:
+        files["etdump"] = ETDUMP
+        if (program_folder / ETRECORD_FILE).is_file():
+            _link_or_copy(program_folder / ETRECORD_FILE, here / ETRECORD_FILE)
+            files["etrecord"] = ETRECORD_FILE
+    return files
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """A hard link where the file system allows it: an ETRecord has the model's weights in it.
+
+    Nothing writes into the cache's file, and a cache whose file was changed is noticed by digest.
+    """
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

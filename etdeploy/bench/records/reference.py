@@ -1,0 +1,153 @@
+"""docs/records.md, made from the models of the run record."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from etdeploy.bench.records.kept import DESCRIPTIONS
+from etdeploy.bench.records.record import RunRecord
+
+_INTRODUCTION = """# Run records
+
+<!-- Made from etdeploy/bench/records/record.py by `doit run reference`; edit there. -->
+
+Each measurement makes a folder in `etdeploy-out/`, or where `--output` says, named by time, recipe, device and some random digits. `record.json` in it has the numbers and all that one has to know of them. The folder stands alone: zip it, mail it, and every path in it still leads to its file.
+
+`etdeploy run --json` prints the record with one more key, `folder`: where it lies on this machine.
+
+## Versions
+
+`schema_version` is raised by every change of the keys. etdeploy reads records of all versions up to its own; one of a newer version ends with a message and exit code 2.
+
+| version | what changed |
+| --- | --- |
+| 1 | the first one |
+| 2 | What belongs to inference stands under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is apart from `load_ms`, which had it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. |
+
+## Paths of the machine that measured
+
+Paths in `record.json` are relative: those of `files` to the record's folder, those of `recipe` to the folder of the recipe's file. Absolute ones are left only where they are part of what was built or written by hand: values of `runner.options`, `recipe.content.model.arguments` and `recipe.content.runtime.cmake`. `export.json` names the files that the model's code came from, and `plan.json` the tools.
+"""  # noqa: E501 - a paragraph of Markdown is one line
+
+_KINDS = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    dict: "mapping",
+}
+
+
+def reference() -> str:
+    """The page as Markdown; it changes only when the models do."""
+    return "\n".join([_INTRODUCTION, *_files(), *_keys()])
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """What each field is, from the class docstring's `Attributes:` and the strings below fields."""
+    found = _from_section(model) | _from_strings(model)
+    # JSON has null where Python has None.
+    return {name: re.sub(r"\bNone\b", "null", text) for name, text in found.items()}
+
+
+def _files() -> Iterator[str]:
+    yield "## Files\n"
+    yield "| `files.` | what it is |"
+    yield "| --- | --- |"
+    for name, text in DESCRIPTIONS.items():
+        yield f"| `{name}` | {text} |"
+    yield ""
+
+
+def _keys() -> Iterator[str]:
+    yield "## Keys\n"
+    yield "Units are in the names: `_ms` milliseconds, `seconds`, `_bytes`, `_celsius`, `_percent`."
+    yield from _section("Top level", RunRecord, "")
+    waiting: list[tuple[str, type[BaseModel]]] = [("", RunRecord)]
+    while waiting:
+        prefix, model = waiting.pop(0)
+        for name, field in model.model_fields.items():
+            nested, marks = _nested(field.annotation)
+            if nested:
+                path = f"{prefix}{name}{marks}"
+                yield from _section(f"`{path}`", nested, f"{path}.")
+                waiting.append((f"{path}.", nested))
+
+
+def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
+    yield f"\n### {title}\n"
+    if prefix:
+        yield f"{_summary(model)}\n"
+    yield "| key | type | what it is |"
+    yield "| --- | --- | --- |"
+    told = descriptions(model)
+    for name, field in model.model_fields.items():
+        yield f"| `{prefix}{name}` | {_kind(field.annotation)} | {told.get(name, '')} |"
+
+
+def _nested(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """The model in an annotation, and how a key below it is written."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, ""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is tuple:
+        return _nested(arguments[0])[0], "[]"
+    if origin is dict:
+        return _nested(arguments[1])[0], ".*"
+    for argument in arguments if origin is types.UnionType else ():
+        if found := _nested(argument)[0]:
+            return found, ""
+    return None, ""
+
+
+def _kind(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is types.UnionType:
+        kinds = [_kind(a) for a in arguments if a is not type(None)]
+        return " or ".join([*kinds, *(["null"] if type(None) in arguments else [])])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is tuple:
+        return f"list of {_kind(arguments[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "object"
+    return _KINDS.get(origin or annotation, "value")
+
+
+def _summary(model: type[BaseModel]) -> str:
+    """The class docstring before its attributes."""
+    text = inspect.cleandoc(model.__doc__ or "").split("\nAttributes:")[0]
+    return re.sub(r"\bNone\b", "null", " ".join(text.split()))
+
+
+def _from_section(model: type[BaseModel]) -> dict[str, str]:
+    doc = inspect.cleandoc(model.__doc__ or "")
+    _, _, section = doc.partition("\nAttributes:\n")
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
+        names, _, text = " ".join(entry.split()).partition(": ")
+        found |= dict.fromkeys(names.split(", "), text)
+    return found
+
+
+def _from_strings(model: type[BaseModel]) -> dict[str, str]:
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    body = tree.body if isinstance(tree, ast.ClassDef) else []
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }

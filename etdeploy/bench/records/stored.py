@@ -1,0 +1,122 @@
+"""Run records in their folders: found, read in every version, and their files with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from etdeploy.bench.records.record import SCHEMA_VERSION, RunRecord
+from etdeploy.bench.records.record_v1 import converted
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import inside
+
+RECORD_FILE = "record.json"
+# Printed beside the keys by `run --json`, and no part of a record: it is true on one machine.
+FOLDER_KEY = "folder"
+_UPGRADE = "Read it with the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run record and the folder that it lies in now.
+
+    Attributes:
+        folder: With the record and all files that it names.
+        record: What is in it.
+    """
+
+    folder: Path
+    record: RunRecord
+
+    @property
+    def record_path(self) -> Path:
+        """The record's own file."""
+        return self.folder / RECORD_FILE
+
+    def path(self, name: str) -> Path | None:
+        """Where one of the record's files is here; None for one that the record does not have.
+
+        Raises:
+            ValueError: A link leads out of the folder.
+        """
+        relative = self.record.files.get(name)
+        return inside(self.folder, relative) if relative else None
+
+    def printed(self) -> dict[str, Any]:
+        """The record as `run --json` prints it, with the folder on this machine."""
+        return {**self.record.model_dump(mode="json"), FOLDER_KEY: str(self.folder)}
+
+
+def load_run(path: Path) -> StoredRun:
+    """A record with its folder.
+
+    Args:
+        path: Of the folder, or of the record's file in it.
+
+    Raises:
+        UsageError: As `load_record` raises it.
+    """
+    file = path / RECORD_FILE if path.is_dir() else path
+    return StoredRun(file.parent, load_record(file))
+
+
+def load_record(path: Path) -> RunRecord:
+    """Reads a run record of any version as one of the newest.
+
+    Raises:
+        UsageError: The file cannot be read, is no run record, or a newer etdeploy wrote it.
+    """
+    content = _content(path)
+    version = content["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"the run record is of version {version}; this etdeploy reads versions 1 to "
+            f"{SCHEMA_VERSION}",
+            place=str(path),
+            remedy=_UPGRADE,
+        )
+    try:
+        return RunRecord.model_validate_json(
+            json.dumps(converted(content) if version == 1 else content)
+        )
+    except (ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def is_readable(path: Path) -> bool:
+    """Whether `load_record` can read it."""
+    try:
+        load_record(path)
+    except UsageError:
+        return False
+    return True
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"the run record cannot be read: {error.strerror or error}", place=str(path)
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"this is no run record: {error}", place=str(path)) from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if type(version) is not int or version < 1:
+        raise UsageError("this is no run record: it has no schema_version", place=str(path))
+    return {key: value for key, value in content.items() if key != FOLDER_KEY}
+
+
+def _unreadable(path: Path, error: Exception) -> UsageError:
+    if not isinstance(error, ValidationError):
+        return UsageError(f"the run record is not whole: {error!r}", place=str(path))
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] in ("extra_forbidden", "literal_error"):
+        what = f"this etdeploy does not know what the run record has as {key}"
+        return UsageError(what, place=str(path), remedy=_UPGRADE)
+    return UsageError(f"the run record is not whole: {key}: {first['msg']}", place=str(path))

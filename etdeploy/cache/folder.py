@@ -1,0 +1,121 @@
+"""The cache folder itself: made, marked as ours, and looked at before anything starts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from etdeploy.core.errors import EtdeployError, UsageError
+from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.files.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
+from etdeploy.core.sizes import parse_size
+
+# What tools for backups leave out (bford.info/cachedir); it also tells that the folder is ours.
+TAG = "CACHEDIR.TAG"
+_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
+_OURS = (
+    "# This folder is the cache of etdeploy. It can be deleted: etdeploy makes all of it again.\n"
+)
+LOCKS = "locks"
+LIMIT_VARIABLE = "ETDEPLOY_CACHE_MAX"
+_LIMIT_BYTES = 20_000_000_000
+# Every name that is made in it.
+NAMES = frozenset(
+    {"programs", "runners", "builds", "sources", "zig", "wheels", "state", "bundles", "logs",
+     LOCKS, TAG, ".gone", "sizes.json"}
+)  # fmt: skip
+# A run that makes nothing new still writes notes, logs and a small database.
+_LEAST_BYTES, _LEAST_FILES = 1_000_000, 50
+_SHOWN = 3
+_OTHER = f"export {CACHE_VARIABLE}=/path/to/another/folder"
+
+
+def prepare_cache(root: Path) -> None:
+    """Makes the folder, marks it, and tries to write to it.
+
+    Raises:
+        UsageError: It cannot be made or written to, or holds something that is not ours.
+        BuildError: The disk has no room for it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not is_marked(root):
+            _require_adoptable(root)
+            write_atomic(root / TAG, f"{_SIGNATURE}{_OURS}")
+        locks = root / LOCKS
+        locks.mkdir(exist_ok=True)
+        # Not os.access, which says yes to root where a file system still refuses.
+        with tempfile.TemporaryFile(dir=locks) as probe:
+            probe.write(b"x")
+        require_room(root, _LEAST_BYTES, _LEAST_FILES)
+    except OSError as error:
+        raise _unusable(root, error) from error
+    for path in root.iterdir():
+        if path.name in NAMES and path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+            raise _unusable(root, PermissionError(0, "nothing can be written to it", str(path)))
+
+
+def require_ours(root: Path) -> None:
+    """Called before anything is deleted.
+
+    Raises:
+        UsageError: The folder is there and was not made by etdeploy.
+    """
+    if root.is_dir() and not is_marked(root):
+        _require_adoptable(root)
+
+
+def limit_bytes() -> int | None:
+    """The bytes that the cache may hold: `ETDEPLOY_CACHE_MAX`, 20 GB where it is not set.
+
+    20 GB hold a checkout of ExecuTorch with the builds for a few targets and some dozen programs
+    of a usual size, and leave most of a laptop's disk to its user.
+
+    Returns:
+        None without a bound: `0` or `none`.
+
+    Raises:
+        UsageError: The variable is no size.
+    """
+    chosen = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if chosen.lower() == "none":
+        return None
+    return (parse_size(chosen, LIMIT_VARIABLE) if chosen else _LIMIT_BYTES) or None
+
+
+def is_marked(root: Path) -> bool:
+    """Whether the folder says that it is ours."""
+    try:
+        return (root / TAG).read_text(errors="replace").startswith(f"{_SIGNATURE}{_OURS}")
+    except OSError:
+        return False
+
+
+def _require_adoptable(root: Path) -> None:
+    """Takes an empty folder, and one that holds nothing but what an older release has made."""
+    # Another run may be writing the mark just now.
+    names = sorted(p.name for p in root.iterdir() if not p.name.startswith(f".{TAG}."))
+    foreign = [name for name in names if name not in NAMES]
+    if not foreign and (not names or LOCKS in names or names == ["logs"]):
+        return
+    shown = ", ".join((foreign or names)[:_SHOWN])
+    raise UsageError(
+        f"this folder cannot be the cache: it is not empty, and etdeploy did not make it ({shown}"
+        f"{', ...' if len(foreign or names) > _SHOWN else ''})",
+        place=str(root),
+        remedy=f"Name a new or empty folder: {_OTHER}",
+    )
+
+
+def _unusable(root: Path, error: OSError) -> EtdeployError:
+    if no_room_in(error):
+        return full_disk(error, root)
+    chosen = os.environ.get(CACHE_VARIABLE)
+    origin = CACHE_VARIABLE if chosen else "the default"
+    where = f" ({error.filename})" if error.filename not in (None, str(root)) else ""
+    return UsageError(
+        f"the cache folder ({origin}) cannot be used: {error.strerror or error}{where}",
+        place=str(root),
+        remedy=f"Make it writable, or name another folder:\n{_OTHER}",
+    )

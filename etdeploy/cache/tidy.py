@@ -1,0 +1,207 @@
+"""Removes parts of the cache, and never one that a run uses.
+
+A part is renamed first, under its locks, and deleted afterwards without them: no run ever finds
+half of it, and none waits for the deletion.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.cache.folder import require_ours
+from etdeploy.cache.units import KINDS, Unit, find_units
+from etdeploy.cache.uses import use_lock
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.files.basic import remove_tree, tree_size
+from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.files.locks import if_free
+
+_GONE = ".gone"
+# A run does not wait longer than about this for the cache to become small enough.
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What was removed, and what stayed because a run uses it."""
+
+    removed: tuple[Unit, ...] = ()
+    kept: tuple[Unit, ...] = ()
+
+    @property
+    def freed_bytes(self) -> dict[str, int]:
+        """Of each kind of which something was removed."""
+        freed: dict[str, int] = {}
+        for unit in self.removed:
+            freed[unit.kind] = freed.get(unit.kind, 0) + unit.size_bytes
+        return freed
+
+
+def remove_units(
+    workspace: Workspace, units: Iterable[Unit], until_s: float | None = None
+) -> Removal:
+    """Removes those parts that no run uses.
+
+    Args:
+        workspace: The cache.
+        units: Of the cache.
+        until_s: No other part is begun after that time (of `time.monotonic`).
+
+    Raises:
+        UsageError: The folder is not a cache of ours; nothing was removed.
+        OSError: Something cannot be removed.
+    """
+    require_ours(workspace.root)
+    removed: list[Unit] = []
+    kept: list[Unit] = []
+    for unit in units:
+        if until_s is not None and time.monotonic() > until_s:
+            break
+        with _unused(workspace, unit) as free:
+            if not free:
+                kept.append(unit)
+            elif _take_away(workspace.root, unit.path):
+                removed.append(unit)
+        _empty(workspace.root / _GONE)
+    if any(unit.kind == "bundles" for unit in removed):
+        _drop_contents(workspace)
+    return Removal(tuple(removed), tuple(kept))
+
+
+def remove_kind(workspace: Workspace, kind: str) -> Removal:
+    """Removes all of one kind: the whole folder, or while other runs go on, what they do not use.
+
+    Raises:
+        ValueError: There is no such kind.
+        UsageError: The folder is not a cache of ours; nothing was removed.
+        OSError: Something cannot be removed.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is no part of the cache")
+    require_ours(workspace.root)
+    folder = workspace.root / kind
+    if not folder.is_symlink() and not folder.is_dir():
+        return Removal()
+    whole = Unit(kind, "", folder, 0.0, tree_size(folder))
+    with alone(workspace) as free:
+        if free:
+            _take_away(workspace.root, folder)
+            _drop_locks(workspace.locks, kind)
+    _empty(workspace.root / _GONE)
+    if free:
+        return Removal((whole,))
+    return remove_units(workspace, [unit for unit in find_units(workspace) if unit.kind == kind])
+
+
+def keep_below(workspace: Workspace, limit_bytes: int) -> Removal:
+    """Removes what was used longest ago until the cache holds no more than `limit_bytes`.
+
+    What this run has used stays, and so does the state of recipes, which is small. What cannot be
+    removed within some seconds is left for the next run.
+
+    Raises:
+        OSError: Something cannot be removed.
+    """
+    units = find_units(workspace)
+    excess_bytes = sum(unit.size_bytes for unit in units) - limit_bytes
+    chosen = []
+    for unit in units:
+        if excess_bytes <= 0:
+            break
+        if unit.kind != "state" and unit.last_use_s < workspace.uses.begun_s:
+            chosen.append(unit)
+            excess_bytes -= unit.size_bytes
+    if not chosen:
+        return Removal()
+    return remove_units(workspace, chosen, time.monotonic() + _PATIENCE_S)
+
+
+@contextmanager
+def alone(workspace: Workspace) -> Iterator[bool]:
+    """Gives whether no other run is going on; while the block runs, none begins then."""
+    mine = workspace.uses.is_live
+    free = workspace.uses.is_alone()
+    try:
+        yield free
+    finally:
+        if mine:
+            workspace.uses.share()
+        else:
+            workspace.uses.release_live()
+
+
+@contextmanager
+def _unused(workspace: Workspace, unit: Unit) -> Iterator[bool]:
+    """Gives whether no run uses the part; while the block runs, none begins to."""
+    use = use_lock(workspace.locks, unit.kind, unit.name)
+    if workspace.uses.has(use):
+        yield False
+        return
+    with ExitStack() as locks:
+        if unit.is_entry:
+            free = locks.enter_context(if_free(use))
+        else:
+            free = locks.enter_context(alone(workspace))
+        if unit.is_entry or unit.kind == "builds":
+            # Held while it is made.
+            made = workspace.lock_path(unit.kind, unit.name)
+            free = free and locks.enter_context(if_free(made))
+        yield free
+
+
+def _take_away(root: Path, path: Path) -> bool:
+    """Renames it out of every run's sight; False when somebody else was faster.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    gone = root / _GONE
+    try:
+        gone.mkdir(exist_ok=True)
+        path.rename(gone / secrets.token_hex(8))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if no_room_in(error) is None:
+            raise
+        remove_tree(path)  # A full disk may have no room for another name.
+    return True
+
+
+def _drop_locks(locks: Path, kind: str) -> None:
+    """Deletes the files of locks that nobody holds, since no run is going on."""
+    for path in (*locks.glob(f"use-{kind}-*"), *locks.glob(f"{kind}-*")):
+        path.unlink(missing_ok=True)
+
+
+def _empty(gone: Path) -> None:
+    """Deletes what was taken away, also by a run that was killed then."""
+    for path in gone.glob("*"):
+        remove_tree(path)
+
+
+def _drop_contents(workspace: Workspace) -> None:
+    """Deletes the contents that no bundle has any more."""
+    bundles = workspace.root / "bundles"
+    with alone(workspace) as free:
+        if not free:
+            return
+        needed = {
+            (info.st_dev, info.st_ino)
+            for folder in bundles.iterdir()
+            if folder.name not in ("store", "stamps", "runs")
+            for path in folder.rglob("*")
+            if path.is_file()
+            # Where there are no hard links, a bundle has symbolic ones.
+            for info in (path.stat(),)
+        }
+        for content in (bundles / "store").glob("[!.]*"):
+            info = content.stat()
+            if (info.st_dev, info.st_ino) not in needed:
+                content.unlink()
+                (bundles / "stamps" / content.name).unlink(missing_ok=True)

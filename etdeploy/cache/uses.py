@@ -1,0 +1,88 @@
+"""What a run uses of the cache: marked while it lives, so that nobody removes it meanwhile.
+
+A mark is a shared lock on a file of the `locks` folder. The system lets go of it when the process
+ends, however that ends. The file's date is that of the last use: the entry's own date of access is
+not written on many systems.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+
+from etdeploy.core.files.locks import make_shared, make_sole, open_shared
+
+_LIVE = "live.lock"
+
+
+def use_lock(locks: Path, kind: str, key: str) -> Path:
+    """The file whose lock marks an entry, and whose date is that of its last use."""
+    return locks / f"use-{kind}-{key}.lock"
+
+
+class Uses:
+    """The marks of one run.
+
+    Attributes:
+        begun_s: When the run began, in seconds since 1970.
+    """
+
+    def __init__(self, locks: Path) -> None:
+        self.begun_s = time.time()
+        self._locks = locks
+        self._handles: dict[Path, int] = {}
+        self._mutex = threading.Lock()
+        weakref.finalize(self, _close, self._handles)
+
+    def mark(self, kind: str, key: str) -> None:
+        """Marks an entry, which may not be there yet, until `release`; notes the use."""
+        self._mark(use_lock(self._locks, kind, key))
+
+    def mark_live(self) -> None:
+        """Marks that a run is going on, for all that has no mark of its own."""
+        self._mark(self._locks / _LIVE)
+
+    def has(self, path: Path) -> bool:
+        """Whether this run has marked the file."""
+        return path in self._handles
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this run has marked itself."""
+        return self.has(self._locks / _LIVE)
+
+    def is_alone(self) -> bool:
+        """Whether no other run is going on; none can begin then until `share` or `release_live`."""
+        self.mark_live()
+        return make_sole(self._handles[self._locks / _LIVE])
+
+    def share(self) -> None:
+        """Lets other runs begin."""
+        make_shared(self._handles[self._locks / _LIVE])
+
+    def release_live(self) -> None:
+        """Takes back the mark of this run; others may begin."""
+        with self._mutex:
+            handle = self._handles.pop(self._locks / _LIVE, None)
+        if handle is not None:
+            os.close(handle)
+
+    def release(self) -> None:
+        """Gives all marks back."""
+        with self._mutex:
+            _close(self._handles)
+
+    def _mark(self, path: Path) -> None:
+        with self._mutex:
+            if path not in self._handles:
+                handle = open_shared(path)
+                self._handles[path] = handle
+                os.utime(handle)
+
+
+def _close(handles: dict[Path, int]) -> None:
+    while handles:
+        os.close(handles.popitem()[1])

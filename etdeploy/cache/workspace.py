@@ -1,0 +1,205 @@
+"""The cache: content-addressed entries that are verified before they are used.
+
+    programs/<key>/   what export made          runners/<key>/   built runners
+    wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values, logs and database
+    sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which go on growing
+    locks/            one file per shared thing
+
+An entry is a folder with a manifest of digests. It is built aside, under a lock, and renamed into
+place; on use it is compared with its manifest, and built anew when it differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from etdeploy.cache.folder import LOCKS, limit_bytes, prepare_cache
+from etdeploy.cache.uses import Uses
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import folder_files, new_folder, tree_size, write_atomic
+from etdeploy.core.files.disk import CACHE_VARIABLE
+from etdeploy.core.files.leftovers import sweep
+from etdeploy.core.files.locks import exclusive
+from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.progress import Progress, silent
+
+_MANIFEST = ".manifest.json"
+_STAMPS = ".stamps.json"
+# What an entry holds beside its content.
+NOTES = (_MANIFEST, _STAMPS)
+# Where files and folders are written under another name first.
+_WRITTEN_ASIDE = (
+    "programs", "runners", "wheels", "sources", "bundles", "bundles/store", "bundles/stamps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder of the cache; `kind` and `key` name it."""
+
+    kind: str
+    key: str
+    path: Path
+    uses: Uses = field(compare=False, repr=False)
+
+    def is_sound(self) -> bool:
+        """Whether the entry is there and every file is what was stored.
+
+        Files whose size, dates and inode are those of the last check are not read again. The entry
+        counts as used from now on, and stays until this run ends.
+        """
+        # Before the look at it: nobody removes it afterwards.
+        self.uses.mark(self.kind, self.key)
+        manifest = _read_json(self.path / _MANIFEST)
+        if not isinstance(manifest, dict):
+            return False
+        stamps = {
+            name: list(stamp(self.path / name)) for name in manifest if (self.path / name).is_file()
+        }
+        if stamps.keys() != manifest.keys():
+            return False
+        known = _read_json(self.path / _STAMPS)
+        known = known if isinstance(known, dict) else {}
+        changed = [name for name, value in stamps.items() if known.get(name) != value]
+        if any(sha256_file(self.path / name) != manifest[name] for name in changed):
+            return False
+        if changed:
+            write_atomic(self.path / _STAMPS, json.dumps(stamps))
+        return True
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each file by its path in the entry."""
+        manifest = _read_json(self.path / _MANIFEST)
+        return dict(manifest) if isinstance(manifest, dict) else {}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The cache folder of this user."""
+
+    root: Path
+    uses: Uses = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uses", Uses(self.locks))
+
+    @property
+    def locks(self) -> Path:
+        """The folder of the lock files."""
+        return self.root / LOCKS
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While the block runs, nothing that it uses is removed from the cache."""
+        self.uses.mark_live()
+        try:
+            yield
+        finally:
+            self.uses.release()
+
+    @classmethod
+    def default(cls) -> Workspace:
+        """`ETDEPLOY_CACHE_DIR`, or the platform's user cache.
+
+        Raises:
+            UsageError: The variable names no folder.
+        """
+        chosen = os.environ.get(CACHE_VARIABLE)
+        if chosen:
+            try:
+                return cls(Path(chosen).expanduser().resolve())
+            except (OSError, RuntimeError, ValueError) as error:  # ~nobody, a loop of links
+                raise UsageError(
+                    f"this is not a folder: {error}",
+                    place=f"{CACHE_VARIABLE}={chosen}",
+                    remedy=f"export {CACHE_VARIABLE}=/path/to/a/folder",
+                ) from error
+        from platformdirs import user_cache_path
+
+        return cls(user_cache_path("etdeploy"))
+
+    @classmethod
+    def opened(cls) -> Workspace:
+        """The default one, made where it is missing, and known to be usable.
+
+        Raises:
+            UsageError: It cannot be used, is a folder of somebody else's, or its bound is no size.
+            BuildError: There is no room for it.
+        """
+        workspace = cls.default()
+        # What is wrong with the bound is told now, and not after the work.
+        limit_bytes()
+        prepare_cache(workspace.root)
+        return workspace
+
+    def entry(self, kind: str, key: str) -> Entry:
+        """Names an entry; nothing is created."""
+        return Entry(kind, key, self.root / kind / key, self.uses)
+
+    def obtain(
+        self,
+        entry: Entry,
+        build: Callable[[Path], None],
+        progress: Progress = silent,
+        usable: Callable[[Path], bool] = lambda _: True,
+    ) -> bool:
+        """Makes sure that `entry` is sound; `build(folder)` fills it when it is not.
+
+        Args:
+            entry: What is wanted.
+            build: Fills an empty folder.
+            progress: Told when another process holds the entry.
+            usable: Whether this release can read what is in a sound folder.
+
+        Returns:
+            True if it was built now, False if it was already there.
+        """
+        with exclusive(
+            self.lock_path(entry.kind, entry.key), f"{entry.kind} {entry.key[:12]}", progress
+        ):
+            if entry.is_sound() and usable(entry.path):
+                return False
+            with new_folder(entry.path) as work:
+                build(work)
+                manifest = {name: sha256_file(work / name) for name in folder_files(work)}
+                write_atomic(work / _MANIFEST, json.dumps(manifest, indent=1))
+            return True
+
+    def lock_path(self, *parts: str) -> Path:
+        """The lock file of a shared thing."""
+        safe = "-".join(parts).replace("/", "_").replace(":", "_")
+        return self.locks / f"{safe}.lock"
+
+    def state(self, name: str) -> Path:
+        """The folder of one recipe on one device: stage values, logs, task database."""
+        return self.root / "state" / name
+
+    def sweep(self, state: Path) -> None:
+        """Deletes what killed runs left half-written; what a run is using now stays.
+
+        Args:
+            state: The folder of the recipe and device of this run.
+        """
+        for name in _WRITTEN_ASIDE:
+            sweep(self.root / name)
+        sweep(state)
+
+    def size_bytes(self) -> dict[str, int]:
+        """Bytes below each kind of entry."""
+        if not self.root.is_dir():
+            return {}
+        return {
+            kind.name: tree_size(kind) for kind in sorted(self.root.glob("[!.]*")) if kind.is_dir()
+        }
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None

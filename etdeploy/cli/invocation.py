@@ -1,0 +1,114 @@
+"""What every verb that runs steps does around them: load, open, lock, run, show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
+from etdeploy.cache.tidy import keep_below
+from etdeploy.cache.workspace import NOTES, Workspace
+from etdeploy.core import console
+from etdeploy.core.files.delivery import Delivery
+from etdeploy.graph.engine import run_steps
+from etdeploy.graph.job import Job, open_job
+from etdeploy.graph.pipeline import make_line
+from etdeploy.graph.preflight import refuse_early
+from etdeploy.recipe.load import load_recipe
+
+_WAIT = "wait"
+DEFAULT_OUTPUT = Path("etdeploy-out")
+
+
+@contextmanager
+def walk(
+    recipe: str,
+    overrides: Sequence[str],
+    steps: tuple[str, ...],
+    *,
+    device: str | None = None,
+    target: str | None = None,
+    output: Path = DEFAULT_OUTPUT,
+    measure_again: bool = False,
+    quiet: bool = False,
+    copy_to: Path | None = None,
+) -> Iterator[Job]:
+    """Runs the named steps and all before them, then gives the job, still holding its device.
+
+    Args:
+        recipe: Its name or path.
+        overrides: Each as `key=value`.
+        steps: The last ones that are wanted.
+        device: As the command line names it.
+        target: As the command line names it.
+        output: The folder for run records.
+        measure_again: Whether an unchanged measurement is repeated.
+        quiet: Whether no progress is shown.
+        copy_to: Where `deliver` will copy the result; looked at before anything runs.
+
+    Raises:
+        EtdeployError: Whatever the first step that failed raised.
+    """
+    loaded = load_recipe(recipe, overrides)
+    with open_job(loaded, output, device, target, measure_again) as job:
+        if copy_to:
+            _delivery(job, copy_to, steps).require_free()
+        refuse_early(job, with_runner=steps != ("export",))
+        job.workspace.sweep(job.state)
+        with console.TaskDisplay(quiet=quiet) as display, after_others(job, display):
+            run_steps(make_line(job), steps, job.state, display)
+        yield job
+        keep_small(job.workspace, quiet)
+
+
+@contextmanager
+def after_others(job: Job, display: console.TaskDisplay) -> Iterator[None]:
+    """Waits, as a task of its own, while another run of the same recipe and device goes on."""
+    waited = False
+
+    def tell(text: str, fraction: float | None = None) -> None:
+        nonlocal waited
+        if not waited:
+            display.start(_WAIT)
+        waited = True
+        display.advance(_WAIT, text, fraction)
+
+    with job.state_lock(tell):
+        if waited:
+            display.end(_WAIT, "the other run has ended")
+        yield
+
+
+def keep_small(workspace: Workspace, quiet: bool) -> None:
+    """Makes room in a cache that has become too large; a run does not fail for that."""
+    limit = limit_bytes()
+    if limit is None:
+        return
+    try:
+        freed = keep_below(workspace, limit).freed_bytes
+    except OSError as error:
+        console.warn(f"the cache cannot be made smaller: {error}")
+        return
+    if freed and not quiet:
+        console.message(
+            f"\ncache: removed {', '.join(freed)} that were used longest ago, "
+            f"{console.size(sum(freed.values()))}, to stay below {console.size(limit)} "
+            f"({LIMIT_VARIABLE})"
+        )
+
+
+def deliver(job: Job, source: Path, copy_to: Path, step: str) -> Path:
+    """Copies what a step made to a folder of the user's, and gives that folder's path.
+
+    Raises:
+        UsageError: The folder holds something else, or cannot be written to.
+    """
+    return _delivery(job, copy_to, (step,)).put(source, NOTES)
+
+
+def _delivery(job: Job, folder: Path, steps: tuple[str, ...]) -> Delivery:
+    path = job.loaded.path
+    kept = {"recipe's folder": path.parent} if path else {}
+    content = "program" if steps == ("export",) else "runner"
+    return Delivery(folder, content, kept, job.workspace.root)

@@ -1,0 +1,133 @@
+"""etdeploy clean."""
+
+from __future__ import annotations
+
+import click
+
+from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes, require_ours
+from etdeploy.cache.tidy import Removal, alone, remove_kind, remove_units
+from etdeploy.cache.units import UNUSED_DAYS, Unit, find_units, unused_units
+from etdeploy.cache.workspace import Workspace
+from etdeploy.cli.options import json_option
+from etdeploy.core import console
+from etdeploy.core.errors import UsageError
+from etdeploy.core.shell import quoted
+
+# What can be deleted, and what it costs to have it again.
+PARTS: dict[str, str] = {
+    "programs": "exported programs; made again by export",
+    "runners": "built runners; built again in seconds",
+    "builds": "ExecuTorch compiled from source, by target; takes minutes again",
+    "sources": "clones of ExecuTorch; fetched again",
+    "zig": "what zig compiled",
+    "wheels": "ExecuTorch libraries of other platforms; fetched again",
+    "state": "which steps are done, logs; every step looks at the cache again",
+    "bundles": "what was laid out for host and qemu; copied again",
+    "logs": "reports of bugs",
+}
+
+
+@click.command()
+@click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "all"]))
+@click.option(
+    "--unused",
+    is_flag=True,
+    help=f"Delete what was not used for {UNUSED_DAYS} days, and programs, runners and wheels that "
+    "the last run of no recipe used; of the PARTS, if any are named.",
+)
+@click.option("-d", "--device", metavar="DEVICE", help="Also remove what etdeploy left there.")
+@json_option
+def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: bool) -> None:
+    """Show what the cache holds; delete the PARTS that are named, or what is unused.
+
+    What a run is using stays. Run records in etdeploy-out/ are never touched.
+    """
+    workspace = Workspace.default()
+    require_ours(workspace.root)
+    limit = limit_bytes()
+    named = tuple(PARTS) if "all" in parts or (unused and not parts) else parts
+    before = workspace.size_bytes()
+    old = unused_units(workspace, find_units(workspace)) if workspace.root.is_dir() else []
+    removals = _remove(workspace, named, old if unused else None)
+    freed = {part: sum(r.freed_bytes.get(part, 0) for r in removals) for part in named}
+    kept = [f"{unit.kind} {unit.name}".strip() for r in removals for unit in r.kept]
+    if device:
+        freed.update(_clean_device(device, workspace, kept))
+    if as_json:
+        console.result_json(
+            {
+                "cache": str(workspace.root),
+                "limit_bytes": limit,
+                "size_bytes": before,
+                "unused_bytes": _by_part(old),
+                "freed_bytes": freed,
+                "kept": kept,
+            }
+        )
+    elif named or device:
+        rows = [(part, console.size(size)) for part, size in freed.items()]
+        console.result(
+            console.table(("deleted", "freed"), rows, right=("freed",), width=console.width())
+        )
+    else:
+        _show(workspace, limit, before, _by_part(old))
+    if kept and not as_json:
+        console.message(f"\nkept, since a run is using it or may: {', '.join(kept)}")
+
+
+def _remove(
+    workspace: Workspace, parts: tuple[str, ...], units: list[Unit] | None
+) -> list[Removal]:
+    """Removes all of the parts, or the units of theirs."""
+    try:
+        if units is None:
+            return [remove_kind(workspace, part) for part in parts]
+        return [remove_units(workspace, [unit for unit in units if unit.kind in parts])]
+    except OSError as error:
+        raise UsageError(
+            f"this cannot be deleted: {error.strerror or error}",
+            place=str(error.filename or workspace.root),
+            remedy=f"Look at who owns it: ls -la {quoted(workspace.root)}",
+        ) from error
+
+
+def _by_part(units: list[Unit]) -> dict[str, int]:
+    return {part: sum(u.size_bytes for u in units if u.kind == part) for part in PARTS}
+
+
+def _show(
+    workspace: Workspace, limit: int | None, sizes: dict[str, int], unused: dict[str, int]
+) -> None:
+    rows = [
+        (part, console.size(sizes.get(part, 0)), console.size(unused[part]), text)
+        for part, text in PARTS.items()
+    ]
+    total, total_unused = (
+        console.size(sum(held.get(part, 0) for part in PARTS)) for held in (sizes, unused)
+    )
+    rows.append(("all", total, total_unused, ""))
+    bound = f"at most {console.size(limit)}" if limit else "without bound"
+    console.result(f"cache: {workspace.root}, {bound} ({LIMIT_VARIABLE})\n")
+    columns = ("part", "size", "unused", "what it is")
+    console.result(console.table(columns, rows, right=("size", "unused"), width=console.width()))
+    console.message(
+        "\nDelete with:  etdeploy clean --unused,  etdeploy clean PART...  or  etdeploy clean all"
+    )
+
+
+def _clean_device(name: str, workspace: Workspace, kept: list[str]) -> dict[str, int]:
+    """Bytes freed by folder; the device's name goes to `kept` when a run may be using it."""
+    from etdeploy.core.files.locks import exclusive
+    from etdeploy.devices.registry import open_device
+
+    opened = open_device(name, workspace)
+    try:
+        # A run lets go of the device between its push and its measurement.
+        with alone(workspace) as free:
+            if not free:
+                kept.append(f"device {opened.name}")
+                return {}
+            with exclusive(workspace.lock_path("device", opened.identity), f"device {opened.name}"):
+                return {f"{opened.name} {part}": size for part, size in opened.clean().items()}
+    finally:
+        opened.close()

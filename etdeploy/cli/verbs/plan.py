@@ -1,0 +1,177 @@
+"""etdeploy plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import device_option, output_option, recipe_options, target_option
+from etdeploy.core import console
+from etdeploy.core.layout import fit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from etdeploy.core.values import Explained
+    from etdeploy.graph.explain import Explanation
+
+
+_WIDE = 52
+
+
+@click.command()
+@recipe_options
+@device_option
+@target_option
+@output_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "mermaid", "cmake-preset"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option("--why", metavar="NAME", help="Explain only this option, component or choice.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Afterwards fail as a run would before its first step, with the same exit code.",
+)
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    target: str | None,
+    output: Path,
+    form: str,
+    why: str | None,
+    check: bool,
+) -> None:
+    """Explain every choice and every task of a run; change nothing.
+
+    It succeeds even when a run could not start; --check is for scripts that want to know.
+    With --target, no device is contacted. `--format cmake-preset` prints a CMakePresets.json for
+    plain cmake and IDEs: put it beside the CMakeLists.txt that it names.
+    """
+    from etdeploy.graph.explain import explain, mermaid
+    from etdeploy.graph.job import open_job
+    from etdeploy.graph.preflight import refuse_early
+    from etdeploy.graph.preset import cmake_presets
+    from etdeploy.recipe.load import load_recipe
+
+    loaded = load_recipe(recipe, overrides)
+    with open_job(loaded, output, None if target else device, target) as job:
+        explanation = explain(job)
+        presets = cmake_presets(job) if form == "cmake-preset" else None
+        if why is not None:
+            _show_choice(explained(explanation, why), form)
+        elif presets is not None:
+            console.result_json(presets)
+        elif form == "json":
+            console.result_json(explanation.model_dump(mode="json"))
+        elif form == "mermaid":
+            console.result(mermaid(explanation))
+        else:
+            console.result(text(explanation, console.width()))
+        if check:
+            refuse_early(job)
+
+
+def _show_choice(found: Explained, form: str) -> None:
+    shown = f"{found.name}={found.value}" if found.value is not None else found.name
+    if form == "json":
+        console.result_json(found.model_dump(mode="json"))
+    else:
+        console.result(fit(f"{shown}\n  because {found.reason}", console.width()))
+
+
+def explained(plan: Explanation, name: str) -> Explained:
+    """The choice of that name.
+
+    Raises:
+        UsageError: The plan has none.
+    """
+    from difflib import get_close_matches
+
+    from etdeploy.core.errors import UsageError
+
+    toolchain = [plan.toolchain] if plan.toolchain else []
+    choices = {c.name: c for c in (plan.provider, *toolchain, *plan.components, *plan.options)}
+    bare = name.removeprefix("-D").partition("=")[0]
+    for candidate in (bare, bare.upper(), f"EXECUTORCH_{bare.upper()}"):
+        if candidate in choices:
+            return choices[candidate]
+    near = get_close_matches(bare.upper(), choices, n=3) or get_close_matches(bare, choices, n=3)
+    raise UsageError(
+        f"the plan for {plan.target} does not set {bare}: ExecuTorch's default applies",
+        remedy=f"Did you mean {' or '.join(near)}?"
+        if near
+        else "etdeploy plan shows what it sets.",
+    )
+
+
+def text(plan: Explanation, width: int | None = None) -> str:
+    """The explanation as text; lines end at `width`, if that is given."""
+    where = f"device {plan.device}" if plan.device else "no device"
+    head = [f"recipe {plan.recipe} for {plan.target} ({where})"]
+    if plan.provisional:
+        head.append("provisional: the program is not exported yet, so this follows from the recipe")
+    toolchain = [plan.toolchain] if plan.toolchain else []
+    parts = [
+        "\n".join(head),
+        _section("runtime", [plan.provider, *toolchain]),
+        _section("components", plan.components),
+        _section("cmake options", plan.options),
+        *_changed(plan),
+        "tasks\n"
+        + _indented(
+            console.table(
+                ("task", "state", "why"),
+                [(t.name, t.value, t.reason) for t in plan.tasks],
+                width=width and width - 2,
+            )
+        ),
+    ]
+    for title, hindrances in (("blockers", plan.obstacles), ("not installed", plan.missing)):
+        if hindrances:
+            parts.append(
+                f"{title}\n"
+                + "\n".join(
+                    f"  {h.name}: {h.reason}\n{_indented(_indented(h.remedy))}" for h in hindrances
+                )
+            )
+    if plan.notes:
+        parts.append("notes\n" + "\n".join(f"  {note}" for note in plan.notes))
+    return fit("\n\n".join(parts), width)
+
+
+def _changed(plan: Explanation) -> list[str]:
+    """What the program changed, as a section; none when nothing is different."""
+    if not plan.changes:
+        return []
+    lines = [
+        f"  {c.name}: {_or_none(c.before)} -> {_or_none(c.now)}  because {c.reason}"
+        for c in plan.changes
+    ]
+    return ["changed by the program, against the plan from the recipe alone\n" + "\n".join(lines)]
+
+
+def _or_none(value: str | None) -> str:
+    return "not set" if value is None else value
+
+
+def _section(title: str, items: Sequence[Explained]) -> str:
+    if not items:
+        return f"{title}\n  none"
+    rows = [(f"{i.name}={i.value}" if i.value is not None else i.name, i.reason) for i in items]
+    # One long value must not push all reasons to the right.
+    width = max((len(name) for name, _ in rows if len(name) <= _WIDE), default=0)
+    return title + "\n" + "\n".join(f"  {name:<{width}}  because {why}" for name, why in rows)
+
+
+def _indented(block: str) -> str:
+    return "\n".join("  " + line for line in block.splitlines())

@@ -1,0 +1,44 @@
+"""etdeploy push."""
+
+from __future__ import annotations
+
+import click
+
+from etdeploy.cli.options import (
+    device_option,
+    json_option,
+    quiet_option,
+    recipe_options,
+    target_option,
+)
+from etdeploy.core import console
+
+
+@click.command()
+@recipe_options
+@device_option
+@target_option
+@json_option
+@quiet_option
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    target: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Copy the runner and the program to the device; what is already there is not sent again."""
+    from etdeploy.cli.invocation import walk
+    from etdeploy.graph.stage_values import load_bundle
+
+    with walk(recipe, overrides, ("push",), device=device, target=target, quiet=quiet) as job:
+        bundle = load_bundle(job)
+        if as_json:
+            console.result_json({"device": job.place, **bundle.model_dump(mode="json")})
+            return
+        rows = [(f.path, console.size(f.size_bytes), f.sha256[:12]) for f in bundle.files]
+        console.result(f"on {job.place}:\n")
+        console.result(
+            console.table(("file", "size", "sha256"), rows, right=("size",), width=console.width())
+        )

@@ -1,0 +1,234 @@
+"""Copies into a folder that the user names: nothing of the user's is ever lost there.
+
+A folder that was delivered holds a list of its files with their digests. It is replaced only while
+it holds just those, unchanged; every other folder has to be new or empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import folder_files, write_atomic
+from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.hashing import sha256_file
+from etdeploy.core.shell import quoted
+
+LIST_FILE = ".etdeploy.json"
+_SHOWN = 5
+_CHOOSE = "Name a new or empty folder: --output FOLDER"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Where a copy goes.
+
+    Attributes:
+        folder: As the user named it.
+        content: What is delivered, for the message: "program", "runner".
+        kept: Folders that must not be replaced, nor any folder around them, by what they are.
+        cache: The cache folder; nothing is delivered into it either.
+    """
+
+    folder: Path
+    content: str
+    kept: dict[str, Path]
+    cache: Path
+
+    def require_free(self) -> None:
+        """Looks whether the folder is new, empty, or one that was delivered and left as it was.
+
+        Raises:
+            UsageError: It is not, or can never be replaced; with the reason.
+        """
+        with self._told_where():
+            self._require_place()
+            self._require_ours()
+            _require_writable(self.folder.resolve().parent)
+
+    def put(self, source: Path, leave_out: Sequence[str] = ()) -> Path:
+        """Copies `source` there, all of it or nothing.
+
+        Args:
+            source: A folder of plain files.
+            leave_out: Paths in it that are not copied.
+
+        Returns:
+            The folder's absolute path.
+
+        Raises:
+            UsageError: The folder cannot be replaced, or something cannot be written.
+            OSError: The disk is full; it says which file.
+        """
+        with self._told_where():
+            self._require_place()
+            final = self.folder.resolve()
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with _aside(final) as work, naming(work):
+                _copy_files(source, work, leave_out)
+                listed = {name: sha256_file(work / name) for name in folder_files(work)}
+                _write_list(work, self.content, listed)
+                self._require_ours()
+                _exchange(work, final)
+        return final
+
+    def _require_place(self) -> None:
+        if self.folder.is_symlink():
+            target = quoted(self.folder.resolve())
+            raise self._refused("is a symbolic link", f"Name the folder itself: --output {target}")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise self._refused("is not a folder", _CHOOSE)
+        resolved = self.folder.resolve()
+        around = {"working folder": Path.cwd(), "home folder": Path.home(), **self.kept}
+        for what, path in {**around, "cache": self.cache}.items():
+            if path.resolve().is_relative_to(resolved):
+                raise self._refused(f"is or contains the {what} ({path})", self._below())
+        if resolved.is_relative_to(self.cache.resolve()):
+            raise self._refused("is in the cache, which etdeploy tidies by itself", _CHOOSE)
+
+    def _require_ours(self) -> None:
+        if not self.folder.exists():
+            return
+        if os.path.ismount(self.folder):
+            raise self._refused("is a mount point, which cannot be replaced", self._below())
+        # A folder of the user's may have a million files: the first few are enough.
+        if foreign := list(islice(foreign_names(self.folder, self.content), _SHOWN + 1)):
+            more = " and more" if len(foreign) > _SHOWN else ""
+            raise self._refused(
+                f"holds what this command did not write: {', '.join(foreign[:_SHOWN])}{more}; "
+                "nothing was changed",
+                _CHOOSE,
+            )
+
+    @contextlib.contextmanager
+    def _told_where(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if no_room_in(error):
+                raise
+            raise UsageError(
+                f"the {self.content} cannot be copied there: {error.strerror or error}",
+                place=str(self.folder),
+                remedy="Name a folder that can be written to and has room: --output FOLDER",
+            ) from error
+
+    def _refused(self, why: str, remedy: str) -> UsageError:
+        return UsageError(f"the folder {why}", place=str(self.folder), remedy=remedy)
+
+    def _below(self) -> str:
+        return f"Name a folder below it: --output {quoted(self.folder / self.content)}"
+
+
+def _require_writable(folder: Path) -> None:
+    """Tells before the work what could not be written after it; OSError."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{existing} is not a folder")
+    # Not os.access, which says yes to root where a file system still refuses.
+    Path(tempfile.mkdtemp(prefix=".etdeploy.", dir=existing)).rmdir()
+
+
+def foreign_names(folder: Path, content: str) -> Iterator[str]:
+    """What is in a folder beside an unchanged delivery of `content`, as relative paths."""
+    listed = _listed(folder, content)
+    expected = {parent.as_posix() for name in listed for parent in Path(name).parents}
+    for path in _walk(folder):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            if name not in expected:
+                yield f"{name}/"
+        elif not _is_plain(path) or not (
+            (name == LIST_FILE and listed) or listed.get(name) == sha256_file(path)
+        ):
+            yield f"{name} (changed)" if name in listed else name
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Everything below a folder, a folder before what is in it; links are not followed."""
+    for path in sorted(folder.iterdir()):
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _walk(path)
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _listed(folder: Path, content: str) -> dict[str, str]:
+    try:
+        known = json.loads((folder / LIST_FILE).read_bytes())
+        return dict(known["files"]) if known["content"] == content else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _write_list(folder: Path, content: str, files: dict[str, str]) -> None:
+    text = json.dumps({"content": content, "files": files}, indent=1)
+    write_atomic(folder / LIST_FILE, text + "\n")
+
+
+def _copy_files(source: Path, target: Path, leave_out: Sequence[str]) -> None:
+    for name in folder_files(source):
+        if name not in leave_out:
+            checkpoint()
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, target / name)
+
+
+@contextlib.contextmanager
+def _aside(final: Path) -> Iterator[Path]:
+    """A new folder beside `final`, in the same file system."""
+    work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    work.chmod(0o755)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _exchange(work: Path, final: Path) -> None:
+    """Puts `work` in the place of `final`, which is a delivery, empty or not there."""
+    try:
+        work.rename(final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    else:
+        return
+    old = final.with_name(f".{final.name}.{secrets.token_hex(4)}.old")
+    final.rename(old)
+    try:
+        work.rename(final)
+    except BaseException:
+        old.rename(final)
+        raise
+    _remove_delivery(old)
+
+
+def _remove_delivery(folder: Path) -> None:
+    """Removes the files that are listed; whatever came into the folder meanwhile stays in it.
+
+    Only names that are found below the folder are removed: the list may name others.
+    """
+    listed = json.loads((folder / LIST_FILE).read_bytes())["files"]
+    for path in reversed(list(_walk(folder))):
+        if path.relative_to(folder).as_posix() in (*listed, LIST_FILE) and _is_plain(path):
+            path.unlink()
+        elif path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                path.rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,129 @@
+"""Locks between processes; each is held by a context manager."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.progress import Progress, silent
+
+_POLL_S = 0.2
+# Of file systems without locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def exclusive(path: Path, what: str, progress: Progress = silent) -> Iterator[None]:
+    """Holds the lock file `path`; waits for another run that holds it, and says so.
+
+    Args:
+        path: The lock file; its folder is made when missing.
+        what: What is being shared, for the message: "device host", "program 12ab".
+        progress: Told once when the lock has to be waited for.
+
+    Raises:
+        Interrupted: The run was stopped while waiting.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, is_singleton=False, thread_local=False)
+    told = False
+    while True:
+        checkpoint()
+        try:
+            lock.acquire(timeout=0 if not told else _POLL_S)
+            break
+        except Timeout:
+            if not told:
+                progress(f"waiting for another run that uses {what}{_holder(path)}")
+                told = True
+    try:
+        _note_holder(path)
+        yield
+    finally:
+        lock.release()
+
+
+def open_shared(path: Path) -> int:
+    """Takes a lock that others may hold at the same time, and gives the open file.
+
+    The lock lasts until the file is closed, or the process has ended. Who holds it alone does so
+    for a moment only (`if_free`), and is waited for.
+
+    Raises:
+        Interrupted: The run was stopped while waiting.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        while not _taken(handle, fcntl.LOCK_SH):
+            checkpoint()
+            time.sleep(_POLL_S)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def make_sole(handle: int) -> bool:
+    """Turns the lock of `open_shared` into one that nobody else holds; False when others do."""
+    if _taken(handle, fcntl.LOCK_EX):
+        return True
+    make_shared(handle)  # A change that fails may have let go of it.
+    return False
+
+
+def make_shared(handle: int) -> None:
+    """Turns the lock back into one that others may hold, too."""
+    _taken(handle, fcntl.LOCK_SH)
+
+
+@contextmanager
+def if_free(path: Path) -> Iterator[bool]:
+    """Holds a lock that nobody else holds; gives whether that was so, and never waits."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        if no_room_in(error) is None:
+            raise
+        yield True  # A lock without a file is held by nobody.
+        return
+    try:
+        yield _taken(handle, fcntl.LOCK_EX)
+    finally:
+        os.close(handle)
+
+
+def _taken(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        # Nobody can know who else is there: nothing is removed then.
+        return kind == fcntl.LOCK_SH
+    return True
+
+
+def _note_holder(path: Path) -> None:
+    note = path.with_suffix(".pid")
+    with naming(note):
+        note.write_text(f"{os.getpid()}\n")
+
+
+def _holder(path: Path) -> str:
+    try:
+        return f" (process {path.with_suffix('.pid').read_text().strip()})"
+    except OSError:
+        return ""

@@ -1,0 +1,246 @@
+"""The C++ kernels of the recipe's own operators: what is in their folder, and how it is built.
+
+Three kinds of folder are served. Sources with a yaml file that lists operators and kernels: the
+registration is written by etdeploy. Sources alone: they register their kernels themselves, so that
+only the built runner can tell which. A CMakeLists.txt with a target that does so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core.errors import BuildError
+from etdeploy.core.files.basic import write_if_changed
+from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.custom_ops.code import registration_code
+from etdeploy.custom_ops.yaml_file import Declared, read_names, read_operators
+from etdeploy.program.inspect import inspect_file
+
+CMAKE_FILE = "CMakeLists.txt"
+REGISTRATION = "registration.cpp"
+_SOURCES = {".c", ".cc", ".cpp", ".cxx"}
+_HEADERS = {".h", ".hh", ".hpp", ".hxx", ".inc", ".inl", ".ipp"}
+_YAML = {".yaml", ".yml"}
+_FAILED = re.compile(r"FAILED: ")
+_STEP = re.compile(r"\[\d+/\d+\] ")
+_UNDEFINED = re.compile(r"undefined reference to [`'\"](.+?)\(|undefined symbol: (.+?)\(")
+
+
+@dataclass(frozen=True)
+class CustomOps:
+    """A folder of kernels.
+
+    Attributes:
+        folder: Its absolute path.
+        target: The CMake target that the runner links; None when the sources are compiled.
+        sources: Paths relative to the folder; empty with a target.
+        declared: The operators whose registration is written; empty where the sources or the target
+            register theirs.
+        operators: Full names; None while only the built runner can tell.
+        digest: Of every file that a build may read, the same wherever the folder is.
+    """
+
+    folder: Path
+    target: str | None
+    sources: tuple[str, ...]
+    declared: tuple[Declared, ...]
+    operators: frozenset[str] | None
+    digest: str
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Of the operators that are known."""
+        return frozenset(name.split("::", 1)[0] for name in self.operators or ())
+
+    def definitions(self, build_folder: Path) -> dict[str, str]:
+        """What cmake is told; `custom_ops.cmake` of the runner reads it.
+
+        Args:
+            build_folder: Where `write_registration` wrote.
+        """
+        found = {"ETDEPLOY_CUSTOM_OPS": str(self.folder)}
+        if self.target:
+            return found | {"ETDEPLOY_CUSTOM_OPS_TARGET": self.target}
+        found["ETDEPLOY_CUSTOM_OPS_SOURCES"] = ";".join(self.sources)
+        if self.declared:
+            found["ETDEPLOY_CUSTOM_OPS_REGISTRATION"] = str(build_folder / REGISTRATION)
+        return found
+
+
+def read_custom_ops(folder: Path, target: str | None = None) -> CustomOps:
+    """Looks at a folder; nothing is run.
+
+    Args:
+        folder: What `runtime.custom_ops` names.
+        target: What `runtime.custom_ops_target` names.
+
+    Raises:
+        BuildError: The folder has no kernels or cannot be read, or its yaml file cannot be served;
+            with its line.
+    """
+    try:
+        return _read(folder.resolve(), target)
+    except OSError as error:
+        raise BuildError(
+            f"the folder of custom kernels cannot be read: {error.strerror}",
+            place=str(error.filename or folder),
+        ) from error
+
+
+def _read(folder: Path, target: str | None) -> CustomOps:
+    files = tuple(_below(folder, folder))
+    lists = [name for name in files if "/" not in name and Path(name).suffix in _YAML]
+    if target:
+        return _of_target(folder, target, files, lists)
+    sources = tuple(name for name in files if Path(name).suffix in _SOURCES)
+    declared = tuple(o for name in lists for o in read_operators(folder / name))
+    _require_once(declared)
+    if not declared and CMAKE_FILE in files:
+        raise BuildError(
+            f"there is a {CMAKE_FILE} and no yaml file that lists operators",
+            place=str(folder),
+            remedy="Name the target of it that the runner links: "
+            "--set runtime.custom_ops_target=my_kernels",
+        )
+    if not sources:
+        raise BuildError(
+            "there are no C++ sources of kernels",
+            place=str(folder),
+            remedy="Name the folder with .cpp files and a .yaml file: "
+            "--set runtime.custom_ops=path/to/kernels",
+        )
+    kept = (f for f in files if Path(f).suffix in _SOURCES | _HEADERS or f in lists)
+    return CustomOps(
+        folder=folder,
+        target=None,
+        sources=sources,
+        declared=declared,
+        operators=frozenset(o.schema.full_name for o in declared) if declared else None,
+        digest=_digest(folder, kept, None),
+    )
+
+
+def names_to_find(ops: CustomOps | None, program: Path | None) -> tuple[str, ...]:
+    """The operators of a program, where only its runner tells which of them the kernels register.
+
+    Args:
+        ops: The recipe's own kernels.
+        program: The `.pte` file.
+    """
+    if ops is None or ops.operators is not None or program is None:
+        return ()
+    return inspect_file(program).operators
+
+
+def write_registration(ops: CustomOps, build_folder: Path) -> Path | None:
+    """Writes the file that registers the operators, if it is not there yet.
+
+    Returns:
+        Its path; None where the sources or the target register theirs themselves.
+    """
+    if not ops.declared:
+        return None
+    path = build_folder / REGISTRATION
+    write_if_changed(path, registration_code(ops.declared))
+    return path
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Where in the user's files a build failed, and what to do."""
+
+    place: str
+    remedy: str | None = None
+
+
+def blame(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
+    """Finds what the user's own files have to do with a failed build.
+
+    An error in a template is told at the line of ExecuTorch's header; the line of the kernel that
+    led there is what helps. A kernel that is declared and not defined is told by the linker only.
+
+    Args:
+        ops: The kernels.
+        lines: The build's output.
+
+    Returns:
+        None when no line is about them.
+    """
+    return _undefined(ops, lines) or _own_line(ops, lines)
+
+
+def _own_line(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
+    """The first error's own line, else the nearest before it (gcc), else the next (clang)."""
+    own = re.compile(rf"{re.escape(str(ops.folder))}/[^:\s]+:\d+(?::\d+)?")
+    failed = [line for line in _failed(lines) if " warning: " not in line]
+    first = next((i for i, line in enumerate(failed) if " error: " in line), len(failed) - 1)
+    nearest = (*reversed(failed[: first + 1]), *failed[first + 1 :])
+    found = next((match for line in nearest if (match := own.search(line))), None)
+    return Blame(found[0]) if found else None
+
+
+def _failed(lines: Sequence[str]) -> Iterator[str]:
+    """The output of the first step that failed, as ninja shows it."""
+    inside = False
+    for line in lines:
+        if inside and _STEP.match(line):
+            return
+        inside = inside or bool(_FAILED.match(line))
+        if inside:
+            yield line
+
+
+def _undefined(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
+    by_kernel = {o.kernel.removeprefix("::"): o for o in ops.declared}
+    for line in lines:
+        found = _UNDEFINED.search(line)
+        operator = by_kernel.get(found[1] or found[2]) if found else None
+        if operator:
+            return Blame(
+                operator.place,
+                f"Define the kernel of {operator.schema.full_name} with just these types:\n"
+                f"{operator.signature}",
+            )
+    return None
+
+
+def _of_target(folder: Path, target: str, files: tuple[str, ...], lists: list[str]) -> CustomOps:
+    if CMAKE_FILE not in files:
+        raise BuildError(
+            f"there is no {CMAKE_FILE} with the target {target}",
+            place=str(folder),
+            remedy="Name the folder of that file, or leave out runtime.custom_ops_target.",
+        )
+    names = frozenset(name for file in lists for name in read_names(folder / file))
+    return CustomOps(folder, target, (), (), names or None, _digest(folder, files, target))
+
+
+def _require_once(declared: tuple[Declared, ...]) -> None:
+    places: dict[str, str] = {}
+    for operator in declared:
+        name = operator.schema.full_name
+        if name in places:
+            raise BuildError(
+                f"{name} is listed already, at {places[name]}",
+                place=operator.place,
+                remedy="Two kernels for one operator end the runner when it starts: remove one.",
+            )
+        places[name] = operator.place
+
+
+def _below(root: Path, folder: Path) -> Iterator[str]:
+    """Every file below the folder, but for hidden ones and the trees of cmake's builds."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        if path.is_file():
+            yield path.relative_to(root).as_posix()
+        elif path.is_dir() and not path.is_symlink() and not (path / "CMakeCache.txt").is_file():
+            yield from _below(root, path)
+
+
+def _digest(folder: Path, files: Iterator[str] | Sequence[str], target: str | None) -> str:
+    return digest_json([{name: sha256_file(folder / name) for name in files}, target])

@@ -1,0 +1,105 @@
+"""What goes to a device: the runner with its libraries, the program and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.files.basic import inside, write_if_changed
+from etdeploy.core.hashing import sha256_file
+from etdeploy.deploy.extras import Extras
+from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.plan.model import BuiltRunner
+from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
+from etdeploy.runner.protocol import inputs_list
+
+INPUTS_LIST = "inputs.txt"
+_RUNNER_FOLDER = "runner"
+_NOTHING = Extras()
+
+
+def make_bundle(
+    runner: BuiltRunner,
+    program_folder: Path,
+    provenance: Provenance,
+    list_path: Path,
+    extras: Extras = _NOTHING,
+) -> Bundle:
+    """Lists the files for one program and runner, with their digests.
+
+    Args:
+        runner: From the cache.
+        program_folder: Holds `program.pte` and the inputs.
+        provenance: Names the inputs.
+        list_path: Where the runner's list of inputs is written, the only file that is made here;
+            it has to stay as long as the bundle is used.
+        extras: Other makers' libraries, which lie beside the runner's own.
+
+    Raises:
+        OSError: A file is missing.
+        ValueError: The runner or the provenance names a file outside of its folder, or an extra
+            file has the name of another.
+    """
+    write_if_changed(list_path, inputs_list(provenance.inputs))
+    files = [
+        *_runner_files(runner),
+        *_extra_files(extras),
+        _file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
+        _file(list_path, INPUTS_LIST),
+        *_input_files(program_folder, provenance.inputs),
+    ]
+    paths = [file.path for file in files]
+    if len(set(paths)) != len(paths):
+        raise ValueError(f"a path occurs twice in the bundle: {sorted(paths)}")
+    folder = f"{{bundle}}/{_RUNNER_FOLDER}"
+    return Bundle(
+        files=tuple(files),
+        command=_command(runner),
+        environment=dict.fromkeys(extras.folder_variables, folder),
+    )
+
+
+def _runner_files(runner: BuiltRunner) -> Iterator[BundleFile]:
+    started = [runner.executable, *([runner.loader] if runner.loader else [])]
+    for name in (*started, *runner.libraries):
+        source = inside(Path(runner.path), name)
+        yield _file(source, f"{_RUNNER_FOLDER}/{name}", executable=name in started)
+
+
+def _input_files(program_folder: Path, inputs: Sequence[Stored]) -> Iterator[BundleFile]:
+    for tensor in inputs:
+        if isinstance(tensor, TensorFile):
+            yield _file(inside(program_folder, tensor.path), tensor.path)
+
+
+def _extra_files(extras: Extras) -> Iterator[BundleFile]:
+    for extra in extras.files:
+        if extra.name in ("", "..") or PurePosixPath(extra.name).name != extra.name:
+            raise ValueError(f"{extra.name!r} is no name of a file")
+        yield _file(Path(extra.source), f"{_RUNNER_FOLDER}/{extra.name}")
+
+
+def _command(runner: BuiltRunner) -> tuple[str, ...]:
+    """How the runner starts; a portable one through the loader of the C library it brings along,
+    since the loader's usual path, written in the executable, does not exist on the device.
+    """
+    if runner.loader is None:
+        return (f"{_RUNNER_FOLDER}/{runner.executable}",)
+    return (
+        f"{_RUNNER_FOLDER}/{runner.loader}",
+        "--library-path",
+        f"{{bundle}}/{_RUNNER_FOLDER}",
+        f"{{bundle}}/{_RUNNER_FOLDER}/{runner.executable}",
+    )
+
+
+def _file(source: Path, path: str, executable: bool = False) -> BundleFile:
+    checkpoint()
+    return BundleFile(
+        source=str(source),
+        path=path,
+        sha256=sha256_file(source),
+        size_bytes=source.stat().st_size,
+        executable=executable,
+    )

@@ -1,0 +1,91 @@
+"""A command in the device's shell, with its exit code.
+
+The service `exec:` gives raw bytes on every Android that ExecuTorch runs on, stdout and stderr
+merged and without the exit code; a marker at the end of the output carries that.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from dataclasses import dataclass
+
+from etdeploy.devices.adb.errors import AdbGoneError
+from etdeploy.devices.adb.stream import Patience, Stream, Transport
+
+_READ = 1 << 16
+
+
+@dataclass(frozen=True)
+class ShellResult:
+    """What a command left."""
+
+    exit_code: int
+    output: str
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True)
+class RunningCommand:
+    """A command that the device's shell has begun; `marker` comes before its exit code."""
+
+    stream: Stream
+    marker: str
+
+    def finish(self) -> ShellResult:
+        """Waits for the end.
+
+        Raises:
+            AdbTimeoutError: It was silent for longer than its patience.
+            AdbError: The device went away.
+            Interrupted: The run was asked to stop.
+        """
+        output = bytearray()
+        while part := self.stream.receive(_READ):
+            output += part
+        return parse_marked(bytes(output), self.marker)
+
+    def close(self) -> None:
+        """Ends the connection to it."""
+        self.stream.close()
+
+
+def start_command(transport: Transport, command: str, patience: Patience) -> RunningCommand:
+    """Starts a command of ours; every word from outside must have gone through shlex.quote.
+
+    Raises:
+        AdbError: The device or the adb server went away, or did not answer in time.
+        Interrupted: The run was asked to stop.
+    """
+    marker = f"etdeploy-{secrets.token_hex(8)}"
+    # A subshell, so that `exit` in the command does not skip the marker. `$$` in it is still the
+    # shell that adbd started, which leads a session and a process group of its own.
+    service = f"exec:( {command}\n); echo {marker}:$?"
+    return RunningCommand(transport.open(service, patience), marker)
+
+
+def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
+    """As `start_command`, and waits for the end.
+
+    Raises:
+        AdbError: The device went away, or the command took too long.
+        Interrupted: The run was asked to stop.
+    """
+    with closing(start_command(transport, command, patience)) as running:
+        return running.finish()
+
+
+def parse_marked(output: bytes, marker: str) -> ShellResult:
+    """Takes the exit code from behind the marker.
+
+    Raises:
+        AdbGoneError: There is no marker, so the shell did not come to its end.
+    """
+    before, found, after = output.rpartition(f"{marker}:".encode())
+    code = after.strip()
+    if not found or not code.isdigit():
+        raise AdbGoneError("the device's shell ended in the middle of a command")
+    return ShellResult(int(code), before.decode(errors="replace").replace("\r\n", "\n"))

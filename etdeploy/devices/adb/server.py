@@ -1,0 +1,144 @@
+"""Devices behind a running adb server.
+
+Its reasons are prose, so what state a device is in is asked for anew.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+from etdeploy.core import cancel
+from etdeploy.devices.adb.errors import AdbError, AdbRefusedError, AdbStateError
+from etdeploy.devices.adb.host import (
+    FailError,
+    asked,
+    connected,
+    request,
+    server_address,
+    server_errors,
+    server_is_running,
+)
+from etdeploy.devices.adb.stream import Patience, SocketStream
+
+USABLE = "device"
+_ASKING = Patience()
+# The server answers when it has connected or given up: after 10 s.
+_CONNECTING = Patience(open_s=15.0)
+# A device that is connected is offline until it has answered the greeting.
+_SETTLE_S = 5.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class ServerDevice:
+    """A line of `adb devices -l`.
+
+    Attributes:
+        serial: As the server names it.
+        state: device, offline, unauthorized, authorizing, connecting, no permissions, recovery...
+        model: The model's name, where the server knows it.
+    """
+
+    serial: str
+    state: str
+    model: str | None = None
+
+
+def list_devices() -> list[ServerDevice]:
+    """What the server knows, unusable devices too; nothing when no server runs.
+
+    Raises:
+        AdbServerError: The server does not answer as one.
+    """
+    if not server_is_running():
+        return []
+    return parse_devices(asked(server_address(), "host:devices-l", _ASKING))
+
+
+def reconnect(serial: str) -> str | None:
+    """Makes the server connect anew to a device in the network that it lists as offline.
+
+    After a restart of the device's adbd the server tries that by itself, but seldom.
+
+    Args:
+        serial: HOST:PORT, as the server lists it.
+
+    Returns:
+        None when the device can be used now, else what the server said or its state.
+
+    Raises:
+        AdbServerError: The server does not answer as one.
+        Interrupted: The run was asked to stop.
+    """
+    address = server_address()
+    try:
+        asked(address, f"host:disconnect:{serial}", _ASKING)
+        # The server answers OKAY to a connection that failed, too: the state counts.
+        said = asked(address, f"host:connect:{serial}", _CONNECTING)
+    except AdbRefusedError as error:
+        return str(error)
+    deadline = time.monotonic() + _SETTLE_S
+    while (state := _state(address, serial, _ASKING)) != USABLE:
+        if state is None or time.monotonic() > deadline:
+            return said if state is None else f"its state is {state}"
+        cancel.checkpoint()
+        time.sleep(_POLL_S)
+    return None
+
+
+def _state(address: tuple[str, int], serial: str, patience: Patience) -> str | None:
+    listed = parse_devices(asked(address, "host:devices-l", patience))
+    return next((d.state for d in listed if d.serial == serial), None)
+
+
+def parse_devices(text: str) -> list[ServerDevice]:
+    """Reads the answer to `host:devices-l`.
+
+    A state may have several words: `no permissions (missing udev rules? ...); see [address]`.
+    """
+    found = []
+    for line in text.splitlines():
+        match = re.match(
+            r"(?P<serial>\S+)\s+(?P<state>no permissions|\S+)(?P<rest>.*)$", line.strip()
+        )
+        if match:
+            model = re.search(r"\bmodel:(\S+)", match["rest"])
+            found.append(ServerDevice(match["serial"], match["state"], model[1] if model else None))
+    return found
+
+
+class ServerTransport:
+    """A device by its serial number at the adb server."""
+
+    def __init__(self, serial: str) -> None:
+        self._serial = serial
+        self._address = server_address()
+
+    @property
+    def description(self) -> str:
+        return "adb server"
+
+    def open(self, service: str, patience: Patience) -> SocketStream:
+        stream = connected(self._address, patience)
+        try:
+            with server_errors(self._address):
+                request(stream, f"host:transport:{self._serial}")
+            # From here on the device answers; its silence is not the server's.
+            request(stream, service)
+        except FailError as failure:
+            stream.close()
+            raise self._refusal(str(failure), patience) from failure
+        except BaseException:
+            stream.close()
+            raise
+        stream.patience = patience
+        return stream
+
+    def close(self) -> None:
+        """The server keeps the device."""
+
+    def _refusal(self, said: str, patience: Patience) -> AdbError:
+        state = _state(self._address, self._serial, patience)
+        return AdbRefusedError(said) if state == USABLE else AdbStateError(state)

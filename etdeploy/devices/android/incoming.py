@@ -1,0 +1,78 @@
+"""The folder on a device that one push sends into, held by a shell there as long as it goes on.
+
+    incoming/TOKEN.PID/   what one push sends; PID is the shell that holds the folder
+
+The shell ends with the connection, whoever broke it, and removes the folder then. A folder whose
+shell is gone all the same (the device restarted, or ended it) goes with the next push. No date is
+compared: a device's clock may be wrong, and a push may take hours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator
+from shlex import quote
+
+from etdeploy.core.errors import DeviceError
+from etdeploy.devices.adb.stream import Stream
+from etdeploy.devices.android.link import AndroidLink
+
+_LONGEST_ANSWER = 1024
+
+
+def sweep_command(incoming: str) -> str:
+    """Removes what pushes left that are over; what no push of today's layout made goes too."""
+    return (
+        f"cd {quote(incoming)} 2>/dev/null && for d in *; do\n"
+        # A process with this number that has the token in its command is the folder's holder.
+        '  p=${d##*.}; grep -q "${d%.*}" /proc/$p/cmdline 2>/dev/null || rm -rf -- "$d"\n'
+        "done"
+    )
+
+
+def hold_command(incoming: str, token: str) -> str:
+    """Makes a folder, prints its name, and removes it when nobody listens any more."""
+    return "\n".join(
+        (
+            f"cd {quote(incoming)} && d={token}.$$ && mkdir $d || exit 1",
+            # An adbd that ends tells its shells so by this signal.
+            "trap : HUP",
+            "echo $d; read -r _; rm -rf $d",
+        )
+    )
+
+
+@contextlib.contextmanager
+def held_folder(link: AndroidLink, incoming: str) -> Iterator[str]:
+    """A new folder in `incoming`, for this push alone; it is removed when the block ends.
+
+    Raises:
+        DeviceError: The device went away, or cannot make it.
+    """
+    token = secrets.token_hex(8)
+    doing = "making room for what is pushed"
+    with contextlib.ExitStack() as stack:
+        with link.errors(doing):
+            command = f"exec:{hold_command(incoming, token)}"
+            stream = link.transport.open(command, link.patience)
+            stack.callback(stream.close)
+            answer = _line(stream)
+        if not re.fullmatch(rf"{token}\.\d+", answer):
+            raise DeviceError(f"the device failed while {doing}: {answer}", place=link.name)
+        folder = f"{incoming}/{answer}"
+        # The holder does it too, a moment later; not where the device ended it.
+        stack.callback(link.tidy, f"rm -rf {quote(folder)}")
+        yield folder
+
+
+def _line(stream: Stream) -> str:
+    """The first line that comes, or all that came before the end."""
+    said = bytearray()
+    while b"\n" not in said and len(said) < _LONGEST_ANSWER:
+        part = stream.receive(_LONGEST_ANSWER)
+        if not part:
+            break
+        said += part
+    return said.decode(errors="replace").strip()

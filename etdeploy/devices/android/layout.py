@@ -1,0 +1,222 @@
+"""What etdeploy keeps on an Android device, and the shell commands for it; all pure.
+
+    /data/local/tmp/etdeploy/
+      store/SHA256       every content once, verified
+      stamps/SHA256      size, inode, mode and dates of the content when it was verified
+      bundles/DIGEST/    a bundle's paths, as symbolic links into the store
+      uses/DIGEST        a bundle's contents, with the date of its last push (android_store.py)
+      runs/RUN_ID/       one run's working folder
+      incoming/          a folder for each push that goes on (see android_incoming.py)
+
+Symbolic links, because SELinux forbids hard links to adb's user. Every change of a file or its
+mode changes its ctime, so equal stamps mean an untouched content, and nothing is read again.
+Toybox and any other sh with the usual tools run these commands.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from shlex import quote
+
+from etdeploy.devices.android.facts import sections
+from etdeploy.devices.base import Bundle
+
+BASE = "/data/local/tmp"
+ROOT = f"{BASE}/etdeploy"
+INCOMING = f"{ROOT}/incoming"
+
+# Exit codes of `keep_command`.
+CHANGED, NO_SHA256SUM = 41, 42
+
+_FOLDERS = ("store", "stamps", "bundles", "uses", "runs", "incoming")
+# Size, inode, mode, modification and change time, with fractions of seconds where there are any.
+_STAMP = "%n %s %i %a %y %z"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a device has.
+
+    Attributes:
+        free_bytes: Room under ROOT; None when the device does not tell.
+        stamps: The stamp of every content now.
+        verified: The stamp that every content had when it was verified.
+        links: Inode that each path of the asked bundle leads to.
+    """
+
+    free_bytes: int | None
+    stamps: Mapping[str, str] = field(default_factory=dict)
+    verified: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    def is_sound(self, sha256: str, executable: bool) -> bool:
+        """Whether a content is as it was verified, and can be executed where that is needed."""
+        stamp = self.stamps.get(sha256)
+        if stamp is None or stamp != self.verified.get(sha256):
+            return False
+        return not executable or int(stamp.split()[2], 8) & 0o111 == 0o111
+
+    def is_laid_out(self, bundle: Bundle) -> bool:
+        """Whether every path of the bundle leads to its content."""
+        inodes = {sha256: stamp.split()[1] for sha256, stamp in self.stamps.items()}
+        return all(
+            f.sha256 in inodes and self.links.get(f.path) == inodes[f.sha256] for f in bundle.files
+        )
+
+
+def survey_command(bundle: Bundle, digest: str) -> str:
+    """Tells what the device has of a bundle; makes the folders, removes what killed runs left."""
+    paths = " ".join(quote(f.path) for f in bundle.files)
+    folders = " ".join(f"{ROOT}/{name}" for name in _FOLDERS)
+    return "\n".join(
+        (
+            f"mkdir -p {folders} || exit 1",
+            # More than one day by toybox's count, two by that of other finds.
+            f"cd {ROOT} && find runs -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {{}} +",
+            f"echo '#df'; df -k {ROOT}",
+            f"echo '#store'; cd {ROOT}/store && stat -c '{_STAMP}' -- * 2>/dev/null",
+            f"echo '#stamps'; cd {ROOT}/stamps && cat -- * 2>/dev/null",
+            f"echo '#links'; cd {ROOT}/bundles/{digest} 2>/dev/null &&"
+            f" stat -L -c '%i %n' -- {paths} 2>/dev/null",
+            "true",
+        )
+    )
+
+
+def parse_survey(output: str) -> Survey:
+    """Reads what `survey_command` printed."""
+    parts = sections(output)
+    return Survey(
+        free_bytes=parse_df(parts.get("df", "")),
+        stamps=_stamps(parts.get("store", "")),
+        verified=_stamps(parts.get("stamps", "")),
+        links={
+            path: inode
+            for inode, _, path in (x.partition(" ") for x in parts.get("links", "").splitlines())
+        },
+    )
+
+
+def parse_df(text: str) -> int | None:
+    """Free bytes in the output of `df -k` of one folder.
+
+    A long name of a file system puts the numbers on a line of their own.
+    """
+    match = re.search(r"\s(\d+)\s+(\d+)\s+(\d+)\s+\d+%\s+\S+\s*$", text)
+    return int(match[3]) * 1024 if match else None
+
+
+def _stamps(text: str) -> dict[str, str]:
+    lines = (line.partition(" ") for line in text.splitlines())
+    return {name: stamp for name, _, stamp in lines if re.fullmatch(r"[0-9a-f]{64}", name)}
+
+
+def digest_command(sha256s: Sequence[str]) -> str:
+    """Reads contents again and prints their digests in sha256sum's format."""
+    return f"cd {ROOT}/store && sha256sum -- {' '.join(sha256s)}; true"
+
+
+def parse_digests(output: str) -> set[str]:
+    """The contents that are what their names say."""
+    pairs = re.findall(r"^([0-9a-f]{64}) [ *]?(\S+)$", output, re.MULTILINE)
+    return {name for digest, name in pairs if digest == name}
+
+
+def stamp_command(sha256: str, executable: bool, folder: str) -> str:
+    """Sets the mode of a content that was verified, and keeps its stamp; written in `folder`."""
+    mode = "755" if executable else "644"
+    part = quote(f"{folder}/stamp")
+    return (
+        f"cd {ROOT}/store && chmod {mode} {sha256}"
+        f" && stat -c '{_STAMP}' {sha256} >{part} && mv -f {part} {ROOT}/stamps/{sha256}"
+    )
+
+
+def verify_command(part: str, sha256: str) -> str:
+    """Compares a pushed file with its digest; prints the digest that it has."""
+    return (
+        f"command -v sha256sum >/dev/null || exit {NO_SHA256SUM}\n"
+        f"s=$(sha256sum {quote(part)}) || exit 1\n"
+        f'echo "$s"; [ "${{s%% *}}" = {sha256} ] || exit {CHANGED}'
+    )
+
+
+def keep_command(part: str, sha256: str, executable: bool) -> str:
+    """Moves a verified file into the store."""
+    stamping = stamp_command(sha256, executable, posixpath.dirname(part))
+    return f"mv -f {quote(part)} {ROOT}/store/{sha256} && {stamping}"
+
+
+def layout_command(bundle: Bundle, digest: str, part: str) -> str:
+    """Makes the bundle's folder of links aside, and moves it into place."""
+    folders = sorted({posixpath.dirname(f.path) for f in bundle.files} - {""})
+    lines = [f"rm -rf {part} && mkdir -p {part} && cd {part} || exit 1"]
+    if folders:
+        lines.append(f"mkdir -p -- {' '.join(map(quote, folders))} || exit 1")
+    lines += [
+        f"ln -s {ROOT}/store/{f.sha256} {quote(f.path)} || exit 1"
+        for f in sorted(bundle.files, key=lambda f: f.path)
+    ]
+    final = bundle_folder(digest)
+    return "\n".join([*lines, f"rm -rf {final} && mv {part} {final}"])
+
+
+def clean_command() -> str:
+    """Prints the size of each folder in KiB, and removes all."""
+    return (
+        f"[ -d {ROOT} ] || exit 0\ncd {ROOT} && du -sk -- * 2>/dev/null\ncd {BASE} && rm -rf {ROOT}"
+    )
+
+
+def parse_sizes(output: str) -> dict[str, int]:
+    """Bytes by folder in the output of `clean_command`."""
+    found = re.findall(r"^(\d+)\s+(\w+)$", output, re.MULTILINE)
+    return {name: int(kib) * 1024 for kib, name in found}
+
+
+def bundle_folder(digest: str) -> str:
+    """A bundle's folder on the device."""
+    return f"{ROOT}/bundles/{digest}"
+
+
+def run_folder(run_id: str) -> str:
+    """A run's folder on the device."""
+    return f"{ROOT}/runs/{run_id}"
+
+
+def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Runs a program in a run's folder with its output in files there; prints its exit code.
+
+    The shell leads a process group; `.pid` lets `kill_command` end all of it. A second shell waits
+    for the end of the connection, which it sees at its input, and ends the group then: nobody else
+    would, when etdeploy was killed. `.watch` has its number.
+    """
+    exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
+    return "\n".join(
+        (
+            f"cd {quote(folder)} || exit 1",
+            "echo $$ >.pid; exec 3<&0",
+            "( trap '' HUP; read -r _ <&3; kill -9 -$$ ) >/dev/null 2>&1 &",
+            "watch=$!; echo $watch >.watch",
+            "(",
+            *exports,
+            f"exec {' '.join(map(quote, argv))} </dev/null 3<&- >.stdout 2>.stderr",
+            ")",
+            "code=$?; kill -9 $watch",
+            'echo "exit code $code"',
+        )
+    )
+
+
+def parse_exit_code(output: str) -> int | None:
+    """The program's exit code in the output of `start_command`."""
+    match = re.search(r"^exit code (\d+)\s*$", output, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def kill_command(folder: str) -> str:
+    """Ends the program of a run and all that it started."""
+    return f"read pid <{quote(folder)}/.pid && kill -9 -$pid; true"

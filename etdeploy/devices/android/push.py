@@ -1,0 +1,204 @@
+"""Brings a bundle to an Android device: only what is missing, verified, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from etdeploy.core import console
+from etdeploy.core.errors import DeviceError
+from etdeploy.core.hashing import sha256_file
+from etdeploy.core.progress import Progress
+from etdeploy.devices.adb.errors import AdbRefusedError
+from etdeploy.devices.adb.sync import pull_file, push_file
+from etdeploy.devices.android import layout, store
+from etdeploy.devices.android.incoming import held_folder, sweep_command
+from etdeploy.devices.android.link import AndroidLink
+from etdeploy.devices.base import Bundle, BundleFile, PushReport
+from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
+
+# Reading a content of several GB again takes its time on a slow phone.
+_HASH_S = 900.0
+
+
+def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushReport:
+    """Makes the device have every file of the bundle.
+
+    Raises:
+        DeviceError: No room, gone in the middle, or a file that arrived changed.
+        Interrupted: The run was asked to stop.
+    """
+    started = time.monotonic()
+    check_bundle(bundle)
+    limit = store.limit_bytes()
+    # First of all, so that the room that is told is that of what was removed too.
+    link.require(
+        f"mkdir -p {layout.INCOMING} && {sweep_command(layout.INCOMING)}",
+        "tidying what pushes left",
+    )
+    with held_folder(link, layout.INCOMING) as folder:
+        push = _Push(link, bundle, bundle_digest(bundle), progress, folder)
+        survey, removed_bytes = push.make_room(limit)
+        missing = push.missing(survey)
+        push.check_room(missing, survey)
+        verify_seconds = push.send(missing)
+        if missing or not survey.is_laid_out(bundle):
+            push.lay_out()
+        link.require(store.used_command(folder, push.digest), "noting its use")
+    return PushReport(
+        pushed_files=len(missing),
+        pushed_bytes=sum(f.size_bytes for f in missing),
+        kept_files=len(by_content(bundle)) - len(missing),
+        seconds=time.monotonic() - started,
+        verify_seconds=verify_seconds,
+        removed_bytes=removed_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class _Push:
+    """The steps of one push; `folder` on the device is its own."""
+
+    link: AndroidLink
+    bundle: Bundle
+    digest: str
+    progress: Progress
+    folder: str
+
+    def make_room(self, limit: int | None) -> tuple[layout.Survey, int]:
+        """What the device has, once what was used longest ago is gone; bytes of that."""
+        noting = store.note_command(self.bundle, self.folder)
+        survey, uses = self._survey(f"{noting} || exit 1")
+        gone = store.removal(survey, uses, self.bundle, self.digest, limit)
+        if not gone.contents:
+            return survey, 0
+        self.progress(f"removing {console.size(gone.size_bytes)} of what was used longest ago")
+        survey, _ = self._survey(store.removal_command(gone))
+        return survey, gone.size_bytes
+
+    def _survey(self, before: str) -> tuple[layout.Survey, store.Uses]:
+        survey = layout.survey_command(self.bundle, self.digest)
+        command = f"{before}\n{survey}\n{store.uses_command()}"
+        output = self.link.require(command, "looking at what it has")
+        return layout.parse_survey(output), store.parse_uses(output)
+
+    def missing(self, survey: layout.Survey) -> list[BundleFile]:
+        """The contents that must go; those with a changed stamp are read again on the device."""
+        contents = by_content(self.bundle)
+        unsound = [f for f in contents if not survey.is_sound(f.sha256, f.executable)]
+        doubtful = [f for f in unsound if f.sha256 in survey.stamps]
+        if not doubtful:
+            return unsound
+        self.progress("verifying what the device has")
+        command = layout.digest_command([f.sha256 for f in doubtful])
+        good = layout.parse_digests(self.link.require(command, "verifying what it has", _HASH_S))
+        for file in doubtful:
+            if file.sha256 in good:
+                command = layout.stamp_command(file.sha256, file.executable, self.folder)
+                self.link.require(command, f"keeping {file.path}")
+        return [f for f in unsound if f.sha256 not in good]
+
+    def check_room(self, missing: list[BundleFile], survey: layout.Survey) -> None:
+        needed = sum(f.size_bytes for f in missing)
+        if survey.free_bytes is not None and needed > survey.free_bytes:
+            raise _no_room(self.link.name, needed, survey.free_bytes)
+
+    def send(self, missing: list[BundleFile]) -> float:
+        """Pushes contents one by one, so that each that has arrived stays; seconds of verifying."""
+        total = sum(f.size_bytes for f in missing) or 1
+        before = 0
+        verify_seconds = 0.0
+        for file in missing:
+            verify_seconds += self._send_one(file, before, total)
+            before += file.size_bytes
+        return verify_seconds
+
+    def lay_out(self) -> None:
+        part = f"{self.folder}/bundle"
+        command = layout.layout_command(self.bundle, self.digest, part)
+        self.link.require(command, "laying out the bundle")
+
+    def _send_one(self, file: BundleFile, before: int, total: int) -> float:
+        part = f"{self.folder}/{file.sha256}"
+        text = f"pushing {file.path}"
+
+        def on_bytes(sent: int) -> None:
+            self.progress(text, min(1.0, (before + sent) / total))
+
+        try:
+            with self.link.errors(text):
+                try:
+                    source = Path(file.source)
+                    push_file(self.link.transport, source, part, self.link.patience, on_bytes)
+                except AdbRefusedError as error:
+                    raise self._refused(file, str(error)) from error
+            started = time.monotonic()
+            self._verify(file, part)
+            verify_seconds = time.monotonic() - started
+            command = layout.keep_command(part, file.sha256, file.executable)
+            self.link.require(command, f"keeping {file.path}")
+            return verify_seconds
+        except OSError as error:
+            raise DeviceError(f"cannot read {file.source}: {error.strerror}") from error
+
+    def _verify(self, file: BundleFile, part: str) -> None:
+        doing = f"verifying {file.path}"
+        self.progress(doing)
+        result = self.link.shell(layout.verify_command(part, file.sha256), doing, _HASH_S)
+        if result.exit_code == layout.NO_SHA256SUM:
+            arrived = self._read_back(part, doing)
+        elif result.exit_code in (0, layout.CHANGED):
+            arrived = result.output.split()[0]
+        else:
+            raise DeviceError(
+                f"the device failed while {doing}: {result.output.strip()}", place=self.link.name
+            )
+        if arrived != file.sha256:
+            raise self._changed(file, arrived)
+
+    def _read_back(self, part: str, doing: str) -> str:
+        """The digest of a file on a device that has no sha256sum."""
+        digest = hashlib.sha256()
+        with self.link.errors(doing):
+            for piece in pull_file(self.link.transport, part, self.link.patience):
+                digest.update(piece)
+        return digest.hexdigest()
+
+    def _changed(self, file: BundleFile, arrived: str) -> DeviceError:
+        if sha256_file(Path(file.source)) != file.sha256:
+            return DeviceError(
+                f"{file.source} is not the file that the bundle lists: it changed meanwhile",
+                remedy="Run the same command again.",
+            )
+        return DeviceError(
+            f"{file.path} arrived changed: its SHA-256 is {arrived[:12]}... there "
+            f"and {file.sha256[:12]}... here; nothing of it was kept",
+            place=self.link.name,
+            remedy="Try another cable or port, then run the same command again.",
+        )
+
+    def _refused(self, file: BundleFile, said: str) -> DeviceError:
+        free = layout.parse_df(self.link.shell(f"df -k {layout.BASE}", "asking for room").output)
+        if "space" in said.lower() or (free is not None and free < file.size_bytes):
+            return _no_room(self.link.name, file.size_bytes, free, file.path)
+        return DeviceError(
+            f"the device cannot write {file.path}: {said}",
+            place=self.link.name,
+            remedy=f"Is {layout.BASE} writable there?\n"
+            f"adb -s {quote(self.link.serial)} shell ls -ld {layout.BASE}",
+        )
+
+
+def _no_room(name: str, needed: int, free: int | None, path: str | None = None) -> DeviceError:
+    room = "unknown" if free is None else console.size(free)
+    what = path or "the bundle"
+    return DeviceError(
+        f"no room on the device: {what} needs {console.size(needed)} ({needed} bytes), and "
+        f"{layout.BASE} has {room} free" + ("" if free is None else f" ({free} bytes)"),
+        place=name,
+        remedy=f"Free some space, or remove what etdeploy keeps there:\n"
+        f"etdeploy clean --device {quote(name)}",
+    )

@@ -1,0 +1,183 @@
+"""What makes room in the store on an Android device; all pure but the limit's variable.
+
+    uses/DIGEST             the contents of a bundle; its date is that of the bundle's last push
+    incoming/*/uses         the contents of what is being pushed now
+    runs/RUN_ID/.bundle     the bundle of a run
+
+What was used longest ago goes first. The device's dates are compared with each other and with its
+own clock only, so a wrong clock costs a push at most.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from etdeploy.core.sizes import parse_size
+from etdeploy.devices.android.facts import sections
+from etdeploy.devices.android.layout import INCOMING, ROOT, Survey
+from etdeploy.devices.base import Bundle
+from etdeploy.devices.bundles import by_content
+
+LIMIT_VARIABLE = "ETDEPLOY_DEVICE_STORE_MAX"
+_LIMIT_BYTES = 8_000_000_000
+# Between its push and its run, nothing but its date shows that a bundle is wanted.
+_YOUNG_S = 600
+
+
+def limit_bytes() -> int | None:
+    """The bytes that the store may hold: `ETDEPLOY_DEVICE_STORE_MAX`, 8 GB where it is not set.
+
+    8 GB hold a few large language models, or some hundred programs for vision, and leave most of
+    a phone of 64 GB to its user.
+
+    Returns:
+        None without a bound: `0` or `none`.
+
+    Raises:
+        UsageError: The variable is no size.
+    """
+    chosen = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if chosen.lower() == "none":
+        return None
+    return (parse_size(chosen, LIMIT_VARIABLE) if chosen else _LIMIT_BYTES) or None
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Who uses which contents.
+
+    Attributes:
+        now_s: The device's clock; None when it does not tell.
+        last_s: When each bundle was pushed last, by the same clock.
+        contents: Of each bundle, by SHA-256.
+        live: Bundles of runs, and contents of pushes, that go on.
+    """
+
+    now_s: int | None = None
+    last_s: Mapping[str, int] = field(default_factory=dict)
+    contents: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    live: frozenset[str] = frozenset()
+
+    def is_live(self, digest: str) -> bool:
+        """Whether a run uses a bundle, or will at once."""
+        age_s = None if self.now_s is None else self.now_s - self.last_s.get(digest, 0)
+        return digest in self.live or (age_s is not None and 0 <= age_s < _YOUNG_S)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What goes: bundles by digest, contents by SHA-256, and the room that this gives."""
+
+    bundles: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
+def note_command(bundle: Bundle, folder: str) -> str:
+    """Notes the contents of a bundle in the folder of its push."""
+    words = " ".join(file.sha256 for file in by_content(bundle))
+    return f"printf '%s\\n' {words} >{folder}/uses"
+
+
+def used_command(folder: str, digest: str) -> str:
+    """Notes at the end of a push that a bundle was used."""
+    return f"touch {folder}/uses && mv -f {folder}/uses {ROOT}/uses/{digest}"
+
+
+def uses_command() -> str:
+    """Tells who uses which contents."""
+    return "\n".join(
+        (
+            "echo '#now'; date +%s",
+            f"echo '#uses'; cd {ROOT}/uses && stat -c '%n %Y' -- * 2>/dev/null",
+            "echo '#contents'; grep -Hs . *",
+            f"echo '#live'; cat {ROOT}/runs/*/.bundle {INCOMING}/*/uses 2>/dev/null",
+            "true",
+        )
+    )
+
+
+def parse_uses(output: str) -> Uses:
+    """Reads what `uses_command` printed."""
+    parts = sections(output)
+    now = parts.get("now", "").strip()
+    contents: dict[str, set[str]] = {}
+    for digest, sha256 in re.findall(
+        r"^([0-9a-f]{64}):([0-9a-f]{64})$", parts.get("contents", ""), re.MULTILINE
+    ):
+        contents.setdefault(digest, set()).add(sha256)
+    dates = re.findall(r"^([0-9a-f]{64}) (\d+)$", parts.get("uses", ""), re.MULTILINE)
+    return Uses(
+        now_s=int(now) if now.isdigit() else None,
+        last_s={digest: int(date) for digest, date in dates},
+        contents={digest: frozenset(found) for digest, found in contents.items()},
+        live=frozenset(parts.get("live", "").split()),
+    )
+
+
+def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int | None) -> Removal:
+    """What has to go before a bundle is pushed, so that it has room and the store keeps its bound.
+
+    Nothing of the bundle itself or of another that is in use goes, even where the bound is
+    exceeded then.
+
+    Args:
+        survey: What the device has.
+        uses: Who uses it.
+        bundle: What is to be pushed.
+        digest: Its own.
+        limit: The bytes that the store may hold; None without a bound.
+    """
+    sizes = {sha256: int(stamp.split()[0]) for sha256, stamp in survey.stamps.items()}
+    needed = sum(f.size_bytes for f in by_content(bundle) if f.sha256 not in sizes)
+    excess = 0 if limit is None else sum(sizes.values()) + needed - limit
+    if survey.free_bytes is not None:
+        excess = max(excess, needed - survey.free_bytes)
+    kept = {f.sha256 for f in bundle.files} | uses.live
+    bundles: list[str] = []
+    contents: list[str] = []
+    freed = 0
+    for name, unused in _in_turn(sizes, uses, digest, kept):
+        if freed >= excess:
+            break
+        bundles += [name] if name else []
+        contents += unused
+        freed += sum(sizes[sha256] for sha256 in unused)
+    return Removal(tuple(bundles), tuple(contents), freed)
+
+
+def _in_turn(
+    sizes: Mapping[str, int], uses: Uses, own: str, kept: set[str]
+) -> Iterator[tuple[str | None, Sequence[str]]]:
+    """Bundles with the contents that nobody needs any more after each; first what none needs."""
+    left = dict(uses.contents)
+    removed: set[str] = set()
+
+    def unneeded() -> list[str]:
+        needed = kept.union(*left.values())
+        found = [sha256 for sha256 in sizes if sha256 not in needed and sha256 not in removed]
+        removed.update(found)
+        return found
+
+    yield None, unneeded()
+    for digest in sorted(uses.contents, key=lambda name: uses.last_s.get(name, 0)):
+        if digest != own and not uses.is_live(digest):
+            del left[digest]
+            yield digest, unneeded()
+
+
+def removal_command(gone: Removal) -> str:
+    """Removes it, except for what a push that began meanwhile uses."""
+    lines = [f"cd {ROOT} || exit 1"]
+    if gone.bundles:
+        names = " ".join(f"bundles/{digest} uses/{digest}" for digest in gone.bundles)
+        lines.append(f"rm -rf {names}")
+    lines += [
+        f"for s in {' '.join(gone.contents)}; do",
+        "  grep -qs $s incoming/*/uses || rm -f store/$s stamps/$s",
+        "done",
+    ] if gone.contents else []  # fmt: skip
+    return "\n".join(lines)

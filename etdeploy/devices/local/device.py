@@ -1,0 +1,202 @@
+"""Devices on this machine: `host`, and `qemu` for linux-aarch64 under user-mode emulation."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core import process
+from etdeploy.core.errors import DeviceError
+from etdeploy.core.files.basic import inside
+from etdeploy.core.files.leftovers import claimed
+from etdeploy.core.progress import Progress, silent
+from etdeploy.devices.base import (
+    Bundle,
+    DeviceFacts,
+    DeviceState,
+    Leftover,
+    PushReport,
+    RunOutcome,
+)
+from etdeploy.devices.bundles import check_run_id, command_line, environment
+from etdeploy.devices.local import facts as local_facts
+from etdeploy.devices.local import leftovers as local_leftovers
+from etdeploy.devices.local.store import LocalStore
+from etdeploy.targets import qemu
+from etdeploy.targets.platforms import host_target
+
+# qemu 7.2 computes some of XNNPACK's 8-bit convolutions wrongly with SVE; 10.0 does not. A CPU that
+# the user chose in QEMU_CPU, qemu's own variable, stays.
+_CPU = "max,sve=off"
+# Where Debian's cross compilers keep the C library of the target.
+_SYSROOT = Path("/usr/aarch64-linux-gnu")
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A user-mode emulator: the program, and the folder with the C library of its target."""
+
+    program: Path
+    sysroot: Path | None
+
+    @property
+    def cpu(self) -> str:
+        """The processor that it plays."""
+        return qemu.chosen_cpu() or _CPU
+
+    @property
+    def description(self) -> str:
+        """The program with its version."""
+        return " ".join(filter(None, (self.program.name, qemu.emulator_version(self.program))))
+
+    def command(self, argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """What runs `argv` with `variables`; the emulator itself does not see those."""
+        prefix = [str(self.program), "-cpu", self.cpu]
+        if self.sysroot:
+            prefix += ["-L", str(self.sysroot)]
+        for name, value in variables.items():
+            prefix += ["-E", f"{name}={value}"]
+        return [*prefix, *argv]
+
+
+class LocalDevice:
+    """This machine, or a target that it emulates.
+
+    Args:
+        folder: Where bundles and runs are kept.
+        emulator: What runs the programs; None for this machine itself.
+    """
+
+    def __init__(self, folder: Path, emulator: Emulator | None = None) -> None:
+        self._store = LocalStore(folder)
+        self._emulator = emulator
+
+    @property
+    def name(self) -> str:
+        return "qemu" if self._emulator else "host"
+
+    @property
+    def identity(self) -> str:
+        # Both use the same processors: one must not run while the other is timed.
+        return "host"
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts(
+            name=self.name,
+            kind=self.name,
+            target="linux-aarch64" if self._emulator else host_target().name,
+            model=local_facts.cpu_model(),
+            abi="aarch64" if self._emulator else platform.machine(),
+            os=local_facts.os_name(),
+            cpu_count=os.cpu_count(),
+            memory_bytes=local_facts.memory_bytes(),
+            connection="this machine, emulated" if self._emulator else "this machine",
+            emulator=self._emulator.description if self._emulator else None,
+            emulated_cpu=self._emulator.cpu if self._emulator else None,
+        )
+
+    def state(self) -> DeviceState:
+        return local_facts.local_state()
+
+    def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
+        return self._store.push(bundle, progress)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        return local_leftovers.end_leftovers(self._store.root)
+
+    @contextmanager
+    def open_run(self, bundle: Bundle, run_id: str) -> Iterator[LocalRun]:
+        folder = self._store.run_folder(check_run_id(run_id))
+        folder.mkdir(parents=True)
+        try:
+            with claimed(folder):
+                yield LocalRun(bundle, self._store.bundle_folder(bundle), folder, self._emulator)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def clean(self) -> dict[str, int]:
+        sizes = self._store.sizes()
+        shutil.rmtree(self._store.root, ignore_errors=True)
+        return sizes
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class LocalRun:
+    """The folder of one run on this machine."""
+
+    def __init__(
+        self, bundle: Bundle, bundle_folder: Path, folder: Path, emulator: Emulator | None
+    ) -> None:
+        self._bundle = bundle
+        self._bundle_folder = bundle_folder
+        self._folder = folder
+        self._emulator = emulator
+
+    def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+        folders = (str(self._bundle_folder), str(self._folder))
+        argv = command_line(self._bundle, arguments, *folders)
+        program = argv[0]
+        variables = environment(self._bundle, *folders)
+        if self._emulator:
+            argv, variables = self._emulator.command(argv, variables), {}
+        request = process.Request(tuple(argv), cwd=self._folder, env=variables, timeout_s=timeout_s)
+        kills = local_facts.oom_kills()
+        try:
+            outcome = process.run(request)
+        except OSError as error:
+            raise DeviceError(
+                f"cannot start the program: {error.strerror or error}", place=program
+            ) from error
+        return _run_outcome(outcome, kills)
+
+    def pull(self, relative: str, to: Path) -> None:
+        source = inside(self._folder, relative)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, to, dirs_exist_ok=True)
+        elif source.is_file():
+            shutil.copyfile(source, to)
+        else:
+            raise DeviceError(f"the run left no {relative}", place=str(self._folder))
+
+
+def open_host(folder: Path) -> LocalDevice:
+    """This machine."""
+    return LocalDevice(folder)
+
+
+def open_qemu(folder: Path, sysroot: Path = _SYSROOT) -> LocalDevice:
+    """linux-aarch64 under qemu's user mode.
+
+    Raises:
+        DeviceError: qemu is not installed.
+    """
+    program = qemu.find_emulator("aarch64")
+    if program is None:
+        raise DeviceError(
+            "qemu's user-mode emulator for aarch64 is not installed",
+            place="qemu",
+            remedy="apt install qemu-user-static",
+        )
+    return LocalDevice(folder, Emulator(program, sysroot if sysroot.is_dir() else None))
+
+
+def _run_outcome(outcome: process.Outcome, oom_kills_before: int | None) -> RunOutcome:
+    kills = local_facts.oom_kills()
+    code = outcome.exit_code if outcome.exit_code >= 0 else 128 - outcome.exit_code
+    return RunOutcome(
+        exit_code=None if outcome.timed_out else code,
+        signal_name=None if outcome.timed_out else outcome.signal_name,
+        stdout=outcome.stdout,
+        stderr=outcome.stderr,
+        seconds=outcome.duration_s,
+        timed_out=outcome.timed_out,
+        out_of_memory=None if kills is None else kills != oom_kills_before,
+    )

@@ -1,0 +1,241 @@
+"""What is installed on this machine, compared with what the line needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.cache.folder import prepare_cache
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core import console, process
+from etdeploy.core.errors import BuildError, EtdeployError
+from etdeploy.core.values import Value
+from etdeploy.export.qnn_host import examine_qnn
+from etdeploy.export.spec import TESTED_VERSIONS
+from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout
+from etdeploy.provider.wheel import executorch_version
+from etdeploy.runner.tools.glslc import Glslc, find_glslc
+from etdeploy.runner.tools.programs import probe_tools
+from etdeploy.runner.tools.zig import find_zig
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.ndk import Ndk, find_ndk
+from etdeploy.targets.platforms import Target, find_target, host_target
+from etdeploy.targets.qemu import find_emulator
+
+_NEEDED_FREE_BYTES = 2_000_000_000
+
+
+class Finding(Value):
+    """One thing that was looked for.
+
+    `state` is ok, missing (a run on this machine needs it) or optional (something else does).
+    """
+
+    name: str
+    state: Literal["ok", "missing", "optional"]
+    found: str | None
+    needed_for: str
+    remedy: str | None = None
+
+
+def examine() -> tuple[Finding, ...]:
+    """Looks at Python, packages, tools, SDKs and disk space."""
+    host = host_target()
+    return (
+        _python(),
+        *(_package(name, version) for name, version in TESTED_VERSIONS.items()),
+        *_tools(host),
+        _program("git", "the recipe's revision in run records", _install("git")),
+        _program("adb", "Android devices over USB that an adb server holds", _install("adb")),
+        _qemu(host),
+        _sources(),
+        _ndk(),
+        _zig(),
+        *(Finding(**f.model_dump()) for f in examine_qnn(os.environ, Path.home())),
+        _glslc(),
+        *_xcode(),
+        _disk(),
+    )
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    fits = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    return Finding(
+        name="Python",
+        state="ok" if fits else "missing",
+        found=version,
+        needed_for="everything",
+        remedy=None if fits else "Use Python 3.10 to 3.13.",
+    )
+
+
+def _package(name: str, tested: str) -> Finding:
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(
+            name=name,
+            state="missing",
+            found=None,
+            needed_for="exporting models",
+            remedy='pip install "etdeploy[export]"',
+        )
+    if found.split("+")[0] == tested:
+        return Finding(name=name, state="ok", found=found, needed_for="exporting models")
+    return Finding(
+        name=name,
+        state="optional",
+        found=f"{found} (tested: {tested})",
+        needed_for="exporting models",
+        remedy=f"pip install {name}=={tested}",
+    )
+
+
+def _tools(host: Target) -> Iterator[Finding]:
+    cross = find_target("linux-aarch64")
+    seen: set[str] = set()
+    for target, required in ((host, True), (cross, False)):
+        for tool in probe_tools(target, host):
+            if tool.name in seen:
+                continue
+            seen.add(tool.name)
+            missing: Literal["missing", "optional"] = (
+                "missing" if required and tool.required else "optional"
+            )
+            yield Finding(
+                name=tool.name,
+                state="ok" if tool.path else missing,
+                found=tool.version or (str(tool.path) if tool.path else None),
+                needed_for=tool.needed_for,
+                remedy=tool.remedy,
+            )
+
+
+def _program(name: str, needed_for: str, remedy: str) -> Finding:
+    path = process.which(name)
+    return Finding(
+        name=name,
+        state="ok" if path else "optional",
+        found=str(path) if path else None,
+        needed_for=needed_for,
+        remedy=remedy,
+    )
+
+
+def _qemu(host: Target) -> Finding:
+    needed = "device qemu: arm64 runners on this machine"
+    path = find_emulator("aarch64")
+    if host.system != "linux":
+        return Finding(
+            name="qemu-user",
+            state="optional",
+            found=None,
+            needed_for=needed,
+            remedy="qemu's user mode runs on Linux only.",
+        )
+    return Finding(
+        name="qemu-user",
+        state="ok" if path else "optional",
+        found=str(path) if path else None,
+        needed_for=needed,
+        remedy=_install("qemu-user-static"),
+    )
+
+
+def _ndk() -> Finding:
+    found = find_ndk(os.environ, Path.home())
+    usable = isinstance(found, Ndk)
+    return Finding(
+        name="Android NDK",
+        state="ok" if usable else "optional",
+        found=f"{found.release} in {found.path}" if isinstance(found, Ndk) else None,
+        needed_for="builds of ExecuTorch for Android (the portable runner does without)",
+        remedy=None if isinstance(found, Ndk) else f"{found.why}\n{found.remedy}",
+    )
+
+
+def _sources() -> Finding:
+    try:
+        found = find_checkout(None, os.environ, Workspace.default(), executorch_version())
+    except BuildError as error:
+        return Finding(
+            name="ExecuTorch sources",
+            state="optional",
+            found=None,
+            needed_for="the provider source",
+            remedy=f"{error.message}\n{error.remedy}",
+        )
+    return Finding(
+        name="ExecuTorch sources",
+        state="ok" if found else "optional",
+        found=f"{found.version} in {found.path}" if found else None,
+        needed_for="the provider source",
+        remedy=None
+        if found
+        else f"A run clones them when needed; or\nexport {SOURCE_VARIABLE}=/path/to/checkout",
+    )
+
+
+def _zig() -> Finding:
+    found = find_zig()
+    lacks = isinstance(found, Missing)
+    return Finding(
+        name="zig",
+        state="optional" if lacks else "ok",
+        found=None if isinstance(found, Missing) else found.version,
+        needed_for="static runners for any 64-bit Arm Linux (target linux-aarch64-musl)",
+        remedy=found.remedy if isinstance(found, Missing) else None,
+    )
+
+
+def _glslc() -> Finding:
+    found = find_glslc(os.environ)
+    usable = isinstance(found, Glslc)
+    return Finding(
+        name="glslc",
+        state="ok" if usable else "optional",
+        found=(found.version or str(found.path)) if isinstance(found, Glslc) else None,
+        needed_for="building the Vulkan backend",
+        remedy=None if isinstance(found, Glslc) else f"{found.why}\n{found.remedy}",
+    )
+
+
+def _xcode() -> tuple[Finding, ...]:
+    if platform.system() != "Darwin":
+        return ()
+    return (_program("xcodebuild", "iOS apps (a later release)", "xcode-select --install"),)
+
+
+def _disk() -> Finding:
+    folder = Workspace.default().root
+    try:
+        prepare_cache(folder)
+    except EtdeployError as error:
+        return Finding(
+            name="cache",
+            state="missing",
+            found=None,
+            needed_for="everything that is made",
+            remedy=f"{error.place}: {error.message}\n{error.remedy}",
+        )
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    enough = free_bytes >= _NEEDED_FREE_BYTES
+    return Finding(
+        name="disk space",
+        state="ok" if enough else "missing",
+        found=f"{console.size(free_bytes)} free",
+        needed_for=f"the cache in {folder}",
+        remedy="etdeploy clean all   or   export ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
+    )
+
+
+def _install(package: str) -> str:
+    return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"

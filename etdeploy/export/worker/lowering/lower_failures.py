@@ -1,0 +1,144 @@
+"""Failures of a traced model on its way to a program, told at the user's line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from etdeploy.export.protocol import Failure
+from etdeploy.export.worker.failures import WorkerError, exception_text, is_memory, user_line
+from etdeploy.export.worker.known_errors import lowering_meaning, named_operator
+from etdeploy.export.worker.loading.custom_ops import without_out_variant
+from etdeploy.export.worker.tracing.trace import Place, node_place, stack_line
+
+_NOT_CORE = re.compile(r"Operator torch\._ops\.(\w+)\.(\w+)\.\w+ is not in Core ATen")
+_NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
+_UNBOUNDED = "finite upper bound"
+_WHO_IS_AT_FAULT = (
+    "The log has the whole traceback. --set export.backend=portable tells whether the backend is\n"
+    "at fault."
+)
+
+
+@contextmanager
+def explaining(
+    doing: str, traced: torch.export.ExportedProgram, spared: type[Exception] | tuple[()] = ()
+) -> Iterator[None]:
+    """Describes any exception of the block, at the line of the model that it is about.
+
+    Args:
+        doing: How the message of an exception that is not known begins.
+        traced: The model as a graph.
+        spared: What is passed on as it is.
+
+    Raises:
+        WorkerError: The block raised.
+    """
+    try:
+        yield
+    except (WorkerError, MemoryError):
+        raise
+    except Exception as error:
+        if is_memory(error) or isinstance(error, spared):
+            raise
+        failure = (
+            _operator_failure(error, traced)
+            or _shape_failure(error)
+            or _known_failure(error, traced)
+            or _unknown_failure(error, doing)
+        )
+        raise WorkerError(failure) from error
+
+
+def _known_failure(error: Exception, traced: torch.export.ExportedProgram) -> Failure | None:
+    meaning = lowering_meaning(str(error))
+    if meaning is None:
+        return None
+    place: Place = (None, None, None)
+    if meaning.tensor:
+        place = _writing_place(meaning.tensor, traced)
+    elif meaning.operator:
+        place = node_place(traced, meaning.operator)
+    file, line, code = place if place[0] else stack_line(str(error))
+    return Failure(
+        kind=meaning.kind,
+        message=meaning.message,
+        operator=meaning.operator,
+        file=file,
+        line=line,
+        code=code,
+        remedy=meaning.remedy,
+    )
+
+
+def _writing_place(tensor: str, traced: torch.export.ExportedProgram) -> Place:
+    """Where the model writes into a tensor that torch names so."""
+    for spec in traced.graph_signature.input_specs:
+        if spec.target != tensor:
+            continue
+        for node in traced.graph.nodes:
+            schema = getattr(node.target, "_schema", None)
+            if schema and schema.is_mutable and any(a.name == spec.arg.name for a in node.args[:1]):
+                return stack_line(node.meta.get("stack_trace"))
+    return None, None, None
+
+
+def _unknown_failure(error: Exception, doing: str) -> Failure:
+    place = user_line(error)
+    file, line, code = place if place[0] else stack_line(str(error))
+    return Failure(
+        kind="lowering",
+        message=f"{doing} {exception_text(error)}",
+        operator=named_operator(str(error)),
+        file=file,
+        line=line,
+        code=code,
+        remedy=_WHO_IS_AT_FAULT,
+    )
+
+
+def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) -> Failure | None:
+    """Names the operator that has no place in a program."""
+    text = str(error)
+    if found := _NOT_CORE.search(text):
+        operator = f"{found[1]}::{found[2]}"
+        why = "is not in the core ATen set, so ExecuTorch has no kernel for it"
+        remedy = (
+            "Replace it by other operators in the model's code, or compute it outside the model."
+        )
+    elif found := _NO_OUT_VARIANT.search(text):
+        operator = min(name.strip(" '\"") for name in found[1].split(","))
+        why, remedy = without_out_variant(operator)
+    else:
+        return None
+    file, line, code = _place(operator, traced)
+    return Failure(
+        kind="operator",
+        message=f"the operator {operator} {why}",
+        operator=operator,
+        file=file,
+        line=line,
+        code=code,
+        remedy=remedy,
+    )
+
+
+def _place(operator: str, traced: torch.export.ExportedProgram) -> Place:
+    """Where the model calls the operator, itself or through one that decomposes into it."""
+    place = node_place(traced, operator)
+    return place if place[0] else node_place(traced.run_decompositions(), operator)
+
+
+def _shape_failure(error: Exception) -> Failure | None:
+    if _UNBOUNDED not in str(error):
+        return None
+    return Failure(
+        kind="dynamic-shapes",
+        message="a dynamic size has no upper bound, and a program's memory is planned for the "
+        f"largest one: {exception_text(error)}",
+        remedy="Give the dimension a bound, torch.export.Dim(name, max=512), or a size that is "
+        "read from a\ntensor one with torch._check(size <= 512).",
+    )

@@ -1,0 +1,139 @@
+"""Lowering to Qualcomm's QNN backend (HTP).
+
+Written against the sources in ExecuTorch's wheel. It needs Qualcomm's SDK, without which not even
+the quantiser starts, so the project's own tests run only what comes before.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.loading.source import Source
+
+
+def quantizer(spec: ExportSpec) -> Any:
+    """The PT2E quantiser of the scheme, for the spec's SoC."""
+    check_adaptor()
+    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+    from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
+
+    schemes = {"int8_static": QuantDtype.use_8a8w, "16a4w": QuantDtype.use_16a4w}
+    made = QnnQuantizer(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=_chipset(spec))
+    made.set_default_quant_config(
+        schemes[spec.quantization or ""], is_conv_per_channel=True, is_linear_per_channel=True
+    )
+    return made
+
+
+def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> Any:
+    """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
+
+    Floats run as 16-bit floats: HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
+    from the compiled program; the runner lowers it in the passes that trace nothing.
+    """
+    check_adaptor()
+    from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchProfileLevel
+    from executorch.backends.qualcomm.utils.utils import (
+        generate_htp_compiler_spec,
+        generate_qnn_executorch_compiler_spec,
+        to_edge_transform_and_lower_to_qnn,
+    )
+
+    in_floats = spec.quantization in ("none", "fp16")
+    level = QnnExecuTorchProfileLevel
+    specs = generate_qnn_executorch_compiler_spec(
+        soc_model=_chipset(spec),
+        backend_options=generate_htp_compiler_spec(use_fp16=in_floats),
+        profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
+    )
+    return to_edge_transform_and_lower_to_qnn(
+        module,
+        _positional(module, source),
+        specs,
+        dynamic_shapes=source.dynamic_shapes,
+        generate_etrecord=True,
+    )
+
+
+def _positional(module: torch.nn.Module, source: Source) -> tuple[Any, ...]:
+    """The inputs without keywords, which QNN's entry point does not take."""
+    call = source.inputs
+    bound = inspect.signature(module.forward).bind(*call.args, **call.keywords)
+    if bound.kwargs:
+        raise fail(
+            "inputs",
+            f"the inputs {', '.join(bound.kwargs)} can be given by keyword only, and lowering to "
+            "QNN takes inputs by position",
+            remedy="Wrap the model in a module whose forward takes them by position.",
+        )
+    return bound.args
+
+
+@functools.cache
+def check_adaptor() -> None:
+    """Hands an array to ExecuTorch's adaptor to the SDK, which takes weights as arrays only.
+
+    An adaptor that was built with a pybind11 before 2.12 takes none of numpy 2 (16557). No SDK is
+    needed for this.
+
+    Raises:
+        WorkerError: There is no adaptor, or it does not take arrays of the installed numpy.
+    """
+    import numpy as np
+
+    try:
+        from executorch.backends.qualcomm.python import PyQnnManagerAdaptor
+    except ImportError as error:
+        raise fail(
+            "lowering",
+            f"the installed ExecuTorch cannot compile for QNN: {error}",
+            remedy="Take the wheel for Linux x86_64: pip install executorch",
+        ) from error
+    try:
+        PyQnnManagerAdaptor.TensorWrapper(
+            "probe",
+            PyQnnManagerAdaptor.Qnn_TensorType_t.QNN_TENSOR_TYPE_STATIC,
+            PyQnnManagerAdaptor.Qnn_DataType_t.QNN_DATATYPE_FLOAT_32,
+            PyQnnManagerAdaptor.Qnn_QuantizationEncoding_t.QNN_QUANTIZATION_ENCODING_UNDEFINED,
+            {},
+            1,
+            [1],
+            [0],
+            np.zeros(1, np.float32),
+            True,
+        )
+    except (RuntimeError, TypeError) as error:
+        raise fail(
+            "lowering",
+            f"ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy {np.__version__}: "
+            f"{str(error).splitlines()[0]}",
+            remedy="pip install 'numpy<2'   or take ExecuTorch's wheel, whose adaptor takes "
+            "numpy 2",
+        ) from error
+
+
+def segment_alignment() -> int:
+    """Bytes that the SDK wants a context binary to be aligned to in the program."""
+    from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
+
+    return int(get_qnn_context_binary_alignment())
+
+
+def _chipset(spec: ExportSpec) -> Any:
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+
+    known = {chipset.name: chipset for chipset in QcomChipset}
+    if spec.soc not in known:
+        raise fail(
+            "lowering",
+            f"ExecuTorch's QNN backend does not know the SoC {spec.soc!r}; it knows "
+            + ", ".join(sorted(known)),
+            remedy="Name the nearest one with --set export.soc=SM8650",
+        )
+    return known[spec.soc]

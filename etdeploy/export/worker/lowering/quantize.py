@@ -1,0 +1,187 @@
+"""Quantisation before lowering: PT2E and torchao, as ExecuTorch's backends expect it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from etdeploy.export.spec import STATIC_SCHEMES, ExportSpec
+from etdeploy.export.worker.failures import blaming, described, fail
+from etdeploy.export.worker.loading.source import Source, as_call
+from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.export.worker.tracing.tensors import copied
+from etdeploy.export.worker.tracing.trace import trace
+
+_NAMED = 6
+# The smallest that XNNPACK takes, and a divisor of all others.
+_SMALLEST_GROUP = 32
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantised model.
+
+    Attributes:
+        module: Computes, eagerly, with the quantised weights and activations.
+        notes: Sentences for the user.
+        samples: How many calibration inputs found the ranges; None where none are needed.
+    """
+
+    module: torch.nn.Module
+    notes: tuple[str, ...] = ()
+    samples: int | None = None
+
+
+def quantize(spec: ExportSpec, source: Source) -> Quantized | None:
+    """Quantises the model by the spec's scheme; None where there is nothing to do before lowering.
+
+    Raises:
+        WorkerError: The model cannot be quantised so.
+    """
+    if spec.quantization in (None, "none", "fp16"):
+        return None  # 16-bit floats are the backend's own choice of precision
+    if spec.quantization == "8da4w":
+        return _grouped_linears(source, spec.group_size or 32)
+    if spec.backend == "qnn":
+        from etdeploy.export.worker.lowering.qnn import quantizer as qnn_quantizer
+
+        return _pt2e(spec, source, qnn_quantizer(spec))
+    return _pt2e(spec, source, _xnnpack_quantizer(dynamic=spec.quantization == "int8_dynamic"))
+
+
+def _xnnpack_quantizer(dynamic: bool) -> Any:
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+
+    config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic)
+    return XNNPACKQuantizer().set_global(config)
+
+
+def _pt2e(spec: ExportSpec, source: Source, quantizer: Any) -> Quantized:
+    """Post-training quantisation of the exported graph."""
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    traced = source.exported or trace(
+        source.module, source.inputs, source.dynamic_shapes, strict=spec.strict
+    )
+    with blaming("quantization", "the model cannot be quantised:"):
+        prepared = prepare_pt2e(traced.module(), quantizer)
+    static = spec.quantization in STATIC_SCHEMES
+    samples = _calibrate(prepared, source, static)
+    with blaming("quantization", "the model cannot be quantised:"):
+        module = convert_pt2e(prepared)
+    if not static:
+        return Quantized(module)
+    return Quantized(module, _calibration_notes(spec, source, samples), samples)
+
+
+def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[str, ...]:
+    if spec.calibration:
+        return (f"{samples} calibration inputs of {spec.calibration} set the ranges.",)
+    if source.calibration:
+        return (f"{samples} random inputs of the example set the ranges.",)
+    return (
+        "The example inputs set the ranges of the quantised values: enough to measure speed, not "
+        "accuracy. Name real inputs with export.calibration.",
+    )
+
+
+def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
+    """Runs the observers; gives how many inputs they saw."""
+    count = 0
+    inputs = source.calibration() if static and source.calibration else [source.inputs]
+    for sample in _checked(inputs):
+        with (
+            torch.no_grad(),
+            blaming("calibration", f"the model raised with calibration input {count}:"),
+        ):
+            copied(sample).on(prepared)
+        count += 1
+    if count == 0:
+        raise fail("calibration", "the calibration function yielded no inputs", remedy="yield (x,)")
+    return count
+
+
+def _checked(samples: Iterable[Any]) -> Iterable[Call]:
+    with blaming("calibration", "the calibration function raised"):
+        for sample in samples:
+            call = sample if isinstance(sample, Call) else as_call(sample)
+            if call is None:
+                raise fail(
+                    "calibration",
+                    f"the calibration function yielded {described(sample)}; it yields "
+                    "tuples of inputs, or dicts of inputs by keyword",
+                    remedy="yield (x,)",
+                )
+            yield call
+
+
+def _grouped_linears(source: Source, group_size: int) -> Quantized:
+    """4-bit weights in groups, 8-bit dynamic activations, in every linear layer that fits."""
+    from torchao.quantization.granularity import PerGroup
+    from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig, quantize_
+
+    linears = {
+        name: layer
+        for name, layer in source.module.named_modules()
+        if isinstance(layer, torch.nn.Linear)
+    }
+    fitting = [name for name, layer in linears.items() if layer.in_features % group_size == 0]
+    if not fitting:
+        raise _nothing_fits(source, linears, group_size)
+    config = Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=PerGroup(group_size)
+    )
+    with blaming("quantization", "the linear layers cannot be quantised:"):
+        quantize_(source.module, config, filter_fn=lambda _, name: name in fitting)
+    left = [name for name in linears if name not in fitting]
+    notes = [_left_note(left, group_size)] if left else []
+    return Quantized(source.module, (*notes, _coverage_note(source.module, len(fitting))))
+
+
+def _nothing_fits(
+    source: Source, linears: dict[str, torch.nn.Linear], group_size: int
+) -> Exception:
+    if source.exported:
+        return fail(
+            "quantization",
+            "8da4w quantises nn.Linear layers, and an exported program has none, only operators",
+            remedy="Name the model's factory with model.python, or quantise before torch.export.",
+        )
+    if not linears:
+        return fail(
+            "quantization",
+            "8da4w quantises nn.Linear layers, and the model has none",
+            remedy="--set export.quantization=int8_static quantises convolutions, too.",
+        )
+    sizes = ", ".join(str(s) for s in sorted({layer.in_features for layer in linears.values()}))
+    fits = any(layer.in_features % _SMALLEST_GROUP == 0 for layer in linears.values())
+    return fail(
+        "quantization",
+        f"no linear layer's input size ({sizes}) is a multiple of the group size {group_size}",
+        remedy=f"--set export.group_size={_SMALLEST_GROUP}"
+        if fits
+        else "--set export.quantization=int8_dynamic has no groups.",
+    )
+
+
+def _left_note(names: list[str], group_size: int) -> str:
+    shown = ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
+    return (
+        f"Linear layers that stay in floats, since their input size is no multiple of the group "
+        f"size {group_size}: {shown}."
+    )
+
+
+def _coverage_note(module: torch.nn.Module, quantized: int) -> str:
+    convolutions = sum(isinstance(m, torch.nn.modules.conv._ConvNd) for m in module.modules())
+    note = f"8da4w quantised {quantized} linear layer{'s' if quantized != 1 else ''}"
+    if not convolutions:
+        return f"{note}."
+    stay = "1 convolution stays" if convolutions == 1 else f"{convolutions} convolutions stay"
+    return f"{note}; {stay} in floats."

@@ -1,0 +1,126 @@
+"""Dimensions that are to be dynamic, and what torch.export made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.failures import described, fail
+from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.tracing.structure import (
+    KeyPath,
+    by_parameter,
+    children,
+    dotted,
+    fixed_size,
+    input_values,
+    leaves,
+    shapes_by_parameter,
+)
+from etdeploy.export.worker.tracing.tensors import Values
+
+
+@dataclass(frozen=True)
+class AskedDim:
+    """A dimension of an input tensor that the dynamic shapes leave open.
+
+    Attributes:
+        leaf: The place of the tensor among the program's inputs.
+        input: Its name.
+        dim: The dimension.
+        asked: A torch.export.Dim, or a hint such as Dim.AUTO.
+    """
+
+    leaf: int
+    input: str
+    dim: int
+    asked: Any
+
+
+def asked_dims(source: Source) -> Iterator[AskedDim]:
+    """Every dimension that the source's dynamic shapes leave open."""
+    shapes = shapes_by_parameter(source.module, source.inputs, source.dynamic_shapes)
+    inputs = by_parameter(source.module, source.inputs)
+    for index, (path, leaf) in enumerate(leaves(inputs)):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        for dim, asked in _dims(_at(shapes, path)):
+            if _is_open(asked):
+                yield AskedDim(index, dotted(path, "input"), dim, asked)
+
+
+def _at(shapes: Any, path: KeyPath) -> Any:
+    """What the dynamic shapes say of the leaf at a path; None where they say nothing."""
+    for key in path:
+        below = children(shapes)
+        shapes = dict(below).get(key) if below else None
+    return shapes
+
+
+def _dims(shape: Any) -> list[tuple[int, Any]]:
+    if isinstance(shape, Mapping):
+        return list(shape.items())
+    return list(enumerate(shape)) if isinstance(shape, tuple | list) else []
+
+
+def _is_open(asked: Any) -> bool:
+    """Whether a dimension is asked to be dynamic; None, a number and Dim.STATIC ask it to stay."""
+    if asked is None or isinstance(asked, int):
+        return False
+    return getattr(getattr(asked, "type", asked), "name", "") != "STATIC"
+
+
+def fixed_notes(source: Source, traced: torch.export.ExportedProgram) -> Iterator[str]:
+    """A sentence for each dimension that was to be dynamic and has the example's size only."""
+    values = input_values(traced)
+    for asked in asked_dims(source):
+        size = fixed_size(values[asked.leaf].shape[asked.dim])
+        if size is not None:
+            yield (
+                f"The program takes the size {size} only in dimension {asked.dim} of the input "
+                f"{asked.input}, which the dynamic shapes leave open: {_why(asked.dim, size)}"
+            )
+
+
+def check_numbers(source: Source, traced: torch.export.ExportedProgram) -> None:
+    """Refuses a number that the dynamic shapes leave open.
+
+    ExecuTorch writes None in its place, so that the program cannot be given one.
+
+    Raises:
+        WorkerError: There is one.
+    """
+    paths = leaves(by_parameter(source.module, source.inputs))
+    for (path, leaf), value in zip(paths, input_values(traced), strict=True):
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise fail(
+                "inputs",
+                f"the input {dotted(path, 'input')} is {described(leaf)}, {leaf!r}, that the "
+                "dynamic shapes leave open; a program has no place for such a number",
+                remedy="Pass it as a tensor, torch.tensor(value), or leave it out of the dynamic "
+                "shapes.",
+            )
+
+
+def constant_notes(inputs: Values) -> Iterator[str]:
+    """A sentence on numbers among the inputs: torch.export makes them a part of the program."""
+    numbers = [f"{v.name} = {v.value}" for v in inputs if isinstance(v.value, int | float)]
+    if numbers:
+        yield (
+            f"Plain values are fixed in the program: {', '.join(numbers)}. What is to change "
+            "from call to call has to be a tensor."
+        )
+
+
+def _why(dim: int, size: int) -> str:
+    if dim < 0:
+        return "torch.export does not read negative dimensions."
+    if size < 2:
+        return f"the example has size {size} there, which torch.export fixes. Give an example of 2."
+    return (
+        "the model's code fixes it to that of the example, which torch.export.Dim.AUTO allows. "
+        "With Dim.DYNAMIC the export tells the cause."
+    )

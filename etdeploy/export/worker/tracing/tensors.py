@@ -1,0 +1,220 @@
+"""Inputs and outputs: flattened, named, checked, compared and written."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from etdeploy.export.protocol import FailureKind
+from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
+from etdeploy.export.worker.tracing.structure import Call, by_parameter, dotted, leaves
+from etdeploy.program.folder import Stored, TensorFile
+from etdeploy.program.model import Plain
+
+_LONGEST_NAME = 48
+_INT64 = range(-(2**63), 2**63)
+_INPUT_REMEDY = (
+    "Fix the value in a wrapper module, or pass it as a tensor, a number, a boolean or None."
+)
+_OUTPUT_REMEDY = (
+    "Let a wrapper module return tensors, alone or in tuples, lists and dicts. A dataclass of\n"
+    "tensors needs torch.export.register_dataclass."
+)
+
+
+@dataclass(frozen=True)
+class Named:
+    """An input or output by its name: a tensor, or a plain value that a program can hold."""
+
+    name: str
+    value: torch.Tensor | bool | int | float | None
+
+
+Values = list[Named]
+
+
+def flat_inputs(module: torch.nn.Module, call: Call) -> Values:
+    """The values of nested inputs, in the order of the program's inputs.
+
+    Raises:
+        WorkerError: A leaf is neither a dense tensor nor a number, a boolean or None.
+    """
+    values = _flat(by_parameter(module, call), "input")
+    for value in values:
+        if isinstance(value.value, float) and not math.isfinite(value.value):
+            raise _refused("inputs", "input", value.name, value.value)
+    return values
+
+
+def run_eagerly(module: torch.nn.Module, call: Call, what: str) -> Values:
+    """The flattened outputs of one call; the module's buffers and the inputs stay as they are.
+
+    Args:
+        module: The model.
+        call: Its inputs.
+        what: How a message calls the model.
+
+    Raises:
+        WorkerError: The model raises or writes into an input, or an output has no place in a
+            program.
+    """
+    with (
+        torch.no_grad(),
+        _buffers_restored(module),
+        blaming("model-raised", f"{what} raised, when called with the example inputs,"),
+    ):
+        given = copied(call)
+        outputs = given.on(module)
+    _check_unwritten(module, given)
+    # Copies, since an output may share memory with a buffer that is now restored.
+    return [Named(v.name, _detached(v.value)) for v in _flat(outputs, "output")]
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _check_unwritten(module: torch.nn.Module, call: Call) -> None:
+    for path, leaf in leaves(by_parameter(module, call)):
+        # torch counts the writes; a fresh copy has none.
+        if isinstance(leaf, torch.Tensor) and leaf._version:
+            raise fail(
+                "inputs",
+                f"the model writes into its input {dotted(path, 'input')}; every further run on "
+                "the device would start from other values",
+                remedy="Let forward work on a copy: x = x.clone()",
+            )
+
+
+def copied(call: Call) -> Call:
+    """The same inputs with copies of their tensors: a model may write into its inputs."""
+    trees = ((call.args), dict(call.keywords))
+    args, keywords = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, trees)
+    return Call(args, keywords)
+
+
+def write_values(folder: Path, name: str, values: Values) -> tuple[Stored, ...]:
+    """Writes tensors as `name/0.logits.bin` and so on: raw little-endian contiguous bytes.
+
+    Args:
+        folder: Of the program.
+        name: Of the new folder in it.
+        values: In the order of the program's.
+    """
+    (folder / name).mkdir(parents=True)
+    return tuple(_written(folder, name, i, value) for i, value in enumerate(values))
+
+
+def _written(folder: Path, name: str, index: int, value: Named) -> Stored:
+    tensor = value.value
+    if not isinstance(tensor, torch.Tensor):
+        return plain(value)
+    path = f"{name}/{index}{_suffix(value.name)}.bin"
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    (folder / path).write_bytes(data.numpy().tobytes())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorFile(path=path, dtype=dtype, shape=tuple(tensor.shape), name=value.name)
+
+
+def _suffix(name: str) -> str:
+    """A part of a file's name; names of the model's own can hold anything, a slash too."""
+    if re.fullmatch(r"(input|output)_\d+", name):
+        return ""
+    return "." + re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:_LONGEST_NAME]
+
+
+def plain(value: Named) -> Plain:
+    """A value that is no tensor, as it is stored."""
+    number = value.value
+    if number is None:
+        return Plain(kind="None", name=value.name)
+    if isinstance(number, bool):
+        return Plain(kind="Bool", value=number, name=value.name)
+    if isinstance(number, int):
+        return Plain(kind="Int", value=number, name=value.name)
+    if not isinstance(number, float):
+        raise TypeError(f"{value.name} is a tensor")
+    finite = number if math.isfinite(number) else None
+    return Plain(kind="Double", value=finite, name=value.name)
+
+
+def distances(reference: Sequence[Any], other: Sequence[Any]) -> list[dict[str, Any]]:
+    """How far outputs are from those of the reference, one entry for each tensor.
+
+    `max_abs_error` is the largest absolute difference of any element; `cosine_similarity` that of
+    the flattened tensors, 1 where both are zero.
+    """
+    return [
+        {"output": index, **_distance(a.double().flatten(), b.double().flatten())}
+        for index, (a, b) in enumerate(zip(reference, other, strict=True))
+        if isinstance(a, torch.Tensor)
+    ]
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> dict[str, float]:
+    if not a.numel():
+        return {"max_abs_error": 0.0, "cosine_similarity": 1.0}
+    norms = (a.norm() * b.norm()).item()
+    cosine = (a @ b).item() / norms if norms else float(torch.equal(a, b))
+    return {"max_abs_error": (a - b).abs().max().item(), "cosine_similarity": cosine}
+
+
+@contextmanager
+def _buffers_restored(module: torch.nn.Module) -> Iterator[None]:
+    """Undoes what a call writes into the module's buffers, such as a cache.
+
+    The exported program starts from the buffers that the module has at export.
+    """
+    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
+def _flat(tree: object, what: str) -> Values:
+    kind: FailureKind = "inputs" if what == "input" else "outputs"
+    values = []
+    for path, leaf in leaves(tree):
+        name = dotted(path, what)
+        if isinstance(leaf, torch.Tensor):
+            _check_dense(kind, f"{what} {name}", leaf)
+        elif not (leaf is None or isinstance(leaf, bool | float) or _is_int64(leaf)):
+            raise _refused(kind, what, name, leaf)
+        values.append(Named(name, leaf))
+    return values
+
+
+def _is_int64(leaf: object) -> bool:
+    return isinstance(leaf, int) and leaf in _INT64
+
+
+def _check_dense(kind: FailureKind, what: str, tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized:
+        raise fail(
+            kind,
+            f"the {what} is a {tensor.layout} tensor of {tensor.dtype}; a program takes and gives "
+            "dense tensors of plain numbers",
+        )
+
+
+def _refused(kind: FailureKind, what: str, name: str, leaf: object) -> WorkerError:
+    is_value = isinstance(leaf, int | float | str)
+    shown = f"{described(leaf)}, {leaf!r}" if is_value else described(leaf)
+    verb, remedy = ("take", _INPUT_REMEDY) if what == "input" else ("give", _OUTPUT_REMEDY)
+    return fail(
+        kind,
+        f"the {what} {name} is {shown}; a program can {verb} tensors, numbers of 64 bits, booleans "
+        "and None",
+        remedy=remedy,
+    )

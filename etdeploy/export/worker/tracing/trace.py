@@ -1,0 +1,190 @@
+"""torch.export, with its failures described at the user's own line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
+from typing import Any
+
+import torch
+
+from etdeploy.export.protocol import Failure
+from etdeploy.export.worker.failures import WorkerError, first_line, is_user_file, user_line
+from etdeploy.export.worker.known_errors import user_remedy
+from etdeploy.export.worker.tracing.structure import Call
+
+_STRICT_REMEDY = "Rewrite that line with tensor operators, or try --set export.strict=true"
+_VALUES_REMEDY = (
+    "Keep values of tensors out of Python's control flow: torch.where or torch.cond for a branch,\n"
+    "torch._check for the bounds of a size that is read with item()."
+)
+_SHAPES_REMEDY = (
+    "Compare the dynamic_shapes that the factory returns with the example inputs, and give each\n"
+    "dimension that changes a range: torch.export.Dim(name, min=1, max=512)"
+)
+_LONGEST = 400
+_IN_STACK = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+# File, line number and text of a line; None where it is not known.
+Place = tuple[str | None, int | None, str | None]
+
+
+def trace(
+    module: torch.nn.Module, call: Call, dynamic_shapes: Any, *, strict: bool
+) -> torch.export.ExportedProgram:
+    """Traces the module with torch.export.
+
+    Raises:
+        WorkerError: It cannot be traced; operator and line are named where they can be found.
+    """
+    try:
+        with torch.no_grad():
+            return torch.export.export(
+                module,
+                call.args,
+                dict(call.keywords),
+                dynamic_shapes=dynamic_shapes,
+                strict=strict,
+            )
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise WorkerError(trace_failure(error, strict=strict)) from error
+
+
+def trace_failure(error: BaseException, *, strict: bool) -> Failure:
+    """What torch.export's exception means for the user."""
+    file, line, code = _place(error)
+    place = {"file": file, "line": line, "code": code}
+    operator = failing_operator(error)
+    if _is_about_values(error):
+        return Failure(
+            kind="data-dependent",
+            message="torch.export cannot trace the model: what it does, or a shape in it, depends "
+            "on the values of a tensor, which are not known at export",
+            operator=operator,
+            remedy=_VALUES_REMEDY,
+            **place,
+        )
+    if _is_about_shapes(error):
+        return Failure(
+            kind="dynamic-shapes",
+            message=f"the dynamic shapes do not fit the model: {_brief(error)}",
+            remedy=_SHAPES_REMEDY,
+            **place,
+        )
+    return Failure(
+        kind="trace",
+        message=f"torch.export cannot trace the model: {_brief(error)}",
+        operator=operator,
+        remedy=user_remedy(error, "trace") or (None if strict else _STRICT_REMEDY),
+        **place,
+    )
+
+
+def failing_operator(error: BaseException) -> str | None:
+    """The operator that torch was working on, from the exception or the frames of its traceback."""
+    for current in _chain(error):
+        if name := _operator_name(getattr(current, "func", None)):
+            return name
+        frames = list(traceback.walk_tb(current.__traceback__))
+        for frame, _ in reversed(frames):
+            if is_user_file(frame.f_code.co_filename):
+                break  # further out are the operators that called the user's code
+            if name := _operator_name(frame.f_locals.get("func")):
+                return name
+    return None
+
+
+def stack_line(stack: str | None) -> Place:
+    """The innermost line of the user's code in a graph node's `stack_trace`."""
+    return _line_in_text(stack or "")
+
+
+def _place(error: BaseException) -> Place:
+    """The user's line: from the traceback, or as TorchDynamo tells it."""
+    place = user_line(error)
+    for current in _chain(error):
+        # TorchDynamo follows the user's code without running it, and keeps the stack apart.
+        stack = getattr(current, "real_stack", None) or ()
+        told = "".join(f'File "{f.filename}", line {f.lineno}\n' for f in stack)
+        place = place if place[0] else _line_in_text(told or str(current))
+    return place
+
+
+def _operator_name(function: object) -> str | None:
+    if isinstance(function, torch._ops.OpOverload):
+        return str(function.name())
+    if isinstance(function, BuiltinFunctionType):
+        return f"torch.{function.__name__}"
+    if isinstance(function, MethodDescriptorType | WrapperDescriptorType):
+        return f"Tensor.{function.__name__}"
+    return None
+
+
+def _line_in_text(text: str) -> Place:
+    """TorchDynamo and graph nodes tell their stack as text, innermost last."""
+    import linecache
+
+    for file, number in reversed(_IN_STACK.findall(text)):
+        if is_user_file(file):
+            return file, int(number), linecache.getline(file, int(number)).strip() or None
+    return None, None, None
+
+
+def _is_about_values(error: BaseException) -> bool:
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (GuardOnDataDependentSymNode, DataDependentOutputException)
+    texts = ("data-dependent", "Data-dependent")
+    return any(isinstance(e, kinds) or any(t in str(e)[:200] for t in texts) for e in _chain(error))
+
+
+def _is_about_shapes(error: BaseException) -> bool:
+    from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+    texts = ("dynamic_shapes", "Constraints violated", "marked as dynamic", "not in range [")
+    return isinstance(error, ConstraintViolationError) or any(t in str(error) for t in texts)
+
+
+def _brief(error: BaseException) -> str:
+    """The exception's first line, and what explains it in the lines that follow."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    points = [_point(line) for line in lines[1:] if line.startswith(("- ", "Explanation:"))][:3]
+    # The documentation's address and hints on logging follow in the same line.
+    head = re.split(r" For more (?:information|about)", first_line(error))[0]
+    return ": ".join([head or type(error).__name__, *points])
+
+
+def _point(line: str) -> str:
+    text = line.removeprefix("Explanation:").removeprefix("-").strip()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def node_place(program: torch.export.ExportedProgram, operator: str) -> Place:
+    """The user's line that calls an operator, from the graph of a traced program."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and schema_name(node.target) == operator:
+            return stack_line(node.meta.get("stack_trace"))
+    return None, None, None
+
+
+def schema_name(target: object) -> str | None:
+    """`aten::add`, without the overload, of an ATen or edge operator."""
+    schema = getattr(target, "_schema", None) or getattr(
+        getattr(target, "_op", None), "_schema", None
+    )
+    return str(schema.name) if schema is not None else None

@@ -1,0 +1,71 @@
+"""What each stage of a job left: typed values in the folder of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.core.values import Value
+from etdeploy.devices.base import Bundle
+from etdeploy.export.run import ExportedProgram
+from etdeploy.graph.job import Job
+from etdeploy.plan.model import BuiltRunner
+from etdeploy.program.folder import PROGRAM_INFO
+from etdeploy.program.model import Program
+
+
+class Measured(Value):
+    """Where the last run record is."""
+
+    record: str
+    sha256: str
+    run_id: str
+
+
+class Checked(Value):
+    """The program and runner that were found to fit."""
+
+    program_sha256: str
+    runner_sha256: str
+
+
+class Pushed(Value):
+    """What is on which device."""
+
+    device: str
+    files: tuple[str, ...]
+
+
+def load_last_run(job: Job) -> StoredRun:
+    """The run that the bench step made last."""
+    measured = Measured.load(stage_path(job, "bench"))
+    return load_run(Path(measured.record))
+
+
+def load_program(job: Job) -> tuple[ExportedProgram, Program]:
+    """The program that the export step made last."""
+    exported = ExportedProgram.load(stage_path(job, "export"))
+    return exported, Program.load(Path(exported.folder) / PROGRAM_INFO)
+
+
+def load_runner(job: Job) -> BuiltRunner:
+    """The runner that the runner step built last."""
+    return BuiltRunner.load(stage_path(job, "runner"))
+
+
+def load_bundle(job: Job) -> Bundle:
+    """The bundle that was listed last."""
+    return Bundle.load(stage_path(job, "bundle"))
+
+
+def stage_path(job: Job, name: str) -> Path:
+    """The file with the value of a stage."""
+    return job.state / f"{name}.json"
+
+
+def flat(name: str, section: Any) -> Mapping[str, Any]:
+    """A recipe section as dotted names, so that a change can be told by its key."""
+    content = section.model_dump(mode="json")
+    return {f"{name}.{key}": value for key, value in content.items()}

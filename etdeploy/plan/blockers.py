@@ -1,0 +1,176 @@
+"""What keeps a plan from being built, each with its way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from etdeploy.core.values import Explained
+from etdeploy.plan.components import BACKEND_FACTS, KERNELS_TORCHAO
+from etdeploy.plan.model import Obstacle
+from etdeploy.plan.relations import is_by_hand, is_on
+from etdeploy.plan.requirements import Needs
+from etdeploy.recipe.backends import BACKENDS
+from etdeploy.recipe.model import Recipe
+from etdeploy.targets.platforms import Target
+
+_OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
+_OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."
+_BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
+
+
+def wheel_target_obstacles(target: Target, host: Target) -> Iterator[Obstacle]:
+    """Targets that there is no wheel for, or whose runner cannot be linked here."""
+    if target.wheel_platform is None:
+        yield Obstacle(
+            what=f"target {target.name}",
+            why=f"no ExecuTorch wheel carries libraries for {target.name}",
+            remedy=_BUILD_IT,
+        )
+    elif target.name != host.name and target.toolchain is None:
+        yield Obstacle(
+            what=f"target {target.name}",
+            why=f"a runner for {target.name} cannot be built on {host.name}",
+            remedy=f"Run etdeploy on {target.name} itself.",
+        )
+
+
+def wheel_obstacles(needs: Needs, wheel: str, shipped: frozenset[str]) -> Iterator[Obstacle]:
+    """What the program needs and `wheel` (as messages call it) does not have."""
+    for name in sorted(set(needs.reasons) - shipped if shipped else ()):
+        yield Obstacle(
+            what=f"component {name}",
+            why=f"{wheel} has no component {name}: {needs.reasons[name]}",
+            remedy=_remedy_for(name, needs),
+        )
+    yield from _unknown_backends(needs)
+
+
+def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
+    """What the program needs and no build for the target can have."""
+    yield from _unknown_backends(needs)
+    for delegate_id in needs.delegate_ids:
+        facts = BACKEND_FACTS.get(delegate_id)
+        if facts is None:
+            continue
+        elsewhere = facts.systems and target.system not in facts.systems
+        if elsewhere or (facts.arches and target.arch not in facts.arches):
+            where = " or ".join(facts.systems) + (f" on {facts.arches[0]}" if facts.arches else "")
+            yield Obstacle(
+                what=f"backend {delegate_id}",
+                why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
+                remedy=f"{_get(delegate_id)}{_other_backend(needs)}",
+            )
+        elif facts.loads and target.static:
+            yield Obstacle(
+                what=f"backend {delegate_id}",
+                why=f"{delegate_id} loads libraries of the device's maker, and a static runner, as "
+                f"that for {target.name}, can load none",
+                remedy="Take another target: --target android-arm64   or --target linux-aarch64",
+            )
+    if KERNELS_TORCHAO in needs.reasons and target.arch != "aarch64":
+        yield Obstacle(
+            what=f"component {KERNELS_TORCHAO}",
+            why=f"torchao's kernels are for 64-bit Arm only, and the target is {target.name}",
+            remedy=_other_backend(needs),
+        )
+
+
+def custom_obstacles(recipe: Recipe, needs: Needs) -> Iterator[Obstacle]:
+    """Operators that no library of ExecuTorch has."""
+    for namespace, names in needs.unknown.items():
+        given = recipe.runtime.custom_ops
+        yield Obstacle(
+            what=f"operators of {namespace}::",
+            why=f"the program calls {', '.join(names)}; no library of ExecuTorch has operators of "
+            f"{namespace}::" + (f", and {given} does not list them" if given else ""),
+            remedy="List them in the yaml file of that folder."
+            if given
+            else "Name the folder with their C++ kernels: --set runtime.custom_ops=path/to/kernels",
+            of_program=True,
+        )
+
+
+def hand_obstacles(
+    options: Iterable[Explained], switches: dict[str, tuple[str, str]]
+) -> Iterator[Obstacle]:
+    """Switches that the program needs and the recipe sets off.
+
+    Args:
+        options: The whole plan's.
+        switches: By name of the option: the component that it builds, and why that is needed.
+    """
+    for option in options:
+        if option.name in switches and is_by_hand(option) and not is_on(option):
+            component, reason = switches[option.name]
+            yield Obstacle(
+                what=f"{option.name}=OFF",
+                why=f"the recipe sets {option.name} off, and the runner needs {component}: "
+                f"{reason}",
+                remedy=f"Remove {option.name} from runtime.cmake.",
+            )
+
+
+def vendor_obstacles(needs: Needs, target: Target, build_target: Target) -> Iterator[Obstacle]:
+    """Libraries of others that a backend loads on the device, which no bundle carries.
+
+    Args:
+        needs: Of the program.
+        target: What the runner is for.
+        build_target: What it is built for, which is another one for a portable runner.
+    """
+    if "QnnBackend" not in needs.delegate_ids:
+        return
+    emulator = htp_obstacle(target)
+    if emulator:
+        yield emulator
+    elif build_target.system == "linux":
+        # A plan for the phone takes the sources by itself, unless it is told not to.
+        phone = "--device android   (without one at hand: --target android-arm64)"
+        if target.system == "android":
+            phone = "--set runtime.provider=source"
+        yield Obstacle(
+            what="Qualcomm's libraries",
+            why="QnnBackend loads Qualcomm's own libraries where it runs, and they are brought to "
+            "Android phones only",
+            remedy=f"Build for the phone: {phone}\n{_other_backend(needs)}",
+        )
+
+
+def htp_obstacle(target: Target) -> Obstacle | None:
+    """What keeps every QNN program from running on a target; None when nothing does."""
+    if target.system != "android" or target.arch == "aarch64":
+        return None
+    return Obstacle(
+        what="Qualcomm's HTP",
+        why=f"QNN runs on the HTP of a Snapdragon SoC, and {target.name} is an emulator, or a "
+        "device with another maker's processor, which has none",
+        remedy=f"Take a phone with a Snapdragon: --device android\n{_OTHER_BACKEND}",
+    )
+
+
+def _unknown_backends(needs: Needs) -> Iterator[Obstacle]:
+    for delegate_id in needs.delegate_ids:
+        if delegate_id not in BACKEND_FACTS:
+            yield Obstacle(
+                what=f"backend {delegate_id}",
+                why=f"the program delegates to {delegate_id}, and etdeploy knows of no component "
+                "of ExecuTorch that has it",
+                remedy=_other_backend(needs),
+                of_program=True,
+            )
+
+
+def _other_backend(needs: Needs) -> str:
+    return _OTHER_PROGRAM if needs.finished else _OTHER_BACKEND
+
+
+def _remedy_for(component: str, needs: Needs) -> str:
+    """What helps when the wheel of a platform lacks a component; Core ML is in those of Macs."""
+    if component == "backend_coreml":
+        return f"{BACKENDS['coreml'].get}\n{_other_backend(needs)}"
+    return f"{_BUILD_IT}\n{_other_backend(needs)}"
+
+
+def _get(delegate_id: str) -> str:
+    found = (b.get for b in BACKENDS.values() if b.delegate_id == delegate_id and b.get)
+    return "".join(f"{text}\n" for text in found)

@@ -1,0 +1,351 @@
+"""Derives from a program, or before there is one from the recipe, what the runner is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from etdeploy.core.errors import BuildError, CheckError
+from etdeploy.core.hashing import digest_json
+from etdeploy.core.values import Explained
+from etdeploy.plan.blockers import (
+    custom_obstacles,
+    hand_obstacles,
+    source_obstacles,
+    vendor_obstacles,
+    wheel_obstacles,
+    wheel_target_obstacles,
+)
+from etdeploy.plan.cmake_options import OptionTable, known_options
+from etdeploy.plan.components import (
+    BACKEND_FACTS,
+    BUILT_BY,
+    KERNELS_OPTIMIZED,
+    KERNELS_QUANTIZED,
+    KERNELS_SELECTED,
+    RUNTIME,
+    SWITCHES,
+    THREADED,
+    THREADPOOL,
+)
+from etdeploy.plan.model import CUSTOM_OPS, Obstacle, RuntimePlan
+from etdeploy.plan.relations import BY_HAND, closed, is_by_hand, is_on, spelled, with_hand
+from etdeploy.plan.requirements import Needs, derive_needs, some
+from etdeploy.plan.rules import (
+    SELECTED_PROGRAM,
+    SourceBuild,
+    selected_operators,
+    source_build,
+    source_options,
+)
+from etdeploy.program.model import Program
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.rules import asked_of_build
+from etdeploy.runner.tools.toolchains import host_obstacle, plan_toolchain
+from etdeploy.targets.platforms import Target, find_target
+
+# The order in which components are listed; the rest follows by name.
+_ORDER = (RUNTIME, THREADPOOL, KERNELS_SELECTED, KERNELS_OPTIMIZED, KERNELS_QUANTIZED)
+
+
+@dataclass(frozen=True)
+class Available:
+    """What can be linked, as far as it is known before anything is fetched or built.
+
+    Attributes:
+        version: Of the libraries of ExecuTorch that are linked.
+        wheel_version: Of the wheel, where that is another one, as beside a checkout.
+        wheel_components: What the wheel for the build target carries.
+        options: Of the checkout; those of `version` when None.
+    """
+
+    version: str
+    wheel_components: frozenset[str]
+    options: OptionTable | None = None
+    wheel_version: str | None = None
+
+
+@dataclass(frozen=True)
+class CustomKernels:
+    """The recipe's own kernels: what they register, and a digest of their files.
+
+    `operators` is None while only the built runner can tell.
+    """
+
+    operators: frozenset[str] | None
+    digest: str
+
+
+def derive_plan(
+    recipe: Recipe,
+    program: Program | None,
+    target: Target,
+    host: Target,
+    available: Available,
+    custom: CustomKernels | None = None,
+) -> RuntimePlan:
+    """Derives the plan; the same values give the same plan on every machine.
+
+    Args:
+        recipe: What was asked for.
+        program: What export made; None gives a provisional plan from the recipe alone.
+        target: What the runner is for.
+        host: The machine that builds it.
+        available: What can be linked.
+        custom: The kernels of `runtime.custom_ops`.
+
+    Returns:
+        The plan. What keeps it from being built is in its `obstacles`; nothing is raised for that.
+
+    Raises:
+        BuildError: A derived option is unknown to the checkout: a mistake of etdeploy.
+    """
+    needs = derive_needs(recipe, program)
+    if custom:
+        needs = _without(needs, custom)
+    wheel_target = find_target(target.portable) if target.portable else target
+    release = available.wheel_version or available.version
+    wheel = f"the ExecuTorch {release} wheel for {wheel_target.name}"
+    lacks = tuple(wheel_obstacles(needs, wheel, available.wheel_components))
+    provider = _provider(recipe, target, wheel_target, wheel, lacking=lacks)
+    parts = (
+        _wheel_plan(needs, wheel_target, host, available)
+        if provider.value == "wheel"
+        else _source_plan(recipe, needs, target, host, available, custom)
+    )
+    obstacles = (
+        *(lacks if provider.value == "wheel" and wheel_target.wheel_platform else ()),
+        *custom_obstacles(recipe, needs),
+        *parts.obstacles,
+        *vendor_obstacles(needs, target, parts.build_target),
+    )
+    own = (_own_kernels(recipe, custom),) if custom else ()
+    return RuntimePlan(
+        target=target.name,
+        build_target=parts.build_target.name,
+        portable_runner=provider.value == "wheel" and target.portable is not None,
+        provider=provider,
+        executorch_version=available.version,
+        toolchain=parts.toolchain,
+        components=(*parts.components, *own),
+        options=parts.options,
+        selection=parts.selection,
+        custom_ops=custom.digest if custom else None,
+        program_sha256=program.sha256 if program else None,
+        provisional=program is None,
+        obstacles=obstacles,
+        notes=tuple(_notes(needs, parts)) if provider.value == "source" else (),
+    )
+
+
+def require_feasible(plan: RuntimePlan) -> None:
+    """Makes sure that a plan can be built.
+
+    Raises:
+        BuildError: It has obstacles; all of them are named.
+        CheckError: It has, and only the program is at fault.
+    """
+    if plan.obstacles:
+        checked = all(obstacle.of_program for obstacle in plan.obstacles)
+        raise (CheckError if checked else BuildError)(
+            f"no runner for {plan.target}: " + "; ".join(o.why for o in plan.obstacles),
+            remedy="\n".join(dict.fromkeys(o.remedy for o in plan.obstacles)),
+        )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What depends on the provider."""
+
+    build_target: Target
+    toolchain: Explained | None
+    components: tuple[Explained, ...]
+    options: tuple[Explained, ...]
+    obstacles: tuple[Obstacle, ...]
+    selection: str | None = None
+
+
+def _wheel_plan(needs: Needs, target: Target, host: Target, available: Available) -> _Parts:
+    reasons = dict(needs.reasons)
+    if THREADPOOL in available.wheel_components:
+        reasons[THREADPOOL] = _threadpool_reason(reasons)
+    components = tuple(
+        Explained(name=name, value=f"executorch::{name}", reason=reasons[name])
+        for name in sorted(reasons, key=_position)
+    )
+    build_type = Explained(
+        name="CMAKE_BUILD_TYPE",
+        value="Release",
+        reason="an unoptimised runner would add its own time to what is measured",
+    )
+    return _Parts(
+        build_target=target,
+        toolchain=_toolchain(target, host),
+        components=components,
+        options=(build_type, _linked(components)),
+        obstacles=tuple(wheel_target_obstacles(target, host)),
+    )
+
+
+def _source_plan(
+    recipe: Recipe,
+    needs: Needs,
+    target: Target,
+    host: Target,
+    available: Available,
+    custom: CustomKernels | None,
+) -> _Parts:
+    build = source_build(recipe, needs, target, custom_ops=custom is not None)
+    table = available.options or known_options(available.version)
+    derived = with_hand(spelled(source_options(build), table), recipe.runtime.cmake, table)
+    options, refused = closed(derived, table)
+    components = _source_components(build, options)
+    switches = {
+        table.spelled(switch) or switch: (component, reason)
+        for component, reason in build.component_reasons.items()
+        for switch in BUILT_BY.get(component, ())
+    }
+    return _Parts(
+        build_target=target,
+        toolchain=plan_toolchain(target, host),
+        components=components,
+        options=(*spelled(options, table), _linked(components)),
+        obstacles=(
+            *_hosted(target, host),
+            *source_obstacles(needs, target),
+            *refused,
+            *hand_obstacles(options, switches),
+        ),
+        selection=_selection(build, options),
+    )
+
+
+def _hosted(target: Target, host: Target) -> tuple[Obstacle, ...]:
+    obstacle = host_obstacle(target, host)
+    return (obstacle,) if obstacle else ()
+
+
+def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
+    operators = sorted(custom.operators or ())
+    return Explained(
+        name=CUSTOM_OPS,
+        reason=f"runtime.custom_ops is {recipe.runtime.custom_ops}, which "
+        + (f"has {some(operators)}" if operators else "registers what only the runner can tell"),
+    )
+
+
+def _notes(needs: Needs, parts: _Parts) -> Iterator[str]:
+    """What to know of a build from source before it is started."""
+    options = {option.name: option.value for option in parts.options}
+    if options.get("XNNPACK_ENABLE_KLEIDIAI") == "ON" and "KLEIDIAI_SOURCE_DIR" not in options:
+        yield (
+            "XNNPACK downloads KleidiAI while it is configured. Without a network, set "
+            "runtime.kleidiai: false, or unpack it and set "
+            "runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
+        )
+    for delegate_id in needs.delegate_ids:
+        facts = BACKEND_FACTS.get(delegate_id)
+        if facts and not facts.tried:
+            yield (
+                f"{delegate_id} was not tried: its options follow ExecuTorch's files, and no build "
+                "with it was made."
+            )
+
+
+def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:
+    by_hand = {o.name for o in options if is_by_hand(o) and is_on(o)}
+    reasons = {c: BY_HAND for c, switch in SWITCHES.items() if switch in by_hand}
+    reasons |= build.component_reasons
+    kernels = build.kernels
+    return tuple(
+        Explained(
+            name=name,
+            value=kernels.value if kernels and kernels.name == name else None,
+            reason=reasons[name],
+        )
+        for name in sorted(reasons, key=_position)
+    )
+
+
+def _selection(build: SourceBuild, options: tuple[Explained, ...]) -> str | None:
+    """A digest of what decides the selected kernels: the same for programs with equal needs.
+
+    None where nothing is selected, or from something else that the recipe names.
+    """
+    if not any(o.value == SELECTED_PROGRAM and not is_by_hand(o) for o in options):
+        return None
+    operators = selected_operators(build.needs)
+    return digest_json({name: sorted(dtypes) for name, dtypes in sorted(operators.items())})
+
+
+def _without(needs: Needs, custom: CustomKernels) -> Needs:
+    """The needs that the recipe's own kernels leave open."""
+    left = {
+        namespace: tuple(n for n in names if custom.operators and n not in custom.operators)
+        for namespace, names in needs.unknown.items()
+    }
+    return replace(needs, unknown={namespace: names for namespace, names in left.items() if names})
+
+
+def _threadpool_reason(names: Iterable[str]) -> str:
+    users = sorted(THREADED.intersection(names))
+    if users:
+        verb = "runs" if len(users) == 1 else "run"
+        return f"{', '.join(users)} {verb} on its threads"
+    return "the wheel's runtime library is linked together with it"
+
+
+def _provider(
+    recipe: Recipe,
+    target: Target,
+    wheel_target: Target,
+    wheel: str,
+    *,
+    lacking: tuple[Obstacle, ...],
+) -> Explained:
+    wanted = recipe.runtime.provider
+    portable = (
+        f"; there is none for {target.name}, so the portable runner goes to the device together "
+        "with its C library"
+        if target.portable
+        else ""
+    )
+    if wanted != "auto":
+        suffix = portable if wanted == "wheel" else ""
+        return _provided(wanted, f"runtime.provider is {wanted}{suffix}")
+    if wheel_target.wheel_platform is None:
+        reason = f"there is no ExecuTorch wheel with libraries for {target.name}"
+        return _provided("source", reason)
+    asked = asked_of_build(recipe.runtime.model_dump())
+    if asked:
+        keys = ", ".join(f"runtime.{key}" for key in asked)
+        return _provided("source", f"the wheel is built already, and {keys} asks for a build")
+    if lacking:
+        return _provided("source", f"{wheel} lacks {', '.join(o.what for o in lacking)}")
+    return _provided("wheel", f"{wheel} has all that the program needs{portable}")
+
+
+def _provided(value: str, reason: str) -> Explained:
+    return Explained(name="provider", value=value, reason=reason)
+
+
+def _toolchain(build_target: Target, host: Target) -> Explained | None:
+    if build_target.name == host.name or build_target.toolchain is None:
+        return None
+    return Explained(
+        name="toolchain",
+        value=build_target.toolchain,
+        reason=f"{host.name} builds for {build_target.name} with {build_target.compiler}",
+    )
+
+
+def _linked(components: tuple[Explained, ...]) -> Explained:
+    return Explained(
+        name="ETDEPLOY_COMPONENTS",
+        value=";".join(c.name for c in components),
+        reason="the runner links these components and no others",
+    )
+
+
+def _position(name: str) -> tuple[int, str]:
+    return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)

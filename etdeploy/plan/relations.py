@@ -1,0 +1,151 @@
+"""Makes a set of options whole: by rules and by hand, closed under ExecuTorch's relations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from etdeploy.core.errors import BuildError
+from etdeploy.core.values import Explained
+from etdeploy.plan.cmake_options import OptionTable
+from etdeploy.plan.model import Obstacle
+
+BY_HAND = "recipe"
+_UNKNOWN = f"{BY_HAND}, though "
+_OFF = frozenset({"", "OFF", "0", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})
+
+
+def with_hand(
+    options: tuple[Explained, ...], by_hand: Mapping[str, str | bool | int], table: OptionTable
+) -> tuple[Explained, ...]:
+    """The options with those of `runtime.cmake` in the place of derived ones, or at the end."""
+    forced = {
+        name: Explained(name=name, value=_text(value), reason=_hand_reason(name, table))
+        for name, value in by_hand.items()
+    }
+    kept = tuple(forced.pop(option.name, option) for option in options)
+    return (*kept, *forced.values())
+
+
+def closed(
+    options: tuple[Explained, ...], table: OptionTable
+) -> tuple[tuple[Explained, ...], tuple[Obstacle, ...]]:
+    """Switches on what options that are on require.
+
+    Returns:
+        The options, and an obstacle for each requirement that was set off by hand and each pair of
+        options that exclude each other.
+    """
+    found = {option.name: option for option in options}
+    while added := _required(found, table):
+        found |= added
+    obstacles = (*_unmet(found, table), *_conflicts(found, table))
+    return tuple(found.values()), obstacles
+
+
+def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, Explained]:
+    """What is to be switched on next, because an option that is on requires it."""
+    return {
+        other: Explained(name=other, value="ON", reason=f"{relation.if_on} requires it")
+        for relation in table.requires
+        if is_on(found.get(relation.if_on))
+        for other in relation.others
+        if not is_on(found.get(other)) and not _is_fixed(other, found.get(other))
+    }
+
+
+def _is_fixed(name: str, option: Explained | None) -> bool:
+    """Set by hand, or an option with a value: neither is switched on by a requirement."""
+    return (option is not None and is_by_hand(option)) or name.startswith("EXECUTORCH_SELECT_OPS_")
+
+
+def _unmet(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Obstacle]:
+    for relation in table.requires:
+        for other in relation.others:
+            if is_on(found.get(relation.if_on)) and not is_on(found.get(other)):
+                yield _refused(found[relation.if_on], other)
+
+
+def _conflicts(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Obstacle]:
+    for relation in table.conflicts:
+        for other in relation.others:
+            if is_on(found.get(relation.if_on)) and is_on(found.get(other)):
+                yield _conflict(found[relation.if_on], found[other])
+
+
+def spelled(options: tuple[Explained, ...], table: OptionTable) -> tuple[Explained, ...]:
+    """The options by the names that this release has for them.
+
+    Raises:
+        BuildError: A derived option is unknown to it, which is a mistake of etdeploy.
+    """
+    return tuple(_spelled(option, table) for option in options)
+
+
+def is_by_hand(option: Explained) -> bool:
+    """Whether `runtime.cmake` of the recipe sets it."""
+    return option.reason == BY_HAND or option.reason.startswith(_UNKNOWN)
+
+
+def is_on(option: Explained | None) -> bool:
+    """Whether cmake takes the value for true: all but its words for false."""
+    if option is None or option.value is None:
+        return False
+    value = option.value.upper()
+    return value not in _OFF and not value.endswith("-NOTFOUND")
+
+
+def _spelled(option: Explained, table: OptionTable) -> Explained:
+    if not option.name.startswith("EXECUTORCH_") or is_by_hand(option):
+        return option
+    name = table.spelled(option.name)
+    if name is None:
+        raise BuildError(
+            f"etdeploy derived the option {option.name} because {option.reason}, and "
+            f"{table.origin} has no such option",
+            remedy="This is a mistake of etdeploy or a release of ExecuTorch that it does not "
+            "know (1.3 to 1.5 are).\nTake another checkout: "
+            "--set runtime.source=/path/to/executorch",
+        )
+    if name == option.name:
+        return option
+    reason = f"{option.reason}; {table.origin} calls {option.name} so"
+    return option.model_copy(update={"name": name, "reason": reason})
+
+
+def _text(value: str | bool | int) -> str:
+    return (
+        value
+        if isinstance(value, str)
+        else str(value).replace("True", "ON").replace("False", "OFF")
+    )
+
+
+def _hand_reason(name: str, table: OptionTable) -> str:
+    if not name.startswith("EXECUTORCH_") or name in table.names:
+        return BY_HAND
+    near = get_close_matches(name, table.names, n=1, cutoff=0.8)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"{_UNKNOWN}{table.origin} has no option of that name{meant}"
+
+
+def _refused(option: Explained, other: str) -> Obstacle:
+    return Obstacle(
+        what=other,
+        why=f"{option.name} is on ({option.reason}) and requires {other}, which is not",
+        remedy=f"Set {other}, or take {option.name} back, in runtime.cmake.",
+    )
+
+
+def _conflict(one: Explained, other: Explained) -> Obstacle:
+    by_hand = [o.name for o in (one, other) if is_by_hand(o)]
+    remedy = (
+        f"Remove {by_hand[0]} from runtime.cmake."
+        if by_hand
+        else "Change the recipe so that only one of them is derived."
+    )
+    return Obstacle(
+        what=f"{one.name} and {other.name}",
+        why=f"{one.name} ({one.reason}) and {other.name} ({other.reason}) exclude each other",
+        remedy=remedy,
+    )

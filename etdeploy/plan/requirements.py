@@ -1,0 +1,139 @@
+"""What a program needs of the runtime, or before there is one what its recipe lets expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from etdeploy.plan.components import (
+    ETDUMP,
+    KERNELS_OPTIMIZED,
+    KERNELS_QUANTIZED,
+    RUNTIME,
+    backend_component,
+    operator_component,
+)
+from etdeploy.program.model import Method, Program
+from etdeploy.recipe.backends import BACKENDS
+from etdeploy.recipe.model import Recipe
+
+_NAMES_SHOWN = 4
+_EVERY_RUNNER = "every runner loads programs with it"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What has to be linked, and why.
+
+    Attributes:
+        reasons: By component; operators of aten count for `kernels_optimized`.
+        delegate_ids: The backends of the program, or the one that the recipe asks for.
+        operators: Of the program, outside its delegates, with their data types; None while there
+            is only the recipe.
+        unknown: Operators, by namespace, that no component has.
+        finished: Whether the program was given as a file, so that no recipe can change it.
+    """
+
+    reasons: dict[str, str]
+    delegate_ids: tuple[str, ...]
+    operators: dict[str, frozenset[str]] | None = None
+    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    finished: bool = False
+
+
+def derive_needs(recipe: Recipe, program: Program | None) -> Needs:
+    """From the program where there is one: it is the truth, the recipe only the wish."""
+    needs = _of_program(program) if program else _of_recipe(recipe)
+    if recipe.benchmark.profile:
+        needs.reasons[ETDUMP] = "benchmark.profile is on: the profile pass records an ETDump"
+    return replace(needs, finished=recipe.model.program is not None)
+
+
+def _of_program(program: Program) -> Needs:
+    sentences: dict[str, list[str]] = {}
+    for method in program.methods:
+        for component, sentence in _method_needs(method):
+            sentences.setdefault(component, []).append(sentence)
+    own = sentences.pop(RUNTIME, [])
+    reasons = {name: "; ".join(texts) for name, texts in sentences.items()}
+    return Needs(
+        {RUNTIME: "; ".join([_EVERY_RUNNER, *own])} | reasons,
+        program.backend_ids,
+        _operators(program),
+        _unknown_operators(program),
+    )
+
+
+def _method_needs(method: Method) -> Iterator[tuple[str, str]]:
+    """Pairs of a component and what the method needs of it."""
+    for backend_id in sorted({d.backend_id for d in method.delegates}):
+        component = backend_component(backend_id)
+        if component:
+            number = sum(d.backend_id == backend_id for d in method.delegates)
+            yield (
+                component,
+                f"method {method.name} delegates {count(number, 'partition')} to {backend_id}",
+            )
+    by_component: dict[str, list[str]] = {}
+    for operator in method.operators:
+        component = operator_component(operator.name)
+        if component:
+            by_component.setdefault(component, []).append(operator.name)
+    for component, names in sorted(by_component.items()):
+        kind = "primitive operator" if component == RUNTIME else "operator"
+        yield (
+            component,
+            f"method {method.name} calls {count(len(names), kind)} outside the delegates: "
+            f"{some(names)}",
+        )
+
+
+def _operators(program: Program) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for method in program.methods:
+        for operator in method.operators:
+            found[operator.name] = found.get(operator.name, frozenset()) | set(operator.dtypes)
+    return found
+
+
+def _unknown_operators(program: Program) -> dict[str, tuple[str, ...]]:
+    by_namespace: dict[str, list[str]] = {}
+    for name in program.operators:
+        if operator_component(name) is None:
+            by_namespace.setdefault(name.split("::", 1)[0], []).append(name)
+    return {namespace: tuple(names) for namespace, names in sorted(by_namespace.items())}
+
+
+def _of_recipe(recipe: Recipe) -> Needs:
+    """What a program of this recipe will probably need."""
+    reasons = {RUNTIME: _EVERY_RUNNER}
+    if recipe.model.program:
+        reasons[RUNTIME] += f"; more is known when {recipe.model.program} has been inspected"
+        return Needs(reasons, ())
+    export = recipe.export
+    delegate_id = BACKENDS[export.backend].delegate_id
+    component = backend_component(delegate_id) if delegate_id else None
+    if component:
+        reasons[component] = f"export.backend is {export.backend}; nothing is exported yet"
+    reasons[KERNELS_OPTIMIZED] = (
+        f"operators that {export.backend} does not take may remain; nothing is exported yet"
+        if delegate_id
+        else f"export.backend is {export.backend}; nothing is exported yet"
+    )
+    if export.quantization.startswith("int8"):
+        reasons[KERNELS_QUANTIZED] = (
+            f"export.quantization {export.quantization} may leave quantise and dequantise "
+            "operators outside the delegates; nothing is exported yet"
+        )
+    return Needs(reasons, (delegate_id,) if delegate_id else ())
+
+
+def count(number: int, noun: str) -> str:
+    """`1 operator`, `2 operators`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

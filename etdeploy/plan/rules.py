@@ -1,0 +1,316 @@
+"""Derives the cmake options of a build of ExecuTorch from source: one rule for each concern.
+
+Every option has the reason that produced it. The rules know neither files nor the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from etdeploy.core.values import Explained
+from etdeploy.plan.components import (
+    BACKEND_FACTS,
+    ETDUMP,
+    KERNELS_LLM,
+    KERNELS_OPTIMIZED,
+    KERNELS_PORTABLE,
+    KERNELS_QUANTIZED,
+    KERNELS_SELECTED,
+    KERNELS_TORCHAO,
+    OPTIMIZED_OPERATORS,
+    RUNTIME_OPERATORS,
+    SELECTABLE_DTYPES,
+    SWITCHES,
+    THREADED,
+    THREADPOOL,
+    operator_component,
+)
+from etdeploy.plan.requirements import Needs, some
+from etdeploy.recipe.model import Recipe
+from etdeploy.runner.tools.toolchains import plan_definitions
+from etdeploy.targets.platforms import Target
+
+# Stands for the program in `EXECUTORCH_SELECT_OPS_MODEL`; the build puts its path there.
+SELECTED_PROGRAM = "program.pte"
+# Stands for the folder of the QNN SDK that is found.
+QNN_SDK = "$QNN_SDK_ROOT"
+# Room in the registry of operators, the number that ExecuTorch has without selection
+# (runtime/kernel/operator_registry.cpp: 250 operators with 8 kernels each).
+_REGISTRY_SIZE = 2000
+_MODULE_PARTS = ("DATA_LOADER", "FLAT_TENSOR", "NAMED_DATA_MAP", "TENSOR")
+_DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w")
+_LOG_LEVELS = {"fatal": "Fatal", "error": "Error", "info": "Info", "debug": "Debug"}
+_THREAD_POLICIES = {
+    "performance_cores": "EXECUTORCH_THREADPOOL_USE_PERFORMANCE_CORES",
+    "all_cores": "EXECUTORCH_THREADPOOL_USE_ALL_LOGICAL_CORES",
+}
+
+
+@dataclass(frozen=True)
+class SourceBuild:
+    """What the rules look at.
+
+    Attributes:
+        recipe: What was asked for.
+        needs: What the program needs.
+        target: What is compiled for.
+        custom_ops: Whether the runner brings kernels of its own.
+        kernels: Which library has the operators of aten, with the reason; None when there are none.
+    """
+
+    recipe: Recipe
+    needs: Needs
+    target: Target
+    custom_ops: bool
+    kernels: Explained | None
+
+    @property
+    def component_reasons(self) -> dict[str, str]:
+        """Why each component is linked; the kernels for aten under the name of their library."""
+        reasons = dict(self.needs.reasons)
+        aten = reasons.pop(KERNELS_OPTIMIZED, None)
+        if aten and self.kernels:
+            reasons[self.kernels.name] = aten
+        threaded = sorted(THREADED.intersection(self.needs.reasons))
+        if self.kernels and self.kernels.value == "portable" and KERNELS_OPTIMIZED in threaded:
+            threaded.remove(KERNELS_OPTIMIZED)
+        if threaded:
+            verb = "runs" if len(threaded) == 1 else "run"
+            reasons[THREADPOOL] = f"{', '.join(threaded)} {verb} on its threads"
+        return reasons
+
+
+def source_build(recipe: Recipe, needs: Needs, target: Target, *, custom_ops: bool) -> SourceBuild:
+    """What a build from source is derived from."""
+    return SourceBuild(recipe, needs, target, custom_ops, _aten_kernels(recipe, needs))
+
+
+def source_options(build: SourceBuild) -> tuple[Explained, ...]:
+    """The options that the rules give, in the order of the rules; later ones never repeat one."""
+    return tuple(option for rule in _RULES for option in rule(build))
+
+
+def _aten_kernels(recipe: Recipe, needs: Needs) -> Explained | None:
+    """The library with the operators of aten: `name` is the component, `value` its kernels.
+
+    Exactly one is linked: two register the same operators, which ends the process before main().
+    """
+    if KERNELS_OPTIMIZED not in needs.reasons:
+        return None
+    kernels, reason = _portable_or_optimized(recipe, needs)
+    if recipe.runtime.selective and needs.operators is not None:
+        return Explained(name=KERNELS_SELECTED, value=kernels, reason=reason)
+    component = KERNELS_OPTIMIZED if kernels == "optimized" else KERNELS_PORTABLE
+    return Explained(name=component, value=kernels, reason=reason)
+
+
+def _portable_or_optimized(recipe: Recipe, needs: Needs) -> tuple[str, str]:
+    if KERNELS_LLM in needs.reasons:
+        return "optimized", "the kernels for language models are built on the optimised ones"
+    if recipe.runtime.optimize == "size":
+        return "portable", "runtime.optimize is size, and the portable kernels are the smaller ones"
+    if needs.operators is None:
+        return "optimized", "the program may call operators that have optimised kernels"
+    faster = sorted(OPTIMIZED_OPERATORS.intersection(needs.operators))
+    if faster:
+        return "optimized", f"there are optimised kernels for {some(faster)}"
+    return "portable", "no operator that the program calls has an optimised kernel"
+
+
+def _build_type(_: SourceBuild) -> Iterator[Explained]:
+    yield _option(
+        "CMAKE_BUILD_TYPE",
+        "Release",
+        "an unoptimised runtime is 5 to 10 times slower, and is not what is to be measured",
+    )
+
+
+def _runner(_: SourceBuild) -> Iterator[Explained]:
+    yield _on("EXECUTORCH_BUILD_EXTENSION_MODULE", "the runner loads programs with Module")
+    for part in _MODULE_PARTS:
+        yield _on(f"EXECUTORCH_BUILD_EXTENSION_{part}", "the runner, or its Module, uses it")
+    for part in ("EXECUTOR_RUNNER", "EXTENSION_EVALUE_UTIL", "EXTENSION_RUNNER_UTIL"):
+        yield _off(
+            f"EXECUTORCH_BUILD_{part}", "ExecuTorch's own runner is not used (its default is on)"
+        )
+    yield _on(
+        "EXECUTORCH_ENABLE_PROGRAM_VERIFICATION",
+        "the runner has a program checked before it is run, so that a damaged file is told",
+    )
+
+
+def _kernels(build: SourceBuild) -> Iterator[Explained]:
+    kernels = build.kernels
+    if kernels is None:
+        yield _off(
+            "EXECUTORCH_BUILD_PORTABLE_OPS",
+            "no operator of aten is left outside the delegates (its default is on)",
+        )
+    else:
+        yield _on("EXECUTORCH_BUILD_PORTABLE_OPS", build.needs.reasons[KERNELS_OPTIMIZED])
+        if kernels.value == "optimized":
+            yield _on("EXECUTORCH_BUILD_KERNELS_OPTIMIZED", kernels.reason)
+    for component in (KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO):
+        if component in build.needs.reasons:
+            yield _on(SWITCHES[component], build.needs.reasons[component])
+
+
+def _selection(build: SourceBuild) -> Iterator[Explained]:
+    if build.kernels is None or build.kernels.name != KERNELS_SELECTED:
+        return
+    operators = selected_operators(build.needs)
+    yield _option(
+        "EXECUTORCH_SELECT_OPS_MODEL",
+        SELECTED_PROGRAM,
+        f"runtime.selective is on: only the kernels of {some(sorted(operators))} are linked",
+    )
+    dtypes = sorted(set().union(*operators.values())) if operators else []
+    if build.kernels.value == "portable" and dtypes and SELECTABLE_DTYPES.issuperset(dtypes):
+        yield _on(
+            "EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD",
+            f"the program's operators are called with {', '.join(dtypes)} only, and portable "
+            "kernels can be built for just these",
+        )
+    others = (KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO)
+    by_hand = build.recipe.runtime.cmake
+    beside = [c for c in others if c in build.needs.reasons or by_hand.get(SWITCHES[c])]
+    if beside or build.custom_ops:
+        yield _option(
+            "MAX_KERNEL_NUM",
+            str(_REGISTRY_SIZE),
+            "the registry is else sized for the selected operators, and other libraries register "
+            "theirs too",
+        )
+
+
+def selected_operators(needs: Needs) -> dict[str, frozenset[str]]:
+    """The operators of aten outside the delegates, with the data types of their tensors."""
+    return {
+        name: dtypes
+        for name, dtypes in (needs.operators or {}).items()
+        if operator_component(name) == KERNELS_OPTIMIZED and name not in RUNTIME_OPERATORS
+    }
+
+
+def _delegates(build: SourceBuild) -> Iterator[Explained]:
+    for delegate_id in build.needs.delegate_ids:
+        facts = BACKEND_FACTS.get(delegate_id)
+        if facts:
+            yield _on(facts.switch, build.needs.reasons[facts.component])
+
+
+def _xnnpack(build: SourceBuild) -> Iterator[Explained]:
+    if "backend_xnnpack" not in build.needs.reasons:
+        return
+    if build.target.arch == "aarch64":
+        yield from _kleidiai(build.recipe)
+    if build.recipe.runtime.weight_cache:
+        yield _on("EXECUTORCH_XNNPACK_ENABLE_WEIGHT_CACHE", "runtime.weight_cache is true")
+
+
+def _kleidiai(recipe: Recipe) -> Iterator[Explained]:
+    """Its kernels are for qp8 and qd8 weights, and for pf32 and pf16 where there is SME."""
+    wanted, scheme = recipe.runtime.kleidiai, recipe.export.quantization
+    if wanted is not None:
+        on, reason = wanted, f"runtime.kleidiai is {'true' if wanted else 'false'}"
+    elif recipe.model.program:
+        on, reason = True, "the finished program may hold dynamically quantised weights"
+    elif scheme in _DYNAMIC_SCHEMES:
+        on, reason = True, f"export.quantization is {scheme}, which its kernels compute"
+    else:
+        on = False
+        reason = (
+            f"export.quantization is {scheme}; its kernels are for dynamically quantised weights, "
+            "and for others on processors with SME only (then set runtime.kleidiai: true)"
+        )
+    yield _switch("EXECUTORCH_XNNPACK_ENABLE_KLEIDI", on, reason)
+    # XNNPACK's own switch: else it fetches and compiles KleidiAI all the same.
+    yield _switch("XNNPACK_ENABLE_KLEIDIAI", on, reason)
+
+
+def _threads(build: SourceBuild) -> Iterator[Explained]:
+    reason = build.component_reasons.get(THREADPOOL)
+    policy = build.recipe.runtime.thread_pool
+    chosen = _THREAD_POLICIES.get(policy)
+    for name in ("EXECUTORCH_BUILD_PTHREADPOOL", "EXECUTORCH_BUILD_CPUINFO"):
+        if reason:
+            yield _on(name, reason)
+        elif not chosen:
+            yield _off(name, "nothing that is linked runs on a thread pool (its default is on)")
+    if chosen:
+        yield _on(chosen, f"runtime.thread_pool is {policy}")
+
+
+def _tracing(build: SourceBuild) -> Iterator[Explained]:
+    if ETDUMP in build.needs.reasons:
+        yield _on("EXECUTORCH_BUILD_DEVTOOLS", build.needs.reasons[ETDUMP])
+        yield _on("EXECUTORCH_ENABLE_EVENT_TRACER", build.needs.reasons[ETDUMP])
+
+
+def _logging(build: SourceBuild) -> Iterator[Explained]:
+    level = build.recipe.runtime.log_level
+    if level == "none":
+        yield _off("EXECUTORCH_ENABLE_LOGGING", "runtime.log_level is none")
+        return
+    yield _on(
+        "EXECUTORCH_ENABLE_LOGGING",
+        f"runtime.log_level is {level}: ExecuTorch's messages say why a program does not run",
+    )
+    yield _option("EXECUTORCH_LOG_LEVEL", _LOG_LEVELS[level], f"runtime.log_level is {level}")
+
+
+def _size(build: SourceBuild) -> Iterator[Explained]:
+    if build.recipe.runtime.optimize == "size":
+        yield _on("EXECUTORCH_OPTIMIZE_SIZE", "runtime.optimize is size")
+
+
+def _platform(build: SourceBuild) -> Iterator[Explained]:
+    reason = (
+        "messages go to stderr, which the tool reads; Android's own way ends in logcat"
+        if build.target.system == "android"
+        else "the target is a POSIX system"
+    )
+    yield _option("EXECUTORCH_PAL_DEFAULT", "posix", reason)
+    yield from plan_definitions(build.target, build.recipe.runtime.android_api)
+
+
+def _qnn(build: SourceBuild) -> Iterator[Explained]:
+    if "backend_qnn" in build.needs.reasons:
+        yield _option(
+            "QNN_SDK_ROOT",
+            QNN_SDK,
+            "the headers of Qualcomm's SDK; without it ExecuTorch downloads one of its own choice",
+        )
+
+
+_RULES: tuple[Callable[[SourceBuild], Iterator[Explained]], ...] = (
+    _build_type,
+    _runner,
+    _kernels,
+    _selection,
+    _delegates,
+    _qnn,
+    _xnnpack,
+    _threads,
+    _tracing,
+    _logging,
+    _size,
+    _platform,
+)
+
+
+def _option(name: str, value: str, reason: str) -> Explained:
+    return Explained(name=name, value=value, reason=reason)
+
+
+def _switch(name: str, on: bool, reason: str) -> Explained:
+    return _option(name, "ON" if on else "OFF", reason)
+
+
+def _on(name: str, reason: str) -> Explained:
+    return _switch(name, True, reason)
+
+
+def _off(name: str, reason: str) -> Explained:
+    return _switch(name, False, reason)

@@ -1,0 +1,184 @@
+"""A checkout of ExecuTorch: where it is, what it is, and whether it has all that a build needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import BuildError
+from etdeploy.core.files.basic import read_text
+from etdeploy.core.shell import quoted
+from etdeploy.core.values import Value
+from etdeploy.plan.cmake_options import DEFAULTS_FILE
+from etdeploy.program.pte import FILE_IDENTIFIER
+from etdeploy.provider.revision import revision
+from etdeploy.provider.wheel import EXECUTORCH_VERSION
+
+SOURCE_VARIABLE = "ETDEPLOY_EXECUTORCH_SOURCE"
+REPOSITORY_VARIABLE = "ETDEPLOY_EXECUTORCH_REPOSITORY"
+REPOSITORY = "https://github.com/pytorch/executorch"
+OLDEST, NEWEST = (1, 3), (1, 5)
+_VERSION_FILE = "version.txt"
+# The version of a package, and the release whose tag it has.
+_TAG = re.compile(r"(\d+\.\d+\.\d+)(\+.*)?")
+
+
+# Who named a checkout.
+Origin = Literal["recipe", "environment", "cache"]
+_SAID: Mapping[Origin, str] = {
+    "recipe": "runtime.source names",
+    "environment": f"{SOURCE_VARIABLE} names",
+    "cache": "the cache has",
+}
+
+
+class Checkout(Value):
+    """A checkout of ExecuTorch.
+
+    Attributes:
+        path: Of its folder.
+        version: As its version.txt says.
+        revision: Of its files: a commit, with a digest of what differs from it.
+        origin: Who named it.
+    """
+
+    path: str
+    version: str
+    revision: str
+    origin: Origin
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path)
+
+
+def find_checkout(
+    named: str | None, environ: Mapping[str, str], workspace: Workspace, version: str
+) -> Checkout | None:
+    """The checkout that a build takes, in the order recipe, environment, cache.
+
+    Args:
+        named: `runtime.source` of the recipe.
+        environ: The environment.
+        workspace: The cache, where a clone may be.
+        version: The release that a clone would be of.
+
+    Returns:
+        None when none is named and none was cloned.
+
+    Raises:
+        BuildError: The folder that is named is not a checkout, or of a release that is not served.
+    """
+    if named:
+        return examine(Path(named), "recipe")
+    from_environment = environ.get(SOURCE_VARIABLE)
+    if from_environment:
+        return examine(Path(from_environment).expanduser().resolve(), "environment")
+    cached = clone_folder(workspace, version)
+    return examine(cached, "cache") if cached.is_dir() else None
+
+
+def examine(folder: Path, origin: Origin) -> Checkout:
+    """Looks at a folder that is named as a checkout.
+
+    Raises:
+        BuildError: It is not one, or of a release that is not served.
+    """
+    wrong = _lack(folder)
+    if wrong:
+        raise BuildError(
+            f"{_SAID[origin]} {folder}, {wrong}",
+            remedy=checkout_remedy(origin, EXECUTORCH_VERSION, folder),
+        )
+    version = (folder / _VERSION_FILE).read_text(encoding="utf-8", errors="replace").strip()
+    if not _is_served(version):
+        raise BuildError(
+            f"{_SAID[origin]} {folder}, which has the sources of ExecuTorch {version}; etdeploy "
+            "works with 1.3 to 1.5",
+            remedy=checkout_remedy(origin, EXECUTORCH_VERSION, folder),
+        )
+    return Checkout(path=str(folder), version=version, revision=revision(folder), origin=origin)
+
+
+def checkout_remedy(origin: Origin, version: str | None, folder: Path) -> str:
+    """How to get a checkout that can be used, and how to name it so that it is taken.
+
+    Args:
+        origin: Who named the one that cannot be used: what comes first there has to change.
+        version: The release that is needed; the one that is tested where this has no tag.
+        folder: The one that cannot be used.
+    """
+    if origin == "cache" and version == EXECUTORCH_VERSION:
+        return f"Delete it; a run then clones it again:\nrm -r {quoted(folder.parent)}"
+    found = _TAG.fullmatch(version or "")
+    wanted = found[1] if found and _is_served(found[1]) else EXECUTORCH_VERSION
+    # Not `executorch`, which may be the very folder that cannot be used.
+    name = f"executorch-{wanted}"
+    clone = f"git clone --depth 1 --branch v{wanted} {REPOSITORY} {name}"
+    itself = "" if wanted != EXECUTORCH_VERSION else "Or let a run clone that release: "
+    if origin == "recipe":
+        # The recipe comes before the environment, and the command line before the recipe.
+        named = f"and add --set runtime.source={name}, or change runtime.source in the recipe"
+        otherwise = itself and f"{itself}remove runtime.source from the recipe"
+    else:
+        named = f'export {SOURCE_VARIABLE}="$PWD/{name}"'
+        otherwise = itself and f"{itself}unset {SOURCE_VARIABLE}"
+    return "\n".join(filter(None, (clone, named, otherwise)))
+
+
+def _lack(folder: Path) -> str | None:
+    """Why a folder is not a checkout, as the end of a sentence."""
+    if not folder.is_dir():
+        return "which is not a folder"
+    files = (_VERSION_FILE, "CMakeLists.txt", DEFAULTS_FILE)
+    missing = next((name for name in files if not (folder / name).is_file()), None)
+    return f"which is not a checkout of ExecuTorch: it has no {missing}" if missing else None
+
+
+def _is_served(version: str) -> bool:
+    numbers = release(version)
+    return numbers is not None and OLDEST <= numbers <= NEWEST
+
+
+def release(version: str) -> tuple[int, int] | None:
+    """Major and minor of `1.4.1` or `1.5.0a0`."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str, ...]:
+    """Makes sure that the checkout's runtime reads the program.
+
+    Args:
+        checkout: The sources.
+        exported_with: The version of ExecuTorch that made the program, where it is known.
+
+    Returns:
+        What to know of the two releases, as sentences.
+
+    Raises:
+        BuildError: Its schema is another one.
+    """
+    schema = checkout.folder / "schema/program.fbs"
+    found = re.search(r'file_identifier\s+"(\w{4})"', read_text(schema))
+    identifier = FILE_IDENTIFIER.decode()
+    if found and found[1] != identifier:
+        raise BuildError(
+            f"the program has the schema {identifier}, and the runtime in {checkout.path} reads "
+            f"{found[1]}",
+            remedy=checkout_remedy(checkout.origin, exported_with, checkout.folder),
+        )
+    if exported_with and release(exported_with) != release(checkout.version):
+        return (
+            f"The program was exported with ExecuTorch {exported_with}, and the runtime is "
+            f"{checkout.version}: the schema is the same, and operators may differ.",
+        )
+    return ()
+
+
+def clone_folder(workspace: Workspace, version: str) -> Path:
+    """Where the clone of a release is in the cache. ExecuTorch insists on the folder's name."""
+    return workspace.root / "sources" / f"v{version}" / "executorch"

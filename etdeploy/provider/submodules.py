@@ -1,0 +1,100 @@
+"""Which of ExecuTorch's submodules a build compiles, and which of them a checkout lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from etdeploy.core.errors import BuildError
+from etdeploy.core.shell import quoted
+from etdeploy.provider.checkout import Checkout, checkout_remedy
+from etdeploy.provider.revision import submodule_paths
+
+_XNNPACK = "backends/xnnpack/third-party"
+# Which option needs which submodule; None stands for every build. Read in 1.3 to 1.5.
+_SUBMODULES: tuple[tuple[str | None, tuple[str, ...]], ...] = (
+    (
+        None,
+        (
+            "third-party/flatbuffers",
+            "third-party/flatcc",
+            "third-party/gflags",
+            "third-party/json",
+            f"{_XNNPACK}/FXdiv",
+        ),
+    ),
+    ("EXECUTORCH_BUILD_PTHREADPOOL", (f"{_XNNPACK}/pthreadpool",)),
+    ("EXECUTORCH_BUILD_CPUINFO", (f"{_XNNPACK}/cpuinfo",)),
+    ("EXECUTORCH_BUILD_XNNPACK", (f"{_XNNPACK}/XNNPACK", f"{_XNNPACK}/FP16")),
+    (
+        "EXECUTORCH_BUILD_KERNELS_OPTIMIZED",
+        ("kernels/optimized/third-party/eigen", "third-party/pocketfft"),
+    ),
+    ("EXECUTORCH_BUILD_KERNELS_LLM", ("third-party/ao",)),
+    ("EXECUTORCH_BUILD_KERNELS_TORCHAO", ("third-party/ao",)),
+    ("EXECUTORCH_BUILD_EXTENSION_LLM", ("extension/llm/tokenizers",)),
+    (
+        "EXECUTORCH_BUILD_VULKAN",
+        tuple(
+            f"backends/vulkan/third-party/{name}"
+            for name in ("Vulkan-Headers", "VulkanMemoryAllocator", "volk")
+        ),
+    ),
+    ("EXECUTORCH_BUILD_MLX", ("backends/mlx/third-party/mlx",)),
+    ("EXECUTORCH_BUILD_PYBIND", ("third-party/pybind11",)),
+)
+_APPLE_SUBMODULE = "third-party/ios-cmake"
+
+
+def needed_submodules(options: Mapping[str, str | None], *, apple: bool = False) -> tuple[str, ...]:
+    """The submodules that a build with these options compiles, in a fixed order."""
+    names = [
+        name
+        for option, submodules in _SUBMODULES
+        if option is None or options.get(option) == "ON"
+        for name in submodules
+    ]
+    return tuple(dict.fromkeys([*names, *([_APPLE_SUBMODULE] if apple else [])]))
+
+
+def missing_submodules(folder: Path, needed: Iterable[str]) -> tuple[str, ...]:
+    """Those whose folders are empty. A submodule that this release does not have is not missing."""
+    return tuple(name for name in in_release(folder, needed) if not _has_files(folder / name))
+
+
+def in_release(folder: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Those submodules that this release has; all of them where it has no .gitmodules."""
+    known = submodule_paths(folder)
+    return tuple(name for name in names if known is None or name in known)
+
+
+def require_complete(checkout: Checkout, needed: Iterable[str]) -> None:
+    """Makes sure that a checkout has all needed submodules.
+
+    Raises:
+        BuildError: Some are missing; the remedy brings them.
+    """
+    missing = missing_submodules(checkout.folder, needed)
+    if missing:
+        raise BuildError(
+            f"the checkout {checkout.path} lacks what the build compiles: {', '.join(missing)}",
+            remedy=submodule_remedy(checkout, missing),
+        )
+
+
+def submodule_remedy(checkout: Checkout, names: Iterable[str]) -> str:
+    """What brings submodules: git, where the checkout was cloned; else a clone in its place."""
+    if not (checkout.folder / ".git").exists():
+        return (
+            f"{checkout.path} was not cloned with git, so unpack each of them into its folder "
+            "there, or clone:\n"
+            + checkout_remedy(checkout.origin, checkout.version, checkout.folder)
+        )
+    return (
+        f"git -C {quoted(checkout.path)} submodule update --init --recursive --depth 1 -- "
+        f"{' '.join(map(quoted, names))}"
+    )
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(path.name != ".git" for path in folder.iterdir())

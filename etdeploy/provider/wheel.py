@@ -1,0 +1,240 @@
+"""The provider `wheel`: ExecuTorch's prebuilt C++ libraries, from the PyPI wheel of a platform.
+
+The wheel that is installed here serves this machine. For another platform, or when none is
+installed, pip fetches the wheel and what C++ needs of it is unpacked into the cache.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import stat
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from etdeploy.cache.workspace import Entry, Workspace
+from etdeploy.core import process
+from etdeploy.core.errors import BuildError
+from etdeploy.core.files.basic import inside
+from etdeploy.core.hashing import sha256_bytes, sha256_file
+from etdeploy.core.progress import Progress, silent
+from etdeploy.core.shell import quoted
+from etdeploy.core.values import Value
+from etdeploy.plan.components import RUNTIME
+from etdeploy.runner.tools.programs import pip_command
+from etdeploy.targets.platforms import Target
+
+# The tested release; pyproject.toml pins the same for export.
+EXECUTORCH_VERSION = "1.5.1"
+
+_INFO = "wheel.json"
+_PACKAGE = "executorch"
+_WANTED = re.compile(r"executorch/(include|lib|share)/|executorch-[^/]+\.dist-info/")
+_LIBRARY = re.compile(r"libexecutorch(?:_(?P<component>\w+))?\.(?:so|dylib)")
+
+
+class WheelRuntime(Value):
+    """ExecuTorch's libraries for one target.
+
+    Attributes:
+        root: The folder with include/, lib/ and share/: cmake's prefix.
+        version: Of ExecuTorch.
+        target: What the libraries are for.
+        sha256: Of the fetched wheel, or of the list of digests (RECORD) of the installed one.
+        origin: `installed` or `fetched`.
+        components: What it carries, sorted.
+    """
+
+    root: str
+    version: str
+    target: str
+    sha256: str
+    origin: str
+    components: tuple[str, ...]
+
+
+def executorch_version() -> str:
+    """The ExecuTorch release whose libraries are used."""
+    return EXECUTORCH_VERSION
+
+
+def obtain_wheel(
+    build_target: Target,
+    host: Target,
+    workspace: Workspace,
+    progress: Progress = silent,
+    log: Path | None = None,
+) -> WheelRuntime:
+    """Finds the libraries for a target here, or fetches them.
+
+    Raises:
+        BuildError: There is no wheel for the target, or pip cannot fetch it.
+        Interrupted: The run was stopped; the cache has no half entry.
+    """
+    if build_target.wheel_platform is None:
+        raise BuildError(
+            f"no ExecuTorch wheel carries libraries for {build_target.name}",
+            remedy="Choose another device: etdeploy devices",
+        )
+    installed = find_installed(build_target) if build_target.name == host.name else None
+    if installed:
+        return installed
+    entry = _entry(build_target.wheel_platform, workspace)
+    workspace.obtain(
+        entry,
+        lambda folder: _fetch(build_target, folder, progress, log),
+        progress,
+        lambda folder: WheelRuntime.load_or_none(folder / _INFO) is not None,
+    )
+    stored = WheelRuntime.load(entry.path / _INFO)
+    return stored.model_copy(update={"root": str(entry.path / stored.root)})
+
+
+def wheel_problem(wheel: WheelRuntime, workspace: Workspace) -> str | None:
+    """Why `wheel` can no longer be used; None when it can."""
+    if wheel.origin == "installed":
+        record = _record(Path(wheel.root), wheel.version)
+        if record is None or sha256_file(record) != wheel.sha256:
+            return "the installed ExecuTorch changed"
+        return None
+    folder = Path(wheel.root).parent
+    if workspace.entry("wheels", folder.name).path != folder:
+        return "the cache is elsewhere now"
+    return (
+        None
+        if workspace.entry("wheels", folder.name).is_sound()
+        else ("the cached ExecuTorch libraries are damaged or gone")
+    )
+
+
+def find_installed(build_target: Target) -> WheelRuntime | None:
+    """The ExecuTorch wheel of this Python, when it is the tested release and carries libraries."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution(_PACKAGE)
+    except PackageNotFoundError:
+        return None
+    if found.version.split("+")[0] != EXECUTORCH_VERSION:
+        return None
+    root = Path(str(found.locate_file(_PACKAGE)))
+    record = _record(root, found.version)
+    components = read_components(root)
+    if record is None or RUNTIME not in components:
+        return None
+    return WheelRuntime(
+        root=str(root),
+        version=found.version,
+        target=build_target.name,
+        sha256=sha256_file(record),
+        origin="installed",
+        components=components,
+    )
+
+
+def read_components(root: Path) -> tuple[str, ...]:
+    """The components whose libraries lie in `root/lib`, sorted; empty without a CMake package."""
+    if not (root / "share/cmake/executorch-config.cmake").is_file():
+        return ()
+    matches = (_LIBRARY.fullmatch(path.name) for path in (root / "lib").iterdir())
+    return tuple(sorted(m["component"] or RUNTIME for m in matches if m))
+
+
+def unpack_wheel(wheel: Path, folder: Path) -> None:
+    """Unpacks headers, libraries, the CMake package and the metadata.
+
+    Raises:
+        BuildError: The file is no zip archive, or an entry is a link or leads out of `folder`.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for info in archive.infolist():
+                if _WANTED.match(info.filename) and not info.is_dir():
+                    _unpack_file(archive, info, folder)
+    except zipfile.BadZipFile as error:
+        raise BuildError(
+            f"{wheel.name} is damaged: {error}",
+            remedy=f"Clear pip's cache and run again:\n{quoted(sys.executable)} -m pip cache purge",
+        ) from error
+
+
+def _unpack_file(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> None:
+    mode = info.external_attr >> 16
+    if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):
+        raise BuildError(f"the wheel has an entry that is not a plain file: {info.filename}")
+    try:
+        path = inside(folder, info.filename)
+    except ValueError as error:
+        raise BuildError(f"the wheel has an entry outside its folder: {error}") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(archive.read(info))
+
+
+def _entry(wheel_platform: str, workspace: Workspace) -> Entry:
+    return workspace.entry("wheels", f"{_PACKAGE}-{EXECUTORCH_VERSION}-{wheel_platform}")
+
+
+def _record(root: Path, version: str) -> Path | None:
+    path = root.parent / f"{_PACKAGE}-{version}.dist-info" / "RECORD"
+    return path if path.is_file() else None
+
+
+def _fetch(build_target: Target, folder: Path, progress: Progress, log: Path | None) -> None:
+    progress(f"fetching ExecuTorch {EXECUTORCH_VERSION} for {build_target.name}")
+    with tempfile.TemporaryDirectory(prefix="etdeploy-wheel-") as temporary:
+        wheel = _download(build_target, Path(temporary), log)
+        unpack_wheel(wheel, folder)
+        digest = sha256_file(wheel)
+    components = read_components(folder / _PACKAGE)
+    if RUNTIME not in components:
+        raise BuildError(f"{wheel.name} carries no C++ libraries", log=log)
+    WheelRuntime(
+        root=_PACKAGE,
+        version=EXECUTORCH_VERSION,
+        target=build_target.name,
+        sha256=digest,
+        origin="fetched",
+        components=components,
+    ).save(folder / _INFO)
+
+
+def _download(build_target: Target, folder: Path, log: Path | None) -> Path:
+    arguments = (
+        "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
+        "--platform", str(build_target.wheel_platform), "--python-version", "3.11",
+        f"{_PACKAGE}=={EXECUTORCH_VERSION}",
+    )  # fmt: skip
+    outcome = process.run(
+        process.Request(
+            (sys.executable, *arguments, "--dest", str(folder)),
+            env={"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"},
+            log=log,
+        )
+    )
+    found = sorted(folder.glob("*.whl"))
+    if not outcome.ok or len(found) != 1:
+        raise BuildError(
+            f"pip cannot fetch ExecuTorch {EXECUTORCH_VERSION} for {build_target.name}: "
+            + _pip_reason(outcome.stderr),
+            remedy=pip_command("pip")
+            if "No module named pip" in outcome.stderr
+            else "Check the network and pip's settings (pip config list); this has to work:\n"
+            + shlex.join((sys.executable, *arguments)),
+            log=log,
+        )
+    return found[0]
+
+
+def _pip_reason(stderr: str) -> str:
+    """The line that tells most of what pip wrote."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    telling = [line for line in lines if "No module named" in line or line.startswith("ERROR:")]
+    connection = [line for line in lines if "Connection" in line or "resolution" in line]
+    return (connection + telling + lines + ["it gave no reason"])[0].removeprefix("ERROR: ")
+
+
+def fingerprint(wheel: WheelRuntime) -> str:
+    """A digest of what the libraries are, wherever they lie."""
+    return sha256_bytes(f"{wheel.version} {wheel.target} {wheel.sha256}".encode())

@@ -1,0 +1,100 @@
+"""Builds the runner of a plan and keeps it in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.files.disk import full_disk, no_room_in
+from etdeploy.core.hashing import digest_json
+from etdeploy.core.progress import Progress, silent
+from etdeploy.custom_ops.kernels import CustomOps, names_to_find
+from etdeploy.plan.derive import require_feasible
+from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.provider.libraries import Libraries
+from etdeploy.runner.builder import RUNNER_INFO, Builder
+from etdeploy.runner.fingerprint import qnn_sdk, rules_digest, runner_fingerprint
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.platforms import Target, find_target, host_target
+
+
+def build_runner(
+    plan: RuntimePlan,
+    libraries: Libraries,
+    workspace: Workspace,
+    progress: Progress = silent,
+    log: Path | None = None,
+    program: Path | None = None,
+    custom_ops: CustomOps | None = None,
+) -> BuiltRunner:
+    """Gives the runner of a plan, from the cache where it is sound there.
+
+    Args:
+        plan: What to build; plans with the same needs share one runner.
+        libraries: ExecuTorch for `plan.build_target`.
+        workspace: The cache.
+        progress: Told each step, and the fraction of the compilation.
+        log: Gets every command with its output.
+        program: Whose operators are selected, for a plan with a selection, and looked for, for
+            kernels that register themselves.
+        custom_ops: The recipe's own kernels, for a plan that has them.
+
+    Raises:
+        BuildError: The plan has obstacles, a tool is missing, or the build failed; the message has
+            the compiler's first error.
+        Interrupted: The run was stopped; the cache has no half entry, and a build from source goes
+            on from there the next time.
+    """
+    require_feasible(plan)
+    host = host_target()
+    target = find_target(plan.build_target)
+    # What it is said to have may be looked up by the names that the program calls.
+    names = names_to_find(custom_ops, program)
+    entry = workspace.entry("runners", runner_key(plan, libraries, host, names))
+
+    def build(folder: Path) -> None:
+        Builder(
+            plan, libraries, target, host, workspace, folder, progress, log, program, custom_ops
+        ).build()
+
+    try:
+        workspace.obtain(entry, build, progress, _is_readable)
+    except OSError as error:
+        full = no_room_in(error)
+        if full is None:
+            raise
+        raise full_disk(full, workspace.root, log, "storing the runner") from error
+    stored = BuiltRunner.load(entry.path / RUNNER_INFO)
+    return stored.model_copy(update={"path": str(entry.path)})
+
+
+def _is_readable(folder: Path) -> bool:
+    """Another release may have described its runners otherwise."""
+    return BuiltRunner.load_or_none(folder / RUNNER_INFO) is not None
+
+
+def runner_key(
+    plan: RuntimePlan, libraries: Libraries, host: Target, names: Sequence[str] = ()
+) -> str:
+    """The cache key: equal for everything that gives the same runner.
+
+    Args:
+        plan: What is built.
+        libraries: Against what.
+        host: On what.
+        names: Operators that are looked for in it.
+    """
+    target = find_target(plan.build_target)
+    parts = [
+        plan.build_digest,
+        libraries.fingerprint,
+        runner_fingerprint(host, target),
+        # What it is linked from, what is collected beside it and what it is said to have.
+        rules_digest(),
+        *names,
+    ]
+    if plan.option("QNN_SDK_ROOT"):
+        sdk = qnn_sdk()
+        parts.append(sdk.why if isinstance(sdk, Missing) else sdk.version)
+    return digest_json(parts)

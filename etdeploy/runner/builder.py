@@ -1,0 +1,269 @@
+"""One build of a runner: compiles it, collects its libraries, and lists what it has."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import BuildError
+from etdeploy.core.hashing import sha256_file
+from etdeploy.core.progress import Progress
+from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
+from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.qnn import sdk_option
+from etdeploy.plan.rules import QNN_SDK
+from etdeploy.provider.libraries import Libraries
+from etdeploy.runner.build_tree import BuildTree, open_tree
+from etdeploy.runner.compile import (
+    EXECUTABLE,
+    ToolError,
+    compile_runner,
+    configure,
+    source_definitions,
+    wheel_definitions,
+)
+from etdeploy.runner.fingerprint import (
+    compiler_digest,
+    qnn_sdk,
+    require_toolchain,
+    runner_sources,
+)
+from etdeploy.runner.kernel_sources import aten_operators, needed_sources
+from etdeploy.runner.kleidiai import failed_download, require_kleidiai
+from etdeploy.runner.registered import Kernels, ask_runner, find_names, read_built, read_libraries
+from etdeploy.runner.shared_libraries import closure, read_needs, system_library
+from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs, find_tools
+from etdeploy.runner.tools.toolchains import Toolchain
+from etdeploy.targets.platforms import Target
+from etdeploy.targets.qemu import find_emulator
+
+RUNNER_INFO = "runner.json"
+
+
+@dataclass(frozen=True)
+class Builder:
+    """One build into an empty folder of the cache; the attributes are those of `build_runner`."""
+
+    plan: RuntimePlan
+    given: Libraries
+    target: Target
+    host: Target
+    workspace: Workspace
+    folder: Path
+    progress: Progress
+    log: Path | None
+    program: Path | None
+    custom_ops: CustomOps | None
+
+    def build(self) -> None:
+        """Fills the folder.
+
+        Raises:
+            BuildError: A tool is missing, or a step failed.
+        """
+        with self._compiled() as (built, compiler):
+            executable = self.folder / EXECUTABLE
+            shutil.copyfile(built, executable)
+            executable.chmod(0o755)
+            self.progress("collecting the runner's libraries")
+            libraries = self._copy_libraries(built.parent, compiler)
+        loader = self._copy_loader(compiler) if self.plan.portable_runner else None
+        self.progress("listing the runner's operators")
+        kernels = self._list_kernels(loader, compiler, libraries)
+        BuiltRunner(
+            path="",
+            executable=EXECUTABLE,
+            libraries=libraries,
+            loader=loader,
+            target=self.target.name,
+            sha256=sha256_file(executable),
+            operators=kernels.operators,
+            backends=kernels.backends,
+            executorch_version=self.given.version,
+            listed_by=kernels.listed_by,
+            size_bytes=executable.stat().st_size,
+            provider=str(self.plan.provider.value),
+            revision=self.given.checkout.revision if self.given.checkout else None,
+            options={option.name: option.value or "" for option in self.plan.options},
+        ).save(self.folder / RUNNER_INFO)
+
+    @contextmanager
+    def _compiled(self) -> Iterator[tuple[Path, Path]]:
+        """The executable in its build folder, and the compiler that made it."""
+        if self.given.wheel:
+            tools = find_tools(self.target, self.host)
+            with tempfile.TemporaryDirectory(prefix="etdeploy-build-") as temporary:
+                definitions = wheel_definitions(self.plan, self.given.wheel, tools)
+                folder = Path(temporary)
+                self._configure(definitions | self._own_kernels(folder), tools, folder / "cmake")
+                yield self._compile(tools, folder / "cmake"), tools.compiler
+            return
+        if self.given.checkout is None:
+            raise ValueError("neither wheel nor checkout is given")
+        toolchain = require_toolchain(self.plan, self.target, self.host, self.given.checkout)
+        tools = BuildTools(*find_programs(), toolchain.compiler, None)
+        if not toolchain.caches:
+            tools = replace(tools, ccache=find_cache())
+        compiler = compiler_digest(self.host, self.target)
+        with open_tree(
+            self.workspace, self.target.name, self.given.checkout, compiler, self.progress
+        ) as tree:
+            definitions = self._source_definitions(tree, tools, toolchain)
+            if not tree.is_configured(definitions):
+                require_kleidiai(self.plan, tree.checkout.folder, tree.cmake)
+                tree.forget()
+                self._configure(definitions, tools, tree.cmake, fresh=True)
+                tree.remember(definitions)
+            yield self._compile(tools, tree.cmake), toolchain.compiler
+
+    def _source_definitions(
+        self, tree: BuildTree, tools: BuildTools, toolchain: Toolchain
+    ) -> dict[str, str]:
+        selected = None
+        if self.plan.selection and self.program:
+            selected = tree.select(self.program, self.plan.selection)
+        definitions = source_definitions(
+            self.plan, tree.checkout, tools, toolchain.definitions, selected
+        )
+        if definitions.get("QNN_SDK_ROOT") == QNN_SDK:
+            definitions["QNN_SDK_ROOT"] = sdk_option(qnn_sdk()).value or ""
+        files = selected and needed_sources(tree.checkout.folder, aten_operators(selected))
+        if files:
+            definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
+        return definitions | self._own_kernels(tree.root)
+
+    def _own_kernels(self, folder: Path) -> dict[str, str]:
+        if self.custom_ops is None:
+            return {}
+        write_registration(self.custom_ops, folder)
+        return self.custom_ops.definitions(folder)
+
+    def _configure(
+        self,
+        definitions: dict[str, str],
+        tools: BuildTools,
+        folder: Path,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        try:
+            configure(
+                definitions, tools, runner_sources(), folder, self.progress, self.log, fresh=fresh
+            )
+        except ToolError as failure:
+            remedy = failed_download(failure.lines)
+            if remedy is None:
+                raise
+            raise BuildError(failure.message, remedy=remedy, log=self.log) from failure
+
+    def _compile(self, tools: BuildTools, folder: Path) -> Path:
+        try:
+            return compile_runner(tools, folder, self.progress, self.log)
+        except ToolError as failure:
+            found = blame(self.custom_ops, failure.lines) if self.custom_ops else None
+            if found is None:
+                raise
+            raise BuildError(
+                # The compiler's own line begins with the place.
+                failure.message.replace(f"{found.place}: ", "", 1),
+                place=found.place,
+                remedy=found.remedy or "Mend the kernel there.",
+                log=self.log,
+            ) from failure
+
+    def _copy_libraries(self, built: Path, compiler: Path) -> tuple[str, ...]:
+        if self.target.system == "macos" and self.given.wheel:
+            # Its linker keeps every library that it was given, and the system has the others.
+            names = {_library_name(c, "dylib") for c in self.plan.component_names}
+            found = {name: Path(self.given.wheel.root) / "lib" / name for name in names}
+        elif self.target.system in ("macos", "ios"):
+            found = {}  # linked statically
+        else:
+            found = closure(
+                self.folder / EXECUTABLE, lambda name: self._find_library(name, built, compiler)
+            )
+        for name, path in found.items():
+            shutil.copyfile(path, self.folder / name)
+        loader = self._loader_name()
+        return tuple(sorted(name for name in found if name != loader))
+
+    def _find_library(self, name: str, built: Path, compiler: Path) -> Path | None:
+        if self.given.wheel:
+            own = Path(self.given.wheel.root) / "lib" / name
+            if own.is_file():
+                return own
+        else:
+            # A backend may be a shared library of the build, as QNN's is.
+            found = next((path for path in built.rglob(name) if path.is_file()), None)
+            if found:
+                return found
+        return system_library(compiler, name) if self.plan.portable_runner else None
+
+    def _loader_name(self) -> str | None:
+        if self.target.system != "linux":
+            return None
+        interpreter = read_needs(self.folder / EXECUTABLE).interpreter
+        return Path(interpreter).name if interpreter else None
+
+    def _copy_loader(self, compiler: Path) -> str:
+        name = self._loader_name()
+        if name is None:
+            raise BuildError(
+                "the runner names no loader, so it cannot be made portable", log=self.log
+            )
+        shutil.copyfile(system_library(compiler, name), self.folder / name)
+        (self.folder / name).chmod(0o755)
+        return name
+
+    def _list_kernels(
+        self, loader: str | None, compiler: Path, libraries: tuple[str, ...]
+    ) -> Kernels:
+        command = self._start_command(loader, compiler)
+        if command:
+            return ask_runner(command, self.log)
+        own = self._own_operators()
+        if self.given.wheel:
+            found = read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
+        else:
+            # All of them are the build's own: from source, none of the system's is collected.
+            built = [self.folder / name for name in libraries]
+            found = read_built(self.folder / EXECUTABLE, built)
+        return replace(found, operators=tuple(sorted({*found.operators, *own})))
+
+    def _own_operators(self) -> frozenset[str]:
+        """Of the recipe's own kernels, in a runner that cannot be asked."""
+        if self.custom_ops and self.custom_ops.operators is not None:
+            return self.custom_ops.operators
+        names = names_to_find(self.custom_ops, self.program)
+        return find_names((self.folder / EXECUTABLE, *self.folder.glob("*.so*")), names)
+
+    def _start_command(self, loader: str | None, compiler: Path) -> tuple[str, ...] | None:
+        """How the runner starts on this machine; None when it cannot."""
+        executable = str(self.folder / EXECUTABLE)
+        folder = str(self.folder)
+        own_loader = (f"{folder}/{loader}", "--library-path", folder) if loader else ()
+        if self.target.name == self.host.name:
+            return (*own_loader, executable)
+        qemu = find_emulator(self.target.arch)
+        if qemu is None or sys.platform != "linux" or self.target.system != "linux":
+            return None
+        if self._loader_name() is None:  # a static runner
+            return (str(qemu), executable)
+        return (str(qemu), *(own_loader or self._system_loader(compiler)), executable)
+
+    def _system_loader(self, compiler: Path) -> tuple[str, ...]:
+        """The cross compiler's loader with the folders of its libraries."""
+        loader = system_library(compiler, str(self._loader_name()))
+        runtime = system_library(compiler, "libstdc++.so.6")
+        folders = dict.fromkeys(str(p) for p in (self.folder, loader.parent, runtime.parent))
+        return str(loader), "--library-path", ":".join(folders)
+
+
+def _library_name(component: str, suffix: str) -> str:
+    return f"libexecutorch{'' if component == 'runtime' else f'_{component}'}.{suffix}"

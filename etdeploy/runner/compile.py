@@ -1,0 +1,215 @@
+"""Runs cmake and ninja on the runner's sources."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from etdeploy.core import process
+from etdeploy.core.errors import BuildError
+from etdeploy.core.files.disk import full_disk, no_room_told
+from etdeploy.core.progress import Progress
+from etdeploy.core.resources import resource_folder
+from etdeploy.core.values import Explained
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.provider.checkout import Checkout
+from etdeploy.provider.wheel import WheelRuntime
+from etdeploy.runner.tools.programs import BuildTools
+
+EXECUTABLE = "etdeploy-runner"
+
+
+class ToolError(BuildError):
+    """cmake or ninja failed; `lines` is what they printed."""
+
+    def __init__(self, message: str, remedy: str, log: Path | None, lines: list[str]) -> None:
+        super().__init__(message, remedy=remedy, log=log)
+        self.lines = lines
+
+
+_NINJA_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
+_TOOL_ERROR = re.compile(
+    r"error: |undefined reference|undefined symbol|cannot find -l|ld: (?!.*in function)"
+)
+
+
+def configure(
+    definitions: Mapping[str, object],
+    tools: BuildTools,
+    sources: Path,
+    folder: Path,
+    progress: Progress,
+    log: Path | None,
+    *,
+    fresh: bool = False,
+) -> None:
+    """Runs cmake.
+
+    Args:
+        definitions: The cache variables.
+        tools: cmake and ninja.
+        sources: The project.
+        folder: The build folder.
+        progress: Told that it happens.
+        log: Gets the command and its output.
+        fresh: Forget what an earlier run was told; what is compiled stays.
+
+    Raises:
+        BuildError: With cmake's or the compiler's first error.
+    """
+    progress("configuring the runner")
+    argv = (
+        str(tools.cmake), "-G", "Ninja", "-S", str(sources), "-B", str(folder),
+        *(f"-D{name}={value}" for name, value in definitions.items()),
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        # cmake's own --fresh also removes the project's compiled files.
+        (folder / "CMakeCache.txt").unlink(missing_ok=True)
+    _run(argv, folder, "configuring", log, progress)
+
+
+def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Path | None) -> Path:
+    """Builds the runner, and nothing that it does not link; returns the executable.
+
+    Raises:
+        BuildError: With the first error of the compiler or the linker.
+    """
+    argv = (str(tools.ninja), EXECUTABLE)
+    _run(argv, folder, "compiling", log, progress, nested_builds(tools, os.environ))
+    return folder / EXECUTABLE
+
+
+def nested_builds(tools: BuildTools, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the builds within the build are told: ExecuTorch has flatc and flatcc built by make.
+
+    They know nothing of ninja's jobs nor of the compiler cache that the outer cmake was told.
+
+    Args:
+        tools: Of the outer build.
+        environ: The user's environment, whose own values stay.
+
+    Returns:
+        Changes to the environment.
+    """
+    told = {"CMAKE_BUILD_PARALLEL_LEVEL": str(_usable_cpus())}
+    if tools.ccache:
+        told |= {f"CMAKE_{x}_COMPILER_LAUNCHER": str(tools.ccache) for x in ("C", "CXX")}
+    return {name: value for name, value in told.items() if not environ.get(name)}
+
+
+def _usable_cpus() -> int:
+    """Those that this process may use; macOS tells only how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def wheel_definitions(plan: RuntimePlan, wheel: WheelRuntime, tools: BuildTools) -> dict[str, str]:
+    """The plan's options, and where things are on this machine."""
+    definitions = plan_definitions(plan)
+    if plan.toolchain:
+        file = resource_folder("toolchains") / str(plan.toolchain.value)
+        definitions["CMAKE_TOOLCHAIN_FILE"] = str(file)
+    definitions["CMAKE_CXX_COMPILER"] = str(tools.compiler)
+    return definitions | _tools(tools) | {"CMAKE_PREFIX_PATH": wheel.root}
+
+
+def source_definitions(
+    plan: RuntimePlan,
+    checkout: Checkout,
+    tools: BuildTools,
+    toolchain: Iterable[Explained],
+    program: Path | None,
+) -> dict[str, str]:
+    """The plan's options, and where things are on this machine.
+
+    Args:
+        plan: Of the provider `source`.
+        checkout: As the build sees it: its folder is called `executorch`.
+        tools: Of this machine.
+        toolchain: What the toolchain adds: its file and compiler.
+        program: Whose operators are selected.
+    """
+    definitions = {d.name: d.value or "" for d in toolchain}
+    # What is set by hand wins over the machine's.
+    definitions |= _tools(tools) | plan_definitions(plan)
+    definitions["ETDEPLOY_EXECUTORCH_SOURCE"] = checkout.path
+    # ExecuTorch generates code with torchgen, and reads programs with its own Python package.
+    definitions.setdefault("PYTHON_EXECUTABLE", sys.executable)
+    if "EXECUTORCH_SELECT_OPS_MODEL" in definitions and program:
+        definitions["EXECUTORCH_SELECT_OPS_MODEL"] = str(program)
+    return definitions
+
+
+def plan_definitions(plan: RuntimePlan) -> dict[str, str]:
+    """The plan's options as cmake takes them."""
+    return {option.name: option.value or "" for option in plan.options}
+
+
+def _tools(tools: BuildTools) -> dict[str, str]:
+    here = {"CMAKE_MAKE_PROGRAM": str(tools.ninja)}
+    if tools.ccache:
+        here |= {f"CMAKE_{x}_COMPILER_LAUNCHER": str(tools.ccache) for x in ("C", "CXX")}
+    return here
+
+
+def first_error(lines: Sequence[str]) -> str:
+    """The first error that a compiler, a linker or cmake printed; else the last line.
+
+    What a compiler says comes before cmake's summary of it: a compiler that cannot compile cmake's
+    own test program is shown with its reason.
+    """
+    said = (line.strip() for line in lines if _TOOL_ERROR.search(line))
+    last = (line.strip() for line in reversed(lines) if line.strip())
+    return next(said, None) or _cmake_error(lines) or next(last, "no output")
+
+
+def _cmake_error(lines: Sequence[str]) -> str | None:
+    """The first error of cmake in one line; its text is in the indented lines that follow."""
+    start = next((i for i, line in enumerate(lines) if line.startswith("CMake Error")), None)
+    if start is None:
+        return None
+    text = itertools.takewhile(lambda t: not t or t.startswith(" "), lines[start + 1 :])
+    return " ".join(t.strip() for t in (lines[start], *text) if t.strip())
+
+
+def _run(
+    argv: tuple[str, ...],
+    folder: Path,
+    doing: str,
+    log: Path | None,
+    progress: Progress,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Runs it in the build folder: a Python that cmake starts imports from where it is started,
+    and beside a checkout that would be the checkout in place of the installed package.
+    """
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        step = _NINJA_STEP.match(line)
+        if step:
+            progress(
+                f"{doing} the runner, step {step[1]} of {step[2]}", int(step[1]) / int(step[2])
+            )
+
+    request = process.Request(argv, cwd=folder, env=env or {}, log=log, on_line=on_line)
+    outcome = process.run(request)
+    if not outcome.ok:
+        # Compilers write temporary files, too.
+        full = no_room_told("\n".join(lines), folder, Path(tempfile.gettempdir()))
+        if full:
+            raise full_disk(full, folder, log, f"{doing} the runner")
+        raise ToolError(
+            f"{doing} the runner failed: {first_error(lines)}",
+            "Check compiler and tools: etdeploy doctor",
+            log,
+            lines,
+        )

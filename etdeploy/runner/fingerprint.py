@@ -1,0 +1,107 @@
+"""What a build finds on this machine: compilers, SDKs, and what tells that they changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from etdeploy.core.errors import BuildError
+from etdeploy.core.files.basic import folder_files
+from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.core.resources import code_digest, resource_folder
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.provider.checkout import Checkout
+from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.platforms import Target
+from etdeploy.targets.qemu import emulator_identity
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
+
+# A level that every NDK has, where only the compiler is looked for.
+_LEAST_ANDROID_API = 28
+# What cmake takes from the environment into a build.
+_FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+# The parts of etdeploy that decide what a plan says and what a runner is made of.
+_DECIDING = ("custom_ops", "plan", "program", "provider", "recipe", "runner", "targets")
+
+
+def runner_sources() -> Path:
+    """The folder of the runner's CMake project."""
+    return resource_folder("templates") / "runner"
+
+
+def rules_digest() -> str:
+    """A digest of etdeploy's own code that decides: another release may decide otherwise."""
+    return code_digest(*_DECIDING)
+
+
+def require_toolchain(
+    plan: RuntimePlan, target: Target, host: Target, checkout: Checkout | None
+) -> Toolchain:
+    """The toolchain of a build from source, on this machine.
+
+    Raises:
+        BuildError: Something of it is missing; all of it is named.
+    """
+    api = plan.option("ANDROID_PLATFORM")
+    found = find_toolchain(
+        target,
+        Machine.this(host, os.environ),
+        int(api.removeprefix("android-")) if api else _LEAST_ANDROID_API,
+        checkout.folder if checkout else None,
+    )
+    if isinstance(found, Toolchain):
+        return found
+    raise BuildError(
+        "; ".join(f"{o.what}: {o.why}" for o in found),
+        remedy="\n".join(dict.fromkeys(o.remedy for o in found)),
+    )
+
+
+def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
+    """A digest of the runner's sources, the toolchain file, the compiler, and the emulator.
+
+    No process is started: a compiler is told by its path, size and date, and by the flags in the
+    environment.
+    """
+    return digest_json(
+        {
+            "sources": _digests(runner_sources()),
+            "toolchain": compiler_digest(host, build_target or host),
+            "lister": _lister(host, build_target or host),
+        }
+    )
+
+
+def _lister(host: Target, target: Target) -> tuple[str, ...] | None:
+    """What starts a runner for another processor, to have its kernels listed."""
+    if target.name == host.name or target.system != "linux":
+        return None
+    return emulator_identity(target.arch)
+
+
+def compiler_digest(host: Target, target: Target) -> str:
+    """A digest of the compiler, the toolchain files and the flags in the environment."""
+    return digest_json(
+        {
+            "toolchains": _digests(resource_folder("toolchains")),
+            "compiler": _compiler_identity(host, target),
+            "flags": {name: os.environ.get(name) for name in _FLAGS},
+        }
+    )
+
+
+def _compiler_identity(host: Target, target: Target) -> tuple[str, ...] | None:
+    """None where there is no compiler, or where it takes a checkout to tell (Apple's)."""
+    machine = Machine.this(host, os.environ)
+    found = find_toolchain(target, machine, _LEAST_ANDROID_API, None)
+    return found.identity if isinstance(found, Toolchain) else None
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {name: sha256_file(folder / name) for name in folder_files(folder)}
+
+
+def qnn_sdk() -> QnnSdk | Missing:
+    """The QNN SDK that the environment names, or why there is none."""
+    return find_sdk(os.environ, Path.home())

@@ -1,0 +1,184 @@
+"""What this machine lacks for a plan: tools, sources and SDKs, each with what brings it.
+
+A plan is made without them; a run is refused before it exports anything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core import process
+from etdeploy.core.errors import BuildError
+from etdeploy.core.values import Value
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.provider.checkout import (
+    REPOSITORY,
+    SOURCE_VARIABLE,
+    Checkout,
+)
+from etdeploy.provider.submodules import (
+    missing_submodules,
+    needed_submodules,
+    submodule_remedy,
+)
+from etdeploy.runner.build_tree import CMAKE, tree_folder
+from etdeploy.runner.fingerprint import compiler_digest, require_toolchain
+from etdeploy.runner.kleidiai import downloads_kleidiai, kleidiai_problem
+from etdeploy.runner.tools.glslc import Glslc, find_glslc
+from etdeploy.runner.tools.programs import find_programs, find_tools, pip_command, system_command
+from etdeploy.targets.platforms import Target, find_target
+
+_GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTIZED")
+
+
+class Missing(Value):
+    """Something that is not here.
+
+    Attributes:
+        what: Its name.
+        why: What it is needed for.
+        remedy: How to get it.
+        fetched: Whether a run gets it by itself.
+    """
+
+    what: str
+    why: str
+    remedy: str
+    fetched: bool = False
+
+
+def find_missing(
+    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+) -> tuple[Missing, ...]:
+    """Everything that a build of the plan would stop at, on this machine.
+
+    Args:
+        plan: What is to be built.
+        host: This machine.
+        checkout: For the provider `source`: what was found, or why what is named cannot be used.
+    """
+    found = [*_tools(plan, host, checkout)]
+    if plan.provider.value == "source":
+        found += [
+            *_sources(plan, checkout),
+            *_python(plan),
+            *_vulkan(plan),
+            *_kleidiai(plan, host, checkout),
+        ]
+    return tuple(found)
+
+
+def require_present(missing: tuple[Missing, ...]) -> None:
+    """Makes sure that nothing is missing that a run cannot get by itself.
+
+    Raises:
+        BuildError: Something is; all of it is named.
+    """
+    lacking = [m for m in missing if not m.fetched]
+    if lacking:
+        raise BuildError(
+            "; ".join(m.why for m in lacking),
+            remedy="\n".join(dict.fromkeys(m.remedy for m in lacking)),
+        )
+
+
+def submodules_of(plan: RuntimePlan) -> tuple[str, ...]:
+    """The submodules that a build of the plan compiles."""
+    options = {option.name: option.value for option in plan.options}
+    system = find_target(plan.build_target).system
+    return needed_submodules(options, apple=system in ("ios", "macos"))
+
+
+def _tools(
+    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+) -> Iterator[Missing]:
+    target = find_target(plan.build_target)
+    if plan.provider.value == "wheel":
+        try:
+            find_tools(target, host)
+        except BuildError as error:
+            yield _from_error("build tools", error)
+        return
+    usable = checkout if isinstance(checkout, Checkout) else None
+    for what, look in (
+        ("cmake and ninja", find_programs),
+        ("toolchain", lambda: require_toolchain(plan, target, host, usable)),
+    ):
+        try:
+            look()
+        except BuildError as error:
+            yield _from_error(what, error)
+
+
+def _vulkan(plan: RuntimePlan) -> Iterator[Missing]:
+    if plan.option("EXECUTORCH_BUILD_VULKAN") != "ON":
+        return
+    found = find_glslc(os.environ)
+    if not isinstance(found, Glslc):
+        yield Missing(what=found.what, why=found.why, remedy=found.remedy)
+
+
+def _kleidiai(
+    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+) -> Iterator[Missing]:
+    if not isinstance(checkout, Checkout) or not downloads_kleidiai(plan):
+        return
+    target = find_target(plan.build_target)
+    compiler = compiler_digest(host, target)
+    tree = tree_folder(Workspace.default(), target.name, checkout, compiler)
+    found = kleidiai_problem(plan, checkout.folder, tree / CMAKE)
+    if found:
+        yield Missing(what=found.what, why=found.why, remedy=found.remedy)
+
+
+def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Iterator[Missing]:
+    if isinstance(checkout, BuildError):
+        yield _from_error("ExecuTorch's sources", checkout)
+    elif checkout is None:
+        version = plan.executorch_version
+        yield Missing(
+            what="ExecuTorch's sources",
+            why=f"neither runtime.source nor {SOURCE_VARIABLE} names a checkout, so a run clones "
+            f"{REPOSITORY} v{version}",
+            remedy=f"Or name one that you have: export {SOURCE_VARIABLE}=/path/to/executorch",
+            fetched=True,
+        )
+        if process.which("git") is None:
+            yield Missing(
+                what="git",
+                why="ExecuTorch's sources are fetched with git, which is not installed",
+                remedy=system_command("git"),
+            )
+    else:
+        names = missing_submodules(checkout.folder, submodules_of(plan))
+        if names:
+            yield Missing(
+                what="submodules",
+                why=f"the checkout {checkout.path} lacks what the build compiles: "
+                f"{', '.join(names)}",
+                remedy=submodule_remedy(checkout, names),
+                fetched=checkout.origin == "cache",
+            )
+
+
+def _python(plan: RuntimePlan) -> Iterator[Missing]:
+    """ExecuTorch's own scripts need torch's code generator, and selection reads programs."""
+    if not any(plan.option(name) == "ON" for name in _GENERATING):
+        return
+    absent = [name for name in ("torch", "executorch") if find_spec(name) is None]
+    if absent:
+        yield Missing(
+            what="Python packages",
+            why=f"ExecuTorch generates code for its kernels with {' and '.join(absent)}, which "
+            f"{Path(sys.executable).name} does not have",
+            remedy=pip_command("etdeploy[export]"),
+        )
+
+
+def _from_error(what: str, error: BuildError) -> Missing:
+    return Missing(what=what, why=error.message, remedy=error.remedy or "etdeploy doctor")

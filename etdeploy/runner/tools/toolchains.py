@@ -1,0 +1,244 @@
+"""With what a build from source compiles: the toolchain file, what it is told, and the compiler.
+
+What follows from the target alone is in the plan (`plan_toolchain`, `plan_definitions`); what
+follows from this machine is looked up for a build (`find_toolchain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core import process
+from etdeploy.core.resources import resource_folder
+from etdeploy.core.shell import quoted
+from etdeploy.core.values import Explained
+from etdeploy.plan.model import Obstacle
+from etdeploy.runner.tools.programs import find_compiler
+from etdeploy.runner.tools.zig import find_zig, write_compilers
+from etdeploy.targets import apple, ndk
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.platforms import ANDROID_ABIS, Target
+
+MUSL = "linux-aarch64-musl"
+_ABI = {target: abi for abi, target in ANDROID_ABIS.items()}
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A toolchain on this machine.
+
+    Attributes:
+        definitions: What cmake is told beyond the plan's definitions: the toolchain file and, where
+            that file does not know it, the compiler. They name paths of this machine.
+        compiler: The C++ compiler.
+        identity: Texts that change whenever the compiler does; no process was started for them.
+        caches: Whether the compiler itself keeps what it compiled, so that ccache is not needed.
+    """
+
+    definitions: tuple[Explained, ...]
+    compiler: Path
+    identity: tuple[str, ...]
+    caches: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a toolchain is looked for.
+
+    Attributes:
+        host: What this machine is.
+        environ: Its environment.
+        home: The user's home folder.
+        cache: Where programs that stand for a compiler are written.
+    """
+
+    host: Target
+    environ: Mapping[str, str]
+    home: Path
+    cache: Path
+
+    @classmethod
+    def this(cls, host: Target, environ: Mapping[str, str]) -> Machine:
+        return cls(host, environ, Path.home(), Workspace.default().root / "zig")
+
+
+def plan_toolchain(target: Target, host: Target) -> Explained | None:
+    """The toolchain file in words that hold on every machine; None for a native build."""
+    if target.system == "android":
+        value = f"<NDK>/{ndk.TOOLCHAIN_FILE}"
+        reason = "the NDK's own toolchain file"
+    elif target.system in ("ios", "macos"):
+        value = f"<checkout>/{apple.TOOLCHAIN_FILE}"
+        reason = "ExecuTorch builds for Apple's systems with ios-cmake, a part of the checkout"
+    elif target.name == host.name or target.toolchain is None:
+        return None
+    else:
+        value = target.toolchain
+        with_ = "zig (PyPI: ziglang)" if target.name == MUSL else target.compiler
+        reason = f"{host.name} builds for {target.name} with {with_}"
+    return Explained(name="toolchain", value=value, reason=reason)
+
+
+def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
+    """What the toolchain file is told; it follows from the target alone.
+
+    Args:
+        target: What is built for.
+        android_api: The recipe's `runtime.android_api`; for Android only.
+    """
+    if target.system == "android":
+        return ndk.android_definitions(_ABI[target.name], android_api)
+    if target.system in ("ios", "macos"):
+        return apple.apple_definitions(target.name)
+    return ()
+
+
+def host_obstacle(target: Target, host: Target) -> Obstacle | None:
+    """Why a machine of that kind can never build for the target, whatever is installed on it."""
+    if target.system in ("ios", "macos") and host.system != "macos":
+        return Obstacle(
+            what=f"target {target.name}",
+            why=f"{target.name} cannot be built on {host.name}: Apple's compiler and SDK are there "
+            "on a Mac only",
+            remedy="Run etdeploy on a Mac.",
+        )
+    if target.system == "android" and (host.system, host.arch) == ("linux", "aarch64"):
+        return Obstacle(
+            what=f"target {target.name}",
+            why="Google publishes no NDK whose compiler runs on 64-bit Arm Linux",
+            remedy="Run etdeploy on x86_64 or a Mac, or take the static runner, which Android runs "
+            f"too: --target {MUSL}",
+        )
+    return None
+
+
+def find_toolchain(
+    target: Target, machine: Machine, android_api: int, checkout: Path | None
+) -> Toolchain | tuple[Obstacle, ...]:
+    """Looks for what a build from source needs on this machine; nothing is started.
+
+    Args:
+        target: What is built for.
+        machine: Where to look.
+        android_api: The recipe's `runtime.android_api`.
+        checkout: ExecuTorch's; its ios-cmake is used for Apple's systems. None while there is none.
+
+    Returns:
+        The toolchain, or everything that is missing, each with its remedy.
+    """
+    impossible = host_obstacle(target, machine.host)
+    if impossible:
+        return (impossible,)
+    if target.system == "android":
+        return _android(target, machine, android_api)
+    if target.system in ("ios", "macos"):
+        return _apple(target, checkout)
+    if target.name == MUSL:
+        return _musl(target, machine)
+    return _gnu(target, machine)
+
+
+def _android(
+    target: Target, machine: Machine, android_api: int
+) -> Toolchain | tuple[Obstacle, ...]:
+    found = ndk.find_ndk(machine.environ, machine.home)
+    if isinstance(found, Missing):
+        problem = _obstacle(found)
+        if target.arch == "aarch64":
+            other = (
+                f"{problem.remedy}\nor take the static runner, which needs no NDK: --target {MUSL}"
+            )
+            problem = problem.model_copy(update={"remedy": other})
+        return (problem,)
+    compiler = found.compiler(machine.host.system)
+    if not compiler.is_file():
+        why = f"the NDK in {found.path} has no compiler for {machine.host.name}: no {compiler}"
+        return (_obstacle(Missing("Android NDK", why, ndk.install_command(found.from_))),)
+    newest = found.newest_api()
+    if newest is not None and android_api > newest:
+        return (
+            Obstacle(
+                what="runtime.android_api",
+                why=f"the NDK {found.release} builds for API levels up to {newest}, "
+                f"not {android_api}",
+                remedy=f"--set runtime.android_api={newest}",
+            ),
+        )
+    clang = found.compiler_version(machine.host.system) or "of unknown version"
+    identity = (f"NDK {found.version}", f"clang {clang}", *_stamp(compiler))
+    reason = f"{found.from_} has NDK {found.release} ({found.version})"
+    return Toolchain((_file(found.toolchain_file, reason),), compiler, identity)
+
+
+def _apple(target: Target, checkout: Path | None) -> Toolchain | tuple[Obstacle, ...]:
+    if checkout is None:
+        why = f"the toolchain file of {target.name} is a part of ExecuTorch's checkout"
+        remedy = "Name one: --set runtime.source=/path/to/executorch"
+        return (Obstacle(what="ios-cmake", why=why, remedy=remedy),)
+    file = checkout / apple.TOOLCHAIN_FILE
+    problems = []
+    if not file.is_file():
+        remedy = (
+            f"git -C {quoted(checkout)} submodule update --init -- {apple.SUBMODULE}"
+            if (checkout / ".git").exists()
+            else f"Unpack https://github.com/leetal/ios-cmake as {quoted(file.parent)}"
+        )
+        problems.append(Obstacle(what="ios-cmake", why=f"{file} is missing", remedy=remedy))
+    # It tells one Xcode from another; ios-cmake itself finds the compiler of the SDK.
+    compiler = process.which("clang++")
+    if compiler is None:
+        why = "clang++ is not installed (it is not in PATH)"
+        problems.append(Obstacle(what="Xcode", why=why, remedy="xcode-select --install"))
+    if compiler is None or problems:
+        return tuple(problems)
+    named = _file(file, "ios-cmake, as the checkout has it")
+    return Toolchain((named,), compiler, _stamp(compiler))
+
+
+def _musl(target: Target, machine: Machine) -> Toolchain | tuple[Obstacle, ...]:
+    zig = find_zig()
+    if isinstance(zig, Missing):
+        return (_obstacle(zig),)
+    compiler = write_compilers(zig, machine.cache)
+    named = _compiler(compiler, f"it stands for zig {zig.version}")
+    identity = (f"zig {zig.version}", *_stamp(zig.path))
+    return Toolchain((_own_file(target), named), compiler, identity, caches=True)
+
+
+def _gnu(target: Target, machine: Machine) -> Toolchain | tuple[Obstacle, ...]:
+    native = target.name == machine.host.name
+    compiler = find_compiler(target, machine.host)
+    if compiler is None:
+        package = "g++" if native else f"g++-{target.arch.replace('_', '-')}-linux-gnu"
+        why = f"there is no C++ compiler for {target.name} on this machine"
+        return (_obstacle(Missing("C++ compiler", why, f"apt-get install {package}")),)
+    named = _compiler(compiler, "the machine's own" if native else "the cross compiler in PATH")
+    files = () if native else (_own_file(target),)
+    return Toolchain((*files, named), compiler, _stamp(compiler))
+
+
+def _own_file(target: Target) -> Explained:
+    path = resource_folder("toolchains") / str(target.toolchain)
+    return _file(path, f"etdeploy's own for {target.name}")
+
+
+def _file(path: Path, reason: str) -> Explained:
+    return Explained(name="CMAKE_TOOLCHAIN_FILE", value=str(path), reason=reason)
+
+
+def _compiler(path: Path, reason: str) -> Explained:
+    return Explained(name="CMAKE_CXX_COMPILER", value=str(path), reason=reason)
+
+
+def _stamp(program: Path) -> tuple[str, ...]:
+    """Path, size and date of a program."""
+    resolved = program.resolve()
+    info = resolved.stat()
+    return str(resolved), str(info.st_size), str(info.st_mtime_ns)
+
+
+def _obstacle(missing: Missing) -> Obstacle:
+    return Obstacle(what=missing.what, why=missing.why, remedy=missing.remedy)

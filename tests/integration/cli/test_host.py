@@ -1,0 +1,235 @@
+"""The main job on this machine, through the command line, with real parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli
+from tests.support.processes import eventually, naming
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[3]
+MLP = "model: {example: mlp}\nexport: {backend: xnnpack}\nbenchmark: {iterations: 20}\n"
+LONG = MLP.replace("mlp", "convnet").replace("20", "1000000")
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def cli(shared_cache: Path, tmp_path: Path) -> Cli:
+    """Tests of this module share one cache, so that each program is exported once."""
+    return Cli(shared_cache, tmp_path, {})
+
+
+def test_run_without_arguments_ends_with_latencies_a_verdict_and_the_files(cli: Cli) -> None:
+    result = cli.ok("run")
+    for words in ("median", "p90", "first inference", "ms", "outputs", "record.json"):
+        assert words in result.stdout
+    records = list(cli.folder.glob("etdeploy-out/**/record.json"))
+    assert len(records) == 1
+
+
+def test_json_is_the_run_record_and_nothing_else_is_on_stdout(cli: Cli) -> None:
+    record = cli.ok("run", "--recipe", cli.recipe(MLP), "--json").json
+    assert record["schema_version"] == 2
+    samples = record["workload"]["latency_ms"]["samples"]
+    assert len(samples) == 20
+    assert min(samples) == record["workload"]["latency_ms"]["min"] > 0
+    assert record["load_ms"] > 0
+    assert record["workload"]["first_inference_ms"] > 0
+    assert record["peak_rss_bytes"] > 1_000_000
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
+    assert record["device"]["facts"]["name"] == "host"
+    assert len(record["program"]["sha256"]) == len(record["runner"]["sha256"]) == 64
+    assert record["recipe"]["content"]["model"]["example"] == "mlp"
+
+
+def test_a_second_run_does_nothing_and_shows_the_same_record(cli: Cli) -> None:
+    recipe = cli.recipe(MLP)
+    first = cli.ok("run", "--recipe", recipe, "--json")
+    second = cli.ok("run", "--recipe", recipe, "--json")
+    assert second.json == first.json
+    assert second.stderr.count("up to date") == 7
+    assert "--again measures again" in second.stderr
+    assert "--again" not in first.stderr
+    again = cli.ok("bench", "--recipe", recipe, "--json")
+    assert again.json["run_id"] != first.json["run_id"]
+    assert again.stderr.count("up to date") == 6
+
+
+def test_a_changed_benchmark_section_measures_again_and_nothing_else(cli: Cli) -> None:
+    recipe = cli.recipe(MLP)
+    cli.ok("run", "--recipe", recipe)
+    result = cli.ok("run", "--recipe", recipe, "--set", "benchmark.iterations=7", "--json")
+    assert len(result.json["workload"]["latency_ms"]["samples"]) == 7
+    for name in ("export", "runtime", "plan", "runner", "check", "bundle"):
+        assert f"{name:<10} up to date" in result.stderr
+
+
+def test_an_upgrade_of_etdeploy_takes_no_plan_or_runner_of_older_rules(
+    cli: Cli, tmp_path: Path
+) -> None:
+    for name in ("etdeploy", "recipes", "templates", "toolchains"):
+        shutil.copytree(ROOT / name, tmp_path / "upgraded" / name)
+    environ = {"PYTHONPATH": str(tmp_path / "upgraded")}
+    arguments = ("build", "--recipe", cli.recipe(MLP))
+    cli.ok(*arguments, **environ)
+    assert cli.ok(*arguments, **environ).stderr.count("up to date") == 5
+    with (tmp_path / "upgraded/etdeploy/plan/rules.py").open("a") as stream:
+        stream.write("# another rule\n")
+    upgraded = cli.ok(*arguments, **environ).stderr
+    for step in ("plan", "runtime", "runner", "check"):
+        assert f"{step:<10} ..." in upgraded
+    assert "export     up to date" in upgraded
+
+
+def test_plan_before_and_after_the_export(cli: Cli) -> None:
+    recipe = cli.recipe(MLP.replace("mlp", "encoder"))
+    before = cli.ok("plan", "--recipe", recipe, "--format", "json").json
+    assert before["provisional"]
+    assert [t["value"] for t in before["tasks"]] == ["run"] * 8
+    cli.ok("export", "--recipe", recipe)
+    exported = cli.ok("plan", "--recipe", recipe, "--json").json["tasks"][0]
+    assert exported["reason"] == "the program is in the cache and only has to be taken from it"
+    cli.ok("build", "--recipe", recipe)
+    after = cli.ok("plan", "--recipe", recipe, "--format", "json").json
+    assert not after["provisional"]
+    states = {t["name"]: t["value"] for t in after["tasks"]}
+    assert states["export"] == states["runner"] == "up to date"
+    assert states["bench"] == "run"
+    for kind in ("components", "options", "tasks"):
+        assert all(item["name"] and item["reason"] for item in after[kind])
+    backend = next(c for c in after["components"] if c["name"] == "backend_xnnpack")
+    assert "XnnpackBackend" in backend["reason"]
+    text = cli.ok("plan", "--recipe", recipe).stdout
+    assert "because" in text
+    assert cli.ok("plan", "--recipe", recipe, "--format", "mermaid").stdout.startswith("flowchart")
+
+
+def test_plan_changes_nothing(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    cli.ok("plan")
+    assert not list((tmp_path / "cache").rglob("*")) or not list(
+        (tmp_path / "cache" / "programs").glob("*")
+    )
+    assert not (tmp_path / "etdeploy-out").exists()
+
+
+def test_a_damaged_cache_is_noticed_and_mended(cli: Cli, shared_cache: Path) -> None:
+    recipe = cli.recipe(MLP)
+    cli.ok("run", "--recipe", recipe)
+    folder = Path(cli.ok("export", "--recipe", recipe, "--json").json["folder"])
+    program = folder / "program.pte"
+    good = program.read_bytes()
+    program.write_bytes(good[: len(good) // 2])
+    result = cli.ok("run", "--recipe", recipe)
+    assert "export     ..." in result.stderr
+    assert program.read_bytes() == good
+
+
+def test_outputs_that_differ_end_with_code_8_and_keep_the_record(cli: Cli) -> None:
+    recipe = cli.recipe(MLP)
+    tolerance = "benchmark.tolerance={max_abs_error: 0, cosine_similarity: 1}"
+    result = cli(
+        "run",
+        "--recipe",
+        recipe,
+        "--json",
+        "--set",
+        "export.quantization=int8_dynamic",
+        "--set",
+        tolerance,
+    )
+    if result.code == 0:
+        assert all(o["max_abs_error"] == 0 for o in result.json["workload"]["outputs"])
+        pytest.skip("this machine computes bit for bit what eager mode does")
+    assert result.code == 8
+    assert result.json["workload"]["outputs"][0]["within_tolerance"] is False
+    assert "benchmark.tolerance" in result.stderr
+
+
+def test_interrupting_leaves_nothing_half_made_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    recipe = cli.recipe(MLP)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        child = cli.start("run", "--recipe", recipe)
+        assert child.stderr is not None
+        while "export" not in child.stderr.readline():
+            pass
+        time.sleep(1.0)
+        child.send_signal(number)
+        _, stderr = child.communicate()
+        assert child.returncode == 130, stderr
+        assert "run the same command again" in stderr
+        assert not list((tmp_path / "cache" / "programs").glob("*"))
+        assert not naming(tmp_path)
+    cli.ok("run", "--recipe", recipe)
+
+
+@pytest.mark.parametrize(("step", "child"), [("export", "etdeploy.export.worker"),
+                                             ("bench", "--iterations")])  # fmt: skip
+def test_what_is_killed_takes_its_worker_or_runner_along(
+    tmp_path: Path, step: str, child: str
+) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    parent = cli.start("run", "--recipe", cli.recipe(LONG))
+    while not any(child in line for line in naming(tmp_path / "cache")):
+        assert parent.poll() is None, f"{step} was not reached"
+        time.sleep(0.2)
+    parent.kill()
+    parent.communicate()
+    assert eventually(lambda: not naming(tmp_path / "cache"))
+
+
+def test_two_runs_at_once_share_the_cache_and_measure_one_after_the_other(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    recipes = [cli.recipe(MLP.replace("20", str(count)), f"r{count}.yaml") for count in (400, 500)]
+    children = [cli.start("run", "--recipe", r, "--json") for r in recipes]
+    records = []
+    for child in children:
+        stdout, stderr = child.communicate()
+        assert child.returncode == 0, stderr
+        records.append(json.loads(stdout))
+    assert records[0]["program"]["sha256"] == records[1]["program"]["sha256"]
+    assert len(list((tmp_path / "cache" / "programs").glob("[!.]*"))) == 1
+    assert len(list((tmp_path / "cache" / "runners").glob("[!.]*"))) == 1
+
+
+def test_a_missing_compiler_is_told_before_the_export_starts(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "git").symlink_to("/usr/bin/git")
+    result = cli("run", PATH=str(bare), CXX="")
+    assert result.code == 4
+    assert "compiler" in result.stderr
+    assert not (tmp_path / "cache" / "programs").exists()
+
+
+def test_export_and_build_copy_their_results(cli: Cli) -> None:
+    recipe = cli.recipe(MLP)
+    cli.ok("export", "--recipe", recipe, "--output", "program")
+    assert (cli.folder / "program" / "program.pte").is_file()
+    inspected = cli.ok("inspect", "program/program.pte", "--json").json
+    assert inspected["methods"][0]["delegates"][0]["backend_id"] == "XnnpackBackend"
+    cli.ok("build", "--recipe", recipe, "--output", "runner")
+    built = [p for p in (cli.folder / "runner").iterdir() if os.access(p, os.X_OK)]
+    assert built
+
+
+def test_qnn_is_refused_before_anything_starts(cli: Cli) -> None:
+    result = cli("run", "--recipe", "qnn", QNN_SDK_ROOT="")
+    assert result.code in (3, 4)
+    assert "QNN_SDK_ROOT" in result.stderr
+    assert "export     ..." not in result.stderr

@@ -1,0 +1,212 @@
+"""Every bundled example with every scheme is exported and gives the expected outputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core import process
+from etdeploy.program.folder import TensorFile, load_provenance
+from etdeploy.program.inspect import inspect_file
+from tests.support.export import SMALL, spec_of
+
+pytestmark = pytest.mark.integration
+
+SCHEMES = ("none", "int8_static", "int8_dynamic", "8da4w")
+ROOT = Path(__file__).parents[3]
+
+# How far ExecuTorch's outputs may be from the eager ones. XNNPACK computes in other integers than
+# the quantised model does eagerly, so a rounding now and then goes the other way.
+TOLERANCES = {
+    "none": (1e-4, 0.999999),
+    "int8_static": (0.2, 0.998),
+    "int8_dynamic": (0.1, 0.999),
+    "8da4w": (0.1, 0.999),
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Program folders by name, and what ExecuTorch's runtime made of them."""
+
+    folders: dict[str, Path]
+    distances: dict[str, list[dict[str, Any]]]
+
+
+def _recipes() -> dict[str, dict[str, Any]]:
+    recipes = {}
+    for name, arguments in SMALL.items():
+        model = {"example": name, "arguments": arguments}
+        recipes[f"{name}-portable"] = {"model": model, "export": {"backend": "portable"}}
+        for scheme in SCHEMES:
+            recipes[f"{name}-{scheme}"] = {"model": model, "export": {"quantization": scheme}}
+    small = {"example": "convnet", "arguments": SMALL["convnet"]}
+    recipes["vulkan"] = {"model": small, "export": {"backend": "vulkan", "quantization": "fp16"}}
+    recipes["coreml"] = {"model": small, "export": {"backend": "coreml", "quantization": "fp16"}}
+    return recipes
+
+
+@pytest.fixture(scope="module")
+def all_exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    root = tmp_path_factory.mktemp("examples")
+    jobs, folders = [], {}
+    for name, recipe in _recipes().items():
+        place = root / f"work-{name}"
+        folders[name] = root / name
+        place.mkdir()
+        folders[name].mkdir()
+        spec_of(recipe).save(place / "spec.json")
+        jobs.append((str(place / "spec.json"), str(folders[name])))
+    (root / "jobs.json").write_text(json.dumps(jobs))
+    _python("tests.support.export_batch", str(root / "jobs.json"))
+    for spec, _ in jobs:
+        place = Path(spec).parent
+        assert (place / "exit.txt").read_text() == "0", (place / "log.txt").read_text()[-3000:]
+    runnable = [str(f) for name, f in folders.items() if name not in ("vulkan", "coreml")]
+    output = _python("tests.support.export_execute", *runnable)
+    return Exported(folders, json.loads(output.splitlines()[-1]))
+
+
+def _python(module: str, *arguments: str) -> str:
+    argv = (sys.executable, "-m", module, *arguments)
+    outcome = process.run(process.Request(argv, cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    return outcome.stdout
+
+
+@pytest.mark.parametrize("scheme", ["portable", *SCHEMES])
+@pytest.mark.parametrize("example", SMALL)
+def test_the_runtime_gives_the_expected_outputs(
+    all_exported: Exported, example: str, scheme: str
+) -> None:
+    found = all_exported.distances[f"{example}-{scheme}"]
+    error, cosine = TOLERANCES["none" if scheme == "portable" else scheme]
+    assert len(found) == 1
+    assert found[0]["max_abs_error"] <= error
+    assert found[0]["cosine_similarity"] >= cosine
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("example", SMALL)
+def test_xnnpack_takes_what_computes(all_exported: Exported, example: str, scheme: str) -> None:
+    details = load_provenance(all_exported.folders[f"{example}-{scheme}"]).details
+    operators = details["delegation"]["operators"]
+    outside = {name for name, count in operators.items() if count["undelegated"]}
+    # Gathers and norms, which XNNPACK does not have, and shuffling of the rotary positions.
+    known = {
+        "aten_embedding_default",
+        "aten_native_layer_norm_default",
+        "aten_mean_dim",
+        "aten_split_with_sizes_copy_default",
+    }
+    assert outside <= known
+    assert details["delegation"]["delegated_nodes"] > details["delegation"]["undelegated_nodes"]
+
+
+@pytest.mark.parametrize("example", SMALL)
+def test_the_program_has_the_delegates_that_the_export_counted(
+    all_exported: Exported, example: str
+) -> None:
+    folder = all_exported.folders[f"{example}-int8_static"]
+    (method,) = inspect_file(folder / "program.pte").methods
+    counted = load_provenance(folder).details["delegation"]["partitions"]
+    assert [d.backend_id for d in method.delegates] == ["XnnpackBackend"] * counted
+
+
+@pytest.mark.parametrize("example", SMALL)
+def test_portable_delegates_nothing(all_exported: Exported, example: str) -> None:
+    program = inspect_file(all_exported.folders[f"{example}-portable"] / "program.pte")
+    assert program.backend_ids == ()
+
+
+@pytest.mark.parametrize("scheme", ["int8_static", "int8_dynamic", "8da4w"])
+@pytest.mark.parametrize("example", SMALL)
+def test_quantisation_shrinks_the_program_and_tells_its_damage(
+    all_exported: Exported, example: str, scheme: str
+) -> None:
+    folder = all_exported.folders[f"{example}-{scheme}"]
+    plain = load_provenance(all_exported.folders[f"{example}-none"])
+    provenance = load_provenance(folder)
+    assert provenance.details["bytes"]["program.pte"] < 1.1 * plain.details["bytes"]["program.pte"]
+    (damage,) = provenance.details["quantization_error"]
+    assert 0 < damage["max_abs_error"] < 1
+    assert damage["cosine_similarity"] > 0.95
+    assert "quantization_error" not in plain.details
+
+
+@pytest.mark.parametrize("example", SMALL)
+def test_the_step_of_quantised_outputs_is_recorded(all_exported: Exported, example: str) -> None:
+    import numpy as np
+
+    folder = all_exported.folders[f"{example}-int8_static"]
+    provenance = load_provenance(folder)
+    (known,) = provenance.output_quantization
+    if example == "encoder":  # ends with a norm, which stays in floats
+        assert known is None
+        return
+    assert known is not None
+    assert known.dtype == "int8"
+    (expected,) = provenance.expected
+    assert isinstance(expected, TensorFile)
+    values = np.frombuffer((folder / expected.path).read_bytes(), dtype=np.float32)
+    integers = values / known.scale + known.zero_point
+    assert np.abs(integers - np.rint(integers)).max() < 1e-3
+    assert -128 <= np.rint(integers).min() < np.rint(integers).max() <= 127
+
+
+@pytest.mark.parametrize("scheme", ["none", "int8_dynamic", "8da4w"])
+def test_other_outputs_have_no_step(all_exported: Exported, scheme: str) -> None:
+    for example in SMALL:
+        provenance = load_provenance(all_exported.folders[f"{example}-{scheme}"])
+        assert provenance.output_quantization == (None,)
+
+
+def test_outputs_are_of_order_one(all_exported: Exported) -> None:
+    import numpy as np
+
+    for example in SMALL:
+        folder = all_exported.folders[f"{example}-none"]
+        (output,) = load_provenance(folder).expected
+        assert isinstance(output, TensorFile)
+        values = np.frombuffer((folder / output.path).read_bytes(), dtype=np.float32)
+        assert 0.05 < np.abs(values).max() < 20, example
+
+
+def test_notes_say_what_a_user_should_know(all_exported: Exported) -> None:
+    notes = {name: load_provenance(f).notes for name, f in all_exported.folders.items()}
+    assert notes["mlp-none"] == ()
+    assert notes["mlp-int8_static"] == ("8 random inputs of the example set the ranges.",)
+    assert notes["convnet-8da4w"] == (
+        "8da4w quantised 1 linear layer; 21 convolutions stay in floats.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "identity"), [("vulkan", "VulkanBackend"), ("coreml", "CoreMLBackend")]
+)
+def test_other_backends_lower_without_their_device(
+    all_exported: Exported, backend: str, identity: str
+) -> None:
+    program = inspect_file(all_exported.folders[backend] / "program.pte")
+    assert program.backend_ids == (identity,)
+    assert (
+        load_provenance(all_exported.folders[backend]).details["delegation"]["undelegated_nodes"]
+        == 0
+    )
+
+
+def test_a_program_folder_is_complete(all_exported: Exported) -> None:
+    folder = all_exported.folders["transformer-none"]
+    provenance = load_provenance(folder)
+    assert [(t.dtype, t.shape) for t in provenance.inputs] == [("int64", (1, 16))]
+    assert [(t.dtype, t.shape) for t in provenance.expected] == [("float32", (1, 16, 64))]
+    assert (folder / "inputs/0.tokens.bin").stat().st_size == 16 * 8
+    assert (folder / "expected/0.bin").stat().st_size == 16 * 64 * 4
+    assert (folder / "etrecord.bin").stat().st_size > 0
+    assert set(provenance.seconds) == {"import", "load", "quantize", "export", "lower", "write"}
+    assert {"python", "torch", "executorch", "torchao"} <= set(provenance.versions)

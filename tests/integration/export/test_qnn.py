@@ -1,0 +1,138 @@
+"""What of the backend qnn can be tried without Qualcomm's SDK."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from etdeploy.export.qnn_host import loading_problem
+from etdeploy.targets.android import QUALCOMM_SOCS
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
+from tests.support.qnn_sdk import lay_out_sdk
+
+pytestmark = pytest.mark.integration
+
+# An adaptor as a pybind11 before 2.12 makes it.
+_REFUSING = """
+import sys, unittest.mock
+adaptor = unittest.mock.MagicMock()
+adaptor.TensorWrapper.side_effect = RuntimeError("Unable to cast Python instance\\nmore of it")
+sys.modules["executorch.backends.qualcomm.python.PyQnnManagerAdaptor"] = adaptor
+"""
+_CHECK = """
+from etdeploy.export.worker.failures import WorkerError
+from etdeploy.export.worker.lowering.qnn import check_adaptor
+try:
+    check_adaptor()
+    print("taken")
+except WorkerError as error:
+    print(error.failure.message)
+    print(error.failure.remedy)
+"""
+_TABLE = """
+import json
+from executorch.backends.qualcomm.serialization.qc_schema import _soc_info_table as table
+rows = [(c.name, int(c), s.htp_info.htp_arch.name, s.htp_info.vtcm_size_in_mb)
+        for c, s in table.items()]
+print(json.dumps(rows))
+"""
+# What the worker has compiled, without the SDK that would do it.
+_LEVEL = """
+from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
+from executorch.backends.qualcomm.utils import utils
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.lowering.qnn import lower_to_qnn
+from etdeploy.export.worker.loading.source import Source
+import torch
+
+def told(module, inputs, specs, **_):
+    print(flatbuffer_to_option(specs[0].value).profile_level.name)
+
+utils.to_edge_transform_and_lower_to_qnn = told
+for profiled in (True, False):
+    spec = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled)
+    module = torch.nn.Linear(2, 2)
+    lower_to_qnn(spec, module, Source(module, (torch.zeros(1, 2),), None))
+"""
+_needs_executorch = pytest.mark.skipif(
+    find_spec("executorch") is None, reason="ExecuTorch is not installed"
+)
+
+
+def _run(code: str) -> list[str]:
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    return outcome.stdout.splitlines()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or find_spec("executorch") is None, reason="no adaptor in this wheel"
+)
+def test_the_wheels_adaptor_takes_arrays_of_the_installed_numpy() -> None:
+    assert _run(_CHECK)[-1] == "taken"
+
+
+@_needs_executorch
+def test_an_adaptor_that_takes_no_arrays_is_told() -> None:
+    message, remedy = _run(_REFUSING + _CHECK)[-2:]
+    assert message.startswith("ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy ")
+    assert message.endswith(": Unable to cast Python instance")
+    assert remedy.startswith("pip install 'numpy<2'")
+
+
+@_needs_executorch
+def test_a_program_is_compiled_for_the_profile_pass() -> None:
+    assert _run(_LEVEL)[-2:] == ["kProfileDetailed", "kProfileOff"]
+
+
+@_needs_executorch
+def test_the_socs_are_those_that_executorch_compiles_for() -> None:
+    rows = {tuple(row) for row in json.loads(_run(_TABLE)[-1])}
+    assert rows == {(s.name, s.qnn_id, s.htp_arch, s.vtcm_mib) for s in QUALCOMM_SOCS.values()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the SDK compiles on Linux only")
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("QnnInterface_getProviders", None),
+        ("QnnOther", "undefined symbol: QnnInterface_getProviders"),
+    ],
+)
+def test_the_sdks_compiler_is_loaded(tmp_path: Path, function: str, problem: str | None) -> None:
+    sdk = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path))}, tmp_path)
+    assert isinstance(sdk, QnnSdk)
+    source = tmp_path / "htp.c"
+    source.write_text(f"int {function}(void) {{ return 0; }}\n")
+    library = sdk.host_libraries / "libQnnHtp.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    found = loading_problem(sdk, {})
+    assert (found.why if found else None) == (
+        f"{library} cannot be loaded: {library}: {problem}" if problem else None
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the SDK compiles on Linux only")
+def test_a_library_that_the_compiler_needs_is_named(tmp_path: Path) -> None:
+    sdk = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path))}, tmp_path)
+    assert isinstance(sdk, QnnSdk)
+    source = tmp_path / "none.c"
+    source.write_text("int QnnInterface_getProviders(void) { return 0; }\n")
+    needed = tmp_path / "libc++abi.so.77"
+    build = ["cc", "-shared", "-fPIC", str(source), "-Wl,--no-as-needed"]
+    subprocess.run([*build, "-Wl,-soname,libc++abi.so.77", "-o", str(needed)], check=True)
+    library = sdk.host_libraries / "libQnnHtp.so"
+    subprocess.run([*build, str(needed), "-o", str(library)], check=True)
+    with_it = loading_problem(sdk, {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert with_it is None
+    needed.unlink()
+    without = loading_problem(sdk, {})
+    assert without is not None
+    assert "libc++abi.so.77: cannot open shared object file" in without.why
+    assert without.remedy.startswith("apt-get install libc++1")

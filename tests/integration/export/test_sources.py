@@ -1,0 +1,358 @@
+"""Models from factories, weights, exported programs and finished programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etdeploy.core import process
+from etdeploy.core.errors import UsageError
+from etdeploy.export.spec import export_spec
+from etdeploy.program.folder import Provenance, load_provenance
+from etdeploy.program.inspect import inspect_file
+from etdeploy.program.model import TensorInfo
+from etdeploy.recipe.load import load_recipe
+from tests.support.export import (  # noqa: F401 - fixtures
+    Exporter,
+    export_workspace,
+    exported,
+    spec_of,
+)
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+WORKING = ROOT / "tests/data/export/working.py"
+STATIC = {"quantization": "int8_static"}
+
+
+@dataclass(frozen=True)
+class Exports:
+    """Program folders by name, and how far ExecuTorch's outputs are from the expected ones."""
+
+    root: Path
+    distances: dict[str, list[dict[str, Any]]]
+
+    def provenance(self, name: str) -> Provenance:
+        return load_provenance(self.root / name)
+
+
+def _recipes(files: Path) -> dict[str, dict[str, Any]]:
+    def factory(name: str, export: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
+        return {"model": {"python": f"{WORKING}:{name}", **model}, "export": export or {}}
+
+    sources = {
+        n: factory(n) for n in ("nested", "counter", "rows", "dropped", "open_batch", "everything")
+    }
+    return {
+        **sources,
+        "everything-static": factory("everything", STATIC),
+        "by_keyword": factory("by_keyword"),
+        "by_keyword-strict": factory("by_keyword", {"strict": True}),
+        "pt2-keywords": {"model": {"exported": str(files / "keywords.pt2")}},
+        "rows-static": factory("rows", STATIC),
+        "cached": factory("cached"),
+        "with_numpy": factory("with_numpy"),
+        "with_numpy-static": factory("with_numpy", STATIC),
+        "with_c_function-strict": factory("with_c_function", {"strict": True}),
+        "dropped-strict": factory("dropped", {"strict": True}),
+        "dropped-seed": factory("dropped", {"seed": 7}),
+        "weights-pt": factory("dropped", weights=str(files / "weights.pt")),
+        "weights-safetensors": factory("dropped", weights=str(files / "weights.safetensors")),
+        "mixed-8da4w": factory("mixed_sizes", {"quantization": "8da4w"}),
+        "own-samples": factory("mixed_sizes", {**STATIC, "calibration": f"{WORKING}:samples"}),
+        "no-samples": factory("mixed_sizes", STATIC),
+        "pt2": {"model": {"exported": str(files / "model.pt2")}},
+        "pt2-static": {"model": {"exported": str(files / "model.pt2")}, "export": STATIC},
+    }
+
+
+_WRITE = """
+import sys, json
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[1])
+from working import Dropped, everything
+files = Path(sys.argv[2])
+torch.manual_seed(11)
+module = Dropped().eval()
+state = module.state_dict()
+torch.save(state, files / "weights.pt")
+header, data = {}, b""
+for name, tensor in state.items():
+    raw = tensor.numpy().tobytes()
+    offsets = [len(data), len(data) + len(raw)]
+    header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": offsets}
+    data += raw
+text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+(files / "weights.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+rows = {"x": {0: torch.export.Dim("rows", min=1, max=16)}}
+program = torch.export.export(module, (torch.randn(3, 8),), dynamic_shapes=rows)
+torch.export.save(program, files / "model.pt2")
+module, args, keywords, shapes = everything()
+module.kind = dict  # a file does not know the class
+program = torch.export.export(module.eval(), args, keywords, dynamic_shapes=shapes)
+torch.export.save(program, files / "keywords.pt2")
+"""
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
+    root = tmp_path_factory.mktemp("sources")
+    _python("-c", _WRITE, str(WORKING.parent), str(root))
+    specs = {name: spec_of(recipe) for name, recipe in _recipes(root).items()}
+    specs["stripes"] = export_spec(load_recipe(str(ROOT / "examples/stripes/recipe.yaml")).recipe)
+    wanted = {"torch": "1.2.3", "executorch": "1.5.1"}
+    specs["other-version"] = specs["dropped"].model_copy(update={"wanted_versions": wanted})
+    jobs = []
+    for name, spec in specs.items():
+        (root / f"work-{name}").mkdir()
+        (root / name).mkdir()
+        spec.save(root / f"work-{name}" / "spec.json")
+        jobs.append((str(root / f"work-{name}" / "spec.json"), str(root / name)))
+    (root / "jobs.json").write_text(json.dumps(jobs))
+    _python("-m", "tests.support.export_batch", str(root / "jobs.json"))
+    for name in specs:
+        place = root / f"work-{name}"
+        assert (place / "exit.txt").read_text() == "0", (place / "log.txt").read_text()[-3000:]
+    output = _python("-m", "tests.support.export_execute", *(str(root / name) for name in specs))
+    return Exports(root, json.loads(output.splitlines()[-1]))
+
+
+def _python(*arguments: str) -> str:
+    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    return outcome.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nested",
+        "counter",
+        "rows",
+        "dropped",
+        "dropped-strict",
+        "dropped-seed",
+        "weights-pt",
+        "weights-safetensors",
+        "pt2",
+        "everything",
+        "by_keyword",
+        "by_keyword-strict",
+        "pt2-keywords",
+        "cached",
+        "with_numpy",
+        "with_c_function-strict",
+    ],
+)
+def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> None:
+    assert all(d["max_abs_error"] < 1e-5 for d in exports.distances[name])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rows-static",
+        "mixed-8da4w",
+        "own-samples",
+        "no-samples",
+        "pt2-static",
+        "stripes",
+        "everything-static",
+        "with_numpy-static",
+    ],
+)
+def test_quantised_models_give_the_expected_outputs(exports: Exports, name: str) -> None:
+    assert all(d["cosine_similarity"] > 0.998 for d in exports.distances[name])
+
+
+def test_nested_inputs_and_outputs_are_flattened_in_order(exports: Exports) -> None:
+    provenance = exports.provenance("nested")
+    assert [(t.name, t.dtype, t.shape) for t in provenance.inputs] == [
+        ("pair.a", "float32", (2, 8)),
+        ("pair.b", "float32", (2, 8)),
+        ("rest.0", "float32", (5,)),
+        ("rest.1", "int64", (3,)),
+    ]
+    assert [(t.name, t.shape) for t in provenance.expected] == [("sum", (2, 4)), ("picked", (3,))]
+
+
+@pytest.mark.parametrize("name", ["everything", "everything-static", "pt2-keywords"])
+def test_plain_and_keyword_inputs_and_all_outputs_keep_their_names(
+    exports: Exports, name: str
+) -> None:
+    provenance = exports.provenance(name)
+    assert [(t.name, t.dtype) for t in provenance.inputs] == [
+        ("x", "float32"),
+        ("repeat", "int"),
+        ("scale", "float"),
+        ("flag", "bool"),
+        ("mask", "None"),
+        ("bias", "float32"),
+    ]
+    assert [(t.name, t.dtype) for t in provenance.expected] == [
+        ("result.logits", "float32"),
+        ("result.hidden.0", "float32"),
+        ("result.hidden.1.last/one", "float32"),
+        ("repeat", "int"),
+        ("scale", "float"),
+        ("rows", "int"),
+        ("mask", "None"),
+    ]
+    files = sorted(p.name for p in (exports.root / name / "expected").iterdir())
+    assert files == [
+        "0.result.logits.bin",
+        "1.result.hidden.0.bin",
+        "2.result.hidden.1.last_one.bin",
+    ]
+    assert provenance.notes[-1] == (
+        "Plain values are fixed in the program: repeat = 2, scale = 0.5, flag = True. What is to "
+        "change from call to call has to be a tensor."
+    )
+
+
+def test_keyword_inputs_come_in_the_order_in_which_they_are_given(exports: Exports) -> None:
+    for name in ("by_keyword", "by_keyword-strict"):
+        names = [t.name for t in exports.provenance(name).inputs]
+        assert names == ["bias", "mask", "x", "flag", "scale", "repeat"]
+        (method,) = inspect_file(exports.root / name / "program.pte").methods
+        kinds = [getattr(i, "kind", "Tensor") for i in method.inputs]
+        assert kinds == ["Tensor", "Tensor", "Tensor", "Bool", "Double", "Int"]
+
+
+def test_state_keeps_its_first_value(exports: Exports) -> None:
+    # Five and one more, plus the sum of ones: what the first call gives, not a later one.
+    assert exports.provenance("counter").notes == (
+        "The model keeps state between calls (count, total); the expected outputs are those of "
+        "its first call.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("cached", "true"),
+        ("with_numpy", "true"),
+        ("with_numpy-static", "true"),
+        ("with_c_function-strict", "false"),
+    ],
+)
+def test_the_other_mode_of_torch_export_is_taken_and_told(
+    exports: Exports, name: str, mode: str
+) -> None:
+    note = exports.provenance(name).notes[0]
+    assert note.startswith(f"Traced with export.strict={mode}: ")
+    assert note.endswith(f"Put strict: {mode} under export: in the recipe to save that attempt.")
+    assert exports.provenance(name).details["retraced"] == note
+
+
+@pytest.mark.parametrize("name", ["rows", "rows-static", "pt2", "pt2-static"])
+def test_dynamic_shapes_reach_the_program(exports: Exports, name: str) -> None:
+    (method,) = inspect_file(exports.root / name / "program.pte").methods
+    assert isinstance(method.inputs[0], TensorInfo)
+    assert (method.inputs[0].dynamic, method.inputs[0].shape) == (True, (16, 8))
+    assert exports.provenance(name).inputs[0].shape == (3, 8)
+
+
+def test_a_dimension_that_became_the_examples_size_is_noted(exports: Exports) -> None:
+    assert exports.provenance("open_batch").notes == (
+        "The program takes the size 3 only in dimension 0 of the input x, which the dynamic shapes "
+        "leave open: the model's code fixes it to that of the example, which torch.export.Dim.AUTO "
+        "allows. With Dim.DYNAMIC the export tells the cause.",
+        "The program takes the size 1 only in dimension 0 of the input pair, which the dynamic "
+        "shapes leave open: the example has size 1 there, which torch.export fixes. Give an "
+        "example of 2.",
+    )
+    assert exports.provenance("rows").notes == ()
+
+
+def test_weights_replace_the_random_ones(exports: Exports) -> None:
+    expected = {n: _expected(exports.root / n) for n in ("dropped", "weights-pt")}
+    assert not np.array_equal(expected["dropped"], expected["weights-pt"])
+    assert np.array_equal(expected["weights-pt"], _expected(exports.root / "weights-safetensors"))
+
+
+def test_the_seed_decides_weights_and_inputs(exports: Exports) -> None:
+    plain, strict, seeded = (
+        _expected(exports.root / n) for n in ("dropped", "dropped-strict", "dropped-seed")
+    )
+    assert np.array_equal(plain, strict)
+    assert not np.array_equal(plain, seeded)
+
+
+def _expected(folder: Path) -> Any:
+    return np.frombuffer((folder / "expected/0.bin").read_bytes(), dtype=np.float32)
+
+
+def test_notes_tell_what_calibrated_and_what_stayed_in_floats(exports: Exports) -> None:
+    assert exports.provenance("no-samples").notes == (
+        "The example inputs set the ranges of the quantised values: enough to measure speed, not "
+        "accuracy. Name real inputs with export.calibration.",
+    )
+    assert exports.provenance("own-samples").notes == (
+        "3 calibration inputs of working.py:samples set the ranges.",
+    )
+    assert exports.provenance("mixed-8da4w").notes == (
+        "Linear layers that stay in floats, since their input size is no multiple of the group "
+        "size 32: 2.",
+        "8da4w quantised 1 linear layer.",
+    )
+
+
+def test_a_version_that_is_not_the_tested_one_is_noted(exports: Exports) -> None:
+    installed = version("torch").partition("+")[0]
+    assert exports.provenance("other-version").notes == (
+        f"Exported with torch {installed}; 1.2.3 is the version that is tested.",
+    )
+
+
+def test_the_users_example_is_quantised_with_its_own_samples(exports: Exports) -> None:
+    provenance = exports.provenance("stripes")
+    assert provenance.source == "model.py:make"
+    assert provenance.details["calibration_samples"] == 8
+    assert provenance.details["delegation"]["undelegated_nodes"] == 0
+    assert [Path(p).name for p in provenance.code_files] == ["model.py"]
+
+
+def test_a_finished_program_gets_random_inputs(exports: Exports, exported: Exporter) -> None:  # noqa: F811
+    made = exports.root / "nested" / "program.pte"
+    program = exported({"model": {"program": str(made)}})
+    folder = Path(program.folder)
+    provenance = load_provenance(folder)
+    assert program.sha256 == inspect_file(made).sha256
+    assert (folder / "program.json").is_file()
+    assert (provenance.source, provenance.backend, provenance.expected) == ("program.pte", None, ())
+    assert [t.dtype for t in provenance.inputs] == ["float32", "float32", "float32", "int64"]
+    again = exported({"model": {"program": str(made)}, "benchmark": {"iterations": 3}})
+    assert again == program.model_copy(update={"cached": True})
+
+
+def test_a_finished_program_that_is_damaged_is_a_usage_error(
+    exports: Exports,
+    exported: Exporter,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    whole = (exports.root / "nested" / "program.pte").read_bytes()
+    damaged = tmp_path / "damaged.pte"
+    damaged.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError):
+        exported({"model": {"program": str(damaged)}})
+
+
+def test_an_unknown_method_of_a_finished_program(
+    exports: Exports,
+    exported: Exporter,  # noqa: F811
+) -> None:
+    made = exports.root / "nested" / "program.pte"
+    with pytest.raises(UsageError) as caught:
+        exported({"model": {"program": str(made)}, "benchmark": {"method": "backward"}})
+    assert caught.value.message == "the program has no method 'backward'; it has forward"
+    assert caught.value.remedy == "--set benchmark.method=forward"

@@ -1,0 +1,126 @@
+"""The folder of a run: never another run's, and what stays of it when the run fails."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.passes import RUNNER_LOG
+from etdeploy.bench.records.results_folder import results_folder, run_id
+from etdeploy.core.errors import Interrupted, UsageError
+
+_WHEN = datetime(2026, 11, 21, 8, 44, 49, tzinfo=timezone.utc)
+
+
+def _open(output: Path) -> AbstractContextManager[Path]:
+    return results_folder(output, _WHEN, "mlp", "host")
+
+
+def _with_folder(output: Path, act: Callable[[Path], None]) -> None:
+    with _open(output) as folder:
+        act(folder)
+
+
+def _fail(output: Path, error: Exception) -> None:
+    """A run that fails when results of every kind are there."""
+    with _open(output) as folder:
+        (folder / RUNNER_LOG).write_text("said")
+        (folder / "timing.json").write_text("{}")
+        (folder / "outputs").mkdir()
+        (folder / "outputs" / "0.bin").write_bytes(b"0")
+        raise error
+
+
+def _ids(monkeypatch: pytest.MonkeyPatch, *tails: str) -> None:
+    words = iter(tails)
+    monkeypatch.setattr(secrets, "token_hex", lambda _: next(words))
+
+
+def test_an_id_that_is_taken_leaves_the_other_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ids(monkeypatch, "aa", "aa", "aa", "bb")
+    with _open(tmp_path) as first:
+        (first / "record.json").write_text("first")
+    with _open(tmp_path) as second:
+        assert second.name.endswith("-bb")
+    assert (first / "record.json").read_text() == "first"
+
+
+def test_a_run_that_fails_removes_its_own_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ids(monkeypatch, "aa", "aa", "bb")
+    with _open(tmp_path) as first:
+        (first / "record.json").write_text("first")
+    with pytest.raises(KeyError):
+        _fail(tmp_path, KeyError())
+    assert (first / "record.json").read_text() == "first"
+    assert sorted(p.name for p in tmp_path.glob("*/*")) == ["record.json", RUNNER_LOG]
+
+
+def test_ids_that_never_end_are_a_fault_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "aa")
+    with _open(tmp_path), pytest.raises(RuntimeError, match="taken"), _open(tmp_path):
+        pass
+
+
+def test_ids_sort_by_time_and_have_32_random_bits() -> None:
+    made = run_id(_WHEN, "my recipe", "android:10.0.0.1:5555")
+    assert made.startswith("20261121T084449Z-my_recipe-android_10.0.0.1_5555-")
+    assert len(made.rsplit("-", 1)[1]) == 8
+    assert run_id(_WHEN, "a", "b") != run_id(_WHEN, "a", "b")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file", "/elsewhere/expected/0.bin"),
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+    ],
+)
+def test_other_system_errors_are_not_blamed_on_the_output_folder(
+    tmp_path: Path, error: OSError
+) -> None:
+    with pytest.raises(type(error)), _open(tmp_path):
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_stays_one_and_names_the_folder(tmp_path: Path, number: int) -> None:
+    with pytest.raises(OSError, match="no room") as raised, _open(tmp_path):
+        raise OSError(number, "no room")
+    assert raised.value.errno == number
+    assert Path(str(raised.value.filename)).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_that_cannot_be_written_is_told_with_its_path(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "outputs").mkdir()
+        (folder / "outputs").write_text("")
+
+    with pytest.raises(UsageError, match="Is a directory") as raised:
+        _with_folder(tmp_path, write)
+    assert str(raised.value.place).endswith("outputs")
+    assert "--output" in str(raised.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [(KeyError(), [RUNNER_LOG]), (Interrupted(), []), (OSError(5, "x"), [RUNNER_LOG])],
+)
+def test_only_the_log_stays(tmp_path: Path, error: Exception, left: list[str]) -> None:
+    with pytest.raises(type(error)):
+        _fail(tmp_path, error)
+    assert [p.name for p in tmp_path.glob("*/*")] == left
+    assert len(list(tmp_path.iterdir())) == len(left)

@@ -1,0 +1,302 @@
+"""A whole measurement on a device in memory: what is kept, and what a failure leaves."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import etdeploy.bench.measure as measure_module
+from etdeploy.bench.measure import measure, require_match
+from etdeploy.bench.records.kept import DESCRIPTIONS
+from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.bench.revision import Revision
+from etdeploy.core.errors import (
+    DeviceError,
+    EtdeployError,
+    Interrupted,
+    MismatchError,
+    RunError,
+    UsageError,
+)
+from etdeploy.core.values import Explained
+from etdeploy.devices.base import Bundle, RunOutcome
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.model import Method, Program
+from etdeploy.recipe.load import LoadedRecipe
+from tests.support.bench_device import SAMPLES_MS, FakeDevice
+from tests.support.bench_values import make_program_folder, make_recipe, make_runner
+
+_EXPECTED = bytes(range(32))
+
+
+@pytest.fixture(autouse=True)
+def _without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """git is a process; tests with real parts ask it."""
+    monkeypatch.setattr(measure_module, "revision_of", lambda _: Revision("c0ffee", True))
+
+
+@dataclass
+class Setting:
+    """Everything that `measure` takes but the device."""
+
+    folder: Path
+
+    def measure(self, device: FakeDevice, output: str = "out", **sections: Any) -> StoredRun:
+        recipe = make_recipe(**sections)
+        path = self.folder / "my recipe.yaml"
+        loaded = LoadedRecipe("my recipe", path, recipe, ((path, "ef" * 32),))
+        runner = make_runner(self.folder / "runner", "ld.so")
+        return measure(
+            device,
+            Bundle(files=(), command=("runner",)),
+            loaded,
+            self.folder / "program",
+            _program(),
+            runner,
+            self.folder / output,
+            plan=_plan(),
+        )
+
+    def left(self) -> list[str]:
+        out = self.folder / "out"
+        return sorted(p.name for p in out.rglob("*") if p.is_file()) if out.exists() else []
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    make_program_folder(
+        tmp_path / "program", versions={"torch": "2.13.0"}, notes=("Random inputs.",)
+    )
+    return Setting(tmp_path)
+
+
+def _program() -> Program:
+    method = Method(
+        name="forward",
+        inputs=(),
+        outputs=(),
+        operators=(),
+        delegates=(),
+        instructions=0,
+        planned_memory_bytes=0,
+    )
+    return Program(
+        sha256="ab" * 32, size_bytes=7, schema_version=0, constant_bytes=0, methods=(method,)
+    )
+
+
+def _plan() -> RuntimePlan:
+    return RuntimePlan(
+        target="android-arm64",
+        build_target="android-arm64",
+        portable_runner=False,
+        provider=Explained(name="provider", value="wheel", reason="it has all"),
+        executorch_version="1.5.1",
+        toolchain=None,
+        components=(),
+        options=(),
+        program_sha256=None,
+    )
+
+
+def _device(**changes: Any) -> FakeDevice:
+    values: dict[str, Any] = {"outputs": (_EXPECTED,), "shape": (2, 4)}
+    return FakeDevice(**(values | changes))
+
+
+def _file(run: StoredRun, name: str) -> Path:
+    path = run.path(name)
+    assert path is not None
+    return path
+
+
+def _ending(name: str, outcome: RunOutcome | EtdeployError) -> Any:
+    """An answer that ends one pass so."""
+
+    def answer(current: str) -> RunOutcome | None:
+        if current != name:
+            return None
+        if isinstance(outcome, EtdeployError):
+            raise outcome
+        return outcome
+
+    return answer
+
+
+def test_record_has_what_the_passes_gave(setting: Setting) -> None:
+    device = _device()
+    run = setting.measure(device, runtime={"threads": 2})
+    record, workload = run.record, run.record.workload
+    assert (record.schema_version, workload.kind) == (2, "inference")
+    assert workload.latency_ms.samples == SAMPLES_MS
+    assert workload.latency_ms.median == 1.1
+    assert (record.verify_ms, record.load_ms, workload.first_inference_ms) == (0.25, 2.0, 3.0)
+    assert record.peak_rss_bytes == 6_000_000
+    assert [(o.name, o.max_abs_error, o.within_tolerance) for o in workload.outputs] == [
+        ("output_0", 0.0, True)
+    ]
+    assert list(record.passes) == ["timing", "memory", "profile"]
+    assert record.device.before.battery_percent == 80
+    assert record.device.after.battery_percent == 79
+    assert record.runner.portable
+    assert record.versions["torch"] == "2.13.0"
+    assert (record.recipe.git_revision, record.recipe.git_dirty) == ("c0ffee", True)
+    assert record.notes[0] == "Random inputs."
+    assert any("portable runner" in note for note in record.notes)
+    assert device.closed_runs == 1
+    assert device.folder.arguments[0]["--threads"] == "2"
+    require_match(run)
+
+
+def test_everything_is_kept_in_a_folder_of_the_run(setting: Setting) -> None:
+    device = _device()
+    run = setting.measure(device)
+    folder = setting.folder / "out" / run.record.run_id
+    assert device.run_ids == [run.record.run_id]
+    assert "my_recipe-android_FAKE" in run.record.run_id
+    assert (run.folder, run.record_path) == (folder, folder / "record.json")
+    assert load_run(folder) == load_run(run.record_path) == run
+    written = json.loads((folder / "record.json").read_text())
+    assert written["workload"]["latency_ms"]["median"] == 1.1
+    assert _file(run, "outputs").joinpath("0.bin").read_bytes() == _EXPECTED
+    assert _file(run, "etdump").read_bytes() == b"trace"
+    log = _file(run, "log").read_text()
+    for name in ("timing", "memory", "profile"):
+        assert f"== {name} pass: exit code 0 after 0.2 s\n{name} is done\n" in log
+
+
+def test_a_mailed_folder_has_all_that_a_report_needs(setting: Setting) -> None:
+    program = setting.folder / "program"
+    (program / "etrecord.bin").write_bytes(b"graph")
+    _program().save(program / "program.json")
+    run = setting.measure(_device(), model={"python": f"{setting.folder}/models/net.py:make"})
+    packed = shutil.make_archive(str(setting.folder / "mail"), "zip", run.folder)
+    shutil.unpack_archive(packed, setting.folder / "elsewhere")
+    shutil.rmtree(run.folder)
+    shutil.rmtree(program)
+    there = load_run(setting.folder / "elsewhere")
+    assert there.record == run.record
+    assert set(there.record.files) == set(DESCRIPTIONS)
+    assert all(_file(there, name).exists() for name in there.record.files)
+    assert _file(there, "etrecord").read_bytes() == b"graph"
+    assert Program.load(_file(there, "program_info")) == _program()
+    assert RuntimePlan.load(_file(there, "plan")) == _plan()
+    assert there.record.recipe.content["model"]["python"] == "models/net.py:make"
+    assert str(setting.folder) not in there.record_path.read_text()
+
+
+def test_an_etrecord_on_another_file_system_is_copied(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link", str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    (setting.folder / "program" / "etrecord.bin").write_bytes(b"graph")
+    copy = _file(setting.measure(_device()), "etrecord")
+    assert (copy.read_bytes(), copy.stat().st_nlink) == (b"graph", 1)
+
+
+def test_two_runs_have_two_folders(setting: Setting) -> None:
+    records = [setting.measure(_device()).record for _ in range(2)]
+    assert records[0].run_id != records[1].run_id
+
+
+def test_unwanted_passes_leave_no_trace(setting: Setting) -> None:
+    run = setting.measure(_device(), benchmark={"memory": False, "profile": False})
+    record = run.record
+    assert record.peak_rss_bytes is None
+    assert not {"etdump", "etrecord", "memory", "profile"} & set(record.files)
+    assert run.path("etdump") is None
+    assert list(record.passes) == ["timing"]
+
+
+def test_wrong_outputs_are_recorded_before_they_are_an_error(setting: Setting) -> None:
+    run = setting.measure(_device(outputs=(bytes(31) + b"\x42",)))
+    assert run.record_path.is_file()
+    with pytest.raises(MismatchError, match="output_0"):
+        require_match(run)
+
+
+def test_a_crash_keeps_what_the_runner_said(setting: Setting) -> None:
+    crash = RunOutcome(139, "SIGSEGV", "", "going down\n", 0.1)
+    with pytest.raises(RunError, match="SIGSEGV in the memory pass") as raised:
+        setting.measure(_device(answer=_ending("memory", crash)))
+    assert "| going down" in raised.value.message
+    assert setting.left() == ["runner.stderr.txt"]
+    assert raised.value.log is not None
+    log = raised.value.log.read_text()
+    assert "== memory pass: exit code 139" in log
+    assert "going down" in log
+
+
+def test_a_run_that_takes_too_long_is_told(setting: Setting) -> None:
+    endless = RunOutcome(None, None, "", "", 5.0, timed_out=True)
+    with pytest.raises(RunError, match="took longer than 5 s"):
+        setting.measure(_device(answer=_ending("timing", endless)), benchmark={"timeout_s": 5.0})
+
+
+def test_a_runner_that_leaves_no_results_is_told(setting: Setting) -> None:
+    silent = RunOutcome(0, None, "", "", 0.1)
+    with pytest.raises(DeviceError, match=r"left no timing\.json"):
+        setting.measure(_device(answer=_ending("timing", silent)))
+
+
+def test_a_device_that_goes_away_in_mid_run(setting: Setting) -> None:
+    device = _device(answer=_ending("profile", DeviceError("gone")))
+    with pytest.raises(DeviceError, match="gone"):
+        setting.measure(device)
+    assert device.closed_runs == 1
+    assert setting.left() == ["runner.stderr.txt"]
+
+
+def test_a_device_that_goes_away_after_the_run_loses_nothing(setting: Setting) -> None:
+    record = setting.measure(_device(gone_after_run=True)).record
+    assert record.device.after.battery_percent is None
+    assert record.workload.latency_ms.samples == SAMPLES_MS
+
+
+def test_an_interrupted_run_leaves_nothing(setting: Setting) -> None:
+    with pytest.raises(Interrupted):
+        setting.measure(_device(answer=_ending("memory", Interrupted())))
+    assert setting.left() == []
+    assert list((setting.folder / "out").iterdir()) == []
+
+
+def test_the_empty_folder_of_a_killed_run_goes_with_the_next(setting: Setting) -> None:
+    out = setting.folder / "out"
+    left = "20260101T000000Z-mlp-host-0a1b"
+    for name in (left, "mine"):
+        (out / name).mkdir(parents=True)
+        os.utime(out / name, (0, 0))
+    run = setting.measure(_device())
+    assert {path.name for path in out.iterdir()} == {"mine", run.record.run_id}
+
+
+def test_an_unknown_method_is_told_before_anything_runs(setting: Setting) -> None:
+    device = _device()
+    with pytest.raises(UsageError, match="no method 'decode'; it has forward") as raised:
+        setting.measure(device, benchmark={"method": "decode"})
+    assert raised.value.remedy == "--set benchmark.method=forward"
+    assert device.run_ids == []
+
+
+def test_an_output_folder_that_is_a_file_is_told(setting: Setting) -> None:
+    (setting.folder / "taken").write_text("")
+    with pytest.raises(UsageError, match="results cannot be written") as raised:
+        setting.measure(_device(), output="taken")
+    assert "--output" in str(raised.value.remedy)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_folder_without_permission_is_told(setting: Setting) -> None:
+    (setting.folder / "closed").mkdir(mode=0o500)
+    with pytest.raises(UsageError, match="results cannot be written"):
+        setting.measure(_device(), output="closed/out")

@@ -1,0 +1,88 @@
+"""Which sentences accompany the numbers, and which do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from etdeploy.bench.notes import measurement_notes, output_notes
+from etdeploy.bench.records.record import DeviceRecord
+from etdeploy.bench.statistics import summarize
+from etdeploy.devices.base import DeviceState, Leftover
+from tests.support.bench_values import UNCOMPARED, make_check, make_device
+
+_STEADY = (1.0, 1.02, 0.99, 1.01) * 5
+
+
+def _notes(
+    samples: Sequence[float] = _STEADY, device: DeviceRecord | None = None, portable: bool = False
+) -> str:
+    return "\n".join(
+        measurement_notes(summarize(samples), device or make_device(), portable, warmup=5)
+    )
+
+
+def test_a_quiet_run_on_this_machine_needs_no_note() -> None:
+    assert _notes() == ""
+
+
+def test_qemu_and_the_portable_runner_are_told() -> None:
+    assert "not those of a phone" in _notes(device=make_device("qemu"))
+    assert "portable runner" in _notes(portable=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (DeviceState(battery_celsius=41.0), DeviceState(), "41 °C"),
+        (DeviceState(), DeviceState(thermal_status="severe"), "severe"),
+        (DeviceState(load_average=3.5), DeviceState(), "load average 3.5 on 2 CPUs"),
+    ],
+)
+def test_a_warm_throttled_or_busy_device_is_told(
+    before: DeviceState, after: DeviceState, told: str
+) -> None:
+    assert told in _notes(device=make_device(before=before, after=after))
+
+
+def test_a_cool_idle_device_is_not_told() -> None:
+    before = DeviceState(battery_celsius=30.0, load_average=0.4)
+    after = DeviceState(thermal_status="none")
+    assert _notes(device=make_device(before=before, after=after)) == ""
+
+
+def test_a_runner_that_was_ended_before_is_told() -> None:
+    ended = (Leftover(pid=77, run_id="20260101T100000Z-mlp", seconds=42),)
+    assert "process 77 of 20260101T100000Z-mlp, after 42 s" in _notes(
+        device=make_device().model_copy(update={"ended": ended})
+    )
+
+
+def test_a_wide_spread_is_told() -> None:
+    assert "vary much" in _notes((1.0, 1.0, 1.0, 1.0, 3.0))
+    assert _notes((1.0, 3.0)) == ""
+
+
+def test_a_slowing_device_is_told_apart_from_one_that_warms_up() -> None:
+    slower = _notes((1.0,) * 10 + (1.15,) * 10)
+    assert "15 % slower" in slower
+    assert "throttle" in slower
+    faster = _notes((1.0,) * 10 + (0.85,) * 10)
+    assert "15 % faster" in faster
+    assert "--set benchmark.warmup=20" in faster
+    assert _notes((1.0,) * 10 + (1.05,) * 10) == ""
+
+
+def test_samples_below_the_clock_are_no_error() -> None:
+    assert _notes((0.0,) * 20) == ""
+    assert _notes((0.0,) * 19 + (1.0,)) == ""
+
+
+def test_outputs_that_say_little_are_noted() -> None:
+    weak = make_check(remark="2 of 3 values are NaN or infinite, in the model's own output too")
+    notes = list(output_notes((make_check(), UNCOMPARED, weak)))
+    assert notes[0].startswith("Nothing of output_9 was compared: every value is NaN")
+    assert "weights that were not loaded" in notes[0]
+    assert notes[1].startswith("The comparison of output_0 is weak: 2 of 3")
+    assert len(notes) == 2

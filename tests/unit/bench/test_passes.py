@@ -1,0 +1,203 @@
+"""Which passes a recipe gives, with which arguments, and how ends of a runner are explained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.failures.diagnosis import last_lines, run_error
+from etdeploy.bench.passes import Pass, passes, run_pass, runner_arguments
+from etdeploy.core import cancel
+from etdeploy.core.errors import Interrupted
+from etdeploy.devices.base import RunOutcome
+from tests.support.bench_values import make_recipe
+
+_LOG = Path("/out/run/runner.stderr.txt")
+
+
+def _ended(code: int | None, stderr: str = "", signal: str | None = None) -> RunOutcome:
+    return RunOutcome(code, signal, "", stderr, 1.0, timed_out=code is None)
+
+
+def _explained(outcome: RunOutcome, **sections: object) -> tuple[str, str]:
+    error = run_error(outcome, "timing", make_recipe(**sections), "android:X", _LOG)
+    assert (error.exit_code, error.place, error.log) == (7, "android:X", _LOG)
+    assert error.remedy
+    return error.message, error.remedy
+
+
+def test_every_pass_is_a_process_of_its_own() -> None:
+    assert passes(make_recipe(benchmark={"warmup": 20, "iterations": 100})) == (
+        Pass("timing", 20, 100, outputs=True),
+        Pass("memory", 0, 2),
+        Pass("profile", 5, 10, etdump=True),
+    )
+
+
+def test_passes_that_are_not_wanted_are_left_out() -> None:
+    recipe = make_recipe(benchmark={"memory": False, "profile": False, "iterations": 1})
+    assert passes(recipe) == (Pass("timing", 5, 1, outputs=True),)
+
+
+def test_short_benchmarks_shorten_every_pass() -> None:
+    recipe = make_recipe(benchmark={"warmup": 0, "iterations": 1})
+    assert [(p.warmup, p.iterations) for p in passes(recipe)] == [(0, 1), (0, 1), (0, 1)]
+
+
+def test_arguments_of_the_timing_pass() -> None:
+    recipe = make_recipe(benchmark={"method": "decode"}, runtime={"threads": 3})
+    assert runner_arguments(passes(recipe)[0], recipe) == (
+        "--program", "{bundle}/program.pte",
+        "--method", "decode",
+        "--inputs", "{bundle}/inputs.txt",
+        "--warmup", "5",
+        "--iterations", "50",
+        "--threads", "3",
+        "--results", "timing.json",
+        "--outputs", "outputs",
+    )  # fmt: skip
+
+
+def test_only_the_profile_pass_traces_and_only_timing_writes_outputs() -> None:
+    recipe = make_recipe()
+    for step in passes(recipe):
+        arguments = runner_arguments(step, recipe)
+        assert ("--etdump" in arguments) == (step.name == "profile")
+        assert ("--outputs" in arguments) == (step.name == "timing")
+
+
+@pytest.mark.parametrize(
+    ("signal", "cause"),
+    [
+        ("SIGKILL", "memory ran out"),
+        ("SIGILL", "lacks an instruction"),
+        ("SIGSEGV", "memory that is not its own"),
+        ("SIGABRT", "gave up itself"),
+    ],
+)
+def test_signals_are_named_with_their_usual_cause(signal: str, cause: str) -> None:
+    message, _ = _explained(_ended(137, signal=signal))
+    assert f"was ended by {signal} in the timing pass" in message
+    assert cause in message
+
+
+def test_what_was_killed_by_hand_did_not_run_out_of_memory() -> None:
+    killed = replace(_ended(137, signal="SIGKILL"), out_of_memory=False)
+    message, remedy = _explained(killed)
+    assert "it was not the system for want of memory" in message
+    assert "smaller" not in remedy
+    message, _ = _explained(replace(killed, out_of_memory=True))
+    assert "memory ran out" in message
+
+
+def test_what_the_time_limit_killed_did_not_run_out_of_memory() -> None:
+    message, _ = _explained(replace(_ended(137, signal="SIGKILL"), timed_out=True))
+    assert "took longer than" in message
+    assert "memory" not in message
+
+
+def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:
+    recipe = make_recipe()
+
+    class Stopped:
+        def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+            assert arguments
+            assert timeout_s
+            cancel.request()
+            return _ended(137, signal="SIGKILL")
+
+        def pull(self, relative: str, to: Path) -> None:
+            raise AssertionError(relative, to)
+
+    with cancel.trapped_signals(), pytest.raises(Interrupted):
+        run_pass(Stopped(), passes(recipe)[0], recipe, "host", tmp_path)
+
+
+def test_an_unknown_signal_still_has_a_remedy() -> None:
+    message, _ = _explained(_ended(180, signal="signal 52"))
+    assert "was ended by signal 52" in message
+
+
+def test_time_limit_tells_how_to_raise_it() -> None:
+    message, remedy = _explained(_ended(None), benchmark={"timeout_s": 30.0, "iterations": 500})
+    assert "took longer than 30 s" in message
+    assert "--set benchmark.timeout_s=60" in remedy
+    assert "--set benchmark.iterations=50" in remedy
+
+
+@pytest.mark.parametrize(
+    ("stderr", "cause", "remedy"),
+    [
+        (
+            "E 00:00:00.001 executorch:method.cpp:724] Missing operator: [0] my::op.out\n"
+            "etdeploy-runner: error: method forward cannot be loaded: OperatorMissing\n",
+            "no kernel for my::op.out",
+            "etdeploy clean runners",
+        ),
+        (
+            "E executorch:method.cpp:95] Backend QnnBackend is not registered.\n",
+            "backend QnnBackend is not in the runner",
+            "export.backend=xnnpack",
+        ),
+        ("etdeploy-runner: error: out of memory\n", "memory ran out", "quantization"),
+        (
+            "etdeploy-runner: error: cannot write outputs/0.bin: No space left on device\n",
+            "storage is full",
+            "etdeploy clean --device android:X",
+        ),
+        (
+            "ld.so: error while loading shared libraries: libfoo.so.1: cannot open\n",
+            "no library libfoo.so.1",
+            "clean runners",
+        ),
+        (
+            'CANNOT LINK EXECUTABLE "x": library "libfoo.so" not found\n',
+            "no library libfoo.so",
+            "clean runners",
+        ),
+        ("sh: ./x: not executable: Exec format error\n", "another kind of processor", "--target"),
+        (
+            "etdeploy-runner: error: method forward expects input 0 of float32 [2], got 'x'\n",
+            "expects input 0 of float32",
+            "etdeploy clean programs",
+        ),
+        (
+            "etdeploy-runner: error: method forward failed: InvalidState\nterminating\n",
+            "method forward failed: InvalidState",
+            "export.backend=portable",
+        ),
+    ],
+)
+def test_last_words_are_understood(stderr: str, cause: str, remedy: str) -> None:
+    code = 5 if "failed" in stderr else 4
+    message, told = _explained(_ended(code, stderr))
+    assert f"ended with exit code {code}" in message
+    assert message.count(cause) == 1
+    assert remedy in told
+
+
+def test_the_cause_and_the_last_lines_do_not_repeat_each_other() -> None:
+    message, _ = _explained(_ended(5, "W 1 executorch: odd\netdeploy-runner: error: no luck\n"))
+    assert message == (
+        "the runner ended with exit code 5 in the timing pass: no luck\n  | W 1 executorch: odd"
+    )
+
+
+def test_remedies_for_a_crash_leave_out_what_is_the_case() -> None:
+    crash = _ended(139, signal="SIGSEGV")
+    recipe = make_recipe(export={"backend": "portable"})
+    assert "--device host" in str(run_error(crash, "timing", recipe, "qemu", _LOG).remedy)
+    remedy = str(run_error(crash, "timing", recipe, "host", _LOG).remedy)
+    assert "--device" not in remedy
+    assert "export.backend" not in remedy
+
+
+def test_last_lines_are_few_short_and_harmless() -> None:
+    chatter = "I 00:00:00.003633 executorch:cpuinfo_utils.cpp:71] Reading file\n" * 20
+    lines = last_lines("first\n" * 20 + chatter + "\n\n" + "x" * 1000 + "\n\x1b[31mred\n")
+    assert len(lines) == 8
+    assert len(lines[-2]) == 300
+    assert lines[-1] == " [31mred"

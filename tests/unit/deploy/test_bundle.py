@@ -1,0 +1,115 @@
+"""What goes to a device, and how the runner starts there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.hashing import sha256_bytes
+from etdeploy.deploy.bundle import make_bundle
+from etdeploy.deploy.extras import ExtraFile, Extras
+from etdeploy.devices.base import Bundle
+from etdeploy.program.folder import TensorFile
+from etdeploy.program.model import Plain
+from tests.support.bench_values import make_program_folder, make_runner
+
+_LOADER = "ld-linux-x86-64.so.2"
+
+
+def _bundle(folder: Path, loader: str | None = None) -> Bundle:
+    provenance = make_program_folder(folder / "program")
+    runner = make_runner(folder / "runner", loader)
+    return make_bundle(runner, folder / "program", provenance, folder / "state" / "inputs.txt")
+
+
+def test_files_have_the_digests_of_their_content(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path)
+    assert [file.path for file in bundle.files] == [
+        "runner/etdeploy-runner",
+        "runner/libexecutorch.so",
+        "program.pte",
+        "inputs.txt",
+        "inputs/0.bin",
+    ]
+    for file in bundle.files:
+        content = Path(file.source).read_bytes()
+        assert (file.sha256, file.size_bytes) == (sha256_bytes(content), len(content))
+    assert [file.path for file in bundle.files if file.executable] == ["runner/etdeploy-runner"]
+
+
+def test_inputs_that_are_no_tensors_are_no_files(tmp_path: Path) -> None:
+    runner = make_runner(tmp_path / "runner")
+    provenance = make_program_folder(tmp_path / "program", inputs=(Plain(kind="Int", value=3),))
+    bundle = make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
+    assert not [file.path for file in bundle.files if file.path.startswith("inputs/")]
+    assert (tmp_path / "inputs.txt").read_text() == "Int 3\n"
+
+
+def test_the_list_of_inputs_is_what_the_runner_reads(tmp_path: Path) -> None:
+    _bundle(tmp_path)
+    listed = (tmp_path / "state" / "inputs.txt").read_text()
+    assert listed == "float32 2 2 4 inputs/0.bin\n"
+
+
+def test_a_native_runner_starts_by_itself(tmp_path: Path) -> None:
+    assert _bundle(tmp_path).command == ("runner/etdeploy-runner",)
+
+
+def test_a_portable_runner_starts_through_its_loader(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path, _LOADER)
+    assert bundle.command == (
+        f"runner/{_LOADER}",
+        "--library-path",
+        "{bundle}/runner",
+        "{bundle}/runner/etdeploy-runner",
+    )
+    executable = {file.path for file in bundle.files if file.executable}
+    assert executable == {f"runner/{_LOADER}", "runner/etdeploy-runner"}
+
+
+def test_the_same_files_give_the_same_bundle(tmp_path: Path) -> None:
+    assert _bundle(tmp_path) == _bundle(tmp_path)
+
+
+def test_an_input_outside_of_the_program_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"secret")
+    outside = TensorFile(path="../secret.bin", dtype="uint8", shape=(6,))
+    provenance = make_program_folder(tmp_path / "program", inputs=(outside,))
+    runner = make_runner(tmp_path / "runner")
+    with pytest.raises(ValueError, match="leads out"):
+        make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
+
+
+def test_extra_files_lie_beside_the_runners_libraries(tmp_path: Path) -> None:
+    (tmp_path / "libVendor.so").write_bytes(b"vendor")
+    bundle = _with_extra(tmp_path, "libVendor.so", ("LD_LIBRARY_PATH",))
+    assert [f.path for f in bundle.files][:3] == [
+        "runner/etdeploy-runner",
+        "runner/libexecutorch.so",
+        "runner/libVendor.so",
+    ]
+    assert bundle.environment == {"LD_LIBRARY_PATH": "{bundle}/runner"}
+
+
+def test_without_extra_files_there_is_no_environment(tmp_path: Path) -> None:
+    assert _bundle(tmp_path).environment == {}
+
+
+@pytest.mark.parametrize("name", ["libexecutorch.so", "../libVendor.so", "", "..", "a/b.so"])
+def test_an_extra_file_replaces_nothing_and_stays_in_the_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "libVendor.so").write_bytes(b"vendor")
+    with pytest.raises(ValueError, match=r"twice|no name of a file"):
+        _with_extra(tmp_path, name)
+
+
+def _with_extra(folder: Path, name: str, variables: tuple[str, ...] = ()) -> Bundle:
+    provenance = make_program_folder(folder / "program")
+    extra = ExtraFile(source=str(folder / "libVendor.so"), name=name)
+    return make_bundle(
+        make_runner(folder / "runner"),
+        folder / "program",
+        provenance,
+        folder / "inputs.txt",
+        Extras(files=(extra,), folder_variables=variables),
+    )

@@ -1,0 +1,106 @@
+"""Commands and paths that go into a device's shell."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from etdeploy.devices.android import layout
+from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.bundles import (
+    bundle_digest,
+    by_content,
+    check_bundle,
+    check_relative,
+    check_run_id,
+    command_line,
+    environment,
+)
+
+
+def make(
+    *paths: str, command: tuple[str, ...] = ("runner",), sha256: str = "a" * 64, **env: str
+) -> Bundle:
+    files = tuple(BundleFile(source="x", path=p, sha256=sha256, size_bytes=1) for p in paths)
+    return Bundle(files=files, command=command, environment=env)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", "a\0b"])
+def test_paths_that_leave_their_folder_are_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="is no path inside"):
+        check_relative(path)
+    with pytest.raises(ValueError, match="is no path inside"):
+        check_bundle(make(path))
+
+
+def test_other_bundles_that_are_refused() -> None:
+    with pytest.raises(ValueError, match="occurs twice"):
+        check_bundle(make("a", "a"))
+    with pytest.raises(ValueError, match="no SHA-256"):
+        check_bundle(make("a", sha256="$(reboot)"))
+    with pytest.raises(ValueError, match="cannot name a variable"):
+        check_bundle(make("a").model_copy(update={"environment": {"A;B": "1"}}))
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a b", "$(x)", "-rf"])
+def test_run_ids_that_cannot_name_a_folder(run_id: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a folder"):
+        check_run_id(run_id)
+
+
+def test_placeholders_stand_for_the_folders_on_the_device() -> None:
+    bundle = make(
+        command=("lib/ld.so", "--library-path", "{bundle}/lib", "{bundle}/runner"),
+        LD_LIBRARY_PATH="{bundle}:{run}",
+    )
+    assert command_line(bundle, ["--out={run}/r"], "/b", "/r") == [
+        "/b/lib/ld.so",
+        "--library-path",
+        "/b/lib",
+        "/b/runner",
+        "--out=/r/r",
+    ]
+    assert environment(bundle, "/b", "/r") == {"LD_LIBRARY_PATH": "/b:/r"}
+
+
+def test_the_digest_depends_on_contents_paths_and_modes_alone() -> None:
+    first = make("a", "b")
+    assert bundle_digest(first) == bundle_digest(make("b", "a", command=("other",), X="1"))
+    assert bundle_digest(first) != bundle_digest(make("a", "c"))
+    executable = first.files[0].model_copy(update={"executable": True})
+    assert bundle_digest(first) != bundle_digest(
+        first.model_copy(update={"files": (executable, first.files[1])})
+    )
+
+
+def test_a_content_is_executable_when_one_of_its_files_is() -> None:
+    plain = make("a").files[0]
+    program = plain.model_copy(update={"path": "b", "executable": True})
+    bundle = Bundle(files=(plain, program), command=("b",))
+    assert by_content(bundle) == [program]
+
+
+def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
+    nasty = "it's; $(reboot) `x`"
+    command = layout.start_command("/r", [nasty], {"A": nasty})
+    assert f"export A={shlex.quote(nasty)}" in command
+    assert f"exec {shlex.quote(nasty)} <" in command
+    bundle = make(nasty)
+    for script in (
+        layout.survey_command(bundle, "d"),
+        layout.layout_command(bundle, "d", "/part"),
+    ):
+        assert shlex.quote(nasty) in script
+        assert script.count(nasty) == 0
+
+
+def test_linked_folders_are_made_first() -> None:
+    script = layout.layout_command(make("a/b/c", "d"), "digest", f"{layout.ROOT}/incoming/x")
+    lines = script.splitlines()
+    assert lines[1] == "mkdir -p -- a/b || exit 1"
+    assert lines[2] == f"ln -s {layout.ROOT}/store/{'a' * 64} a/b/c || exit 1"
+    assert lines[-1] == (
+        f"rm -rf {layout.ROOT}/bundles/digest && "
+        f"mv {layout.ROOT}/incoming/x {layout.ROOT}/bundles/digest"
+    )

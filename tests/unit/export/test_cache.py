@@ -1,0 +1,232 @@
+"""Keys of exported programs: what changes them and what does not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.hashing import sha256_file
+from etdeploy.export import cache, installed
+from etdeploy.export.cache import Situation, program_key
+from etdeploy.export.digests import FileDigests
+from etdeploy.export.protocol import Sources
+from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.recipe.model import Recipe
+
+
+def spec_of(model: dict[str, Any], **export: Any) -> ExportSpec:
+    return export_spec(Recipe.model_validate({"model": model, "export": export}))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path / "cache")
+
+
+def test_the_key_of_an_example_is_known_and_stable(workspace: Workspace) -> None:
+    spec = spec_of({"example": "mlp"})
+    key = program_key(spec, workspace)
+    assert key is not None
+    assert program_key(spec, workspace) == key
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": {"example": "convnet"}},
+        {"model": {"example": "mlp", "arguments": {"width": 64}}},
+        {"model": {"example": "mlp"}, "backend": "portable"},
+        {"model": {"example": "mlp"}, "quantization": "int8_dynamic"},
+        {"model": {"example": "mlp"}, "seed": 1},
+        {"model": {"example": "mlp"}, "strict": True},
+    ],
+)
+def test_each_choice_changes_the_key(workspace: Workspace, other: dict[str, Any]) -> None:
+    plain = program_key(spec_of({"example": "mlp"}), workspace)
+    assert program_key(spec_of(**other), workspace) != plain
+
+
+def test_a_qnn_program_that_is_to_be_profiled_is_another(workspace: Workspace) -> None:
+    def key(backend: str, profile: bool) -> str | None:
+        sections = {"export": {"backend": backend}, "benchmark": {"profile": profile}}
+        recipe = Recipe.model_validate({"model": {"example": "mlp"}, **sections})
+        return program_key(export_spec(recipe), workspace)
+
+    assert key("qnn", True) != key("qnn", False)
+    assert key("xnnpack", True) == key("xnnpack", False)
+
+
+def test_a_tools_version_changes_the_key(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of({"example": "mlp"})
+    before = program_key(spec, workspace)
+    versions = {**installed.tool_versions(spec), "executorch": "9.9"}
+    monkeypatch.setattr(cache, "tool_versions", lambda _: versions)
+    assert program_key(spec, workspace) != before
+
+
+def test_versions_that_are_wanted_do_not_change_the_key(workspace: Workspace) -> None:
+    spec = spec_of({"example": "mlp"})
+    other = spec.model_copy(update={"wanted_versions": {"torch": "1.0"}})
+    assert program_key(spec, workspace) == program_key(other, workspace)
+
+
+def test_a_files_content_counts_not_its_place(workspace: Workspace, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.pte", "b.pte", "c.pte")]
+    for path, content in zip(paths, (b"same", b"same", b"other"), strict=True):
+        path.write_bytes(content)
+    keys = [program_key(spec_of({"program": str(p)}), workspace) for p in paths]
+    assert keys[0] == keys[1] != keys[2]
+
+
+class User:
+    """A factory's file, a helper that it imports, and what an export noted about them."""
+
+    def __init__(self, folder: Path, workspace: Workspace) -> None:
+        folder.mkdir()
+        self.model, self.helper = folder / "model.py", folder / "helper.py"
+        self.model.write_text("def make(): ...")
+        self.helper.write_text("WIDTH = 3")
+        self.spec = spec_of({"python": f"{self.model}:make"})
+        self.workspace = workspace
+
+    def remember(self) -> str:
+        files = {str(p): sha256_file(p) for p in (self.model, self.helper)}
+        sources = Sources(files=files)
+        situation = Situation.now(self.spec, self.workspace)
+        key = situation.key(sources)
+        situation.remember(key, sources)
+        return key
+
+    def key(self) -> str | None:
+        return program_key(self.spec, self.workspace)
+
+
+@pytest.fixture
+def user(tmp_path: Path, workspace: Workspace) -> User:
+    return User(tmp_path / "project", workspace)
+
+
+def test_code_that_was_never_exported_has_no_known_key(user: User) -> None:
+    assert user.key() is None
+
+
+def test_unchanged_and_touched_files_keep_the_key(user: User) -> None:
+    key = user.remember()
+    assert user.key() == key
+    os.utime(user.helper, (1, 1))
+    assert user.key() == key
+
+
+def test_a_changed_helper_has_no_known_key_until_it_is_changed_back(user: User) -> None:
+    key = user.remember()
+    user.helper.write_text("WIDTH = 4")
+    assert user.key() is None
+    other = user.remember()
+    assert user.key() == other != key
+    user.helper.write_text("WIDTH = 3")
+    assert user.key() == key
+
+
+def test_a_missing_helper_has_no_known_key(user: User) -> None:
+    user.remember()
+    user.helper.unlink()
+    assert user.key() is None
+
+
+def test_a_changed_factory_has_no_known_key(user: User) -> None:
+    user.remember()
+    user.model.write_text("def make(): return 1")
+    assert user.key() is None
+
+
+def test_equal_code_elsewhere_has_the_same_key_once_it_is_exported(
+    user: User, tmp_path: Path, workspace: Workspace
+) -> None:
+    key = user.remember()
+    other = User(tmp_path / "copy", workspace)
+    assert other.key() is None
+    assert other.remember() == key
+
+
+def test_a_file_that_an_argument_names_is_part_of_the_key(
+    user: User, tmp_path: Path, workspace: Workspace
+) -> None:
+    data = tmp_path / "data.bin"
+    data.write_bytes(b"1")
+    user.spec = spec_of(
+        {"python": f"{user.model}:make", "arguments": {"files": [{"path": str(data)}]}}
+    )
+    key = user.remember()
+    assert user.key() == key
+    data.write_bytes(b"2")
+    assert user.key() is None
+
+
+def test_another_version_of_an_imported_package_has_no_known_key(user: User) -> None:
+    version = installed.installed_version("pydantic")
+    situation = Situation.now(user.spec, user.workspace)
+    now, before = (
+        Sources(distributions={"pydantic": v})
+        for v in (
+            version or "",
+            "1.0",
+        )
+    )
+    situation.remember(situation.key(before), before)
+    assert user.key() is None
+    situation.remember(situation.key(now), now)
+    assert user.key() == situation.key(now)
+
+
+def test_without_code_of_the_user_the_key_does_not_wait_for_the_export(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    (tmp_path / "model.pt2").write_bytes(b"1")
+    spec = spec_of({"exported": str(tmp_path / "model.pt2")})
+    read = Sources(files={str(tmp_path / "model.pt2"): "digest"}, distributions={"numpy": "2"})
+    assert Situation.now(spec, workspace).key(read) == program_key(spec, workspace)
+
+
+def test_a_damaged_note_is_no_note(user: User) -> None:
+    user.remember()
+    Situation.now(user.spec, user.workspace).memory_path.write_text("{")
+    assert user.key() is None
+
+
+def test_module_files_are_found_without_running_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert installed.module_file("package.module") == package / "module.py"
+    assert installed.module_file("package") == package / "__init__.py"
+    assert installed.module_file("package.absent") is None
+    assert installed.module_file("absent.module") is None
+
+
+def test_digests_are_remembered_while_a_file_stays_untouched(tmp_path: Path) -> None:
+    path, store = tmp_path / "weights", tmp_path / "digests.json"
+    path.write_bytes(b"1")
+    os.utime(path, (1, 1))
+    assert FileDigests(store).of(path) == sha256_file(path)
+    assert FileDigests(store).of(tmp_path / "absent") is None
+    path.write_bytes(b"2")
+    os.utime(path, (1, 1))  # the content differs behind an equal size and date
+    assert FileDigests(store).of(path) == sha256_file(path)
+
+
+def test_a_damaged_store_of_digests_is_ignored(tmp_path: Path) -> None:
+    path, store = tmp_path / "weights", tmp_path / "digests.json"
+    path.write_bytes(b"1")
+    store.write_text("[]")
+    assert FileDigests(store).of(path) == sha256_file(path)

@@ -1,0 +1,94 @@
+"""Exceptions as they were met, and what they mean: the texts are kept whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.export.worker.failures import exception_text
+from etdeploy.export.worker.known_errors import lowering_meaning, named_operator, user_remedy
+
+TEXTS = Path(__file__).parents[2] / "data/export/messages"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "operator", "tensor"),
+    [
+        ("complex_dtypes", "operator", "aten::abs", None),
+        ("complex_autograd", "operator", "aten::view_as_complex", None),
+        ("data_dependent_size", "data-dependent", "aten::slice", None),
+        ("item", "data-dependent", "aten::item", None),
+        ("constant_written", "lowering", None, "lifted_tensor_0"),
+    ],
+)
+def test_a_text_that_was_met_is_known(
+    name: str, kind: str, operator: str | None, tensor: str | None
+) -> None:
+    meaning = lowering_meaning((TEXTS / f"{name}.txt").read_text())
+    assert meaning is not None
+    assert (meaning.kind, meaning.operator, meaning.tensor) == (kind, operator, tensor)
+    assert meaning.message
+    assert meaning.remedy
+
+
+def test_any_other_text_is_not() -> None:
+    assert lowering_meaning("no such thing") is None
+    assert named_operator("no such thing") is None
+
+
+def test_a_heading_is_told_with_what_stands_under_it() -> None:
+    text = exception_text(ValueError((TEXTS / "complex_dtypes.txt").read_text()))
+    assert text.startswith(
+        "ValueError: These operators are taking Tensor inputs with mismatched dtypes: Operator: "
+        "<EdgeOpOverload: aten.abs.default>"
+    )
+
+
+# As torch 2.13 words them.
+@pytest.mark.parametrize(
+    ("error", "start"),
+    [
+        (AssertionError("Torch not compiled with CUDA enabled"), "Models are exported on the CPU"),
+        (RuntimeError("Found no NVIDIA driver on your system."), "Models are exported on the CPU"),
+        (
+            TypeError("Net.forward() missing 1 required positional argument: 'x'"),
+            "Compare the example inputs",
+        ),
+        (
+            RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x9 and 8x8)"),
+            "Compare the example inputs",
+        ),
+        (
+            RuntimeError("Tensor on device meta is not on the expected device cpu!"),
+            "Give the parameters values",
+        ),
+        (ValueError("no such thing"), "Call the module with the same inputs in Python"),
+    ],
+)
+def test_a_model_that_raises_has_a_remedy(error: Exception, start: str) -> None:
+    remedy = user_remedy(error, "model-raised")
+    assert remedy is not None
+    assert remedy.startswith(start)
+
+
+def test_a_file_that_is_looked_for_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        Path("data/none.pt").read_bytes()
+    assert user_remedy(caught.value, "factory-raised") == (
+        f"data/none.pt was looked for in {tmp_path}, the working folder. A file beside the model "
+        "is\nPath(__file__).parent / 'data/none.pt'"
+    )
+
+
+def test_a_file_with_a_whole_path_is_just_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        (tmp_path / "none.pt").read_bytes()
+    assert user_remedy(caught.value, "factory-raised") is None
+
+
+def test_a_factory_that_raises_something_of_its_own_has_its_line_only() -> None:
+    assert user_remedy(ValueError("no such thing"), "factory-raised") is None

@@ -1,0 +1,274 @@
+"""The engine: what runs, what is skipped and why, how failures and stops come out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core import cancel, console
+from etdeploy.core.errors import BuildError, Interrupted
+from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.values import Explained, Value
+from etdeploy.graph.engine import (
+    DATABASE,
+    StepError,
+    plain_doit_tasks,
+    run_steps,
+    step_statuses,
+)
+from etdeploy.graph.job import Job
+from etdeploy.graph.pipeline import make_line
+from etdeploy.graph.steps import OTHER_RELEASE, Step, StepLog, closure, reasons_to_run
+from etdeploy.recipe.load import load_recipe
+from etdeploy.targets.platforms import host_target
+from tests.support.bench_device import FakeDevice
+
+
+class Line:
+    """Three steps, `c` after `a` and `b`, that write what they are told to and count their runs."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.ran: list[str] = []
+        self.values = {"a": 1, "b": 1, "c": 1}
+        self.inputs = {"a": {"export.backend": "xnnpack"}, "b": {}, "c": {}}
+        self.failures: dict[str, BaseException] = {}
+        self.damage: dict[str, str] = {}
+        self.kinds: dict[str, type[Value]] = {}
+
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(
+            Step(
+                name,
+                f"does {name}",
+                self.state / f"{name}.json",
+                self._action(name),
+                needs=("a", "b") if name == "c" else (),
+                inputs=self.inputs[name],
+                sound=lambda name=name: self.damage.pop(name, None),  # type: ignore[misc]
+                value=self.kinds.get(name),
+            )
+            for name in "abc"
+        )
+
+    def _action(self, name: str) -> Callable[[StepLog], str]:
+        def act(log: StepLog) -> str:
+            self.ran.append(name)
+            log.log.write_text(f"log of {name}\n")
+            if name in self.failures:
+                raise self.failures[name]
+            write_atomic(self.state / f"{name}.json", json.dumps(self.values[name]))
+            return f"made {name}"
+
+        return act
+
+    def run(self, *names: str) -> list[str]:
+        self.ran.clear()
+        with console.TaskDisplay(quiet=True) as display:
+            run_steps(self.steps(), names or ("c",), self.state, display)
+        return sorted(self.ran)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Line:
+    return Line(tmp_path / "state")
+
+
+def test_all_steps_run_once_and_are_skipped_afterwards(line: Line) -> None:
+    assert line.run() == ["a", "b", "c"]
+    assert line.run() == []
+
+
+def test_only_what_is_asked_for_runs(line: Line) -> None:
+    assert line.run("a") == ["a"]
+
+
+def test_a_changed_input_runs_its_step_and_what_follows_only_if_the_output_changes(
+    line: Line,
+) -> None:
+    line.run()
+    line.inputs["a"] = {"export.backend": "portable"}
+    assert line.run() == ["a"], "a gave the same value, so c has nothing to do"
+    line.inputs["a"] = {"export.backend": "xnnpack"}
+    line.values["a"] = 2
+    assert line.run() == ["a", "c"]
+
+
+def test_a_damaged_output_is_made_again(line: Line) -> None:
+    line.run()
+    line.damage["b"] = "the cached program is damaged"
+    assert line.run() == ["b"]
+
+
+def test_a_missing_output_is_made_again(line: Line) -> None:
+    line.run()
+    (line.state / "b.json").unlink()
+    assert line.run() == ["b"]
+
+
+def test_the_error_of_a_step_comes_out_as_it_was_raised_with_the_steps_log(line: Line) -> None:
+    line.failures["a"] = BuildError("no compiler")
+    with pytest.raises(BuildError, match="no compiler") as caught:
+        line.run()
+    assert caught.value is line.failures["a"]
+    assert caught.value.log == line.state / "logs" / "a.log"
+    del line.failures["a"]
+    assert "a" in line.run(), "a failed step runs again"
+
+
+def test_a_bug_in_a_step_names_the_step_and_keeps_the_cause(line: Line) -> None:
+    line.failures["b"] = ZeroDivisionError("division by zero")
+    with pytest.raises(StepError, match="step b failed") as caught:
+        line.run()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_independent_steps_run_side_by_side(line: Line, tmp_path: Path) -> None:
+    barrier = threading.Barrier(2, timeout=30)
+
+    def meet(name: str) -> Callable[[StepLog], str]:
+        def act(log: StepLog) -> str:
+            barrier.wait()
+            write_atomic(tmp_path / f"{name}.json", "1")
+            return name
+
+        return act
+
+    steps = tuple(Step(n, n, tmp_path / f"{n}.json", meet(n)) for n in "ab")
+    line.state.mkdir()
+    with console.TaskDisplay(quiet=True) as display:
+        run_steps(steps, ("a", "b"), line.state, display)
+    assert not barrier.broken
+
+
+def test_a_stop_request_ends_the_run_and_keeps_what_was_finished(line: Line) -> None:
+    line.run("a")
+
+    def stop(log: StepLog) -> str:
+        cancel.request()
+        return "never counted"
+
+    steps = tuple(s if s.name != "b" else Step("b", "b", s.output, stop) for s in line.steps())
+    line.ran.clear()
+    with (
+        cancel.trapped_signals(),
+        console.TaskDisplay(quiet=True) as display,
+        pytest.raises(Interrupted),
+    ):
+        run_steps(steps, ("c",), line.state, display)
+    assert line.ran == []
+    assert line.run() == ["b", "c"], "a was finished before and is not done again"
+
+
+def test_a_step_belongs_to_the_run_that_started_it(line: Line) -> None:
+    def stop(log: StepLog) -> str:
+        cancel.request()
+        return "never counted"
+
+    step = Step("a", "a", line.state / "a.json", stop)
+    with cancel.trapped_signals():
+        with (
+            cancel.trapped_signals(),
+            console.TaskDisplay(quiet=True) as display,
+            pytest.raises(Interrupted),
+        ):
+            run_steps((step,), ("a",), line.state, display)
+        assert not cancel.requested(), "the other run goes on"
+
+
+def test_statuses_say_why_without_running_anything(line: Line) -> None:
+    before = step_statuses(line.steps(), ("c",), line.state)
+    assert [s.would_run for s in before] == [True, True, True]
+    assert before[0].reasons == ("it has not run yet",)
+    line.run()
+    assert not any(s.would_run for s in step_statuses(line.steps(), ("c",), line.state))
+    line.ran.clear()
+    line.inputs["a"] = {"export.backend": "portable"}
+    after = {s.name: s for s in step_statuses(line.steps(), ("c",), line.state)}
+    assert after["a"].reasons == ("export.backend changed from xnnpack to portable",)
+    assert not after["b"].would_run
+    assert after["c"].reasons == ("after a, if that changes its input",)
+    assert line.ran == []
+
+
+def test_state_is_a_sqlite_file(line: Line) -> None:
+    line.run()
+    with sqlite3.connect(line.state / DATABASE) as database:
+        assert database.execute("select count(*) from doit").fetchone()[0] == 3
+
+
+def test_configuration_in_the_current_folder_has_no_say(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "doit.cfg").write_text("[GLOBAL]\nnum_process = 0\ndep_file = elsewhere\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.doit]\ndep_file = 'elsewhere'\n")
+    monkeypatch.chdir(tmp_path)
+    line.run()
+    assert (line.state / DATABASE).is_file()
+    assert not list(tmp_path.glob("elsewhere*"))
+
+
+def test_plain_doit_gets_the_same_tasks_and_state(line: Line) -> None:
+    dicts, config = plain_doit_tasks(line.steps(), line.state)
+    tasks = list(dicts)
+    assert [t["basename"] for t in tasks] == ["a", "b", "c"]
+    assert tasks[2]["file_dep"] == [str(line.state / "a.json"), str(line.state / "b.json")]
+    assert config["dep_file"] == str(line.state / DATABASE)
+    assert config["default_tasks"] == ["c"]
+
+
+def test_plain_doit_is_told_what_failed(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+    line.failures["a"] = BuildError("no compiler", remedy="apt-get install g++")
+    action, arguments = next(iter(plain_doit_tasks(line.steps(), line.state)[0]))["actions"][0]
+    assert action(*arguments) is False
+    assert "error in a: no compiler\n  what to do: apt-get install g++" in capsys.readouterr().err
+
+
+def test_closure_follows_needs(line: Line) -> None:
+    assert [s.name for s in closure(line.steps(), ("c",))] == ["a", "b", "c"]
+    assert [s.name for s in closure(line.steps(), ("b",))] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        {"name": "x", "reason": "y", "colour": "of a later release"},
+        {"name": "an earlier release had no reason"},
+        None,
+    ],
+)
+def test_a_value_of_another_release_is_made_again(line: Line, stale: object) -> None:
+    line.values["a"] = {"name": "x", "reason": "y"}  # type: ignore[assignment]
+    line.kinds["a"] = Explained
+    line.run()
+    assert line.run() == []
+    text = json.dumps(stale) if stale else '{"name": "cut sh'
+    (line.state / "a.json").write_text(text)
+    # What the value points to cannot be asked for before the value is readable.
+    line.damage["a"] = "sound was asked"
+    (a, *_) = step_statuses(line.steps(), ("c",), line.state)
+    assert a.reasons == (OTHER_RELEASE,)
+    assert line.run() == ["a"]
+    line.damage.clear()
+    assert line.run() == []
+
+
+def test_every_step_of_the_line_names_its_value(tmp_path: Path) -> None:
+    device = FakeDevice((), ())
+    job = Job(
+        load_recipe("xnnpack"), host_target(), host_target(), Workspace(tmp_path), tmp_path / "out",
+        device, device.facts(),
+    )  # fmt: skip
+    steps = make_line(job)
+    assert [step.name for step in steps if step.value is None] == []
+    for step in (s for s in steps if not s.always):
+        step.output.parent.mkdir(parents=True, exist_ok=True)
+        step.output.write_text('{"of": "another release"}')
+        step.inputs_path.write_text(json.dumps(step.inputs))
+        assert reasons_to_run(step) == [OTHER_RELEASE]

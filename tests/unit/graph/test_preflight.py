@@ -1,0 +1,106 @@
+"""What stops a run before its first step, and what waits for the exported program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.cli.main import run_cli
+from etdeploy.core.errors import BuildError
+from etdeploy.graph.explain import explain
+from etdeploy.graph.job import Job, open_job
+from etdeploy.graph.preflight import refuse_early
+from etdeploy.graph.provision import plan_for
+from etdeploy.provider.checkout import SOURCE_VARIABLE
+from etdeploy.recipe.load import load_recipe
+from tests.support.machine import bare_machine, equip
+
+_STAND_IN = Path(__file__).parents[2] / "data" / "checkout"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that can build natively and for Linux on arm64, but not for Android."""
+    folder = bare_machine(tmp_path, monkeypatch)
+    equip(folder, monkeypatch)
+    monkeypatch.setattr("etdeploy.graph.preflight.check_needs", lambda _: None)
+    return folder
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "executorch"
+    shutil.copytree(_STAND_IN, folder)
+    return folder
+
+
+def _job(checkout: Path, target: str | None = None, *overrides: str) -> Job:
+    settings = ["runtime.provider=source", f"runtime.source={checkout}", *overrides]
+    with open_job(load_recipe("xnnpack", settings), checkout.parent / "out", None, target) as job:
+        return job
+
+
+def _leave_state(job: Job, **inputs: Any) -> None:
+    """Files as an earlier run with other settings leaves them."""
+    job.state.mkdir(parents=True)
+    for step in ("export", "plan", "runtime", "runner"):
+        (job.state / f"{step}.json").write_text("{}")
+        (job.state / f"{step}.inputs.json").write_text(json.dumps(inputs))
+
+
+def test_a_missing_ndk_is_told_early_on_a_new_machine(machine: Path, checkout: Path) -> None:
+    with pytest.raises(BuildError, match="NDK"):
+        refuse_early(_job(checkout, "android-arm64"))
+
+
+def test_a_missing_ndk_is_told_early_after_a_run_with_other_settings(
+    machine: Path, checkout: Path
+) -> None:
+    job = _job(checkout, "android-arm64")
+    _leave_state(job, **{"runtime.provider": "wheel"})
+    with pytest.raises(BuildError, match="NDK"):
+        refuse_early(job)
+
+
+def test_what_only_this_recipe_lets_expect_waits_for_the_program(
+    machine: Path, checkout: Path
+) -> None:
+    shutil.rmtree(checkout / "kernels/optimized/third-party/eigen")
+    job = _job(checkout)
+    assert "eigen" in " ".join(m.reason for m in explain(job).missing)
+    refuse_early(job)
+
+
+def test_what_every_build_compiles_is_missed_early(machine: Path, checkout: Path) -> None:
+    shutil.rmtree(checkout / "third-party/json")
+    with pytest.raises(BuildError, match="third-party/json") as raised:
+        refuse_early(_job(checkout))
+    assert "FP16" not in str(raised.value)
+
+
+def test_the_wheel_is_named_by_its_own_release(
+    machine: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout / "version.txt").write_text("1.4.1\n")
+    monkeypatch.setenv(SOURCE_VARIABLE, str(checkout))
+    recipe = load_recipe("xnnpack", ["export.backend=vulkan"])
+    with open_job(recipe, checkout.parent / "out", None, "linux-x86_64") as job:
+        plan = plan_for(job, None)
+    assert plan.executorch_version == "1.4.1"
+    assert "the ExecuTorch 1.5.1 wheel for linux-x86_64 lacks" in plan.provider.reason
+
+
+def test_a_check_of_the_plan_ends_as_the_run_would(
+    machine: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", "--target", "android-arm64", "--set", f"runtime.source={checkout}"]
+    assert run_cli(command) == 0
+    assert "NDK" in capsys.readouterr().out
+    assert run_cli([*command, "--check"]) == 4
+    shown = capsys.readouterr()
+    assert shown.out.startswith("recipe xnnpack for android-arm64")
+    assert shown.err.startswith("error (build): Android NDK")

@@ -1,0 +1,343 @@
+"""The plan follows the program, and every choice has its reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import BuildError, CheckError
+from etdeploy.plan.derive import CustomKernels, require_feasible
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.model import Program
+from etdeploy.recipe.model import Recipe
+from etdeploy.targets.platforms import TARGETS
+from tests.support import golden_plans
+from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
+
+_GOLDEN = Path(__file__).parents[2] / "data" / "plans"
+_MIXED = make_program(
+    make_method(
+        operators=(
+            "aten::add.out",
+            "aten::mul.out",
+            "aten::sum.IntList_out",
+            "aten::relu.out",
+            "aten::sym_size.int",
+            "dim_order_ops::_to_dim_order_copy.out",
+        ),
+        delegates=("XnnpackBackend",) * 3,
+    )
+)
+_DELEGATED = make_program(make_method(delegates=("XnnpackBackend",)))
+_PORTABLE = make_program(make_method(operators=("aten::addmm.out", "aten::relu.out")))
+_QUANTIZED = make_program(
+    make_method(
+        "encode",
+        operators=("quantized_decomposed::quantize_per_tensor.out",),
+        delegates=("XnnpackBackend",),
+    ),
+    make_method("decode", operators=("aten::mul.out",)),
+)
+_NO_PROFILE = make_recipe(benchmark={"profile": False})
+
+_CASES: dict[str, tuple[Recipe, Program | None, str]] = {
+    "mixed-host": (make_recipe(), _MIXED, "linux-x86_64"),
+    "delegated-cross": (_NO_PROFILE, _DELEGATED, "linux-aarch64"),
+    "portable-android": (_NO_PROFILE, _PORTABLE, "android-arm64"),
+    "quantized-android-native": (_NO_PROFILE, _QUANTIZED, "android-x86_64"),
+    "provisional-int8": (
+        make_recipe(export={"backend": "xnnpack", "quantization": "int8_static"}),
+        None,
+        "linux-x86_64",
+    ),
+    "vulkan-android": (make_recipe(export={"backend": "vulkan"}), None, "android-arm64"),
+    "qnn-android": (
+        _NO_PROFILE,
+        make_program(make_method(delegates=("QnnBackend",))),
+        "android-arm64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_plan_is_the_recorded_one(name: str) -> None:
+    recipe, program, target = _CASES[name]
+    plan = make_plan(recipe, program, target)
+    recorded = json.loads((_GOLDEN / f"{name}.json").read_text())
+    assert plan.model_dump(mode="json") == recorded
+
+
+@pytest.mark.parametrize(("recipe", "target"), golden_plans.cases())
+def test_plan_from_source_is_the_recorded_one(recipe: str, target: str) -> None:
+    recorded = golden_plans.path_of(recipe, target).read_text()
+    assert golden_plans.render(recipe, target) == recorded
+
+
+def test_every_recorded_plan_from_source_has_its_case() -> None:
+    names = {path.name for path in golden_plans.FOLDER.iterdir()}
+    assert names == {golden_plans.path_of(*case).name for case in golden_plans.cases()}
+
+
+def test_every_recorded_plan_has_its_case() -> None:
+    assert {path.stem for path in _GOLDEN.glob("*.json")} == set(_CASES)
+
+
+def _components(program: Program, recipe: Recipe = _NO_PROFILE) -> set[str]:
+    return set(make_plan(recipe, program).component_names)
+
+
+def test_fully_delegated_program_links_no_kernels() -> None:
+    assert _components(_DELEGATED) == {"runtime", "threadpool", "backend_xnnpack"}
+
+
+def test_program_of_primitive_operators_links_no_kernels() -> None:
+    operators = ("executorch_prim::add.Scalar", "aten::sym_size.int", "aten::_local_scalar_dense")
+    assert _components(make_program(make_method(operators=operators))) == {"runtime", "threadpool"}
+
+
+def test_profile_pass_brings_etdump() -> None:
+    assert "etdump" in _components(_DELEGATED, make_recipe())
+    assert "etdump" not in _components(_DELEGATED)
+
+
+def test_reason_counts_partitions_and_names_operators() -> None:
+    reasons = {c.name: c.reason for c in make_plan(_NO_PROFILE, _MIXED).components}
+    assert reasons["backend_xnnpack"] == "method forward delegates 3 partitions to XnnpackBackend"
+    assert reasons["kernels_optimized"] == (
+        "method forward calls 5 operators outside the delegates: aten::add.out, aten::mul.out, "
+        "aten::sum.IntList_out, aten::relu.out and 1 more"
+    )
+
+
+def test_components_follow_the_program_not_the_recipe() -> None:
+    recipe = make_recipe(export={"backend": "xnnpack"}, benchmark={"profile": False})
+    assert "backend_xnnpack" not in _components(_PORTABLE, recipe)
+
+
+def test_same_needs_have_one_build_digest() -> None:
+    other = make_program(make_method(operators=("aten::mm.out",), delegates=("XnnpackBackend",)))
+    plans = [make_plan(_NO_PROFILE, program) for program in (_MIXED, other)]
+    assert plans[0] != plans[1]
+    assert plans[0].build_digest == plans[1].build_digest
+
+
+@pytest.mark.parametrize("target", ["linux-aarch64", "android-x86_64"])
+def test_other_targets_have_other_build_digests(target: str) -> None:
+    here, there = make_plan(_NO_PROFILE, _MIXED), make_plan(_NO_PROFILE, _MIXED, target)
+    assert here.build_digest != there.build_digest
+
+
+def test_plan_holds_nothing_of_this_machine() -> None:
+    for recipe, program, target in _CASES.values():
+        text = make_plan(recipe, program, target).model_dump_json()
+        assert str(Path(__file__).resolve().parents[3]) not in text
+        assert "/usr" not in text
+
+
+def _obstacles(plan: RuntimePlan) -> str:
+    return "; ".join(o.why for o in plan.obstacles)
+
+
+def test_auto_takes_the_wheel_when_it_has_everything() -> None:
+    plan = make_plan(make_recipe(), _MIXED)
+    assert plan.provider.value == "wheel"
+    assert plan.provider.reason == (
+        "the ExecuTorch 1.5.1 wheel for linux-x86_64 has all that the program needs"
+    )
+    require_feasible(plan)
+
+
+def test_auto_builds_when_the_wheel_lacks_a_component() -> None:
+    plan = make_plan(_NO_PROFILE, _DELEGATED, shipped=frozenset({"runtime", "threadpool"}))
+    assert plan.provider.value == "source"
+    assert plan.provider.reason == (
+        "the ExecuTorch 1.5.1 wheel for linux-x86_64 lacks component backend_xnnpack"
+    )
+    require_feasible(plan)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("thread_pool", "all_cores"),
+        ("optimize", "size"),
+        ("log_level", "debug"),
+        ("kleidiai", False),
+        ("weight_cache", True),
+        ("cmake", {"EXECUTORCH_FLATBUFFERS_MAX_ALIGNMENT": 64}),
+    ],
+)
+def test_auto_builds_when_the_recipe_asks_how(key: str, value: object) -> None:
+    plan = make_plan(make_recipe(runtime={key: value}), _DELEGATED)
+    assert plan.provider.value == "source"
+    assert f"runtime.{key} asks for a build" in plan.provider.reason
+
+
+def test_wheel_asked_for_stays_the_provider_and_the_lack_an_obstacle() -> None:
+    recipe = make_recipe(runtime={"provider": "wheel"})
+    plan = make_plan(recipe, _DELEGATED, shipped=frozenset({"runtime"}))
+    assert plan.provider.value == "wheel"
+    assert plan.provider.reason == "runtime.provider is wheel"
+    assert "backend_xnnpack" in _obstacles(plan)
+
+
+def test_source_is_built_for_android_itself_and_the_wheel_for_the_portable_runner() -> None:
+    native = make_plan(make_recipe(runtime={"provider": "source"}), _DELEGATED, "android-arm64")
+    assert (native.build_target, native.portable_runner) == ("android-arm64", False)
+    portable = make_plan(make_recipe(), _DELEGATED, "android-arm64")
+    assert (portable.build_target, portable.portable_runner) == ("linux-aarch64", True)
+
+
+_CUSTOM = make_program(make_method(operators=("my_ops::glu.out", "my_ops::rms.out")))
+
+
+def test_custom_operators_are_an_obstacle_that_names_them() -> None:
+    plan = make_plan(_NO_PROFILE, _CUSTOM)
+    assert len(plan.obstacles) == 1
+    assert "calls my_ops::glu.out, my_ops::rms.out;" in _obstacles(plan)
+    assert "--set runtime.custom_ops=" in plan.obstacles[0].remedy
+
+
+def test_recipes_own_kernels_remove_that_obstacle() -> None:
+    own = CustomKernels(frozenset({"my_ops::glu.out", "my_ops::rms.out"}), "1")
+    assert make_plan(_NO_PROFILE, _CUSTOM, custom=own).obstacles == ()
+    # Without a list only the built runner can tell.
+    assert make_plan(_NO_PROFILE, _CUSTOM, custom=CustomKernels(None, "1")).obstacles == ()
+
+
+def test_operator_that_the_recipes_own_kernels_lack_is_named() -> None:
+    own = CustomKernels(frozenset({"my_ops::glu.out"}), "1")
+    plan = make_plan(_NO_PROFILE, _CUSTOM, custom=own)
+    assert "calls my_ops::rms.out;" in _obstacles(plan)
+
+
+def test_own_kernels_change_the_build() -> None:
+    plans = [
+        make_plan(_NO_PROFILE, _DELEGATED, custom=CustomKernels(None, digest))
+        for digest in ("1", "2")
+    ]
+    assert plans[0].build_digest != plans[1].build_digest
+
+
+def test_language_model_kernels_need_a_build() -> None:
+    program = make_program(make_method(operators=("llama::custom_sdpa.out", "aten::add.out")))
+    plan = make_plan(_NO_PROFILE, program)
+    assert plan.provider.value == "source"
+    assert plan.option("EXECUTORCH_BUILD_KERNELS_LLM") == "ON"
+    assert plan.option("EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == "ON"
+
+
+def test_unknown_backend_is_an_obstacle() -> None:
+    program = make_program(make_method(delegates=("MadeUpBackend",)))
+    assert "delegates to MadeUpBackend" in _obstacles(make_plan(_NO_PROFILE, program))
+
+
+def test_selection_is_shared_by_programs_with_equal_needs() -> None:
+    recipe = make_recipe(runtime={"provider": "source"}, benchmark={"profile": False})
+    methods = [
+        make_method("forward", ("aten::relu.out",), dtypes=("float32",)),
+        make_method("encode", ("aten::relu.out",), dtypes=("float32",)),
+        make_method("forward", ("aten::relu.out",), dtypes=("int32",)),
+    ]
+    digests = [make_plan(recipe, make_program(m)).build_digest for m in methods]
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+@pytest.mark.parametrize("provider", ["wheel", "source", "auto"])
+def test_an_emulator_has_no_htp(provider: str) -> None:
+    program = make_program(make_method(delegates=("QnnBackend",)))
+    recipe = make_recipe(runtime={"provider": provider})
+    (obstacle,) = make_plan(recipe, program, "android-x86_64").obstacles
+    assert obstacle.why.startswith("QNN runs on the HTP of a Snapdragon SoC, and android-x86_64")
+    assert "runtime.provider=source" not in obstacle.remedy
+    assert "HTP" not in str(make_plan(recipe, program, "android-arm64").obstacles)
+
+
+def test_qnn_is_for_phones_even_where_the_wheel_has_the_backend() -> None:
+    program = make_program(make_method(delegates=("QnnBackend",)))
+    assert "Qualcomm's own libraries" in _obstacles(make_plan(_NO_PROFILE, program))
+    assert make_plan(_NO_PROFILE, program, "android-arm64").obstacles == ()
+
+
+def test_coreml_is_an_obstacle_off_a_mac_and_none_on_it() -> None:
+    program = make_program(make_method(delegates=("CoreMLBackend",)))
+    assert "runs on macos or ios only" in _obstacles(make_plan(_NO_PROFILE, program))
+    assert make_plan(_NO_PROFILE, program, "macos-arm64", "macos-arm64").obstacles == ()
+
+
+def test_mac_runners_are_built_on_a_mac() -> None:
+    plan = make_plan(_NO_PROFILE, _DELEGATED, "macos-arm64")
+    assert "cannot be built on linux-x86_64" in _obstacles(plan)
+
+
+def test_ios_is_built_from_source_on_a_mac() -> None:
+    plan = make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64", "macos-arm64")
+    assert plan.obstacles == ()
+    assert plan.provider.value == "source"
+    assert "on a Mac only" in _obstacles(make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64"))
+
+
+def test_native_build_has_no_toolchain_file_and_a_cross_build_has_one() -> None:
+    assert make_plan(_NO_PROFILE, _MIXED).toolchain is None
+    toolchain = make_plan(_NO_PROFILE, _MIXED, "android-arm64").toolchain
+    assert toolchain is not None
+    assert toolchain.value == "linux-aarch64.cmake"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("backend", ["portable", "xnnpack", "qnn", "vulkan", "coreml"])
+def test_plan_can_be_shown_for_every_backend_and_target(backend: str, target: str) -> None:
+    plan = make_plan(make_recipe(export={"backend": backend}), None, target)
+    assert plan.provisional
+    assert all(c.reason for c in (plan.provider, *plan.components, *plan.options))
+    assert all(o.why and o.remedy for o in plan.obstacles)
+
+
+def test_finished_program_waits_for_its_inspection() -> None:
+    plan = make_plan(make_recipe(model={"program": "model.pte"}), None)
+    assert "when model.pte has been inspected" in plan.components[0].reason
+    assert plan.obstacles == ()
+
+
+_UNKNOWN = {
+    "backend": make_program(make_method(delegates=("MadeUpBackend",))),
+    "operator": make_program(make_method(operators=("my_ops::glu.out",))),
+}
+_FINISHED = {"program": "/models/net.pte"}
+
+
+@pytest.mark.parametrize("provider", ["wheel", "source"])
+@pytest.mark.parametrize("name", _UNKNOWN)
+def test_what_no_executorch_has_fails_the_check_and_not_the_build(name: str, provider: str) -> None:
+    recipe = make_recipe(model=_FINISHED, runtime={"provider": provider})
+    with pytest.raises(CheckError) as caught:
+        require_feasible(make_plan(recipe, _UNKNOWN[name]))
+    assert caught.value.exit_code == 5
+    assert "export.backend" not in (caught.value.remedy or "")
+
+
+def test_a_plan_that_cannot_be_built_either_fails_the_build() -> None:
+    recipe = make_recipe(model=_FINISHED, runtime={"provider": "wheel"})
+    with pytest.raises(BuildError):
+        require_feasible(make_plan(recipe, _UNKNOWN["operator"], target="ios-arm64"))
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        ({"example": "mlp"}, "Lower to another backend: --set export.backend=xnnpack"),
+        (
+            _FINISHED,
+            "Export the model for another backend: the program is finished, and keeps its own.",
+        ),
+    ],
+)
+def test_a_finished_program_is_not_told_to_be_lowered_anew(
+    model: dict[str, str], remedy: str
+) -> None:
+    recipe = make_recipe(model=model)
+    (obstacle,) = make_plan(recipe, _UNKNOWN["backend"]).obstacles
+    assert obstacle.remedy == remedy

@@ -1,0 +1,164 @@
+"""Phone, program and SDK have to fit together before anything is exported or pushed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import BuildError
+from etdeploy.core.hashing import sha256_file
+from etdeploy.deploy.bundle import make_bundle
+from etdeploy.devices.bundles import check_bundle, environment
+from etdeploy.plan.qnn import (
+    compiled_version,
+    program_obstacles,
+    qnn_extras,
+    sdk_obstacles,
+    sdk_option,
+    soc_obstacle,
+)
+from etdeploy.program.model import CompiledFor
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get
+from tests.support.bench_values import make_program_folder, make_runner
+from tests.support.qnn_sdk import VERSION, lay_out_sdk
+
+PHONE = "android:R5CX"
+V75 = CompiledFor(soc_id=57, soc="SM8650", htp_arch="V75")
+NONE = Missing("the QNN SDK", "QNN_SDK_ROOT is not set", "export QNN_SDK_ROOT=/sdk")
+
+
+@pytest.fixture
+def sdk(tmp_path: Path) -> QnnSdk:
+    found = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "sdk"))}, tmp_path)
+    assert isinstance(found, QnnSdk)
+    return found
+
+
+@pytest.mark.parametrize("wanted", ["SM8750", "sm8750", "SM8750-AC", "auto", None])
+@pytest.mark.parametrize("reported", ["SM8750", "SM8750P"])
+def test_the_recipes_soc_is_the_phones(wanted: str | None, reported: str) -> None:
+    assert soc_obstacle(wanted, PHONE, reported) is None
+
+
+def test_a_recipe_for_another_soc_is_refused_with_both_names() -> None:
+    obstacle = soc_obstacle("SM8650", PHONE, "SM8750P")
+    assert obstacle is not None
+    assert obstacle.why == (
+        "export.soc is SM8650, and android:R5CX has SM8750: a QNN program runs on the SoC that it "
+        "was compiled for, and on no other"
+    )
+    assert obstacle.remedy == (
+        "--set export.soc=SM8750   or let it be asked: --set export.soc=auto"
+    )
+
+
+@pytest.mark.parametrize("wanted", ["auto", "SM8650"])
+@pytest.mark.parametrize("reported", ["Tensor G4", "kona", "Exynos 2400"])
+def test_a_phone_that_is_not_qualcomms_is_told_what_it_says(wanted: str, reported: str) -> None:
+    obstacle = soc_obstacle(wanted, PHONE, reported)
+    assert obstacle is not None
+    assert obstacle.why.startswith(f"android:R5CX says that its SoC is {reported}, which QNN does")
+    assert obstacle.remedy.endswith("--set export.backend=xnnpack")
+
+
+def test_a_phone_that_says_nothing_needs_a_soc_in_the_recipe() -> None:
+    assert soc_obstacle("SM8650", PHONE, None) is None
+    obstacle = soc_obstacle("auto", PHONE, None)
+    assert obstacle is not None
+    assert "android:R5CX does not say which it has" in obstacle.why
+    assert "--set export.soc=SM8650" in obstacle.remedy
+
+
+def test_a_finished_program_for_another_soc_is_refused() -> None:
+    assert not list(program_obstacles((V75,), PHONE, "SM8650"))
+    assert not list(program_obstacles((V75,), PHONE, None))
+    (obstacle,) = program_obstacles((V75, V75), PHONE, "SM8550-AC")
+    assert obstacle.why == (
+        "the program was compiled for SM8650 (HTP V75), and android:R5CX has SM8550 (HTP V73): a "
+        "QNN program runs on the SoC that it was compiled for"
+    )
+    assert obstacle.remedy == (
+        "Export the model for this phone: --set export.backend=qnn --set export.soc=SM8550\n"
+        "or name a device that has SM8650: etdeploy devices"
+    )
+
+
+def test_a_program_for_a_soc_without_a_name() -> None:
+    (obstacle,) = program_obstacles((CompiledFor(soc_id=999),), PHONE, "SM8550")
+    assert "compiled for QNN's SoC number 999, and" in obstacle.why
+
+
+def test_an_sdk_that_fits(sdk: QnnSdk) -> None:
+    assert not list(sdk_obstacles(sdk, "SM8750", VERSION))
+    assert not list(sdk_obstacles(sdk, "SM8750", "2.31.0.250130151446"))
+
+
+def test_what_is_wrong_with_an_sdk(sdk: QnnSdk) -> None:
+    (absent,) = sdk_obstacles(NONE, "SM8750")
+    assert (absent.what, absent.why, absent.remedy) == (NONE.what, NONE.why, NONE.remedy)
+    (old,) = sdk_obstacles(sdk, "SM8850")
+    assert "SM8850 (HTP V81) needs the QNN SDK 2.42 or newer" in old.why
+    (unknown,) = sdk_obstacles(sdk, "SM9999")
+    assert unknown.remedy.startswith("Name one of: SM8350, ")
+
+
+def test_an_sdk_that_is_older_than_the_programs(sdk: QnnSdk) -> None:
+    (obstacle,) = sdk_obstacles(sdk, "SM8750", "2.42.0.260101000000")
+    assert obstacle.why == (
+        f"the program was compiled with QNN 2.42.0, and the SDK in {sdk.root}, whose libraries go "
+        "to the phone, is 2.37.0: an older QNN cannot load what a newer one compiled"
+    )
+    assert obstacle.remedy.startswith(how_to_get("2.42.0"))
+
+
+def test_the_version_that_compiled_a_program() -> None:
+    old, new = (CompiledFor(soc_id=57, sdk_version=v) for v in ("2.9.0.230101000000", VERSION))
+    shown = (old, new, V75)
+    assert compiled_version(shown, None) == VERSION
+    assert compiled_version(shown, "2.40.0.1") == "2.40.0.1"
+    assert compiled_version((V75,), None) is None
+
+
+def test_the_bundle_has_qualcomms_libraries_beside_the_runner(sdk: QnnSdk, tmp_path: Path) -> None:
+    provenance = make_program_folder(tmp_path / "program")
+    runner = make_runner(tmp_path / "runner")
+    bundle = make_bundle(
+        runner,
+        tmp_path / "program",
+        provenance,
+        tmp_path / "inputs.txt",
+        qnn_extras(sdk, "SM8750", VERSION),
+    )
+    check_bundle(bundle)
+    by_path = {file.path: file for file in bundle.files}
+    assert [p for p in by_path if "Qnn" in p] == [
+        "runner/libQnnHtp.so",
+        "runner/libQnnHtpV79Stub.so",
+        "runner/libQnnHtpPrepare.so",
+        "runner/libQnnSystem.so",
+        "runner/libQnnHtpV79Skel.so",
+    ]
+    skel = sdk.root / "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so"
+    entry = by_path["runner/libQnnHtpV79Skel.so"]
+    assert (entry.source, entry.sha256) == (str(skel), sha256_file(skel))
+    assert environment(bundle, "/data/local/tmp/b", "/data/local/tmp/r") == {
+        "LD_LIBRARY_PATH": "/data/local/tmp/b/runner",
+        "ADSP_LIBRARY_PATH": "/data/local/tmp/b/runner",
+    }
+
+
+def test_no_library_is_taken_from_an_sdk_that_does_not_fit(sdk: QnnSdk) -> None:
+    with pytest.raises(BuildError, match=r"HTP V81\) needs the QNN SDK 2\.42") as caught:
+        qnn_extras(sdk, "SM8850")
+    assert caught.value.remedy == how_to_get("2.42")
+    with pytest.raises(BuildError, match="a QNN program needs the QNN SDK: QNN_SDK_ROOT is not"):
+        qnn_extras(NONE, "SM8750")
+
+
+def test_the_sdk_is_always_given_to_cmake(sdk: QnnSdk) -> None:
+    option = sdk_option(sdk)
+    assert (option.name, option.value) == ("QNN_SDK_ROOT", str(sdk.root))
+    assert option.reason == "headers of QNN 2.37.0, found by QNN_SDK_ROOT"
+    assert sdk_option(NONE).value is None

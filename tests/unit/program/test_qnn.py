@@ -1,0 +1,109 @@
+"""For what a QNN program was compiled, as its compile spec and its context binary say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.program.describe import describe, describe_target
+from etdeploy.program.inspect import inspect_file
+from etdeploy.program.model import CompiledFor
+from tests.support.program_files import Plan, pte
+
+# Compile specs as ExecuTorch 1.5.1 writes them (generate_qnn_executorch_compiler_spec).
+RECORDED = json.loads((Path(__file__).parents[2] / "data/qnn/compile_specs.json").read_bytes())
+CONTEXT = b"\xcd\xab\x78\x56" + bytes(252) + b"graph\0v2.37.0.250724175447_124859\0weights"
+
+
+def spec(soc: str) -> tuple[tuple[str, bytes], ...]:
+    return tuple((key, bytes.fromhex(value)) for key, value in RECORDED[soc].items())
+
+
+def compiled_for(path: Path) -> tuple[CompiledFor, ...]:
+    return inspect_file(path).compiled_for
+
+
+def write(folder: Path, *plans: Plan, payload: bytes = CONTEXT) -> Path:
+    path = folder / "model.pte"
+    path.write_bytes(pte(*plans, segments=(payload,)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("soc", "number", "arch"),
+    [("SM8750", 69, "V79"), ("SM8550", 43, "V73"), ("SM8650 mha2sha", 57, "V75")],
+)
+def test_the_compile_spec_names_the_soc(tmp_path: Path, soc: str, number: int, arch: str) -> None:
+    path = write(tmp_path, Plan(delegates=(("QnnBackend", 0),), compile_specs=spec(soc)))
+    assert compiled_for(path) == (
+        CompiledFor(soc_id=number, soc=soc[:6], htp_arch=arch, sdk_version="2.37.0.250724175447"),
+    )
+
+
+def test_partitions_that_agree_are_told_once(tmp_path: Path) -> None:
+    both = (("QnnBackend", 0), ("QnnBackend", 0))
+    path = write(
+        tmp_path,
+        Plan("prefill", delegates=both, compile_specs=spec("SM8750")),
+        Plan("decode", delegates=both, compile_specs=spec("SM8550")),
+    )
+    assert [c.soc_id for c in compiled_for(path)] == [69, 43]
+
+
+def test_a_context_binary_may_not_show_its_version(tmp_path: Path) -> None:
+    plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=spec("SM8750"))
+    path = write(tmp_path, plan, payload=b"v2.37 and v1.2.3.4 are no builds of the SDK")
+    assert compiled_for(path) == (CompiledFor(soc_id=69, soc="SM8750", htp_arch="V79"),)
+
+
+def test_other_backends_say_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path, Plan(delegates=(("XnnpackBackend", 0),), compile_specs=spec("SM8750")))
+    assert compiled_for(path) == ()
+
+
+def test_a_damaged_compile_spec_is_told(tmp_path: Path) -> None:
+    broken = (("qnn_compile_spec", b"\xff\xff\x00\x00"),)
+    path = write(tmp_path, Plan(delegates=(("QnnBackend", 0),), compile_specs=broken))
+    with pytest.raises(UsageError, match="damaged"):
+        compiled_for(path)
+
+
+def test_methods_that_share_one_context_binary(tmp_path: Path) -> None:
+    """As ExecuTorch's script for language models makes them: one segment, one delegate each."""
+    shared = (("QnnBackend", 0),)
+    path = write(
+        tmp_path,
+        *(Plan(name, delegates=shared, compile_specs=spec("SM8650 mha2sha")) for name in "ab"),
+    )
+    program = inspect_file(path)
+    assert [d.compiled_for for m in program.methods for d in m.delegates] == [
+        *program.compiled_for,
+        *program.compiled_for,
+    ]
+    text = describe(program, "model.pte")
+    line = "  compiled   for SM8650 (HTP V75), by QNN 2.37.0.250724175447\n"
+    assert text.count(line) == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (CompiledFor(soc_id=57, soc="SM8650"), "for SM8650, by a QNN that it does not name"),
+        (
+            CompiledFor(soc_id=999, htp_arch="V99", sdk_version="2.60.0.270101000000"),
+            "for QNN's SoC number 999 (HTP V99), by QNN 2.60.0.270101000000",
+        ),
+    ],
+)
+def test_what_is_not_known_of_a_program_is_told_as_such(target: CompiledFor, text: str) -> None:
+    assert describe_target(target) == text
+
+
+def test_a_program_that_was_compiled_to_be_profiled(tmp_path: Path) -> None:
+    plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=spec("SM8650 profiled"))
+    (target,) = compiled_for(write(tmp_path, plan))
+    assert target.profiled
+    assert describe_target(target).endswith("by QNN 2.37.0.250724175447, profiled by operator")

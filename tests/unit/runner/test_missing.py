@@ -1,0 +1,148 @@
+"""What a machine lacks for a build from source is told, with what brings it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.errors import BuildError
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.provider.checkout import (
+    SOURCE_VARIABLE,
+    Checkout,
+    examine,
+)
+from etdeploy.runner.missing import (
+    Missing,
+    find_missing,
+    require_present,
+    submodules_of,
+)
+from etdeploy.targets.platforms import find_target
+from tests.support.machine import bare_machine, equip
+from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
+
+_STAND_IN = Path(__file__).parents[2] / "data" / "checkout"
+_HOST = find_target("linux-x86_64")
+_XNNPACK = make_program(make_method(delegates=("XnnpackBackend",)))
+_VULKAN = make_program(make_method(delegates=("VulkanBackend",)))
+_KERNELS = make_program(make_method(operators=("aten::relu.out",)))
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return bare_machine(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def equipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    equip(bare, monkeypatch)
+    return bare
+
+
+def _plan(program: Any = _XNNPACK, target: str = "linux-x86_64") -> RuntimePlan:
+    recipe = make_recipe(runtime={"provider": "source"}, benchmark={"profile": False})
+    return make_plan(recipe, program, target)
+
+
+def _found(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> dict[str, Missing]:
+    missing = find_missing(plan, _HOST, checkout)
+    assert all(m.why and m.remedy for m in missing)
+    return {m.what: m for m in missing}
+
+
+def _checkout(folder: Path, origin: Any = "recipe") -> Checkout:
+    shutil.copytree(_STAND_IN, folder)
+    return examine(folder, origin)
+
+
+def test_a_bare_machine_lacks_everything_and_is_told_all_of_it(bare: Path) -> None:
+    found = _found(_plan(_KERNELS), None)
+    assert set(found) == {
+        "cmake and ninja",
+        "toolchain",
+        "ExecuTorch's sources",
+        "git",
+        "Python packages",
+    }
+    assert "cmake" in found["cmake and ninja"].remedy
+    assert found["toolchain"].remedy == "apt-get install g++"
+    assert found["Python packages"].remedy.endswith(" 'etdeploy[export]'")
+    assert "torch and executorch" in found["Python packages"].why
+
+
+def test_an_equipped_machine_lacks_only_what_a_run_clones(equipped: Path) -> None:
+    found = _found(_plan(_KERNELS), None)
+    assert list(found) == ["ExecuTorch's sources"]
+    assert found["ExecuTorch's sources"].fetched
+    assert "v1.5.1" in found["ExecuTorch's sources"].why
+    assert SOURCE_VARIABLE in found["ExecuTorch's sources"].remedy
+    require_present(tuple(found.values()))
+
+
+def test_a_named_folder_that_cannot_be_used_is_missing_and_not_fetched(equipped: Path) -> None:
+    error = BuildError("it is no checkout", remedy="name another")
+    found = _found(_plan(), error)
+    assert found["ExecuTorch's sources"] == Missing(
+        what="ExecuTorch's sources", why="it is no checkout", remedy="name another"
+    )
+
+
+def test_a_complete_checkout_lacks_nothing(equipped: Path, tmp_path: Path) -> None:
+    assert _found(_plan(), _checkout(tmp_path / "executorch")) == {}
+
+
+@pytest.mark.parametrize(("origin", "fetched"), [("recipe", False), ("cache", True)])
+def test_missing_submodules_are_fetched_for_a_clone_of_ours_only(
+    origin: str, fetched: bool, equipped: Path, tmp_path: Path
+) -> None:
+    checkout = _checkout(tmp_path / "my sources" / "executorch", origin)
+    (checkout.folder / ".git").mkdir()
+    shutil.rmtree(checkout.folder / "third-party/json")
+    found = _found(_plan(), checkout)["submodules"]
+    assert found.fetched == fetched
+    assert found.why.endswith(": third-party/json")
+    assert found.remedy.startswith(f"git -C '{checkout.path}' submodule update --init")
+
+
+def test_generated_code_alone_needs_python_packages(bare: Path) -> None:
+    assert "Python packages" not in _found(_plan(_XNNPACK), None)
+    quantized = make_program(make_method(operators=("quantized_decomposed::add.out",)))
+    assert "Python packages" in _found(_plan(quantized), None)
+
+
+def test_vulkan_needs_glslc(equipped: Path) -> None:
+    plan = _plan(_VULKAN, "android-x86_64")
+    assert any("glslc" in what for what in _found(plan, None))
+    assert not any("glslc" in what for what in _found(_plan(), None))
+
+
+def test_android_needs_an_ndk(equipped: Path) -> None:
+    found = _found(_plan(target="android-arm64"), None)["toolchain"]
+    assert "NDK" in found.why
+    assert not found.fetched
+
+
+def test_the_wheel_needs_no_sources(bare: Path) -> None:
+    plan = make_plan(make_recipe(benchmark={"profile": False}), _XNNPACK)
+    assert set(_found(plan, None)) == {"build tools"}
+
+
+def test_what_is_missing_is_refused_all_at_once() -> None:
+    two = tuple(Missing(what=w, why=f"no {w}", remedy=f"get {w}") for w in ("a", "b"))
+    fetched = Missing(what="c", why="no c", remedy="get c", fetched=True)
+    with pytest.raises(BuildError) as raised:
+        require_present((*two, fetched))
+    assert raised.value.message == "no a; no b"
+    assert raised.value.remedy == "get a\nget b"
+    assert raised.value.exit_code == 4
+    require_present((fetched,))
+
+
+def test_submodules_follow_the_plans_options() -> None:
+    assert "backends/xnnpack/third-party/XNNPACK" in submodules_of(_plan(_XNNPACK))
+    assert "backends/xnnpack/third-party/XNNPACK" not in submodules_of(_plan(_KERNELS))
+    assert "third-party/ios-cmake" in submodules_of(_plan(target="ios-arm64"))

@@ -1,0 +1,254 @@
+"""The QNN SDK on this machine: found, judged, and what it has for a phone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from etdeploy.targets.android import QUALCOMM_SOCS, soc_of
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.qnn_libraries import (
+    absent_libraries,
+    absent_to_export,
+    required_libraries,
+    too_old,
+    too_old_to_export,
+)
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get
+from etdeploy.targets.qnn_versions import (
+    ADAPTOR_SDK,
+    LEAST_SDK,
+    PINNED_VERSION,
+    dotted,
+    version_numbers,
+)
+from tests.support.qnn_sdk import ARCHS, VERSION, lay_out_sdk
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return lay_out_sdk(tmp_path / "qairt" / VERSION)
+
+
+def found(root: Path, home: Path | None = None) -> QnnSdk:
+    sdk = find_sdk({"QNN_SDK_ROOT": str(root)}, home or root)
+    assert isinstance(sdk, QnnSdk)
+    return sdk
+
+
+def missing(environ: dict[str, str], home: Path) -> Missing:
+    sdk = find_sdk(environ, home)
+    assert isinstance(sdk, Missing)
+    return sdk
+
+
+def test_the_variable_leads_to_it(root: Path) -> None:
+    sdk = found(root)
+    assert (sdk.root, sdk.version, sdk.number) == (root, VERSION, "2.37.0")
+    assert sdk.from_ == "QNN_SDK_ROOT"
+    assert sdk.htp_archs == ARCHS
+
+
+def test_the_version_is_in_the_header_too(root: Path) -> None:
+    (root / "sdk.yaml").unlink()
+    assert found(root).version == VERSION
+
+
+@pytest.mark.parametrize("line", ["version: 2.40.1.251119", 'version: "2.40.1.251119"'])
+def test_forms_of_the_version(root: Path, line: str) -> None:
+    (root / "include/QNN/QnnSdkBuildId.h").unlink()
+    (root / "sdk.yaml").write_text(f"{line}\n")
+    assert found(root).version == "2.40.1.251119"
+
+
+def test_without_the_variable_executorchs_newest_download_is_taken(tmp_path: Path) -> None:
+    downloads = tmp_path / ".cache/executorch/qnn"
+    for version in ("2.37.0.250724175447", "2.42.0.260101000000", "2.9.0.230101000000"):
+        lay_out_sdk(downloads / f"sdk-{version}", version)
+    (downloads / "sdk-2.50.0.270101000000").mkdir()
+    (downloads / "libcxx-14.0.0").mkdir()
+    sdk = find_sdk({}, tmp_path)
+    assert isinstance(sdk, QnnSdk)
+    assert (sdk.number, sdk.from_) == ("2.42.0", "ExecuTorch's downloads")
+
+
+@pytest.mark.parametrize(
+    ("variable", "folder"),
+    [("QNN_STAGING_DIR", "staging"), ("XDG_CACHE_HOME", "staging/executorch/qnn")],
+)
+def test_the_folder_of_downloads_can_be_elsewhere(
+    tmp_path: Path, variable: str, folder: str
+) -> None:
+    lay_out_sdk(tmp_path / folder / f"sdk-{PINNED_VERSION}")
+    assert isinstance(find_sdk({variable: str(tmp_path / "staging")}, tmp_path), QnnSdk)
+
+
+def test_there_is_none(tmp_path: Path) -> None:
+    problem = missing({"QNN_SDK_ROOT": ""}, tmp_path)
+    assert problem.why == (
+        f"QNN_SDK_ROOT is not set, and there is none in {tmp_path}/.cache/executorch/qnn"
+    )
+    assert problem.remedy == how_to_get()
+    assert "executorch.backends.qualcomm.scripts.download_qnn_sdk" in problem.remedy
+    assert f"export QNN_SDK_ROOT=/path/to/qairt/{PINNED_VERSION}" in problem.remedy
+
+
+def test_the_variable_is_the_users_choice(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / ".cache/executorch/qnn" / f"sdk-{VERSION}")
+    problem = missing({"QNN_SDK_ROOT": str(tmp_path / "gone")}, tmp_path)
+    assert problem.why == f"QNN_SDK_ROOT names {tmp_path / 'gone'}, which is no folder"
+
+
+@pytest.mark.parametrize("above", [".", "qairt"])
+def test_a_folder_above_the_sdk(root: Path, tmp_path: Path, above: str) -> None:
+    problem = missing({"QNN_SDK_ROOT": str(tmp_path / above)}, tmp_path)
+    assert problem.why == (f"QNN_SDK_ROOT names {tmp_path / above}, and the QNN SDK lies below it")
+    assert problem.remedy == f"export QNN_SDK_ROOT={root}"
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ("include/QNN", "include/QNN"),
+        ("lib/x86_64-linux-clang", "lib/x86_64-linux-clang/libQnnHtp.so"),
+        ("lib/aarch64-android", "lib/aarch64-android"),
+        ("lib", "lib/x86_64-linux-clang/libQnnHtp.so and no lib/aarch64-android and no "
+         "lib/hexagon-v*/unsigned"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_missing_is_named(root: Path, part: str, named: str) -> None:
+    shutil.rmtree(root / part)
+    problem = missing({"QNN_SDK_ROOT": str(root)}, root)
+    assert problem.why == f"the QNN SDK in {root} is not whole: there is no {named}"
+    assert problem.remedy.startswith("Unpack all of the SDK again")
+
+
+def test_a_download_that_was_cut_off_has_to_go(tmp_path: Path) -> None:
+    root = lay_out_sdk(tmp_path / ".cache/executorch/qnn" / f"sdk-{PINNED_VERSION}")
+    shutil.rmtree(root / "lib/aarch64-android")
+    problem = missing({}, tmp_path)
+    assert problem.remedy == f"rm -r {root}\n{how_to_get()}"
+
+
+def test_an_sdk_without_a_version(root: Path) -> None:
+    (root / "sdk.yaml").write_text("version: unknown\n")
+    (root / "include/QNN/QnnSdkBuildId.h").unlink()
+    assert "does not say its version" in missing({"QNN_SDK_ROOT": str(root)}, root).why
+
+
+def test_two_versions_in_one_folder(root: Path) -> None:
+    (root / "sdk.yaml").write_text("version: 2.40.0.251030\n")
+    why = missing({"QNN_SDK_ROOT": str(root)}, root).why
+    assert why.startswith(f"the QNN SDK in {root} is made of two: sdk.yaml says 2.40.0.251030 and")
+
+
+def test_versions_compare_by_number() -> None:
+    assert version_numbers("v2.9.0.230101") < version_numbers("2.37.0.250724175447_124859")
+    with pytest.raises(ValueError, match="no version"):
+        version_numbers("two")
+
+
+def test_the_libraries_for_a_phone(root: Path) -> None:
+    paths = required_libraries(found(root), QUALCOMM_SOCS["SM8750"])
+    assert [str(path.relative_to(root)) for path in paths] == [
+        "lib/aarch64-android/libQnnHtp.so",
+        "lib/aarch64-android/libQnnHtpV79Stub.so",
+        "lib/aarch64-android/libQnnHtpPrepare.so",
+        "lib/aarch64-android/libQnnSystem.so",
+        "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so",
+    ]
+    assert all(path.is_file() for path in paths)
+
+
+def test_each_phone_gets_the_libraries_of_its_own_htp(root: Path) -> None:
+    sdk = found(root)
+    for soc in QUALCOMM_SOCS.values():
+        names = {path.name for path in required_libraries(sdk, soc)}
+        assert {f"libQnnHtp{soc.htp_arch}Stub.so", f"libQnnHtp{soc.htp_arch}Skel.so"} < names
+        whole = absent_libraries(sdk, soc) is None
+        assert whole == (soc.htp_arch != "V81")
+
+
+def test_an_sdk_without_the_architecture_says_which_has_it(root: Path) -> None:
+    problem = absent_libraries(found(root), QUALCOMM_SOCS["SM8850"])
+    assert problem is not None
+    assert problem.why == (
+        f"SM8850 has HTP V81, for which the QNN SDK 2.37.0 in {root} has no libraries (it has "
+        "those for V66, V68, V69, V73, V75, V79); 2.42 has them"
+    )
+    assert problem.remedy == how_to_get("2.42")
+
+
+@pytest.mark.parametrize(
+    "name", ["lib/aarch64-android/libQnnSystem.so", "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"]
+)
+def test_a_library_that_is_missing_is_named(root: Path, name: str) -> None:
+    (root / name).unlink()
+    problem = absent_libraries(found(root), QUALCOMM_SOCS["SM8650"])
+    assert problem is not None
+    assert problem.why == f"the QNN SDK 2.37.0 in {root} is not whole: there is no {name}"
+
+
+def test_an_sdk_that_is_older_than_the_soc(tmp_path: Path) -> None:
+    sdk = found(lay_out_sdk(tmp_path / "old", "2.28.0.241029232508"))
+    assert too_old(sdk, QUALCOMM_SOCS["SM8650"]) is None
+    assert too_old(sdk, QUALCOMM_SOCS["SXR2330P"]) is not None
+    problem = too_old(sdk, QUALCOMM_SOCS["SM8750"])
+    assert problem is not None
+    assert problem.why == (
+        "SM8750 (HTP V79) needs the QNN SDK 2.37 or newer, and the one in "
+        f"{tmp_path / 'old'} is 2.28.0"
+    )
+
+
+def test_every_soc_needs_what_its_architecture_does() -> None:
+    assert {s.htp_arch for s in QUALCOMM_SOCS.values()} == set(LEAST_SDK)
+    assert QUALCOMM_SOCS["SXR2330P"].least_sdk == QUALCOMM_SOCS["SM8750"].least_sdk == (2, 37)
+
+
+def test_the_guide_has_the_same_versions_and_socs() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "qnn.md").read_text()
+    rows = [[c.strip() for c in row.split("|")[1:4]] for row in guide.splitlines() if "| V" in row]
+    assert {arch: least for arch, _, least in rows} == {a: dotted(v) for a, v in LEAST_SDK.items()}
+    for arch, socs, _ in rows:
+        own = {s.name for s in QUALCOMM_SOCS.values() if s.htp_arch == arch}
+        assert set(socs.split(", ")) == own
+    assert f"export needs {dotted(ADAPTOR_SDK)} or newer" in guide
+    assert f"download, {PINNED_VERSION}" in guide
+
+
+def test_the_adaptor_needs_the_sdk_that_executorch_downloads(root: Path, tmp_path: Path) -> None:
+    assert version_numbers(PINNED_VERSION)[:2] == ADAPTOR_SDK
+    assert too_old_to_export(found(root)) is None
+    old = found(lay_out_sdk(tmp_path / "old", "2.36.1.250627101419"))
+    assert too_old(old, QUALCOMM_SOCS["SM8650"]) is None
+    problem = too_old_to_export(old)
+    assert problem is not None
+    assert problem.why == (
+        "ExecuTorch compiles with the QNN SDK 2.37 or newer, whatever the SoC, and the one in "
+        f"{tmp_path / 'old'} is 2.36.1"
+    )
+    assert problem.remedy == how_to_get("2.37")
+
+
+@pytest.mark.parametrize("names", [("libQnnSystem.so",), ("libQnnHtp.so", "libQnnSystem.so")])
+def test_libraries_that_an_export_loads_and_that_are_absent(
+    root: Path, names: tuple[str, ...]
+) -> None:
+    sdk = found(root)
+    assert absent_to_export(sdk) is None
+    for name in names:
+        (root / "lib/x86_64-linux-clang" / name).unlink()
+    problem = absent_to_export(sdk)
+    assert problem is not None
+    listed = " and no ".join(f"lib/x86_64-linux-clang/{name}" for name in names)
+    assert problem.why == f"the QNN SDK 2.37.0 in {root} is not whole: there is no {listed}"
+    assert "export QNN_SDK_ROOT=" in problem.remedy
+
+
+def test_a_number_of_qnn_is_one_soc() -> None:
+    assert soc_of(69) is QUALCOMM_SOCS["SM8750"]
+    assert soc_of(0) is None
+    assert len({soc.qnn_id for soc in QUALCOMM_SOCS.values()}) == len(QUALCOMM_SOCS)
