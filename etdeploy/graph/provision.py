@@ -11,7 +11,6 @@ from etdeploy.core.progress import Progress
 from etdeploy.custom_ops.kernels import CustomOps, read_custom_ops
 from etdeploy.graph.job import Job
 from etdeploy.graph.qnn import missing_sdk
-from etdeploy.plan.cmake_options import read_options
 from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import RuntimePlan
@@ -21,6 +20,7 @@ from etdeploy.provider.checkout import (
     Checkout,
     examine,
     find_checkout,
+    read_options,
     require_readable,
 )
 from etdeploy.provider.clone import (

@@ -9,9 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-
-from etdeploy.core.errors import BuildError
 
 DEFAULTS_FILE = "tools/cmake/preset/default.cmake"
 # A number sign in a string starts no comment.
@@ -60,30 +57,15 @@ _OLD_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_options(checkout: Path) -> OptionTable:
-    """Reads the options of a checkout.
+def parse_options(text: str, origin: str, main: str = "") -> OptionTable:
+    """Reads the options of a checkout from the texts of its files.
 
-    Raises:
-        BuildError: It has no such file, as other projects and very old releases.
+    Args:
+        text: Of its default.cmake, which has definitions and relations.
+        origin: What it is, for messages.
+        main: Of its CMakeLists.txt: some switches are asked for there without being defined, such
+            as EXECUTORCH_BUILD_ENN.
     """
-    try:
-        defaults = (checkout / DEFAULTS_FILE).read_text(encoding="utf-8")
-        main = (checkout / "CMakeLists.txt").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(
-            f"{checkout} is not a checkout of ExecuTorch 1.0 or newer: its options cannot be read "
-            f"({DEFAULTS_FILE})",
-            remedy="Name another checkout, of ExecuTorch 1.3 to 1.5: "
-            "--set runtime.source=/path/to/executorch",
-        ) from error
-    table = parse_options(defaults, f"the checkout {checkout}")
-    # Some switches are asked for without being defined there, such as EXECUTORCH_BUILD_ENN.
-    asked = frozenset(_ASKED.findall(_uncommented(main)))
-    return OptionTable(table.names | asked, table.requires, table.conflicts, table.origin)
-
-
-def parse_options(text: str, origin: str) -> OptionTable:
-    """Reads definitions and relations from the text of a default.cmake."""
     names: set[str] = set()
     requires: list[Relation] = []
     conflicts: list[Relation] = []
@@ -94,6 +76,7 @@ def parse_options(text: str, origin: str) -> OptionTable:
             requires += _relation(words, "REQUIRES")
         elif call == "check_conflicting_options_on":
             conflicts += _relation(words, "CONFLICTS_WITH")
+    names |= set(_ASKED.findall(_uncommented(main)))
     return OptionTable(frozenset(names), tuple(requires), tuple(conflicts), origin)
 
 

@@ -38,10 +38,10 @@ from etdeploy.plan.rules import (
     source_build,
     source_options,
 )
+from etdeploy.plan.toolchains import host_obstacle, plan_toolchain
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import asked_of_build
-from etdeploy.runner.tools.toolchains import host_obstacle, plan_toolchain
 from etdeploy.targets.platforms import Target, find_target
 
 # The order in which components are listed; the rest follows by name.

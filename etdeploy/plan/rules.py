@@ -27,8 +27,8 @@ from etdeploy.plan.components import (
     operator_component,
 )
 from etdeploy.plan.requirements import Needs, some
+from etdeploy.plan.toolchains import plan_definitions
 from etdeploy.recipe.model import Recipe
-from etdeploy.runner.tools.toolchains import plan_definitions
 from etdeploy.targets.platforms import Target
 
 # Stands for the program in `EXECUTORCH_SELECT_OPS_MODEL`; the build puts its path there.

@@ -12,7 +12,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import read_text
 from etdeploy.core.shell import quoted
 from etdeploy.core.values import Value
-from etdeploy.plan.cmake_options import DEFAULTS_FILE
+from etdeploy.plan.cmake_options import DEFAULTS_FILE, OptionTable, parse_options
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.provider.revision import revision
 from etdeploy.provider.wheel import EXECUTORCH_VERSION
@@ -147,6 +147,25 @@ def release(version: str) -> tuple[int, int] | None:
     """Major and minor of `1.4.1` or `1.5.0a0`."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def read_options(folder: Path) -> OptionTable:
+    """Reads the options of a checkout.
+
+    Raises:
+        BuildError: It has no such file, as other projects and very old releases.
+    """
+    try:
+        defaults = (folder / DEFAULTS_FILE).read_text(encoding="utf-8")
+        main = (folder / "CMakeLists.txt").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(
+            f"{folder} is not a checkout of ExecuTorch 1.0 or newer: its options cannot be read "
+            f"({DEFAULTS_FILE})",
+            remedy="Name another checkout, of ExecuTorch 1.3 to 1.5: "
+            "--set runtime.source=/path/to/executorch",
+        ) from error
+    return parse_options(defaults, f"the checkout {folder}", main)
 
 
 def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
-"""With what a build from source compiles: the toolchain file, what it is told, and the compiler.
+"""Finds the toolchain file and the compiler of a build from source on this machine.
 
-What follows from the target alone is in the plan (`plan_toolchain`, `plan_definitions`); what
-follows from this machine is looked up for a build (`find_toolchain`).
+What follows from the target alone is in the plan (`etdeploy.plan.toolchains`).
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from etdeploy.core.resources import resource_folder
 from etdeploy.core.shell import quoted
 from etdeploy.core.values import Explained
 from etdeploy.plan.model import Obstacle
+from etdeploy.plan.toolchains import MUSL, host_obstacle
 from etdeploy.runner.tools.programs import find_compiler
 from etdeploy.runner.tools.zig import find_zig, write_compilers
 from etdeploy.targets import apple, ndk
 from etdeploy.targets.missing import Missing
-from etdeploy.targets.platforms import ANDROID_ABIS, Target
-
-MUSL = "linux-aarch64-musl"
-_ABI = {target: abi for abi, target in ANDROID_ABIS.items()}
+from etdeploy.targets.platforms import Target
 
 
 @dataclass(frozen=True)
@@ -63,56 +60,6 @@ class Machine:
     @classmethod
     def this(cls, host: Target, environ: Mapping[str, str]) -> Machine:
         return cls(host, environ, Path.home(), Workspace.default().root / "zig")
-
-
-def plan_toolchain(target: Target, host: Target) -> Explained | None:
-    """The toolchain file in words that hold on every machine; None for a native build."""
-    if target.system == "android":
-        value = f"<NDK>/{ndk.TOOLCHAIN_FILE}"
-        reason = "the NDK's own toolchain file"
-    elif target.system in ("ios", "macos"):
-        value = f"<checkout>/{apple.TOOLCHAIN_FILE}"
-        reason = "ExecuTorch builds for Apple's systems with ios-cmake, a part of the checkout"
-    elif target.name == host.name or target.toolchain is None:
-        return None
-    else:
-        value = target.toolchain
-        with_ = "zig (PyPI: ziglang)" if target.name == MUSL else target.compiler
-        reason = f"{host.name} builds for {target.name} with {with_}"
-    return Explained(name="toolchain", value=value, reason=reason)
-
-
-def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
-    """What the toolchain file is told; it follows from the target alone.
-
-    Args:
-        target: What is built for.
-        android_api: The recipe's `runtime.android_api`; for Android only.
-    """
-    if target.system == "android":
-        return ndk.android_definitions(_ABI[target.name], android_api)
-    if target.system in ("ios", "macos"):
-        return apple.apple_definitions(target.name)
-    return ()
-
-
-def host_obstacle(target: Target, host: Target) -> Obstacle | None:
-    """Why a machine of that kind can never build for the target, whatever is installed on it."""
-    if target.system in ("ios", "macos") and host.system != "macos":
-        return Obstacle(
-            what=f"target {target.name}",
-            why=f"{target.name} cannot be built on {host.name}: Apple's compiler and SDK are there "
-            "on a Mac only",
-            remedy="Run etdeploy on a Mac.",
-        )
-    if target.system == "android" and (host.system, host.arch) == ("linux", "aarch64"):
-        return Obstacle(
-            what=f"target {target.name}",
-            why="Google publishes no NDK whose compiler runs on 64-bit Arm Linux",
-            remedy="Run etdeploy on x86_64 or a Mac, or take the static runner, which Android runs "
-            f"too: --target {MUSL}",
-        )
-    return None
 
 
 def find_toolchain(

@@ -13,8 +13,8 @@ from etdeploy.plan.cmake_options import (
     Relation,
     known_options,
     parse_options,
-    read_options,
 )
+from etdeploy.provider.checkout import read_options
 
 _STAND_IN = Path(__file__).parents[2] / "data" / "checkout"
 

@@ -12,14 +12,8 @@ import pytest
 
 from etdeploy.core.resources import resource_folder
 from etdeploy.plan.model import Obstacle
-from etdeploy.runner.tools.toolchains import (
-    Machine,
-    Toolchain,
-    find_toolchain,
-    host_obstacle,
-    plan_definitions,
-    plan_toolchain,
-)
+from etdeploy.plan.toolchains import host_obstacle, plan_definitions, plan_toolchain
+from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.platforms import TARGETS, find_target, host_target
 
 LINUX, ARM_LINUX, MAC = (
