@@ -6,13 +6,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
+from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.compare import Expectation, compare_outputs
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.passes import OUTPUTS, PassResult, passes, run_pass
-from etdeploy.bench.records.kept import keep_files
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.records.results_folder import results_folder
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
+from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent

@@ -32,7 +32,7 @@ def open_line() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
 
 def write_reference() -> None:
     """Writes docs/recipes.md and docs/records.md from the models."""
-    from etdeploy.bench.records import reference as records
+    from etdeploy.bench import reference as records
     from etdeploy.core.files.basic import write_if_changed
     from etdeploy.recipe import reference as recipes
 

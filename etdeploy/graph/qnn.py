@@ -8,16 +8,11 @@ from pathlib import Path
 
 from etdeploy.core.errors import CheckError, ExportError
 from etdeploy.deploy.extras import Extras
+from etdeploy.deploy.qnn import qnn_extras, sdk_obstacles
 from etdeploy.graph.job import Job
 from etdeploy.plan.blockers import htp_obstacle
 from etdeploy.plan.model import Obstacle, RuntimePlan
-from etdeploy.plan.qnn import (
-    compiled_version,
-    program_obstacles,
-    qnn_extras,
-    sdk_obstacles,
-    soc_obstacle,
-)
+from etdeploy.plan.qnn import compiled_version, program_obstacles, soc_obstacle
 from etdeploy.program.model import CompiledFor, Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.missing import Missing

@@ -14,6 +14,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.files.locks import exclusive
+from etdeploy.core.install import system_command
 from etdeploy.core.progress import Progress, silent
 from etdeploy.provider.checkout import (
     REPOSITORY,
@@ -24,7 +25,6 @@ from etdeploy.provider.checkout import (
     examine,
 )
 from etdeploy.provider.submodules import in_release, missing_submodules
-from etdeploy.runner.tools.programs import system_command
 
 # Beside the clone: the submodules that were fetched to the end.
 _NOTE = "submodules.json"

@@ -19,11 +19,11 @@ from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside
 from etdeploy.core.hashing import sha256_bytes, sha256_file
+from etdeploy.core.install import pip_command
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.shell import quoted
 from etdeploy.core.values import Value
 from etdeploy.plan.components import RUNTIME
-from etdeploy.runner.tools.programs import pip_command
 from etdeploy.targets.platforms import Target
 
 # The tested release; pyproject.toml pins the same for export.

@@ -16,7 +16,6 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
 from etdeploy.plan.model import BuiltRunner, RuntimePlan
-from etdeploy.plan.qnn import sdk_option
 from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.build_tree import BuildTree, open_tree
@@ -42,6 +41,7 @@ from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs
 from etdeploy.runner.tools.toolchains import Toolchain
 from etdeploy.targets.platforms import Target
 from etdeploy.targets.qemu import find_emulator
+from etdeploy.targets.qnn_sdk import sdk_option
 
 RUNNER_INFO = "runner.json"
 

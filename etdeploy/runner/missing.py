@@ -14,6 +14,7 @@ from pathlib import Path
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
+from etdeploy.core.install import pip_command, system_command
 from etdeploy.core.values import Value
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import (
@@ -30,7 +31,7 @@ from etdeploy.runner.build_tree import CMAKE, tree_folder
 from etdeploy.runner.fingerprint import compiler_digest, require_toolchain
 from etdeploy.runner.kleidiai import downloads_kleidiai, kleidiai_problem
 from etdeploy.runner.tools.glslc import Glslc, find_glslc
-from etdeploy.runner.tools.programs import find_programs, find_tools, pip_command, system_command
+from etdeploy.runner.tools.programs import find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_target
 
 _GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTIZED")

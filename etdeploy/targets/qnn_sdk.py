@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core.files.basic import read_text
+from etdeploy.core.values import Explained
 from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_versions import PINNED_VERSION, VERSION, short_version, version_numbers
 
@@ -199,3 +200,17 @@ def _number(htp_arch: str) -> int:
 
 def _missing(why: str, remedy: str | None = None) -> Missing:
     return Missing("the QNN SDK", why, remedy or how_to_get())
+
+
+def sdk_option(sdk: QnnSdk | Missing) -> Explained:
+    """The cmake variable for the SDK's headers.
+
+    It is always given: without it, ExecuTorch's CMakeLists.txt downloads an SDK of its own choice.
+    """
+    if isinstance(sdk, Missing):
+        return Explained(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")
+    return Explained(
+        name="QNN_SDK_ROOT",
+        value=str(sdk.root),
+        reason=f"headers of QNN {sdk.number}, found by {sdk.from_}",
+    )

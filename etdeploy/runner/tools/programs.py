@@ -12,7 +12,7 @@ from pathlib import Path
 
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
-from etdeploy.core.shell import quoted
+from etdeploy.core.install import pip_command, system_command
 from etdeploy.targets.platforms import Target
 
 # Older versions write the $ORIGIN of the wheel's targets wrongly.
@@ -188,21 +188,3 @@ def _version(path: Path) -> str | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-def pip_command(requirement: str) -> str:
-    """The command that installs a package for the Python that runs etdeploy.
-
-    Environments that uv makes have no pip of their own.
-    """
-    from importlib.util import find_spec
-
-    python, wanted = quoted(sys.executable), quoted(requirement)
-    if find_spec("pip") is None:
-        return f"uv pip install --python {python} {wanted}"
-    return f"{python} -m pip install {wanted}"
-
-
-def system_command(package: str) -> str:
-    """The command that installs a program of the system's packages."""
-    return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"

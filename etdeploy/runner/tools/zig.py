@@ -15,8 +15,8 @@ from pathlib import Path
 
 from etdeploy.core.files.basic import write_if_changed
 from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.core.install import pip_command
 from etdeploy.core.resources import resource_folder
-from etdeploy.runner.tools.programs import pip_command
 from etdeploy.targets.missing import Missing
 
 PACKAGE = "ziglang"

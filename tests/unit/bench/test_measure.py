@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measure_module
+from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import measure, require_match
-from etdeploy.bench.records.kept import DESCRIPTIONS
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.revision import Revision
 from etdeploy.core.errors import (

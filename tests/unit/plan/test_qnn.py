@@ -9,18 +9,12 @@ import pytest
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.bundle import make_bundle
+from etdeploy.deploy.qnn import qnn_extras, sdk_obstacles
 from etdeploy.devices.bundles import check_bundle, environment
-from etdeploy.plan.qnn import (
-    compiled_version,
-    program_obstacles,
-    qnn_extras,
-    sdk_obstacles,
-    sdk_option,
-    soc_obstacle,
-)
+from etdeploy.plan.qnn import compiled_version, program_obstacles, soc_obstacle
 from etdeploy.program.model import CompiledFor
 from etdeploy.targets.missing import Missing
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get
+from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get, sdk_option
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.qnn_sdk import VERSION, lay_out_sdk
 

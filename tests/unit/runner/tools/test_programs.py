@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.runner.tools.programs import find_compiler, find_tools, pip_command, probe_tools
+from etdeploy.core.install import pip_command
+from etdeploy.runner.tools.programs import find_compiler, find_tools, probe_tools
 from etdeploy.targets.platforms import find_target
 
 _X86 = find_target("linux-x86_64")

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from etdeploy.bench.records.reference import reference
+from etdeploy.bench.reference import reference
 from tests.support.bench_values import make_record
 
-_PAGE = Path(__file__).parents[4] / "docs" / "records.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "records.md"
 
 
 def test_the_page_is_that_of_the_models() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.passes import RUNNER_LOG
-from etdeploy.bench.records.results_folder import results_folder, run_id
+from etdeploy.bench.results_folder import results_folder, run_id
 from etdeploy.core.errors import Interrupted, UsageError
 
 _WHEN = datetime(2026, 11, 21, 8, 44, 49, tzinfo=timezone.utc)

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from etdeploy.bench.records.kept import DESCRIPTIONS
+from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.records.record import RunRecord
 
 _INTRODUCTION = """# Run records

@@ -1,0 +1,25 @@
+"""The commands that install what is missing, for remedies."""
+
+from __future__ import annotations
+
+import sys
+
+from etdeploy.core.shell import quoted
+
+
+def pip_command(requirement: str) -> str:
+    """The command that installs a package for the Python that runs etdeploy.
+
+    Environments that uv makes have no pip of their own.
+    """
+    from importlib.util import find_spec
+
+    python, wanted = quoted(sys.executable), quoted(requirement)
+    if find_spec("pip") is None:
+        return f"uv pip install --python {python} {wanted}"
+    return f"{python} -m pip install {wanted}"
+
+
+def system_command(package: str) -> str:
+    """The command that installs a program of the system's packages."""
+    return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"

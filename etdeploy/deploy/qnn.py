@@ -1,0 +1,80 @@
+"""Which QNN SDK fits a phone and a program, and which of Qualcomm's libraries go to the phone.
+
+They are those that ExecuTorch's backends/qualcomm/export_utils.py pushes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from etdeploy.core.errors import BuildError
+from etdeploy.deploy.extras import ExtraFile, Extras
+from etdeploy.plan.model import Obstacle
+from etdeploy.targets.android import QUALCOMM_SOCS
+from etdeploy.targets.missing import Missing
+from etdeploy.targets.qnn_libraries import absent_libraries, required_libraries, too_old
+from etdeploy.targets.qnn_sdk import QnnSdk, how_to_get
+from etdeploy.targets.qnn_versions import short_version, version_numbers
+
+# fastrpc does not split ADSP_LIBRARY_PATH at ':' (qualcomm/fastrpc 379), so one folder has all. The
+# runner needs LD_LIBRARY_PATH although its libraries lie beside it: $ORIGIN in its run path is
+# where its symbolic link leads.
+_FOLDER_VARIABLES = ("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH")
+
+
+def sdk_obstacles(
+    sdk: QnnSdk | Missing, soc: str, compiled_with: str | None = None
+) -> Iterator[Obstacle]:
+    """What is wrong with an SDK for a phone and a program.
+
+    Args:
+        sdk: As `find_sdk` found it.
+        soc: The phone's, or the recipe's.
+        compiled_with: Version of the SDK that compiled the program; None where it is not known, or
+            where there is no program yet.
+    """
+    if isinstance(sdk, Missing):
+        yield Obstacle(what=sdk.what, why=sdk.why, remedy=sdk.remedy)
+        return
+    facts = QUALCOMM_SOCS.get(soc)
+    if facts is None:
+        yield Obstacle(
+            what=f"SoC {soc}",
+            why=f"QNN does not compile for {soc}, as far as ExecuTorch knows",
+            remedy=f"Name one of: {', '.join(QUALCOMM_SOCS)}",
+        )
+        return
+    problem = too_old(sdk, facts) or absent_libraries(sdk, facts)
+    if problem:
+        yield Obstacle(what=problem.what, why=problem.why, remedy=problem.remedy)
+    if compiled_with and version_numbers(sdk.version) < version_numbers(compiled_with):
+        wanted = short_version(compiled_with)
+        yield Obstacle(
+            what=f"QNN {wanted}",
+            why=f"the program was compiled with QNN {wanted}, and the SDK in {sdk.root}, whose "
+            f"libraries go to the phone, is {sdk.number}: an older QNN cannot load what a "
+            "newer one compiled",
+            remedy=f"{how_to_get(wanted)}\nor export the program again with the older one",
+        )
+
+
+def qnn_extras(sdk: QnnSdk | Missing, soc: str, compiled_with: str | None = None) -> Extras:
+    """What goes into the bundle of a QNN program.
+
+    Args:
+        sdk: As `find_sdk` found it.
+        soc: The phone's.
+        compiled_with: Version of the SDK that compiled the program, where it is known.
+
+    Raises:
+        BuildError: There is no SDK, or it does not fit the phone or the program.
+    """
+    if isinstance(sdk, Missing):
+        raise BuildError(f"a QNN program needs {sdk.what}: {sdk.why}", remedy=sdk.remedy)
+    for obstacle in sdk_obstacles(sdk, soc, compiled_with):
+        raise BuildError(obstacle.why, remedy=obstacle.remedy)
+    libraries = required_libraries(sdk, QUALCOMM_SOCS[soc])
+    return Extras(
+        files=tuple(ExtraFile(source=str(path), name=path.name) for path in libraries),
+        folder_variables=_FOLDER_VARIABLES,
+    )
