@@ -5,13 +5,13 @@ doit run recipe=portable device=qemu
 doit run reference          # write docs/recipes.md and docs/records.md anew
 """
 
-from etdeploy.graph.dodo import open_line
+from etdeploy.graph.dodo import open_pipeline
 
-DEPLOY_TASKS, DOIT_CONFIG = open_line()
+DEPLOY_TASKS, DOIT_CONFIG = open_pipeline()
 
 
 def task_deploy():
-    """The line from recipe to run record."""
+    """The pipeline from recipe to run record."""
     yield from DEPLOY_TASKS
 
 

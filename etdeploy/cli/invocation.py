@@ -13,8 +13,9 @@ from etdeploy.core import console
 from etdeploy.core.files.delivery import Delivery
 from etdeploy.graph.engine import run_steps
 from etdeploy.graph.job import Job, open_job
-from etdeploy.graph.pipeline import make_line
+from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
+from etdeploy.graph.resolve import resolve
 from etdeploy.recipe.load import load_recipe
 
 _WAIT = "wait"
@@ -22,7 +23,7 @@ DEFAULT_OUTPUT = Path("etdeploy-out")
 
 
 @contextmanager
-def walk(
+def invoke(
     recipe: str,
     overrides: Sequence[str],
     steps: tuple[str, ...],
@@ -54,10 +55,12 @@ def walk(
     with open_job(loaded, output, device, target, measure_again) as job:
         if copy_to:
             _delivery(job, copy_to, steps).require_free()
-        refuse_early(job, with_runner=steps != ("export",))
         job.workspace.sweep(job.state)
         with console.TaskDisplay(quiet=quiet) as display, after_others(job, display):
-            run_steps(make_line(job), steps, job.state, display)
+            # Not before: what the other run leaves is looked at here.
+            resolved = resolve(job)
+            refuse_early(resolved, with_runner=steps != ("export",))
+            run_steps(make_steps(resolved), steps, job.state, display)
         yield job
         keep_small(job.workspace, quiet)
 

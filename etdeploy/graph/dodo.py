@@ -1,4 +1,4 @@
-"""What dodo.py needs: the line of the recipe and device that doit's command line names."""
+"""What dodo.py needs: the pipeline of the recipe and device that doit's command line names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 from etdeploy.core import console
 from etdeploy.graph.engine import doit_variable, plain_doit_tasks
 from etdeploy.graph.job import open_job
-from etdeploy.graph.pipeline import make_line
+from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.resolve import resolve
 from etdeploy.recipe.load import load_recipe
 
 
-def open_line() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
+def open_pipeline() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
     """The tasks and the doit configuration for `recipe=`, `device=`, `target=` and `output=`."""
     target = doit_variable("target")
     device = None if target else doit_variable("device", "host")
@@ -27,7 +28,7 @@ def open_line() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
     atexit.register(context.close)
     job = context.enter_context(open_job(loaded, output, device, target))
     context.enter_context(job.state_lock(lambda text, _fraction=None: console.message(text)))
-    return plain_doit_tasks(make_line(job), job.state)
+    return plain_doit_tasks(make_steps(resolve(job)), job.state)
 
 
 def write_reference() -> None:

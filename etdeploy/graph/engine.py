@@ -18,7 +18,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.progress import Progress
-from etdeploy.graph.steps import Step, StepLog, closure, reasons_to_run
+from etdeploy.graph.steps import Step, StepLog, reasons_to_run, with_needs
 
 DATABASE = "tasks.sqlite3"
 
@@ -66,7 +66,7 @@ def step_statuses(
     """What a run would do, without doing it."""
     from doit.dependency import Dependency, SqliteDB
 
-    chosen = closure(steps, names)
+    chosen = with_needs(steps, names)
     database = state / DATABASE
     manager = Dependency(SqliteDB, str(database)) if database.is_file() else None
     tasks = {t.name: t for t in _tasks(_Run(state, None).task_dicts(steps))}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.engine import StepStatus, step_statuses
-from etdeploy.graph.job import Job
-from etdeploy.graph.pipeline import make_line
+from etdeploy.graph.obtain import missing_for
+from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import version_notes
-from etdeploy.graph.provision import missing_for, plan_for
 from etdeploy.graph.qnn import other_soc
-from etdeploy.graph.state import known_program
+from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.steps import Step
 from etdeploy.plan.model import RuntimePlan
 
@@ -70,12 +69,11 @@ class Explanation(Value):
     notes: tuple[str, ...]
 
 
-def explain(job: Job) -> Explanation:
-    """Derives the plan from the program where it is exported, else from the recipe."""
-    line = make_line(job)
-    statuses = step_statuses(line, (line[-1].name,), job.state)
-    program = known_program(job)
-    plan = plan_for(job, program)
+def explain(resolved: Resolved) -> Explanation:
+    """Tells what a run would do, from the program where it is known, else from the recipe."""
+    job, plan = resolved.job, resolved.plan
+    steps = make_steps(resolved)
+    statuses = step_statuses(steps, (steps[-1].name,), job.state)
     return Explanation(
         recipe=job.loaded.name,
         device=job.device.name if job.device else None,
@@ -88,20 +86,19 @@ def explain(job: Job) -> Explanation:
         toolchain=plan.toolchain,
         components=plan.components,
         options=plan.options,
-        changes=_changes(plan_for(job, None), plan),
+        changes=_changes(resolved.provisional_plan(), plan),
         tasks=tuple(
-            _task(step, status, not plan.provisional)
-            for step, status in zip(line, statuses, strict=True)
+            _task(step, status, resolved.exported is not None)
+            for step, status in zip(steps, statuses, strict=True)
         ),
         obstacles=tuple(
             Hindrance(name=o.what, reason=o.why, remedy=o.remedy)
-            for o in (*plan.obstacles, *other_soc(job, program))
+            for o in (*plan.obstacles, *other_soc(job, resolved.program))
         ),
         missing=tuple(
-            Hindrance(name=m.what, reason=m.why, remedy=m.remedy)
-            for m in missing_for(job, plan, program)
+            Hindrance(name=m.what, reason=m.why, remedy=m.remedy) for m in missing_for(resolved)
         ),
-        notes=(*plan.notes, *version_notes(job, plan)),
+        notes=(*plan.notes, *version_notes(resolved)),
     )
 
 

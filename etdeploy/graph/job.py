@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.core.errors import UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Device, DeviceFacts
-from etdeploy.provider.checkout import Checkout
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
@@ -32,7 +31,6 @@ class Job:
         device: The device; None when only a target was named.
         facts: What the device said of itself.
         measure_again: Whether an unchanged measurement is repeated.
-        checkouts: The checkout of ExecuTorch, once it was looked at: it has some 26,000 files.
     """
 
     loaded: LoadedRecipe
@@ -43,10 +41,9 @@ class Job:
     device: Device | None = None
     facts: DeviceFacts | None = None
     measure_again: bool = False
-    checkouts: list[Checkout | BuildError] = field(default_factory=list, compare=False)
 
     @property
-    def place(self) -> str:
+    def device_label(self) -> str:
         """The device's name, or the target's where there is no device."""
         return self.device.name if self.device else self.target.name
 
@@ -55,7 +52,7 @@ class Job:
         """The folder of this recipe on this device, the same for every change of the recipe."""
         origin = str(self.loaded.path or self.loaded.name)
         recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
-        return self.workspace.state(f"{recipe}/{slug(self.place)}")
+        return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 
     @contextmanager
     def device_lock(self, progress: Progress) -> Iterator[Device]:
@@ -70,7 +67,7 @@ class Job:
     def state_lock(self, progress: Progress = silent) -> Iterator[None]:
         """Keeps a second run of the same recipe on the same device waiting."""
         lock = self.workspace.lock_path("state", self.state.parent.name, self.state.name)
-        with exclusive(lock, f"recipe {self.loaded.name} on {self.place}", progress):
+        with exclusive(lock, f"recipe {self.loaded.name} on {self.device_label}", progress):
             yield
 
 

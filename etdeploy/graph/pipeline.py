@@ -1,4 +1,4 @@
-"""The line from recipe to run record, as steps; what each does stays in its own package."""
+"""The pipeline from recipe to run record, as steps; what each does stays in its own package."""
 
 from __future__ import annotations
 
@@ -11,54 +11,101 @@ from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle
+from etdeploy.export.run import ExportedProgram, export_program
+from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import Job
-from etdeploy.graph.provision import (
-    checkout_for,
-    custom_ops_of,
-    libraries_problem,
-    obtain_libraries,
-    plan_for,
-)
-from etdeploy.graph.qnn import extras_for, sdk_seen
+from etdeploy.graph.obtain import libraries_problem, obtain_libraries
+from etdeploy.graph.qnn import extras_for
+from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import Checked, Measured, Pushed, flat, load_program, stage_path
-from etdeploy.graph.state import export_step, known_plan
 from etdeploy.graph.steps import Step, StepLog
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import BuiltRunner, RuntimePlan
-from etdeploy.program.folder import PROGRAM_FILE, load_provenance
+from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
+from etdeploy.program.model import Program
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.build import build_runner
 from etdeploy.runner.check import require_runnable
-from etdeploy.runner.fingerprint import rules_digest, runner_fingerprint
-from etdeploy.targets.platforms import find_target
 
 _THREADS = "runtime.threads"
 # An upgrade may decide otherwise from the same recipe and program.
 _CODE = "the code of etdeploy"
 
 
-def make_line(job: Job) -> tuple[Step, ...]:
-    """Every step of the job in order; push and bench only where there is a device."""
-    line = (
-        export_step(job),
-        _plan(job),
-        _runtime(job),
-        _runner(job),
-        _check(job),
-        _bundle(job),
+def make_steps(resolved: Resolved) -> tuple[Step, ...]:
+    """Every step in order; push and bench only where there is a device. Nothing is looked up."""
+    job = resolved.job
+    steps = (
+        _export(resolved),
+        _plan(resolved),
+        _runtime(resolved),
+        _runner(resolved),
+        _check(resolved),
+        _bundle(resolved),
     )
-    return (*line, _push(job), _bench(job)) if job.device else line
+    return (*steps, _push(job), _bench(job)) if job.device else steps
 
 
-def _plan(job: Job) -> Step:
+def _export(resolved: Resolved) -> Step:
+    job, spec = resolved.job, resolved.export_spec
+    recipe = job.loaded.recipe
+    output = stage_path(job, "export")
+
+    def act(log: StepLog) -> str:
+        exported = export_program(spec, job.workspace, log.progress, log.log)
+        exported.save(output)
+        folder = Path(exported.folder)
+        program = Program.load(folder / PROGRAM_INFO)
+        retraced = load_provenance(folder).details.get(RETRACED)
+        told = f"; {retraced}" if retraced else ""
+        return f"program.pte {origin(spec, exported)}: {_briefly(program)}{told}"
+
+    def sound() -> str | None:
+        exported = ExportedProgram.load(output)
+        if exported.key != resolved.program_key:
+            return "the model's code, its weights or the export tools changed"
+        entry = job.workspace.entry("programs", exported.key)
+        return None if entry.is_sound() else "the cached program is damaged or gone"
+
+    return Step(
+        "export",
+        "export the model to a program",
+        output,
+        act,
+        inputs={
+            **flat("model", recipe.model),
+            **flat("export", recipe.export),
+            **({"benchmark.profile": spec.profiled} if spec.backend == "qnn" else {}),
+        },
+        sound=sound,
+        value=ExportedProgram,
+    )
+
+
+def origin(spec: ExportSpec, exported: ExportedProgram) -> str:
+    """Where the program comes from; a finished one is never made here."""
+    if spec.program:
+        return f"taken from {Path(spec.program).name}"
+    return "taken from the cache" if exported.cached else "made"
+
+
+def _briefly(program: Program) -> str:
+    delegates = sum(len(method.delegates) for method in program.methods)
+    outside = sum(operator.calls for method in program.methods for operator in method.operators)
+    return (
+        f"{console.size(program.size_bytes)}, {console.count(delegates, 'delegated partition')}, "
+        f"{console.count(outside, 'operator call')} outside"
+    )
+
+
+def _plan(resolved: Resolved) -> Step:
+    job, own = resolved.job, resolved.custom_ops
     recipe = job.loaded.recipe
     output = stage_path(job, "plan")
-    checkout = checkout_for(job, known_plan(job))
-    own = custom_ops_of(job)
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         _, program = load_program(job)
-        plan = plan_for(job, program)
+        plan = resolved.with_program(program).plan
         require_feasible(plan)
         plan.save(output)
         return f"{plan.provider.value}, links {', '.join(c.name for c in plan.components)}"
@@ -75,22 +122,23 @@ def _plan(job: Job) -> Step:
             **keys,
             "benchmark.profile": recipe.benchmark.profile,
             "export.quantization": recipe.export.quantization,
-            "checkout": str(checkout) if checkout else None,
+            "checkout": str(resolved.checkout) if resolved.checkout else None,
             "kernels": own.digest if own else None,
-            _CODE: rules_digest(),
+            _CODE: resolved.rules,
         },
         value=RuntimePlan,
     )
 
 
-def _runtime(job: Job) -> Step:
+def _runtime(resolved: Resolved) -> Step:
+    job = resolved.job
     output = stage_path(job, "runtime")
 
     def act(log: StepLog) -> str:
-        plan = RuntimePlan.load(stage_path(job, "plan"))
-        exported, _ = load_program(job)
+        exported, program = load_program(job)
         made_with = load_provenance(Path(exported.folder)).versions.get("executorch")
-        libraries = obtain_libraries(job, plan, made_with, log.progress, log.log)
+        planned = resolved.with_program(program)
+        libraries = obtain_libraries(planned, made_with, log.progress, log.log)
         libraries.save(output)
         told = "".join(f"; {note}" for note in libraries.notes)
         if libraries.wheel:
@@ -107,13 +155,14 @@ def _runtime(job: Job) -> Step:
         output,
         act,
         needs=("plan", "export"),
-        inputs={_CODE: rules_digest()},
+        inputs={_CODE: resolved.rules},
         sound=sound,
         value=Libraries,
     )
 
 
-def _runner(job: Job) -> Step:
+def _runner(resolved: Resolved) -> Step:
+    job = resolved.job
     output = stage_path(job, "runner")
 
     def act(log: StepLog) -> str:
@@ -127,7 +176,7 @@ def _runner(job: Job) -> Step:
             log.progress,
             log.log,
             Path(exported.folder) / PROGRAM_FILE,
-            custom_ops_of(job),
+            resolved.custom_ops,
         )
         runner.save(output)
         kind = "portable runner" if runner.loader else "runner"
@@ -138,8 +187,6 @@ def _runner(job: Job) -> Step:
         entry = job.workspace.entry("runners", folder.name)
         return None if entry.is_sound() else "the cached runner is damaged or gone"
 
-    # Which of the two is built for is known when the plan is.
-    candidates = {job.target.name, job.target.portable or job.target.name}
     return Step(
         "runner",
         "build the runner",
@@ -147,17 +194,16 @@ def _runner(job: Job) -> Step:
         act,
         needs=("plan", "runtime"),
         inputs={
-            "runner sources and compiler": {
-                name: runner_fingerprint(job.host, find_target(name)) for name in sorted(candidates)
-            },
-            _CODE: rules_digest(),
+            "runner sources and compiler": dict(resolved.fingerprints),
+            _CODE: resolved.rules,
         },
         sound=sound,
         value=BuiltRunner,
     )
 
 
-def _check(job: Job) -> Step:
+def _check(resolved: Resolved) -> Step:
+    job = resolved.job
     output = stage_path(job, "check")
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
@@ -175,13 +221,13 @@ def _check(job: Job) -> Step:
         output,
         act,
         needs=("export", "runner"),
-        inputs={_CODE: rules_digest()},
+        inputs={_CODE: resolved.rules},
         value=Checked,
     )
 
 
-def _bundle(job: Job) -> Step:
-    recipe = job.loaded.recipe
+def _bundle(resolved: Resolved) -> Step:
+    job = resolved.job
     output = stage_path(job, "bundle")
     inputs_list = job.state / "inputs.txt"
 
@@ -202,7 +248,7 @@ def _bundle(job: Job) -> Step:
         output,
         act,
         needs=("export", "runner", "check"),
-        inputs={"SoC": job.facts.soc if job.facts else None, "QNN SDK": sdk_seen(recipe)},
+        inputs={"SoC": job.facts.soc if job.facts else None, "QNN SDK": resolved.qnn_sdk},
         sound=lambda: None if inputs_list.is_file() else "the list of inputs is gone",
         value=Bundle,
     )
@@ -215,7 +261,7 @@ def _push(job: Job) -> Step:
         bundle = Bundle.load(stage_path(job, "bundle"))
         with job.device_lock(log.progress) as device:
             report = device.push(bundle, log.progress)
-        Pushed(device=job.place, files=tuple(f.sha256 for f in bundle.files)).save(output)
+        Pushed(device=job.device_label, files=tuple(f.sha256 for f in bundle.files)).save(output)
         if not report.pushed_files:
             return f"the device has all {report.kept_files} files"
         removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"

@@ -11,8 +11,7 @@ from etdeploy.core.resources import resource_folder
 from etdeploy.core.shell import quoted
 from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.graph.job import Job
-from etdeploy.graph.provision import checkout_for, custom_ops_of
-from etdeploy.graph.state import current_program_path, known_plan
+from etdeploy.graph.resolve import Resolved
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.checkout import SOURCE_VARIABLE, Checkout
@@ -26,7 +25,7 @@ from etdeploy.targets.platforms import find_target
 _FORMAT = 6
 
 
-def cmake_presets(job: Job) -> dict[str, Any]:
+def cmake_presets(resolved: Resolved) -> dict[str, Any]:
     """A configure and a build preset called `etdeploy`, for the runner's CMakeLists.txt.
 
     Paths of things that are not on this machine yet are taken from the environment variables that
@@ -36,8 +35,8 @@ def cmake_presets(job: Job) -> dict[str, Any]:
         BuildError: The plan selects operators, and the program is not exported yet; or the
             checkout's folder has a name that ExecuTorch refuses.
     """
-    plan = known_plan(job)
-    variables = {**plan_definitions(plan), **_places(job, plan), **_own_kernels(job)}
+    job, plan = resolved.job, resolved.plan
+    variables = {**plan_definitions(plan), **_places(resolved), **_own_kernels(resolved)}
     if variables.get("QNN_SDK_ROOT") == QNN_SDK:
         variables["QNN_SDK_ROOT"] = "$env{QNN_SDK_ROOT}"
     reasons = "\n".join(f"{o.name}={o.value}: {o.reason}" for o in plan.options)
@@ -70,41 +69,39 @@ def cmake_presets(job: Job) -> dict[str, Any]:
     }
 
 
-def _places(job: Job, plan: RuntimePlan) -> dict[str, str]:
+def _places(resolved: Resolved) -> dict[str, str]:
     """Where sources, libraries and the program are."""
+    job, plan, checkout = resolved.job, resolved.plan, resolved.checkout
     if plan.provider.value == "wheel":
         target = find_target(plan.build_target)
         installed = find_installed(target) if target.name == job.host.name else None
         fetched = job.workspace.root / "wheels"
         root = installed.root if installed else _fetched_root(fetched, target.wheel_platform)
         return _toolchain_file(plan) | {"CMAKE_PREFIX_PATH": root}
-    checkout = checkout_for(job, plan)
-    if isinstance(checkout, Checkout) and checkout.folder.name != "executorch":
+    if checkout and checkout.folder.name != "executorch":
         raise BuildError(
             f"plain cmake needs the checkout in a folder called executorch, and it is in "
             f"{checkout.path}",
             remedy=f"mv {quoted(checkout.path)} {quoted(checkout.folder.parent / 'executorch')}",
         )
-    found = checkout.path if isinstance(checkout, Checkout) else f"$env{{{SOURCE_VARIABLE}}}"
-    places = _toolchain(job, plan, checkout if isinstance(checkout, Checkout) else None)
+    found = checkout.path if checkout else f"$env{{{SOURCE_VARIABLE}}}"
+    places = _toolchain(job, plan, checkout)
     places["ETDEPLOY_EXECUTORCH_SOURCE"] = found
     if plan.option("PYTHON_EXECUTABLE") is None:
         places["PYTHON_EXECUTABLE"] = sys.executable
     if plan.selection:
-        program = current_program_path(job)
-        if program is None:
+        if resolved.exported is None:
             raise BuildError("the program whose operators are selected is gone")
+        program = resolved.exported.path
         places["EXECUTORCH_SELECT_OPS_MODEL"] = str(program)
-        files = isinstance(checkout, Checkout) and needed_sources(
-            checkout.folder, aten_operators(program)
-        )
+        files = checkout and needed_sources(checkout.folder, aten_operators(program))
         if files:
             places["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
     return places
 
 
-def _own_kernels(job: Job) -> dict[str, str]:
-    ops = custom_ops_of(job)
+def _own_kernels(resolved: Resolved) -> dict[str, str]:
+    job, ops = resolved.job, resolved.custom_ops
     if ops is None:
         return {}
     job.state.mkdir(parents=True, exist_ok=True)

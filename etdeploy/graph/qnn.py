@@ -53,7 +53,7 @@ def require_soc(job: Job) -> None:
         return
     obstacle = htp_obstacle(job.target)
     if obstacle is None and job.facts:
-        obstacle = soc_obstacle(recipe.export.soc, job.place, job.facts.soc)
+        obstacle = soc_obstacle(recipe.export.soc, job.device_label, job.facts.soc)
     if obstacle:
         raise ExportError(obstacle.why, remedy=obstacle.remedy)
 
@@ -75,7 +75,9 @@ def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterato
 def other_soc(job: Job, program: Program | None) -> Iterator[Obstacle]:
     """What keeps a compiled program from running on the job's device."""
     reported = job.facts.soc if job.facts else None
-    yield from program_obstacles(program.compiled_for if program else (), job.place, reported)
+    yield from program_obstacles(
+        program.compiled_for if program else (), job.device_label, reported
+    )
 
 
 def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extras:

@@ -1,4 +1,4 @@
-"""What a step of the line is: a typed value in a file, made from other steps' values."""
+"""What a step of the pipeline is: a typed value in a file, made from other steps' values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StepLog:
 
 @dataclass(frozen=True)
 class Step:
-    """One arrow of the line.
+    """One arrow of the pipeline.
 
     Attributes:
         name: As `doit list`, the display and the log file name it.
@@ -89,7 +89,7 @@ def reasons_to_run(step: Step) -> list[str]:
     return reasons
 
 
-def closure(steps: tuple[Step, ...], names: tuple[str, ...]) -> tuple[Step, ...]:
+def with_needs(steps: tuple[Step, ...], names: tuple[str, ...]) -> tuple[Step, ...]:
     """The named steps and all that they need, in order."""
     by_name = {step.name: step for step in steps}
     wanted: set[str] = set()

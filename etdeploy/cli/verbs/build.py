@@ -42,10 +42,10 @@ def command(
 
     With --target, no device is contacted.
     """
-    from etdeploy.cli.invocation import deliver, walk
+    from etdeploy.cli.invocation import deliver, invoke
     from etdeploy.graph.stage_values import load_runner
 
-    with walk(
+    with invoke(
         recipe,
         overrides,
         ("check",),

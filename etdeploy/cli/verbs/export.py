@@ -25,11 +25,11 @@ def command(
     recipe: str, overrides: tuple[str, ...], output: Path | None, as_json: bool, quiet: bool
 ) -> None:
     """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord."""
-    from etdeploy.cli.invocation import deliver, walk
+    from etdeploy.cli.invocation import deliver, invoke
     from etdeploy.graph.stage_values import load_program
     from etdeploy.program.describe import describe
 
-    with walk(recipe, overrides, ("export",), quiet=quiet, copy_to=output) as job:
+    with invoke(recipe, overrides, ("export",), quiet=quiet, copy_to=output) as job:
         exported, program = load_program(job)
         folder = Path(exported.folder)
         if output:

@@ -61,12 +61,14 @@ def command(
     from etdeploy.graph.job import open_job
     from etdeploy.graph.preflight import refuse_early
     from etdeploy.graph.preset import cmake_presets
+    from etdeploy.graph.resolve import resolve
     from etdeploy.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, None if target else device, target) as job:
-        explanation = explain(job)
-        presets = cmake_presets(job) if form == "cmake-preset" else None
+        resolved = resolve(job)
+        explanation = explain(resolved)
+        presets = cmake_presets(resolved) if form == "cmake-preset" else None
         if why is not None:
             _show_choice(explained(explanation, why), form)
         elif presets is not None:
@@ -78,7 +80,7 @@ def command(
         else:
             console.result(text(explanation, console.width()))
         if check:
-            refuse_early(job)
+            refuse_early(resolved)
 
 
 def _show_choice(found: Explained, form: str) -> None:

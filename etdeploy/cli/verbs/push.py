@@ -29,16 +29,16 @@ def command(
     quiet: bool,
 ) -> None:
     """Copy the runner and the program to the device; what is already there is not sent again."""
-    from etdeploy.cli.invocation import walk
+    from etdeploy.cli.invocation import invoke
     from etdeploy.graph.stage_values import load_bundle
 
-    with walk(recipe, overrides, ("push",), device=device, target=target, quiet=quiet) as job:
+    with invoke(recipe, overrides, ("push",), device=device, target=target, quiet=quiet) as job:
         bundle = load_bundle(job)
         if as_json:
-            console.result_json({"device": job.place, **bundle.model_dump(mode="json")})
+            console.result_json({"device": job.device_label, **bundle.model_dump(mode="json")})
             return
         rows = [(f.path, console.size(f.size_bytes), f.sha256[:12]) for f in bundle.files]
-        console.result(f"on {job.place}:\n")
+        console.result(f"on {job.device_label}:\n")
         console.result(
             console.table(("file", "size", "sha256"), rows, right=("size",), width=console.width())
         )

@@ -61,11 +61,11 @@ def measure_and_show(
     """
     from etdeploy.bench.measure import require_match
     from etdeploy.bench.notes import output_notes
-    from etdeploy.cli.invocation import walk
+    from etdeploy.cli.invocation import invoke
     from etdeploy.graph.stage_values import load_last_run
 
     begun_s = time.time()
-    with walk(
+    with invoke(
         recipe,
         overrides,
         ("bench",),

@@ -25,12 +25,12 @@ def test_no_other_run_of_the_recipe_begins_while_doit_runs(
     at_exit: list[Callable[[], object]] = []
     monkeypatch.setattr(dodo, "atexit", SimpleNamespace(register=at_exit.append))
     monkeypatch.setattr(dodo, "doit_variable", {"device": "host"}.get)
-    monkeypatch.setattr(dodo, "make_line", lambda _job: ())
+    monkeypatch.setattr(dodo, "make_steps", lambda _resolved: ())
     monkeypatch.setattr(
         dodo, "plain_doit_tasks", lambda _steps, state: (iter(()), {"state": state})
     )
     monkeypatch.chdir(tmp_path)
-    _, config = dodo.open_line()
+    _, config = dodo.open_pipeline()
     workspace = Workspace.default()
     state = config["state"]
     lock = workspace.lock_path("state", state.parent.name, state.name)

@@ -23,8 +23,9 @@ from etdeploy.graph.engine import (
     step_statuses,
 )
 from etdeploy.graph.job import Job
-from etdeploy.graph.pipeline import make_line
-from etdeploy.graph.steps import OTHER_RELEASE, Step, StepLog, closure, reasons_to_run
+from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.resolve import resolve
+from etdeploy.graph.steps import OTHER_RELEASE, Step, StepLog, reasons_to_run, with_needs
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_device import FakeDevice
@@ -230,9 +231,9 @@ def test_plain_doit_is_told_what_failed(line: Line, capsys: pytest.CaptureFixtur
     assert "error in a: no compiler\n  what to do: apt-get install g++" in capsys.readouterr().err
 
 
-def test_closure_follows_needs(line: Line) -> None:
-    assert [s.name for s in closure(line.steps(), ("c",))] == ["a", "b", "c"]
-    assert [s.name for s in closure(line.steps(), ("b",))] == ["b"]
+def test_with_needs_follows_needs(line: Line) -> None:
+    assert [s.name for s in with_needs(line.steps(), ("c",))] == ["a", "b", "c"]
+    assert [s.name for s in with_needs(line.steps(), ("b",))] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def test_every_step_of_the_line_names_its_value(tmp_path: Path) -> None:
         load_recipe("xnnpack"), host_target(), host_target(), Workspace(tmp_path), tmp_path / "out",
         device, device.facts(),
     )  # fmt: skip
-    steps = make_line(job)
+    steps = make_steps(resolve(job))
     assert [step.name for step in steps if step.value is None] == []
     for step in (s for s in steps if not s.always):
         step.output.parent.mkdir(parents=True, exist_ok=True)

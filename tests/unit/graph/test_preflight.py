@@ -14,7 +14,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.preflight import refuse_early
-from etdeploy.graph.provision import plan_for
+from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.provider.checkout import SOURCE_VARIABLE
 from etdeploy.recipe.load import load_recipe
 from tests.support.machine import bare_machine, equip
@@ -38,10 +38,10 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def _job(checkout: Path, target: str | None = None, *overrides: str) -> Job:
+def _resolved(checkout: Path, target: str | None = None, *overrides: str) -> Resolved:
     settings = ["runtime.provider=source", f"runtime.source={checkout}", *overrides]
     with open_job(load_recipe("xnnpack", settings), checkout.parent / "out", None, target) as job:
-        return job
+        return resolve(job)
 
 
 def _leave_state(job: Job, **inputs: Any) -> None:
@@ -54,31 +54,31 @@ def _leave_state(job: Job, **inputs: Any) -> None:
 
 def test_a_missing_ndk_is_told_early_on_a_new_machine(machine: Path, checkout: Path) -> None:
     with pytest.raises(BuildError, match="NDK"):
-        refuse_early(_job(checkout, "android-arm64"))
+        refuse_early(_resolved(checkout, "android-arm64"))
 
 
 def test_a_missing_ndk_is_told_early_after_a_run_with_other_settings(
     machine: Path, checkout: Path
 ) -> None:
-    job = _job(checkout, "android-arm64")
-    _leave_state(job, **{"runtime.provider": "wheel"})
+    resolved = _resolved(checkout, "android-arm64")
+    _leave_state(resolved.job, **{"runtime.provider": "wheel"})
     with pytest.raises(BuildError, match="NDK"):
-        refuse_early(job)
+        refuse_early(resolved)
 
 
 def test_what_only_this_recipe_lets_expect_waits_for_the_program(
     machine: Path, checkout: Path
 ) -> None:
     shutil.rmtree(checkout / "kernels/optimized/third-party/eigen")
-    job = _job(checkout)
-    assert "eigen" in " ".join(m.reason for m in explain(job).missing)
-    refuse_early(job)
+    resolved = _resolved(checkout)
+    assert "eigen" in " ".join(m.reason for m in explain(resolved).missing)
+    refuse_early(resolved)
 
 
 def test_what_every_build_compiles_is_missed_early(machine: Path, checkout: Path) -> None:
     shutil.rmtree(checkout / "third-party/json")
     with pytest.raises(BuildError, match="third-party/json") as raised:
-        refuse_early(_job(checkout))
+        refuse_early(_resolved(checkout))
     assert "FP16" not in str(raised.value)
 
 
@@ -89,7 +89,7 @@ def test_the_wheel_is_named_by_its_own_release(
     monkeypatch.setenv(SOURCE_VARIABLE, str(checkout))
     recipe = load_recipe("xnnpack", ["export.backend=vulkan"])
     with open_job(recipe, checkout.parent / "out", None, "linux-x86_64") as job:
-        plan = plan_for(job, None)
+        plan = resolve(job).plan
     assert plan.executorch_version == "1.4.1"
     assert "the ExecuTorch 1.5.1 wheel for linux-x86_64 lacks" in plan.provider.reason
 

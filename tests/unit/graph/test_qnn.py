@@ -10,9 +10,10 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, CheckError, ExportError
 from etdeploy.devices.base import DeviceFacts
-from etdeploy.graph import preflight as ahead
+from etdeploy.graph import preflight
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job
+from etdeploy.graph.resolve import resolve
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import find_target
 from tests.support.program_files import Plan, pte
@@ -29,7 +30,7 @@ PHONE = "android:R5CX"
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Of a recipe with the finished program, which does not say that it is QNN's."""
     monkeypatch.setattr(
-        "etdeploy.graph.provision.find_missing", lambda *_: ()
+        "etdeploy.graph.obtain.find_missing", lambda *_: ()
     )  # tools: another test's affair
     plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=SPEC)
     (tmp_path / "model.pte").write_bytes(pte(plan, segments=(CONTEXT,)))
@@ -60,21 +61,21 @@ def test_a_program_that_fits_is_let_pass(
     job: Job, soc: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _sdk(tmp_path, monkeypatch, "2.37.0.250724175447")
-    ahead.refuse_early(_on(job, soc))
-    assert explain(_on(job, soc)).obstacles == ()
+    preflight.refuse_early(resolve(_on(job, soc)))
+    assert explain(resolve(_on(job, soc))).obstacles == ()
 
 
 def test_a_phone_with_another_soc_is_refused_whatever_else_is_missing(job: Job) -> None:
     with pytest.raises(CheckError, match=r"compiled for SM8650 \(HTP V75\), and .* has SM8550"):
-        ahead.refuse_early(_on(job, "SM8550"))
-    (hindrance,) = explain(_on(job, "SM8550")).obstacles
+        preflight.refuse_early(resolve(_on(job, "SM8550")))
+    (hindrance,) = explain(resolve(_on(job, "SM8550"))).obstacles
     assert hindrance.name == "the program's SoC"
 
 
 def test_a_machine_without_the_sdk_is_refused(job: Job, strange_home: Path) -> None:
     with pytest.raises(BuildError, match=f"there is none in {strange_home}"):
-        ahead.refuse_early(job)
-    assert [m.name for m in explain(job).missing] == ["the QNN SDK"]
+        preflight.refuse_early(resolve(job))
+    assert [m.name for m in explain(resolve(job)).missing] == ["the QNN SDK"]
 
 
 @pytest.mark.parametrize("soc", ["SM8650", None])
@@ -83,8 +84,8 @@ def test_an_sdk_that_is_older_than_the_programs_is_refused(
 ) -> None:
     _sdk(tmp_path, monkeypatch, "2.31.0.250130151446")
     with pytest.raises(BuildError, match=r"compiled with QNN 2\.37\.0, and the SDK in .* 2\.31\.0"):
-        ahead.refuse_early(_on(job, soc))
-    (hindrance,) = explain(_on(job, soc)).missing
+        preflight.refuse_early(resolve(_on(job, soc)))
+    (hindrance,) = explain(resolve(_on(job, soc))).missing
     assert hindrance.name == "QNN 2.37.0"
 
 
@@ -95,14 +96,14 @@ def test_the_sdk_is_looked_at_also_where_a_runner_was_built_before(
     job.state.mkdir(parents=True)
     (job.state / "runner.json").write_text("{}")  # of another program of the same recipe
     with pytest.raises(BuildError, match=r"compiled with QNN 2\.37\.0"):
-        ahead.refuse_early(job)
+        preflight.refuse_early(resolve(job))
 
 
 @pytest.mark.parametrize("soc", ["auto", "SM8650"])
 def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
     soc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etdeploy.graph.provision.find_missing", lambda *_: ())
+    monkeypatch.setattr("etdeploy.graph.obtain.find_missing", lambda *_: ())
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"model: {{example: mlp}}\nexport: {{backend: qnn, soc: {soc}}}\n")
     job = Job(
@@ -113,6 +114,6 @@ def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
         output=tmp_path / "out",
     )
     with pytest.raises(ExportError, match=r"android-x86_64 is an emulator, or .* has none") as told:
-        ahead.refuse_early(job)
+        preflight.refuse_early(resolve(job))
     assert "--device android" in (told.value.remedy or "")
-    assert [h.name for h in explain(job).obstacles] == ["Qualcomm's HTP"]
+    assert [h.name for h in explain(resolve(job)).obstacles] == ["Qualcomm's HTP"]

@@ -6,7 +6,7 @@ import pytest
 
 from etdeploy.export.run import ExportedProgram
 from etdeploy.export.spec import ExportSpec
-from etdeploy.graph.state import origin
+from etdeploy.graph.pipeline import origin
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""Gets what the plan's provider gives: the wheel's libraries, or a checkout with its submodules."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import BuildError
+from etdeploy.core.progress import Progress
+from etdeploy.graph.job import Job
+from etdeploy.graph.qnn import missing_sdk
+from etdeploy.graph.resolve import Resolved
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.relations import spelled
+from etdeploy.provider.checkout import (
+    Checkout,
+    examine,
+    read_options,
+    require_readable,
+)
+from etdeploy.provider.clone import (
+    clone,
+    fetch_submodules,
+)
+from etdeploy.provider.libraries import Libraries
+from etdeploy.provider.submodules import (
+    require_complete,
+)
+from etdeploy.provider.wheel import obtain_wheel, wheel_problem
+from etdeploy.runner.build import runner_key
+from etdeploy.runner.missing import Missing, find_missing, require_present, submodules_of
+from etdeploy.targets.platforms import find_target
+
+
+def missing_for(resolved: Resolved) -> tuple[Missing, ...]:
+    """What is not installed here and needed for the plan, or for the program where it is known."""
+    job, plan, sources = resolved.job, resolved.plan, resolved.sources
+    found = (sources.problem or sources.checkout) if sources else None
+    return (
+        *find_missing(plan, job.host, found),
+        *missing_sdk(job, plan, resolved.program),
+    )
+
+
+def obtain_libraries(
+    resolved: Resolved, exported_with: str | None, progress: Progress, log: Path | None
+) -> Libraries:
+    """Gets what the plan's provider gives.
+
+    Args:
+        resolved: Its plan is feasible.
+        exported_with: The version of ExecuTorch that made the program, where it is known.
+        progress: Told each step.
+        log: Gets every command with its output.
+
+    Raises:
+        BuildError: It cannot be had, or is not what the plan was made for.
+    """
+    job, plan = resolved.job, resolved.plan
+    if plan.provider.value == "source":
+        return _sources(resolved, exported_with, progress, log)
+    target = find_target(plan.build_target)
+    wheel = obtain_wheel(target, job.host, job.workspace, progress, log)
+    absent = sorted(set(plan.component_names) - set(wheel.components))
+    if absent:
+        raise BuildError(
+            f"the ExecuTorch {wheel.version} libraries in {wheel.root} lack {', '.join(absent)}",
+            remedy="Build ExecuTorch from its sources: --set runtime.provider=source",
+        )
+    return Libraries(wheel=wheel)
+
+
+def libraries_problem(libraries: Libraries, workspace: Workspace) -> str | None:
+    """Why what was obtained can no longer be used; None when it can."""
+    if libraries.wheel:
+        return wheel_problem(libraries.wheel, workspace)
+    known = libraries.checkout
+    if known is None:
+        return "the provider of ExecuTorch is not known"
+    try:
+        now = examine(known.folder, known.origin)
+    except BuildError:
+        return "the checkout of ExecuTorch is gone"
+    return None if now.revision == known.revision else "the checkout of ExecuTorch changed"
+
+
+def _sources(
+    resolved: Resolved, exported_with: str | None, progress: Progress, log: Path | None
+) -> Libraries:
+    job, plan = resolved.job, resolved.plan
+    if resolved.sources:
+        resolved.sources.require_usable()
+    checkout = resolved.checkout
+    if not _is_built(job, plan, checkout):
+        # What only this program needs was not asked for before it was exported.
+        require_present(missing_for(resolved))
+    if checkout is None:
+        checkout = clone(job.workspace, plan.executorch_version, os.environ, progress, log)
+    # A plan that was made before the clone followed from what the release is known to have.
+    spelled(plan.options, read_options(checkout.folder))
+    needed = submodules_of(plan)
+    if checkout.origin == "cache":
+        fetch_submodules(checkout, needed, job.workspace, progress, log)
+        checkout = examine(checkout.folder, "cache")
+    require_complete(checkout, needed)
+    return Libraries(checkout=checkout, notes=require_readable(checkout, exported_with))
+
+
+def _is_built(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> bool:
+    """Whether the runner of the plan is in the cache, so that no tool is needed for it."""
+    if checkout is None:
+        return False
+    key = runner_key(plan, Libraries(checkout=checkout), job.host)
+    return job.workspace.entry("runners", key).is_sound()

@@ -1,0 +1,228 @@
+"""Looks up once all that decides a job's steps: the program, the kernels, the checkout, the plan.
+
+Making the steps touches nothing after that, and neither does deriving a plan from what was found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from etdeploy.core.errors import BuildError
+from etdeploy.custom_ops.kernels import CustomOps, read_custom_ops
+from etdeploy.export.cache import program_key
+from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.graph.job import Job
+from etdeploy.graph.qnn import sdk_seen, wanted_soc
+from etdeploy.plan.cmake_options import OptionTable
+from etdeploy.plan.components import shipped_components
+from etdeploy.plan.derive import Available, CustomKernels, derive_plan
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
+from etdeploy.program.inspect import inspect_file
+from etdeploy.program.model import Program
+from etdeploy.provider.checkout import Checkout, find_checkout, read_options
+from etdeploy.provider.wheel import executorch_version
+from etdeploy.runner.fingerprint import rules_digest, runner_fingerprint
+from etdeploy.targets.platforms import find_target
+
+
+@dataclass(frozen=True)
+class ExportedBefore:
+    """The program that an export would give now, as the cache has it.
+
+    Attributes:
+        folder: Of the cache.
+        program: What its inspection says.
+        versions: Of what exported it, where that is known.
+    """
+
+    folder: Path
+    program: Program
+    versions: Mapping[str, str]
+
+    @property
+    def path(self) -> Path:
+        """The program file."""
+        return self.folder / PROGRAM_FILE
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The checkout that a build would take.
+
+    Attributes:
+        checkout: None when there is none yet, so that a run clones it, or when the one that is
+            named cannot be used.
+        problem: Why the one that is named cannot be used.
+        options: What can be set in it.
+    """
+
+    checkout: Checkout | None = None
+    problem: BuildError | None = None
+    options: OptionTable | None = None
+
+    def require_usable(self) -> None:
+        """Raises the problem, where there is one."""
+        if self.problem:
+            raise self.problem
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A job with all that was looked up for it.
+
+    Attributes:
+        job: What a run works on.
+        export_spec: What is to be exported; `soc: auto` is replaced by the device's SoC.
+        program_key: By what the cache knows the program; None when only an export can tell.
+        exported: What the cache has of the program, where it is exported and up to date.
+        program: What the plan is derived from; also a finished program, which needs no export.
+            None where only the recipe is known.
+        custom_ops: The kernels that the recipe brings.
+        sources: Of a build; None where the plan takes the wheel.
+        plan: From the program, or from the recipe alone where that is not exported yet.
+        fingerprints: Of the runner's sources and compiler, by the targets that may be built for.
+        rules: Digest of etdeploy's own code that decides: another release may decide otherwise.
+        qnn_sdk: The SDK whose libraries a bundle would have; None for a recipe without QNN.
+        wheel_version: The release of ExecuTorch whose wheel is taken.
+    """
+
+    job: Job
+    export_spec: ExportSpec
+    program_key: str | None
+    exported: ExportedBefore | None
+    program: Program | None
+    custom_ops: CustomOps | None
+    sources: Sources | None
+    plan: RuntimePlan
+    fingerprints: Mapping[str, str]
+    rules: str
+    qnn_sdk: str | None
+    wheel_version: str
+
+    @property
+    def checkout(self) -> Checkout | None:
+        """The checkout, where there is one that can be used."""
+        return self.sources.checkout if self.sources else None
+
+    def provisional_plan(self) -> RuntimePlan:
+        """The plan that follows from the recipe alone."""
+        return self.with_program(None).plan
+
+    def with_program(self, program: Program | None) -> Resolved:
+        """The same with the plan for another program.
+
+        The sources are looked up where the plan needs them now and did not before.
+
+        Raises:
+            BuildError: A derived option is unknown to the checkout: a mistake of etdeploy.
+        """
+        job = self.job
+        plan = _derive(job, program, self.custom_ops, self.sources, self.wheel_version)
+        if plan.provider.value != "source":
+            return replace(self, plan=plan, program=program)
+        sources = self.sources or _find_sources(job, self.wheel_version)
+        if sources != self.sources:
+            plan = _derive(job, program, self.custom_ops, sources, self.wheel_version)
+        return replace(self, plan=plan, program=program, sources=sources)
+
+
+def resolve(job: Job) -> Resolved:
+    """Looks up everything.
+
+    Raises:
+        UsageError: The finished program is damaged, or not a program.
+        BuildError: The folder of the recipe's own kernels cannot be used, or a derived option is
+            unknown to the checkout. A checkout that cannot be used does not stop this: the plan
+            can be shown, and a run says why before it starts.
+    """
+    spec = export_spec_of(job)
+    key = program_key(spec, job.workspace)
+    exported = _exported_before(job, key)
+    custom_ops = _custom_ops_of(job)
+    version = executorch_version()
+    program = exported.program if exported else _finished(job)
+    found = Resolved(
+        job=job,
+        export_spec=spec,
+        program_key=key,
+        exported=exported,
+        program=program,
+        custom_ops=custom_ops,
+        sources=None,
+        plan=_derive(job, program, custom_ops, None, version),
+        fingerprints=_fingerprints(job),
+        rules=rules_digest(),
+        qnn_sdk=sdk_seen(job.loaded.recipe),
+        wheel_version=version,
+    )
+    return found.with_program(program) if found.plan.provider.value == "source" else found
+
+
+def export_spec_of(job: Job) -> ExportSpec:
+    """What is to be exported; `soc: auto` becomes the SoC that the device names."""
+    spec = export_spec(job.loaded.recipe)
+    soc = wanted_soc(job) if spec.soc else None
+    return spec.model_copy(update={"soc": soc}) if soc else spec
+
+
+def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
+    entry = job.workspace.entry("programs", key) if key else None
+    if entry is None or not entry.is_sound():
+        return None
+    return ExportedBefore(
+        entry.path,
+        Program.load(entry.path / PROGRAM_INFO),
+        load_provenance(entry.path).versions,
+    )
+
+
+def _finished(job: Job) -> Program | None:
+    """A program that needs no export. One that is not there is for the export to tell."""
+    named = job.loaded.recipe.model.program
+    return inspect_file(Path(named)) if named and Path(named).is_file() else None
+
+
+def _custom_ops_of(job: Job) -> CustomOps | None:
+    runtime = job.loaded.recipe.runtime
+    if runtime.custom_ops is None:
+        return None
+    return read_custom_ops(Path(runtime.custom_ops), runtime.custom_ops_target)
+
+
+def _find_sources(job: Job, version: str) -> Sources:
+    named = job.loaded.recipe.runtime.source
+    try:
+        found = find_checkout(named, os.environ, job.workspace, version)
+    except BuildError as error:
+        place = job.loaded.places.get(("runtime", "source")) if named else None
+        error.place = str(place) if place else None
+        return Sources(problem=error)
+    return Sources(found, options=read_options(found.folder)) if found else Sources()
+
+
+def _fingerprints(job: Job) -> dict[str, str]:
+    """Which of the two is built for is known when the plan is."""
+    candidates = {job.target.name, job.target.portable or job.target.name}
+    return {name: runner_fingerprint(job.host, find_target(name)) for name in sorted(candidates)}
+
+
+def _derive(
+    job: Job,
+    program: Program | None,
+    own: CustomOps | None,
+    sources: Sources | None,
+    wheel_version: str,
+) -> RuntimePlan:
+    checkout = sources.checkout if sources else None
+    available = Available(
+        checkout.version if checkout else wheel_version,
+        shipped_components(job.target.portable or job.target.name),
+        sources.options if sources else None,
+        wheel_version,
+    )
+    custom = CustomKernels(own.operators, own.digest) if own else None
+    return derive_plan(job.loaded.recipe, program, job.target, job.host, available, custom)

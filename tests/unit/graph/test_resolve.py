@@ -1,0 +1,86 @@
+"""Everything is looked up once; steps are made, and plans derived, from what was found."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import BuildError
+from etdeploy.graph.job import open_job
+from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.resolve import Resolved, resolve
+from etdeploy.program.model import EMPTY_PROGRAM
+from etdeploy.provider.checkout import SOURCE_VARIABLE
+from etdeploy.recipe.load import load_recipe
+from tests.support.audit import touched
+from tests.support.machine import bare_machine, equip
+from tests.support.runtime_values import make_method, make_program
+
+_STAND_IN = Path(__file__).parents[2] / "data" / "checkout"
+_VULKAN = make_program(make_method(delegates=("VulkanBackend",)))
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    equip(bare_machine(tmp_path, monkeypatch), monkeypatch)
+
+
+def _resolved(tmp_path: Path, *overrides: str) -> Resolved:
+    with open_job(load_recipe("xnnpack", overrides), tmp_path / "out", None, "linux-x86_64") as job:
+        return resolve(job)
+
+
+def test_making_the_steps_touches_nothing(tmp_path: Path) -> None:
+    shutil.copytree(_STAND_IN, tmp_path / "executorch")
+    resolved = _resolved(tmp_path, f"runtime.source={tmp_path / 'executorch'}")
+    with touched() as seen:
+        steps = make_steps(resolved)
+    assert seen == []
+    assert [step.name for step in steps] == [
+        "export", "plan", "runtime", "runner", "check", "bundle",
+    ]  # fmt: skip
+
+
+def test_a_plan_for_another_program_touches_nothing_once_the_sources_are_known(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(_STAND_IN, tmp_path / "executorch")
+    resolved = _resolved(tmp_path, f"runtime.source={tmp_path / 'executorch'}")
+    with touched() as seen:
+        plan = resolved.with_program(EMPTY_PROGRAM).plan
+    assert seen == []
+    assert plan.option("EXECUTORCH_BUILD_XNNPACK") is None
+    assert resolved.plan.option("EXECUTORCH_BUILD_XNNPACK") == "ON"
+
+
+def test_sources_are_looked_up_when_the_program_turns_out_to_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "executorch"
+    shutil.copytree(_STAND_IN, folder)
+    monkeypatch.setenv(SOURCE_VARIABLE, str(folder))
+    resolved = _resolved(tmp_path)
+    assert resolved.plan.provider.value == "wheel"
+    assert resolved.sources is None
+    needing = resolved.with_program(_VULKAN)
+    assert needing.plan.provider.value == "source"
+    assert needing.checkout is not None
+    assert needing.checkout.folder == folder
+
+
+def test_a_checkout_that_cannot_be_used_is_a_finding_and_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    resolved = _resolved(tmp_path, f"runtime.source={tmp_path / 'empty'}")
+    assert resolved.plan.provider.value == "source"
+    assert resolved.checkout is None
+    assert resolved.sources is not None
+    with pytest.raises(BuildError):
+        resolved.sources.require_usable()
+
+
+def test_the_recorder_sees_what_is_touched(tmp_path: Path) -> None:
+    with touched() as seen:
+        (tmp_path / "file").write_text("")
+    assert seen
