@@ -38,8 +38,16 @@ class Uses:
         weakref.finalize(self, _close, self._handles)
 
     def mark(self, kind: str, key: str) -> None:
-        """Marks an entry, which may not be there yet, until `release`; notes the use."""
-        self._mark(use_lock(self._locks, kind, key))
+        """Notes the use of an entry, which may not be there yet.
+
+        In a run that has marked itself, the entry is marked until `release`.
+        """
+        path = use_lock(self._locks, kind, key)
+        if self.is_live:
+            self._mark(path)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
 
     def mark_live(self) -> None:
         """Marks that a run is going on, for all that has no mark of its own."""

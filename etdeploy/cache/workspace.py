@@ -51,7 +51,7 @@ class Entry:
         """Whether the entry is there and every file is what was stored.
 
         Files whose size, dates and inode are those of the last check are not read again. The entry
-        counts as used from now on, and stays until this run ends.
+        counts as used now; while the workspace is `in_use`, it stays until that ends.
         """
         # Before the look at it: nobody removes it afterwards.
         self.uses.mark(self.kind, self.key)

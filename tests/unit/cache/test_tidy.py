@@ -117,6 +117,15 @@ def test_a_use_is_noted_when_it_happens(workspace: Workspace) -> None:
     assert names(find_units(workspace)) == ["programs/old", "programs/older"]
 
 
+def test_without_a_run_a_use_is_noted_and_nothing_is_held(workspace: Workspace) -> None:
+    store(workspace, "programs", "old", days=10)
+    store(workspace, "programs", "older", days=20)
+    assert workspace.entry("programs", "older").is_sound()
+    [old, older] = find_units(workspace)
+    assert old.name == "old"
+    assert names(remove_units(workspace, [older])) == ["programs/older"]
+
+
 def test_a_build_folder_was_used_when_its_lock_was_taken(workspace: Workspace) -> None:
     lay(workspace.root / "builds" / "linux-1", days=9)
     lay(workspace.root / "builds" / "linux-2", days=5)
