@@ -148,7 +148,8 @@ def require_feasible(plan: RuntimePlan) -> None:
     if plan.obstacles:
         checked = all(obstacle.of_program for obstacle in plan.obstacles)
         raise (CheckError if checked else BuildError)(
-            f"no runner for {plan.target}: " + "; ".join(o.why for o in plan.obstacles),
+            f"a runner for {plan.target} cannot be built: "
+            + "; ".join(o.why for o in plan.obstacles),
             remedy="\n".join(dict.fromkeys(o.remedy for o in plan.obstacles)),
         )
 

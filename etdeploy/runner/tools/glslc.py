@@ -55,7 +55,7 @@ def find_glslc(environ: Mapping[str, str]) -> Glslc | Missing:
     path = _look(environ)
     if path is None:
         return Missing(
-            "glslc", "the Vulkan backend is built with glslc, and there is none", _INSTALL
+            "glslc", "the Vulkan backend is built with glslc, which is not installed", _INSTALL
         )
     version = glslc_version(_ask((str(path), "--version")) or "")
     with tempfile.TemporaryDirectory() as folder:

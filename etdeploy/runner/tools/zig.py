@@ -50,7 +50,7 @@ def find_zig() -> Zig | Missing:
     path = next((f / "zig" for f in folders if (f / "zig").is_file()), None)
     if path is None:
         return Missing(
-            "zig", "linux-aarch64-musl is compiled with zig, and there is no zig here", remedy
+            "zig", "linux-aarch64-musl is compiled with zig, which is not installed", remedy
         )
     version = importlib.metadata.version(PACKAGE)
     if _minor(version) < _minor(TESTED):
