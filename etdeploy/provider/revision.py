@@ -106,7 +106,10 @@ def _state(path: Path, made: bool) -> str:
         return f"link to {path.readlink()}"
     if path.is_file():
         by_date = made or path.stat().st_size > _READ_BYTES
-        return digest_json(stamp(path)) if by_date else sha256_file(path)
+        try:
+            return digest_json(stamp(path)) if by_date else sha256_file(path)
+        except OSError:  # of another user, or gone in the meantime: no compiler reads it either
+            return "unreadable"
     # A submodule, or a repository that lies there.
     return revision(path) if path.is_dir() else "gone"
 

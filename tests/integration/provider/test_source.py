@@ -365,6 +365,15 @@ def test_what_git_is_told_to_hide_in_a_checkout_is_seen(tmp_path: Path) -> None:
     assert len(seen) == 6
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(_repository(tmp_path)), str(clone))
+    commit = revision(clone)
+    (clone / "private").touch(mode=0)
+    assert revision(clone).startswith(f"{commit}+")
+
+
 def test_submodules_that_a_fork_committed_as_files_are_its_own(tmp_path: Path) -> None:
     fork = copy_stand_in(tmp_path / "executorch")
     (fork / ".gitmodules").write_text('[submodule "j"]\n\tpath = third-party/json\n')
