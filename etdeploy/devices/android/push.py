@@ -37,7 +37,7 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
     # First of all, so that the room that is told is that of what was removed too.
     link.require(
         f"mkdir -p {layout.INCOMING} && {sweep_command(layout.INCOMING)}",
-        "tidying what pushes left",
+        "looking at what it has",
     )
     with held_folder(link, layout.INCOMING) as folder:
         push = _Push(link, bundle, bundle_digest(bundle), progress, folder)
