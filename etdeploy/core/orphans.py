@@ -1,9 +1,11 @@
 """Kills the children of a run that was itself killed; a script that `core/process.py` starts.
 
-It reads from stdin: `+PID` for a child that leads a session of its own, `-PID` for one that has
-ended. Only the run holds the other end of that pipe, so the end of the input means that the run is
-gone, however it ended: what is still noted is killed with all of its descendants. Until then the
-script sleeps in read(2) and takes no time from a measurement.
+It reads from stdin: `?PIPE` before a child is started, where PIPE is the inode of a pipe that only
+this child inherits; `+PID PIPE` when it runs, as the leader of a session of its own, or `!PIPE`
+when it could not be started; `-PID` when it has ended. Only the run holds the other end of stdin,
+so the end of the input means that the run is gone, however it ended: what is still noted is killed
+with all of its descendants. Until then the script sleeps in read(2) and takes no time from a
+measurement.
 
 Linux could send a signal at the death of the parent (PR_SET_PDEATHSIG), but it sends it when the
 *thread* that started the child ends, reaches no grandchildren, and is set between fork and exec,
@@ -26,16 +28,26 @@ _ROUNDS = 100
 _PAUSE_S = 0.05
 
 
-def watch(lines: Iterable[bytes]) -> set[int]:
-    """Reads notes to their end; returns the leaders of the sessions that have not ended by then."""
+def watch(lines: Iterable[bytes]) -> tuple[set[int], set[int]]:
+    """Reads notes to their end; returns which sessions are left, and which starts.
+
+    Returns:
+        The leaders of the sessions that have not ended, and the pipes of the children that were
+        being started: a run may be killed before it knows the process id of its child.
+    """
     leaders: set[int] = set()
+    starts: set[int] = set()
     for line in lines:
-        pid = int(line[1:])
-        if line.startswith(b"+"):
-            leaders.add(pid)
+        numbers = [int(word) for word in line[1:].split()]
+        if line.startswith(b"?"):
+            starts.update(numbers)
+        elif line.startswith(b"+"):
+            leaders.add(numbers[0])
+            starts.discard(numbers[1])
         else:
-            leaders.discard(pid)
-    return leaders
+            starts.difference_update(numbers)
+            leaders.difference_update(numbers)
+    return leaders, starts
 
 
 def members(
@@ -56,6 +68,23 @@ def members(
         if not more:
             return found
         found |= more
+
+
+def holders(pipes: Collection[int]) -> set[int]:
+    """The leaders of sessions that hold one of these pipes (Linux; elsewhere it is not known)."""
+    from pathlib import Path
+
+    names = {f"pipe:[{inode}]" for inode in pipes}
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            pid = int(entry.parts[2])
+            # A child leads its session before it closes the pipe that this script reads.
+            if str(entry.readlink()) in names and os.getsid(pid) == pid:
+                found.add(pid)
+        except OSError:  # it has ended meanwhile, or is another user's
+            continue
+    return found
 
 
 def kill(leaders: Collection[int]) -> None:
@@ -122,5 +151,8 @@ if __name__ == "__main__":
     # The run handles Ctrl-C and SIGTERM in its own way; the pipe shows when it is gone.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if left := watch(sys.stdin.buffer):
+    left, starting = watch(sys.stdin.buffer)
+    if starting:
+        left |= holders(starting)
+    if left:
         kill(left)

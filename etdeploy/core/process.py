@@ -145,19 +145,9 @@ def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
             env.pop(name, None)
         else:
             env[name] = value
-    _start_watcher()
-    child = subprocess.Popen(
-        list(request.argv),
-        cwd=request.cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if request.on_line else subprocess.PIPE,
-        start_new_session=True,
-    )
+    child = _start(request, env)
     with _children_lock:
         _children.add(child)
-    _note(f"+{child.pid}\n")
     try:
         yield child
     finally:
@@ -185,6 +175,33 @@ def _start_watcher() -> None:
                     start_new_session=True,
                 )
             )
+
+
+def _start(request: Request, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts the child and has it watched, even if this process is killed in between."""
+    _start_watcher()
+    mark, other_end = os.pipe()
+    pipe = os.fstat(mark).st_ino
+    _note(f"?{pipe}\n")
+    try:
+        child = subprocess.Popen(
+            list(request.argv),
+            cwd=request.cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if request.on_line else subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=(mark,),
+        )
+    except BaseException:
+        _note(f"!{pipe}\n")
+        raise
+    finally:
+        os.close(mark)
+        os.close(other_end)
+    _note(f"+{child.pid} {pipe}\n")
+    return child
 
 
 @atexit.register

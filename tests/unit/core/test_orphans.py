@@ -22,9 +22,11 @@ for thread in threads: thread.start()
 """
 
 
-def test_ended_children_are_not_noted_any_more() -> None:
-    assert orphans.watch([b"+12\n", b"+34\n", b"-12\n"]) == {34}
-    assert orphans.watch([b"+12\n", b"-12\n"]) == set()
+def test_what_has_ended_or_could_not_be_started_is_not_left() -> None:
+    notes = [b"?7\n", b"+12 7\n", b"?8\n", b"+34 8\n", b"-12\n", b"?9\n", b"!9\n"]
+    assert orphans.watch(notes) == ({34}, set())
+    assert orphans.watch([*notes, b"-34\n"]) == (set(), set())
+    assert orphans.watch([*notes, b"?10\n"]) == ({34}, {10})
 
 
 def test_descendants_go_with_their_session_and_nobody_else() -> None:
@@ -97,6 +99,29 @@ def test_a_killed_run_takes_a_build_along(
     killed.append(start(tmp_path, script("ninja", f'cd "{{folder}}"; exec "{ninja}" -j2')))
     pids = noted(tmp_path, "ninja", "one", "two")
     killed[0].kill()
+    assert eventually(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.usefixtures("real_processes")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows who holds a pipe")
+def test_a_run_that_is_killed_while_it_starts_a_child_takes_it_along(
+    tmp_path: Path, killed: list[subprocess.Popen[bytes]]
+) -> None:
+    code = (
+        "import os, subprocess, sys; from etdeploy.core import process\n"
+        "class Killed(subprocess.Popen):\n"
+        "    def __init__(self, argv, **options):\n"
+        "        super().__init__(argv, **options)\n"
+        "        if argv[0] == 'bash':\n"
+        "            while not os.path.exists('one.pid'): pass\n"
+        "            os.kill(os.getpid(), 9)\n"
+        "process.subprocess.Popen = Killed\n"
+        "process.run(process.Request(('bash', '-c', sys.argv[1])))"
+    )
+    note = "echo $BASHPID > new; mv new one.pid; exec sleep 600"
+    killed.append(subprocess.Popen([sys.executable, "-c", code, note], cwd=tmp_path))
+    assert killed[0].wait() == -signal.SIGKILL
+    pids = noted(tmp_path, "one")
     assert eventually(lambda: not any(map(is_alive, pids)))
 
 
