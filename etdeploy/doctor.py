@@ -14,6 +14,7 @@ from typing import Literal
 from etdeploy.cache.folder import prepare_cache
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console, process
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.values import Value
 from etdeploy.export.qnn_host import examine_qnn
@@ -23,7 +24,6 @@ from etdeploy.provider.wheel import executorch_version
 from etdeploy.runner.tools.glslc import Glslc, find_glslc
 from etdeploy.runner.tools.programs import probe_tools
 from etdeploy.runner.tools.zig import find_zig
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.ndk import Ndk, find_ndk
 from etdeploy.targets.platforms import Target, find_target, host_target
 from etdeploy.targets.qemu import find_emulator
@@ -185,13 +185,13 @@ def _sources() -> Finding:
 
 def _zig() -> Finding:
     found = find_zig()
-    lacks = isinstance(found, Missing)
+    lacks = isinstance(found, Blocker)
     return Finding(
         name="zig",
         state="optional" if lacks else "ok",
-        found=None if isinstance(found, Missing) else found.version,
+        found=None if isinstance(found, Blocker) else found.version,
         needed_for="static runners for any 64-bit Arm Linux (target linux-aarch64-musl)",
-        remedy=found.remedy if isinstance(found, Missing) else None,
+        remedy=found.remedy if isinstance(found, Blocker) else None,
     )
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.deploy.extras import ExtraFile, Extras
-from etdeploy.plan.model import Obstacle
 from etdeploy.targets.android import QUALCOMM_SOCS
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_libraries import absent_libraries, required_libraries, too_old
 from etdeploy.targets.qnn_sdk import QnnSdk, how_to_get
 from etdeploy.targets.qnn_versions import short_version, version_numbers
@@ -22,9 +21,9 @@ from etdeploy.targets.qnn_versions import short_version, version_numbers
 _FOLDER_VARIABLES = ("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH")
 
 
-def sdk_obstacles(
-    sdk: QnnSdk | Missing, soc: str, compiled_with: str | None = None
-) -> Iterator[Obstacle]:
+def sdk_blockers(
+    sdk: QnnSdk | Blocker, soc: str, compiled_with: str | None = None
+) -> Iterator[Blocker]:
     """What is wrong with an SDK for a phone and a program.
 
     Args:
@@ -33,12 +32,12 @@ def sdk_obstacles(
         compiled_with: Version of the SDK that compiled the program; None where it is not known, or
             where there is no program yet.
     """
-    if isinstance(sdk, Missing):
-        yield Obstacle(what=sdk.what, why=sdk.why, remedy=sdk.remedy)
+    if isinstance(sdk, Blocker):
+        yield sdk
         return
     facts = QUALCOMM_SOCS.get(soc)
     if facts is None:
-        yield Obstacle(
+        yield Blocker(
             what=f"SoC {soc}",
             why=f"QNN does not compile for {soc}, as far as ExecuTorch knows",
             remedy=f"Name one of: {', '.join(QUALCOMM_SOCS)}",
@@ -46,10 +45,10 @@ def sdk_obstacles(
         return
     problem = too_old(sdk, facts) or absent_libraries(sdk, facts)
     if problem:
-        yield Obstacle(what=problem.what, why=problem.why, remedy=problem.remedy)
+        yield problem
     if compiled_with and version_numbers(sdk.version) < version_numbers(compiled_with):
         wanted = short_version(compiled_with)
-        yield Obstacle(
+        yield Blocker(
             what=f"QNN {wanted}",
             why=f"the program was compiled with QNN {wanted}, and the SDK in {sdk.root}, whose "
             f"libraries go to the phone, is {sdk.number}: an older QNN cannot load what a "
@@ -58,7 +57,7 @@ def sdk_obstacles(
         )
 
 
-def qnn_extras(sdk: QnnSdk | Missing, soc: str, compiled_with: str | None = None) -> Extras:
+def qnn_extras(sdk: QnnSdk | Blocker, soc: str, compiled_with: str | None = None) -> Extras:
     """What goes into the bundle of a QNN program.
 
     Args:
@@ -69,10 +68,10 @@ def qnn_extras(sdk: QnnSdk | Missing, soc: str, compiled_with: str | None = None
     Raises:
         BuildError: There is no SDK, or it does not fit the phone or the program.
     """
-    if isinstance(sdk, Missing):
+    if isinstance(sdk, Blocker):
         raise BuildError(f"a QNN program needs {sdk.what}: {sdk.why}", remedy=sdk.remedy)
-    for obstacle in sdk_obstacles(sdk, soc, compiled_with):
-        raise BuildError(obstacle.why, remedy=obstacle.remedy)
+    for blocker in sdk_blockers(sdk, soc, compiled_with):
+        raise BuildError(blocker.why, remedy=blocker.remedy)
     libraries = required_libraries(sdk, QUALCOMM_SOCS[soc])
     return Extras(
         files=tuple(ExtraFile(source=str(path), name=path.name) for path in libraries),

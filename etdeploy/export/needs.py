@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.export.installed import installed_version
@@ -15,7 +16,6 @@ from etdeploy.export.qnn_host import loading_problem
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
 from etdeploy.targets.android import QUALCOMM_SOCS, QualcommSoc, soc_name
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_libraries import absent_to_export, too_old, too_old_to_export
 from etdeploy.targets.qnn_sdk import find_sdk
 from etdeploy.targets.qnn_versions import ADAPTOR_SDK, dotted
@@ -88,7 +88,7 @@ def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
             "model: {program: model.pte}",
         )
     sdk = find_sdk(environment, Path.home())
-    if isinstance(sdk, Missing):
+    if isinstance(sdk, Blocker):
         raise ExportError(f"{needs}; {sdk.why}", remedy=sdk.remedy)
     if spec.soc in (None, "auto"):
         raise ExportError(

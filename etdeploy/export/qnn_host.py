@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.core import process
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Value
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_libraries import absent_to_export
 from etdeploy.targets.qnn_sdk import COMPILER, VARIABLE, QnnSdk, find_sdk
 from etdeploy.targets.qnn_versions import PINNED_VERSION
@@ -63,7 +63,7 @@ def sdk_environment(sdk: QnnSdk, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def loading_problem(sdk: QnnSdk, environ: Mapping[str, str]) -> Missing | None:
+def loading_problem(sdk: QnnSdk, environ: Mapping[str, str]) -> Blocker | None:
     """What keeps the SDK's compiler from being loaded here; it is tried, in a child process.
 
     The loader names what is missing better than any list of what the SDK needs: libc++.so.1 (10895,
@@ -88,7 +88,7 @@ def loading_problem(sdk: QnnSdk, environ: Mapping[str, str]) -> Missing | None:
     return loader_problem(library, said)
 
 
-def loader_problem(library: Path, said: str) -> Missing:
+def loader_problem(library: Path, said: str) -> Blocker:
     """What the dynamic loader's words mean.
 
     Args:
@@ -98,7 +98,7 @@ def loader_problem(library: Path, said: str) -> Missing:
     lines = said.strip().splitlines() or ["it says nothing"]
     last = re.sub(r"^(OSError|AttributeError): ", "", lines[-1])
     remedy = next((text for pattern, text in _LOADER_REMEDIES if re.search(pattern, last)), None)
-    return Missing(
+    return Blocker(
         "Qualcomm's compiler",
         f"{library} cannot be loaded: {last}",
         remedy or f"See what it lacks: ldd {library}",
@@ -113,7 +113,7 @@ def examine_qnn(environ: Mapping[str, str], home: Path) -> tuple[QnnFinding, ...
         home: The user's home folder, where ExecuTorch keeps what it downloads.
     """
     sdk = find_sdk(environ, home)
-    if isinstance(sdk, Missing):
+    if isinstance(sdk, Blocker):
         return (
             QnnFinding(
                 name="QNN SDK",

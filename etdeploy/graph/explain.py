@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.obtain import missing_for
@@ -23,14 +24,6 @@ class Task(Value):
     needs: tuple[str, ...]
 
 
-class Hindrance(Value):
-    """Something that would stop the run, and what to do about it."""
-
-    name: str
-    reason: str
-    remedy: str
-
-
 class Change(Value):
     """What the program changed in the plan that followed from the recipe alone.
 
@@ -46,9 +39,9 @@ class Change(Value):
 class Explanation(Value):
     """The whole answer of `etdeploy plan`; its JSON form is an interface.
 
-    `obstacles` keep the plan from being built anywhere, or the program from running on the device;
-    `missing` is what this machine lacks for
-    it: a run is refused for that, unless it gets it by itself.
+    `blockers` keep the plan from being built anywhere, or the program from running on the device;
+    `not_installed` is needed and not on this machine: a run is refused for that, unless it gets it
+    by itself.
     """
 
     recipe: str
@@ -64,8 +57,8 @@ class Explanation(Value):
     options: tuple[Explained, ...]
     changes: tuple[Change, ...]
     tasks: tuple[Task, ...]
-    obstacles: tuple[Hindrance, ...]
-    missing: tuple[Hindrance, ...]
+    blockers: tuple[Blocker, ...]
+    not_installed: tuple[Blocker, ...]
     notes: tuple[str, ...]
 
 
@@ -91,13 +84,8 @@ def explain(resolved: Resolved) -> Explanation:
             _task(step, status, resolved.exported is not None)
             for step, status in zip(steps, statuses, strict=True)
         ),
-        obstacles=tuple(
-            Hindrance(name=o.what, reason=o.why, remedy=o.remedy)
-            for o in (*plan.obstacles, *other_soc(job, resolved.program))
-        ),
-        missing=tuple(
-            Hindrance(name=m.what, reason=m.why, remedy=m.remedy) for m in missing_for(resolved)
-        ),
+        blockers=(*plan.blockers, *other_soc(job, resolved.program)),
+        not_installed=missing_for(resolved),
         notes=(*plan.notes, *version_notes(resolved)),
     )
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.progress import Progress
 from etdeploy.graph.job import Job
@@ -29,11 +30,11 @@ from etdeploy.provider.submodules import (
 )
 from etdeploy.provider.wheel import obtain_wheel, wheel_problem
 from etdeploy.runner.build import runner_key
-from etdeploy.runner.missing import Missing, find_missing, require_present, submodules_of
+from etdeploy.runner.missing import find_missing, require_present, submodules_of
 from etdeploy.targets.platforms import find_target
 
 
-def missing_for(resolved: Resolved) -> tuple[Missing, ...]:
+def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
     """What is not installed here and needed for the plan, or for the program where it is known."""
     job, plan, sources = resolved.job, resolved.plan, resolved.sources
     found = (sources.problem or sources.checkout) if sources else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_needs
@@ -13,7 +14,7 @@ from etdeploy.graph.steps import reasons_to_run
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import require_readable
-from etdeploy.runner.missing import Missing, require_present
+from etdeploy.runner.missing import require_present
 
 
 def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
@@ -39,8 +40,8 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
     if not with_runner:
         return
     require_feasible(resolved.plan)
-    for obstacle in other_soc(job, resolved.program):
-        raise CheckError(obstacle.why, remedy=obstacle.remedy)
+    for blocker in other_soc(job, resolved.program):
+        raise CheckError(blocker.why, remedy=blocker.remedy)
     if resolved.sources:
         resolved.sources.require_usable()
     if _builds(resolved):
@@ -59,7 +60,7 @@ def _builds(resolved: Resolved) -> bool:
     return any(reasons_to_run(steps[name]) for name in ("plan", "runtime", "runner"))
 
 
-def certainly_missing(resolved: Resolved) -> tuple[Missing, ...]:
+def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:
     """What is not installed and needed for the plan, and for every other that may follow.
 
     A program that is not exported yet may need less than its recipe lets expect, but never less

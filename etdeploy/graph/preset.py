@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.shell import quoted
@@ -17,7 +18,7 @@ from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.provider.wheel import find_installed
 from etdeploy.runner.compile import plan_definitions
-from etdeploy.runner.fingerprint import require_toolchain
+from etdeploy.runner.fingerprint import toolchain_for
 from etdeploy.runner.kernel_sources import aten_operators, needed_sources
 from etdeploy.targets.platforms import find_target
 
@@ -111,9 +112,8 @@ def _own_kernels(resolved: Resolved) -> dict[str, str]:
 
 def _toolchain(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> dict[str, str]:
     """The toolchain as it is on this machine, else by the variable that names it."""
-    try:
-        found = require_toolchain(plan, find_target(plan.build_target), job.host, checkout)
-    except BuildError:
+    found = toolchain_for(plan, find_target(plan.build_target), job.host, checkout)
+    if isinstance(found, Blocker):
         return _toolchain_file(plan)
     return {d.name: d.value or "" for d in found.definitions}
 

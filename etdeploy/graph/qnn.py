@@ -6,18 +6,17 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError, ExportError
 from etdeploy.deploy.extras import Extras
-from etdeploy.deploy.qnn import qnn_extras, sdk_obstacles
+from etdeploy.deploy.qnn import qnn_extras, sdk_blockers
 from etdeploy.graph.job import Job
-from etdeploy.plan.blockers import htp_obstacle
-from etdeploy.plan.model import Obstacle, RuntimePlan
-from etdeploy.plan.qnn import compiled_version, program_obstacles, soc_obstacle
+from etdeploy.plan.blockers import htp_blocker
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.qnn import compiled_version, program_blockers, soc_blocker
 from etdeploy.program.model import CompiledFor, Program
 from etdeploy.recipe.model import Recipe
-from etdeploy.runner.missing import Missing
 from etdeploy.targets.android import soc_name
-from etdeploy.targets.missing import Missing as MissingTool
 from etdeploy.targets.qnn_sdk import find_sdk
 
 BACKEND_ID = "QnnBackend"
@@ -39,7 +38,7 @@ def sdk_seen(recipe: Recipe) -> str | None:
     if recipe.export.backend != "qnn" and not recipe.model.program:
         return None
     sdk = find_sdk(os.environ, Path.home())
-    return None if isinstance(sdk, MissingTool) else f"{sdk.version} in {sdk.root}"
+    return None if isinstance(sdk, Blocker) else f"{sdk.version} in {sdk.root}"
 
 
 def require_soc(job: Job) -> None:
@@ -51,33 +50,30 @@ def require_soc(job: Job) -> None:
     recipe = job.loaded.recipe
     if recipe.export.backend != "qnn" or recipe.model.program:
         return
-    obstacle = htp_obstacle(job.target)
-    if obstacle is None and job.facts:
-        obstacle = soc_obstacle(recipe.export.soc, job.device_label, job.facts.soc)
-    if obstacle:
-        raise ExportError(obstacle.why, remedy=obstacle.remedy)
+    blocker = htp_blocker(job.target)
+    if blocker is None and job.facts:
+        blocker = soc_blocker(recipe.export.soc, job.device_label, job.facts.soc)
+    if blocker:
+        raise ExportError(blocker.why, remedy=blocker.remedy)
 
 
-def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterator[Missing]:
+def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterator[Blocker]:
     """What the QNN SDK on this machine lacks for a plan with QNN, and for the program."""
     if plan.option("EXECUTORCH_BUILD_QNN") != "ON":
         return
     compiled = program.compiled_for if program else ()
     sdk, soc = find_sdk(os.environ, Path.home()), wanted_soc(job) or _soc_of(compiled)
-    if isinstance(sdk, MissingTool):
-        found = [Obstacle(what=sdk.what, why=sdk.why, remedy=sdk.remedy)]
+    if isinstance(sdk, Blocker):
+        found = [sdk]
     else:
-        found = list(sdk_obstacles(sdk, soc, compiled_version(compiled, None))) if soc else []
-    for obstacle in found:
-        yield Missing(what=obstacle.what, why=obstacle.why, remedy=obstacle.remedy)
+        found = list(sdk_blockers(sdk, soc, compiled_version(compiled, None))) if soc else []
+    yield from found
 
 
-def other_soc(job: Job, program: Program | None) -> Iterator[Obstacle]:
+def other_soc(job: Job, program: Program | None) -> Iterator[Blocker]:
     """What keeps a compiled program from running on the job's device."""
     reported = job.facts.soc if job.facts else None
-    yield from program_obstacles(
-        program.compiled_for if program else (), job.device_label, reported
-    )
+    yield from program_blockers(program.compiled_for if program else (), job.device_label, reported)
 
 
 def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extras:
@@ -95,8 +91,8 @@ def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extra
     compiled = program.compiled_for
     if not compiled:
         return Extras()
-    for obstacle in other_soc(job, program):
-        raise CheckError(obstacle.why, remedy=obstacle.remedy)
+    for blocker in other_soc(job, program):
+        raise CheckError(blocker.why, remedy=blocker.remedy)
     reported = job.facts.soc if job.facts else None
     return qnn_extras(
         find_sdk(os.environ, Path.home()),

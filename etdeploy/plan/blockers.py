@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import BACKEND_FACTS, KERNELS_TORCHAO
-from etdeploy.plan.model import Obstacle
 from etdeploy.plan.relations import is_by_hand, is_on
 from etdeploy.plan.requirements import Needs
 from etdeploy.recipe.backends import BACKENDS
@@ -18,26 +18,26 @@ _OTHER_PROGRAM = "Export the model for another backend: the program is finished,
 _BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
 
-def wheel_target_obstacles(target: Target, host: Target) -> Iterator[Obstacle]:
+def wheel_target_blockers(target: Target, host: Target) -> Iterator[Blocker]:
     """Targets that there is no wheel for, or whose runner cannot be linked here."""
     if target.wheel_platform is None:
-        yield Obstacle(
+        yield Blocker(
             what=f"target {target.name}",
             why=f"no ExecuTorch wheel carries libraries for {target.name}",
             remedy=_BUILD_IT,
         )
     elif target.name != host.name and target.toolchain is None:
-        yield Obstacle(
+        yield Blocker(
             what=f"target {target.name}",
             why=f"a runner for {target.name} cannot be built on {host.name}",
             remedy=f"Run etdeploy on {target.name} itself.",
         )
 
 
-def wheel_obstacles(needs: Needs, wheel: str, shipped: frozenset[str]) -> Iterator[Obstacle]:
+def wheel_blockers(needs: Needs, wheel: str, shipped: frozenset[str]) -> Iterator[Blocker]:
     """What the program needs and `wheel` (as messages call it) does not have."""
     for name in sorted(set(needs.reasons) - shipped if shipped else ()):
-        yield Obstacle(
+        yield Blocker(
             what=f"component {name}",
             why=f"{wheel} has no component {name}: {needs.reasons[name]}",
             remedy=_remedy_for(name, needs),
@@ -45,7 +45,7 @@ def wheel_obstacles(needs: Needs, wheel: str, shipped: frozenset[str]) -> Iterat
     yield from _unknown_backends(needs)
 
 
-def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
+def source_blockers(needs: Needs, target: Target) -> Iterator[Blocker]:
     """What the program needs and no build for the target can have."""
     yield from _unknown_backends(needs)
     for delegate_id in needs.delegate_ids:
@@ -55,31 +55,31 @@ def source_obstacles(needs: Needs, target: Target) -> Iterator[Obstacle]:
         elsewhere = facts.systems and target.system not in facts.systems
         if elsewhere or (facts.arches and target.arch not in facts.arches):
             where = " or ".join(facts.systems) + (f" on {facts.arches[0]}" if facts.arches else "")
-            yield Obstacle(
+            yield Blocker(
                 what=f"backend {delegate_id}",
                 why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
                 remedy=f"{_get(delegate_id)}{_other_backend(needs)}",
             )
         elif facts.loads and target.static:
-            yield Obstacle(
+            yield Blocker(
                 what=f"backend {delegate_id}",
                 why=f"{delegate_id} loads libraries of the device's maker, and a static runner, as "
                 f"that for {target.name}, can load none",
                 remedy="Take another target: --target android-arm64   or --target linux-aarch64",
             )
     if KERNELS_TORCHAO in needs.reasons and target.arch != "aarch64":
-        yield Obstacle(
+        yield Blocker(
             what=f"component {KERNELS_TORCHAO}",
             why=f"torchao's kernels are for 64-bit Arm only, and the target is {target.name}",
             remedy=_other_backend(needs),
         )
 
 
-def custom_obstacles(recipe: Recipe, needs: Needs) -> Iterator[Obstacle]:
+def custom_blockers(recipe: Recipe, needs: Needs) -> Iterator[Blocker]:
     """Operators that no library of ExecuTorch has."""
     for namespace, names in needs.unknown.items():
         given = recipe.runtime.custom_ops
-        yield Obstacle(
+        yield Blocker(
             what=f"operators of {namespace}::",
             why=f"the program calls {', '.join(names)}; no library of ExecuTorch has operators of "
             f"{namespace}::" + (f", and {given} does not list them" if given else ""),
@@ -90,9 +90,9 @@ def custom_obstacles(recipe: Recipe, needs: Needs) -> Iterator[Obstacle]:
         )
 
 
-def hand_obstacles(
+def hand_blockers(
     options: Iterable[Explained], switches: dict[str, tuple[str, str]]
-) -> Iterator[Obstacle]:
+) -> Iterator[Blocker]:
     """Switches that the program needs and the recipe sets off.
 
     Args:
@@ -102,7 +102,7 @@ def hand_obstacles(
     for option in options:
         if option.name in switches and is_by_hand(option) and not is_on(option):
             component, reason = switches[option.name]
-            yield Obstacle(
+            yield Blocker(
                 what=f"{option.name}=OFF",
                 why=f"the recipe sets {option.name} off, and the runner needs {component}: "
                 f"{reason}",
@@ -110,7 +110,7 @@ def hand_obstacles(
             )
 
 
-def vendor_obstacles(needs: Needs, target: Target, build_target: Target) -> Iterator[Obstacle]:
+def vendor_blockers(needs: Needs, target: Target, build_target: Target) -> Iterator[Blocker]:
     """Libraries of others that a backend loads on the device, which no bundle carries.
 
     Args:
@@ -120,7 +120,7 @@ def vendor_obstacles(needs: Needs, target: Target, build_target: Target) -> Iter
     """
     if "QnnBackend" not in needs.delegate_ids:
         return
-    emulator = htp_obstacle(target)
+    emulator = htp_blocker(target)
     if emulator:
         yield emulator
     elif build_target.system == "linux":
@@ -128,7 +128,7 @@ def vendor_obstacles(needs: Needs, target: Target, build_target: Target) -> Iter
         phone = "--device android   (without one at hand: --target android-arm64)"
         if target.system == "android":
             phone = "--set runtime.provider=source"
-        yield Obstacle(
+        yield Blocker(
             what="Qualcomm's libraries",
             why="QnnBackend loads Qualcomm's own libraries where it runs, and they are brought to "
             "Android phones only",
@@ -136,11 +136,11 @@ def vendor_obstacles(needs: Needs, target: Target, build_target: Target) -> Iter
         )
 
 
-def htp_obstacle(target: Target) -> Obstacle | None:
+def htp_blocker(target: Target) -> Blocker | None:
     """What keeps every QNN program from running on a target; None when nothing does."""
     if target.system != "android" or target.arch == "aarch64":
         return None
-    return Obstacle(
+    return Blocker(
         what="Qualcomm's HTP",
         why=f"QNN runs on the HTP of a Snapdragon SoC, and {target.name} is an emulator, or a "
         "device with another maker's processor, which has none",
@@ -148,10 +148,10 @@ def htp_obstacle(target: Target) -> Obstacle | None:
     )
 
 
-def _unknown_backends(needs: Needs) -> Iterator[Obstacle]:
+def _unknown_backends(needs: Needs) -> Iterator[Blocker]:
     for delegate_id in needs.delegate_ids:
         if delegate_id not in BACKEND_FACTS:
-            yield Obstacle(
+            yield Blocker(
                 what=f"backend {delegate_id}",
                 why=f"the program delegates to {delegate_id}, and etdeploy knows of no component "
                 "of ExecuTorch that has it",

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained
 from etdeploy.plan.blockers import (
-    custom_obstacles,
-    hand_obstacles,
-    source_obstacles,
-    vendor_obstacles,
-    wheel_obstacles,
-    wheel_target_obstacles,
+    custom_blockers,
+    hand_blockers,
+    source_blockers,
+    vendor_blockers,
+    wheel_blockers,
+    wheel_target_blockers,
 )
 from etdeploy.plan.cmake_options import OptionTable, known_options
 from etdeploy.plan.components import (
@@ -28,7 +29,7 @@ from etdeploy.plan.components import (
     THREADED,
     THREADPOOL,
 )
-from etdeploy.plan.model import CUSTOM_OPS, Obstacle, RuntimePlan
+from etdeploy.plan.model import CUSTOM_OPS, RuntimePlan
 from etdeploy.plan.relations import BY_HAND, closed, is_by_hand, is_on, spelled, with_hand
 from etdeploy.plan.requirements import Needs, derive_needs, some
 from etdeploy.plan.rules import (
@@ -38,7 +39,7 @@ from etdeploy.plan.rules import (
     source_build,
     source_options,
 )
-from etdeploy.plan.toolchains import host_obstacle, plan_toolchain
+from etdeploy.plan.toolchains import host_blocker, plan_toolchain
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import asked_of_build
@@ -95,7 +96,7 @@ def derive_plan(
         custom: The kernels of `runtime.custom_ops`.
 
     Returns:
-        The plan. What keeps it from being built is in its `obstacles`; nothing is raised for that.
+        The plan. What keeps it from being built is in its `blockers`; nothing is raised for that.
 
     Raises:
         BuildError: A derived option is unknown to the checkout: a mistake of etdeploy.
@@ -106,18 +107,18 @@ def derive_plan(
     wheel_target = find_target(target.portable) if target.portable else target
     release = available.wheel_version or available.version
     wheel = f"the ExecuTorch {release} wheel for {wheel_target.name}"
-    lacks = tuple(wheel_obstacles(needs, wheel, available.wheel_components))
+    lacks = tuple(wheel_blockers(needs, wheel, available.wheel_components))
     provider = _provider(recipe, target, wheel_target, wheel, lacking=lacks)
     parts = (
         _wheel_plan(needs, wheel_target, host, available)
         if provider.value == "wheel"
         else _source_plan(recipe, needs, target, host, available, custom)
     )
-    obstacles = (
+    blockers = (
         *(lacks if provider.value == "wheel" and wheel_target.wheel_platform else ()),
-        *custom_obstacles(recipe, needs),
-        *parts.obstacles,
-        *vendor_obstacles(needs, target, parts.build_target),
+        *custom_blockers(recipe, needs),
+        *parts.blockers,
+        *vendor_blockers(needs, target, parts.build_target),
     )
     own = (_own_kernels(recipe, custom),) if custom else ()
     return RuntimePlan(
@@ -133,7 +134,7 @@ def derive_plan(
         custom_ops=custom.digest if custom else None,
         program_sha256=program.sha256 if program else None,
         provisional=program is None,
-        obstacles=obstacles,
+        blockers=blockers,
         notes=tuple(_notes(needs, parts)) if provider.value == "source" else (),
     )
 
@@ -142,15 +143,15 @@ def require_feasible(plan: RuntimePlan) -> None:
     """Makes sure that a plan can be built.
 
     Raises:
-        BuildError: It has obstacles; all of them are named.
+        BuildError: It has blockers; all of them are named.
         CheckError: It has, and only the program is at fault.
     """
-    if plan.obstacles:
-        checked = all(obstacle.of_program for obstacle in plan.obstacles)
+    if plan.blockers:
+        checked = all(blocker.of_program for blocker in plan.blockers)
         raise (CheckError if checked else BuildError)(
             f"a runner for {plan.target} cannot be built: "
-            + "; ".join(o.why for o in plan.obstacles),
-            remedy="\n".join(dict.fromkeys(o.remedy for o in plan.obstacles)),
+            + "; ".join(o.why for o in plan.blockers),
+            remedy="\n".join(dict.fromkeys(o.remedy for o in plan.blockers)),
         )
 
 
@@ -162,7 +163,7 @@ class _Parts:
     toolchain: Explained | None
     components: tuple[Explained, ...]
     options: tuple[Explained, ...]
-    obstacles: tuple[Obstacle, ...]
+    blockers: tuple[Blocker, ...]
     selection: str | None = None
 
 
@@ -184,7 +185,7 @@ def _wheel_plan(needs: Needs, target: Target, host: Target, available: Available
         toolchain=_toolchain(target, host),
         components=components,
         options=(build_type, _linked(components)),
-        obstacles=tuple(wheel_target_obstacles(target, host)),
+        blockers=tuple(wheel_target_blockers(target, host)),
     )
 
 
@@ -211,19 +212,19 @@ def _source_plan(
         toolchain=plan_toolchain(target, host),
         components=components,
         options=(*spelled(options, table), _linked(components)),
-        obstacles=(
+        blockers=(
             *_hosted(target, host),
-            *source_obstacles(needs, target),
+            *source_blockers(needs, target),
             *refused,
-            *hand_obstacles(options, switches),
+            *hand_blockers(options, switches),
         ),
         selection=_selection(build, options),
     )
 
 
-def _hosted(target: Target, host: Target) -> tuple[Obstacle, ...]:
-    obstacle = host_obstacle(target, host)
-    return (obstacle,) if obstacle else ()
+def _hosted(target: Target, host: Target) -> tuple[Blocker, ...]:
+    blocker = host_blocker(target, host)
+    return (blocker,) if blocker else ()
 
 
 def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
@@ -302,7 +303,7 @@ def _provider(
     wheel_target: Target,
     wheel: str,
     *,
-    lacking: tuple[Obstacle, ...],
+    lacking: tuple[Blocker, ...],
 ) -> Explained:
     wanted = recipe.runtime.provider
     portable = (

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained, Value
 
 # The component that stands for the recipe's own kernels.
 CUSTOM_OPS = "custom_ops"
-
-
-class Obstacle(Value):
-    """Something that keeps a plan from being built.
-
-    Attributes:
-        what: The thing.
-        why: A sentence.
-        remedy: What to do about it.
-        of_program: Whether the program asks for what no ExecuTorch has. No build is at fault then;
-            it is what the check of a built runner would find.
-    """
-
-    what: str
-    why: str
-    remedy: str
-    of_program: bool = False
 
 
 class RuntimePlan(Value):
@@ -45,7 +29,7 @@ class RuntimePlan(Value):
         custom_ops: Digest of the recipe's own kernels; None without.
         program_sha256: The program that it was derived from.
         provisional: True while only the recipe is known.
-        obstacles: What keeps it from being built; empty when nothing does.
+        blockers: What keeps it from being built; empty when nothing does.
         notes: What to know of it, as sentences.
     """
 
@@ -61,7 +45,7 @@ class RuntimePlan(Value):
     selection: str | None = None
     custom_ops: str | None = None
     provisional: bool = False
-    obstacles: tuple[Obstacle, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

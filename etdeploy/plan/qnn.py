@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from etdeploy.plan.model import Obstacle
+from etdeploy.core.blocker import Blocker
 from etdeploy.program.model import CompiledFor
 from etdeploy.targets.android import QUALCOMM_SOCS, soc_name, soc_of
 from etdeploy.targets.qnn_versions import version_numbers
@@ -12,7 +12,7 @@ from etdeploy.targets.qnn_versions import version_numbers
 _OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
 
 
-def soc_obstacle(wanted: str | None, device: str, reported: str | None) -> Obstacle | None:
+def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocker | None:
     """What keeps a program for the recipe's SoC from running on a device; None when nothing does.
 
     Args:
@@ -24,7 +24,7 @@ def soc_obstacle(wanted: str | None, device: str, reported: str | None) -> Obsta
     if has is None:
         return None if _named(wanted) else _says_nothing(device)
     if has not in QUALCOMM_SOCS:
-        return Obstacle(
+        return Blocker(
             what=f"SoC {has}",
             why=f"{device} says that its SoC is {has}, which QNN does not compile for: it is none "
             "of Qualcomm's, or one that ExecuTorch does not know",
@@ -32,7 +32,7 @@ def soc_obstacle(wanted: str | None, device: str, reported: str | None) -> Obsta
         )
     if not _named(wanted) or soc_name(wanted, None) == has:
         return None
-    return Obstacle(
+    return Blocker(
         what=f"SoC {wanted}",
         why=f"export.soc is {wanted}, and {device} has {has}: a QNN program runs on the SoC that "
         "it was compiled for, and on no other",
@@ -40,9 +40,9 @@ def soc_obstacle(wanted: str | None, device: str, reported: str | None) -> Obsta
     )
 
 
-def program_obstacles(
+def program_blockers(
     compiled: Iterable[CompiledFor], device: str, reported: str | None
-) -> Iterator[Obstacle]:
+) -> Iterator[Blocker]:
     """What keeps a compiled program from running on a device.
 
     Nothing where the device does not say which SoC it has.
@@ -57,7 +57,7 @@ def program_obstacles(
         if has and number != has.qnn_id:
             soc = soc_of(number)
             name = f"{soc.name} (HTP {soc.htp_arch})" if soc else f"QNN's SoC number {number}"
-            yield Obstacle(
+            yield Blocker(
                 what="the program's SoC",
                 why=f"the program was compiled for {name}, and {device} has {has.name} (HTP "
                 f"{has.htp_arch}): a QNN program runs on the SoC that it was compiled for",
@@ -82,8 +82,8 @@ def _named(wanted: str | None) -> bool:
     return wanted not in (None, "auto")
 
 
-def _says_nothing(device: str) -> Obstacle:
-    return Obstacle(
+def _says_nothing(device: str) -> Blocker:
+    return Blocker(
         what="SoC",
         why=f"a QNN program is compiled for one SoC, and {device} does not say which it has",
         remedy="Name it: --set export.soc=SM8650   (for one that is not Qualcomm's: "

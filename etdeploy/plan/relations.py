@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Explained
 from etdeploy.plan.cmake_options import OptionTable
-from etdeploy.plan.model import Obstacle
 
 BY_HAND = "recipe"
 _UNKNOWN = f"{BY_HAND}, though "
@@ -29,18 +29,18 @@ def with_hand(
 
 def closed(
     options: tuple[Explained, ...], table: OptionTable
-) -> tuple[tuple[Explained, ...], tuple[Obstacle, ...]]:
+) -> tuple[tuple[Explained, ...], tuple[Blocker, ...]]:
     """Switches on what options that are on require.
 
     Returns:
-        The options, and an obstacle for each requirement that was set off by hand and each pair of
+        The options, and an blocker for each requirement that was set off by hand and each pair of
         options that exclude each other.
     """
     found = {option.name: option for option in options}
     while added := _required(found, table):
         found |= added
-    obstacles = (*_unmet(found, table), *_conflicts(found, table))
-    return tuple(found.values()), obstacles
+    blockers = (*_unmet(found, table), *_conflicts(found, table))
+    return tuple(found.values()), blockers
 
 
 def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, Explained]:
@@ -59,14 +59,14 @@ def _is_fixed(name: str, option: Explained | None) -> bool:
     return (option is not None and is_by_hand(option)) or name.startswith("EXECUTORCH_SELECT_OPS_")
 
 
-def _unmet(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Obstacle]:
+def _unmet(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Blocker]:
     for relation in table.requires:
         for other in relation.others:
             if is_on(found.get(relation.if_on)) and not is_on(found.get(other)):
                 yield _refused(found[relation.if_on], other)
 
 
-def _conflicts(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Obstacle]:
+def _conflicts(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Blocker]:
     for relation in table.conflicts:
         for other in relation.others:
             if is_on(found.get(relation.if_on)) and is_on(found.get(other)):
@@ -129,22 +129,22 @@ def _hand_reason(name: str, table: OptionTable) -> str:
     return f"{_UNKNOWN}{table.origin} has no option of that name{meant}"
 
 
-def _refused(option: Explained, other: str) -> Obstacle:
-    return Obstacle(
+def _refused(option: Explained, other: str) -> Blocker:
+    return Blocker(
         what=other,
         why=f"{option.name} is on ({option.reason}) and requires {other}, which is not",
         remedy=f"Set {other}, or take {option.name} back, in runtime.cmake.",
     )
 
 
-def _conflict(one: Explained, other: Explained) -> Obstacle:
+def _conflict(one: Explained, other: Explained) -> Blocker:
     by_hand = [o.name for o in (one, other) if is_by_hand(o)]
     remedy = (
         f"Remove {by_hand[0]} from runtime.cmake."
         if by_hand
         else "Change the recipe so that only one of them is derived."
     )
-    return Obstacle(
+    return Blocker(
         what=f"{one.name} and {other.name}",
         why=f"{one.name} ({one.reason}) and {other.name} ({other.reason}) exclude each other",
         remedy=remedy,

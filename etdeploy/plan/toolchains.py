@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
-from etdeploy.plan.model import Obstacle
 from etdeploy.targets import apple, ndk
 from etdeploy.targets.platforms import ANDROID_ABIS, Target
 
@@ -42,17 +42,17 @@ def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
     return ()
 
 
-def host_obstacle(target: Target, host: Target) -> Obstacle | None:
+def host_blocker(target: Target, host: Target) -> Blocker | None:
     """Why a machine of that kind can never build for the target, whatever is installed on it."""
     if target.system in ("ios", "macos") and host.system != "macos":
-        return Obstacle(
+        return Blocker(
             what=f"target {target.name}",
             why=f"{target.name} cannot be built on {host.name}: Apple's compiler and SDK are there "
             "on a Mac only",
             remedy="Run etdeploy on a Mac.",
         )
     if target.system == "android" and (host.system, host.arch) == ("linux", "aarch64"):
-        return Obstacle(
+        return Blocker(
             what=f"target {target.name}",
             why="Google publishes no NDK whose compiler runs on 64-bit Arm Linux",
             remedy="Run etdeploy on x86_64 or a Mac, or take the static runner, which Android runs "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.progress import Progress, silent
@@ -15,7 +16,6 @@ from etdeploy.plan.model import BuiltRunner, RuntimePlan
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.builder import RUNNER_INFO, Builder
 from etdeploy.runner.fingerprint import qnn_sdk, rules_digest, runner_fingerprint
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.platforms import Target, find_target, host_target
 
 
@@ -41,7 +41,7 @@ def build_runner(
         custom_ops: The recipe's own kernels, for a plan that has them.
 
     Raises:
-        BuildError: The plan has obstacles, a tool is missing, or the build failed; the message has
+        BuildError: The plan has blockers, a tool is missing, or the build failed; the message has
             the compiler's first error.
         Interrupted: The run was stopped; the cache has no half entry, and a build from source goes
             on from there the next time.
@@ -96,5 +96,5 @@ def runner_key(
     ]
     if plan.option("QNN_SDK_ROOT"):
         sdk = qnn_sdk()
-        parts.append(sdk.why if isinstance(sdk, Missing) else sdk.version)
+        parts.append(sdk.why if isinstance(sdk, Blocker) else sdk.version)
     return digest_json(parts)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.blocker import require
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
@@ -30,8 +31,8 @@ from etdeploy.runner.compile import (
 from etdeploy.runner.fingerprint import (
     compiler_digest,
     qnn_sdk,
-    require_toolchain,
     runner_sources,
+    toolchain_for,
 )
 from etdeploy.runner.kernel_sources import aten_operators, needed_sources
 from etdeploy.runner.kleidiai import failed_download, require_kleidiai
@@ -97,7 +98,7 @@ class Builder:
     def _compiled(self) -> Iterator[tuple[Path, Path]]:
         """The executable in its build folder, and the compiler that made it."""
         if self.given.wheel:
-            tools = find_tools(self.target, self.host)
+            tools = require(find_tools(self.target, self.host))
             with tempfile.TemporaryDirectory(prefix="etdeploy-build-") as temporary:
                 definitions = wheel_definitions(self.plan, self.given.wheel, tools)
                 folder = Path(temporary)
@@ -106,8 +107,8 @@ class Builder:
             return
         if self.given.checkout is None:
             raise ValueError("neither wheel nor checkout is given")
-        toolchain = require_toolchain(self.plan, self.target, self.host, self.given.checkout)
-        tools = BuildTools(*find_programs(), toolchain.compiler, None)
+        toolchain = require(toolchain_for(self.plan, self.target, self.host, self.given.checkout))
+        tools = BuildTools(*require(find_programs()), toolchain.compiler, None)
         if not toolchain.caches:
             tools = replace(tools, ccache=find_cache())
         compiler = compiler_digest(self.host, self.target)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from etdeploy.core.errors import BuildError
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import code_digest, resource_folder
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.platforms import Target
 from etdeploy.targets.qemu import emulator_identity
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
@@ -35,14 +35,10 @@ def rules_digest() -> str:
     return code_digest(*_DECIDING)
 
 
-def require_toolchain(
+def toolchain_for(
     plan: RuntimePlan, target: Target, host: Target, checkout: Checkout | None
-) -> Toolchain:
-    """The toolchain of a build from source, on this machine.
-
-    Raises:
-        BuildError: Something of it is missing; all of it is named.
-    """
+) -> Toolchain | Blocker:
+    """The toolchain of a build from source on this machine, or why there is none."""
     api = plan.option("ANDROID_PLATFORM")
     found = find_toolchain(
         target,
@@ -50,12 +46,9 @@ def require_toolchain(
         int(api.removeprefix("android-")) if api else _LEAST_ANDROID_API,
         checkout.folder if checkout else None,
     )
-    if isinstance(found, Toolchain):
-        return found
-    raise BuildError(
-        "; ".join(f"{o.what}: {o.why}" for o in found),
-        remedy="\n".join(dict.fromkeys(o.remedy for o in found)),
-    )
+    if isinstance(found, Blocker):
+        return replace(found, what="toolchain", why=f"{found.what}: {found.why}")
+    return found
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
@@ -102,6 +95,6 @@ def _digests(folder: Path) -> dict[str, str]:
     return {name: sha256_file(folder / name) for name in folder_files(folder)}
 
 
-def qnn_sdk() -> QnnSdk | Missing:
+def qnn_sdk() -> QnnSdk | Blocker:
     """The QNN SDK that the environment names, or why there is none."""
     return find_sdk(os.environ, Path.home())

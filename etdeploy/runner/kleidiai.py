@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import read_text
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.relations import is_on
-from etdeploy.targets.missing import Missing
 
 SOURCE_DIR = "KLEIDIAI_SOURCE_DIR"
 _SWITCH = "XNNPACK_ENABLE_KLEIDIAI"
@@ -37,7 +37,7 @@ def downloads_kleidiai(plan: RuntimePlan) -> bool:
     return any(o.name == _SWITCH and is_on(o) for o in plan.options)
 
 
-def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Missing | None:
+def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Blocker | None:
     """Why KleidiAI's sources cannot be had; None when they can or are not needed.
 
     The network is asked for a connection and nothing else, for five seconds at the most.
@@ -58,7 +58,7 @@ def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Missing 
         return None
     reason = _unreachable(urlsplit(url))
     why = f"XNNPACK downloads KleidiAI, and {reason}"
-    return Missing(_WHAT, why, _remedy(url)) if reason else None
+    return Blocker(_WHAT, why, _remedy(url)) if reason else None
 
 
 def require_kleidiai(plan: RuntimePlan, checkout: Path, cmake: Path) -> None:
@@ -82,8 +82,8 @@ def _has_sources(folder: Path) -> bool:
     return folder.is_absolute() and (folder / "CMakeLists.txt").is_file()
 
 
-def _wrong(given: str) -> Missing:
-    return Missing(
+def _wrong(given: str) -> Blocker:
+    return Blocker(
         _WHAT,
         f"{SOURCE_DIR} is {given}, which is not the absolute path of a folder with KleidiAI's "
         "CMakeLists.txt",

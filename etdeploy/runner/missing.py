@@ -13,9 +13,9 @@ from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
+from etdeploy.core.blocker import Blocker, refuse
 from etdeploy.core.errors import BuildError
 from etdeploy.core.install import pip_command, system_command
-from etdeploy.core.values import Value
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import (
     REPOSITORY,
@@ -28,7 +28,7 @@ from etdeploy.provider.submodules import (
     submodule_remedy,
 )
 from etdeploy.runner.build_tree import CMAKE, tree_folder
-from etdeploy.runner.fingerprint import compiler_digest, require_toolchain
+from etdeploy.runner.fingerprint import compiler_digest, toolchain_for
 from etdeploy.runner.kleidiai import downloads_kleidiai, kleidiai_problem
 from etdeploy.runner.tools.glslc import Glslc, find_glslc
 from etdeploy.runner.tools.programs import find_programs, find_tools
@@ -37,25 +37,9 @@ from etdeploy.targets.platforms import Target, find_target
 _GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTIZED")
 
 
-class Missing(Value):
-    """Something that is not here.
-
-    Attributes:
-        what: Its name.
-        why: What it is needed for.
-        remedy: How to get it.
-        fetched: Whether a run gets it by itself.
-    """
-
-    what: str
-    why: str
-    remedy: str
-    fetched: bool = False
-
-
 def find_missing(
     plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
-) -> tuple[Missing, ...]:
+) -> tuple[Blocker, ...]:
     """Everything that a build of the plan would stop at, on this machine.
 
     Args:
@@ -74,18 +58,13 @@ def find_missing(
     return tuple(found)
 
 
-def require_present(missing: tuple[Missing, ...]) -> None:
+def require_present(missing: tuple[Blocker, ...]) -> None:
     """Makes sure that nothing is missing that a run cannot get by itself.
 
     Raises:
         BuildError: Something is; all of it is named.
     """
-    lacking = [m for m in missing if not m.fetched]
-    if lacking:
-        raise BuildError(
-            "; ".join(m.why for m in lacking),
-            remedy="\n".join(dict.fromkeys(m.remedy for m in lacking)),
-        )
+    refuse(m for m in missing if not m.fetched)
 
 
 def submodules_of(plan: RuntimePlan) -> tuple[str, ...]:
@@ -97,36 +76,27 @@ def submodules_of(plan: RuntimePlan) -> tuple[str, ...]:
 
 def _tools(
     plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
-) -> Iterator[Missing]:
+) -> Iterator[Blocker]:
     target = find_target(plan.build_target)
     if plan.provider.value == "wheel":
-        try:
-            find_tools(target, host)
-        except BuildError as error:
-            yield _from_error("build tools", error)
-        return
-    usable = checkout if isinstance(checkout, Checkout) else None
-    for what, look in (
-        ("cmake and ninja", find_programs),
-        ("toolchain", lambda: require_toolchain(plan, target, host, usable)),
-    ):
-        try:
-            look()
-        except BuildError as error:
-            yield _from_error(what, error)
+        looks: tuple[object, ...] = (find_tools(target, host),)
+    else:
+        usable = checkout if isinstance(checkout, Checkout) else None
+        looks = (find_programs(), toolchain_for(plan, target, host, usable))
+    yield from (found for found in looks if isinstance(found, Blocker))
 
 
-def _vulkan(plan: RuntimePlan) -> Iterator[Missing]:
+def _vulkan(plan: RuntimePlan) -> Iterator[Blocker]:
     if plan.option("EXECUTORCH_BUILD_VULKAN") != "ON":
         return
     found = find_glslc(os.environ)
     if not isinstance(found, Glslc):
-        yield Missing(what=found.what, why=found.why, remedy=found.remedy)
+        yield found
 
 
 def _kleidiai(
     plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
-) -> Iterator[Missing]:
+) -> Iterator[Blocker]:
     if not isinstance(checkout, Checkout) or not downloads_kleidiai(plan):
         return
     target = find_target(plan.build_target)
@@ -134,15 +104,15 @@ def _kleidiai(
     tree = tree_folder(Workspace.default(), target.name, checkout, compiler)
     found = kleidiai_problem(plan, checkout.folder, tree / CMAKE)
     if found:
-        yield Missing(what=found.what, why=found.why, remedy=found.remedy)
+        yield found
 
 
-def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Iterator[Missing]:
+def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Iterator[Blocker]:
     if isinstance(checkout, BuildError):
         yield _from_error("ExecuTorch's sources", checkout)
     elif checkout is None:
         version = plan.executorch_version
-        yield Missing(
+        yield Blocker(
             what="ExecuTorch's sources",
             why=f"neither runtime.source nor {SOURCE_VARIABLE} names a checkout, so a run clones "
             f"{REPOSITORY} v{version}",
@@ -150,7 +120,7 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
             fetched=True,
         )
         if process.which("git") is None:
-            yield Missing(
+            yield Blocker(
                 what="git",
                 why="ExecuTorch's sources are fetched with git, which is not installed",
                 remedy=system_command("git"),
@@ -158,7 +128,7 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
     else:
         names = missing_submodules(checkout.folder, submodules_of(plan))
         if names:
-            yield Missing(
+            yield Blocker(
                 what="submodules",
                 why=f"the checkout {checkout.path} lacks what the build compiles: "
                 f"{', '.join(names)}",
@@ -167,13 +137,13 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
             )
 
 
-def _python(plan: RuntimePlan) -> Iterator[Missing]:
+def _python(plan: RuntimePlan) -> Iterator[Blocker]:
     """ExecuTorch's own scripts need torch's code generator, and selection reads programs."""
     if not any(plan.option(name) == "ON" for name in _GENERATING):
         return
     absent = [name for name in ("torch", "executorch") if find_spec(name) is None]
     if absent:
-        yield Missing(
+        yield Blocker(
             what="Python packages",
             why=f"ExecuTorch generates code for its kernels with {' and '.join(absent)}, which "
             f"{Path(sys.executable).name} does not have",
@@ -181,5 +151,5 @@ def _python(plan: RuntimePlan) -> Iterator[Missing]:
         )
 
 
-def _from_error(what: str, error: BuildError) -> Missing:
-    return Missing(what=what, why=error.message, remedy=error.remedy or "etdeploy doctor")
+def _from_error(what: str, error: BuildError) -> Blocker:
+    return Blocker(what=what, why=error.message, remedy=error.remedy or "etdeploy doctor")

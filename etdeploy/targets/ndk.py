@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import read_text
 from etdeploy.core.shell import quoted
 from etdeploy.core.values import Explained
-from etdeploy.targets.missing import Missing
 
 VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
 _SDK_VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
@@ -79,7 +79,7 @@ class Ndk:
         return newest if isinstance(newest, int) else None
 
 
-def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Missing:
+def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Blocker:
     """The NDK that a variable names; else the best in the SDK's ndk/ folder.
 
     A variable is the user's choice: when it names no NDK, or one that is too old, that is said, and
@@ -94,10 +94,10 @@ def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Missing:
     for variable in VARIABLES:
         if environ.get(variable):
             found = _inspect(Path(environ[variable]).expanduser(), variable)
-            problem = found if isinstance(found, Missing) else _judge(found)
+            problem = found if isinstance(found, Blocker) else _judge(found)
             return _with_other(problem, variable, best) if problem else found
     if best is None:
-        return Missing("Android NDK", _nothing(environ, home), install_command())
+        return Blocker("Android NDK", _nothing(environ, home), install_command())
     return _judge(best) or best
 
 
@@ -142,25 +142,25 @@ def install_command(named_by: str = "") -> str:
     )
 
 
-def _inspect(path: Path, from_: str) -> Ndk | Missing:
+def _inspect(path: Path, from_: str) -> Ndk | Blocker:
     """The NDK in a folder."""
     if not path.is_dir():
         why = f"{from_} names {path}, which is not a folder"
-        return Missing("Android NDK", why, install_command(from_))
+        return Blocker("Android NDK", why, install_command(from_))
     if not (path / TOOLCHAIN_FILE).is_file():
         inner = next(iter(sorted(path.glob(f"*/{TOOLCHAIN_FILE}"))), None)
         why = f"{from_} names {path}, which is not an NDK: it has no {TOOLCHAIN_FILE}"
         # The folder above, as with ANDROID_NDK=~/Android/Sdk/ndk.
         remedy = f"export {from_}={quoted(inner.parents[2])}" if inner else install_command(from_)
-        return Missing("Android NDK", why, remedy)
+        return Blocker("Android NDK", why, remedy)
     found = re.search(r"^Pkg\.Revision\s*=\s*(\S+)", read_text(path / "source.properties"), re.M)
     if not found or not re.match(r"\d+\.\d+\.", found[1]):
         why = f"the version of the NDK in {path} cannot be read from its source.properties"
-        return Missing("Android NDK", why, install_command(from_))
+        return Blocker("Android NDK", why, install_command(from_))
     return Ndk(path, found[1], from_)
 
 
-def _judge(ndk: Ndk) -> Missing | None:
+def _judge(ndk: Ndk) -> Blocker | None:
     """What is wrong with an NDK."""
     major = _major(ndk.version)
     if major >= _OLDEST:
@@ -171,14 +171,14 @@ def _judge(ndk: Ndk) -> Missing | None:
         else f"r{_OLDEST} is the oldest that ExecuTorch is known to build with"
     )
     why = f"{ndk.release} ({ndk.version}, from {ndk.from_}: {ndk.path}) is too old: {reason}"
-    return Missing("Android NDK", why, install_command(ndk.from_))
+    return Blocker("Android NDK", why, install_command(ndk.from_))
 
 
-def _with_other(problem: Missing, variable: str, other: Ndk | None) -> Missing:
+def _with_other(problem: Blocker, variable: str, other: Ndk | None) -> Blocker:
     """The same problem; where the SDK has an NDK that does, the remedy is to take it."""
     if other is None or _judge(other):
         return problem
-    return Missing(problem.what, problem.why, f"export {variable}={quoted(other.path)}")
+    return Blocker(problem.what, problem.why, f"export {variable}={quoted(other.path)}")
 
 
 def _installed(environ: Mapping[str, str], home: Path) -> Iterator[Ndk]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.targets.android import QualcommSoc
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_sdk import VARIABLE, QnnSdk, how_to_get
 from etdeploy.targets.qnn_versions import (
     ADAPTOR_SDK,
@@ -30,7 +30,7 @@ def required_libraries(sdk: QnnSdk, soc: QualcommSoc) -> tuple[Path, ...]:
     )
 
 
-def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
+def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
     """What to say of an SDK that is older than the SoC; None when it is new enough."""
     least = soc.least_sdk
     if version_numbers(sdk.version)[:2] >= least:
@@ -42,15 +42,15 @@ def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
     )
     if version_numbers(PINNED_VERSION)[:2] < least:
         why += f"; {PINNED_VERSION}, which ExecuTorch downloads, is too old as well"
-    return Missing(f"QNN {wanted}", why, how_to_get(wanted))
+    return Blocker(f"QNN {wanted}", why, how_to_get(wanted))
 
 
-def too_old_to_export(sdk: QnnSdk) -> Missing | None:
+def too_old_to_export(sdk: QnnSdk) -> Blocker | None:
     """What to say of an SDK that is older than ExecuTorch's adaptor; None when it is not."""
     if version_numbers(sdk.version)[:2] >= ADAPTOR_SDK:
         return None
     wanted = dotted(ADAPTOR_SDK)
-    return Missing(
+    return Blocker(
         f"QNN {wanted}",
         f"ExecuTorch compiles with the QNN SDK {wanted} or newer, whatever the SoC, and the one in "
         f"{sdk.root} is {sdk.number}",
@@ -58,13 +58,13 @@ def too_old_to_export(sdk: QnnSdk) -> Missing | None:
     )
 
 
-def absent_to_export(sdk: QnnSdk) -> Missing | None:
+def absent_to_export(sdk: QnnSdk) -> Blocker | None:
     """What to say of an SDK that lacks a library which an export loads; None when it has all."""
     absent = [path for path in sdk.compiling_libraries if not path.is_file()]
     return _not_whole(sdk, "libraries that compile", absent) if absent else None
 
 
-def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
+def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
     """What to say of an SDK that lacks a library for the SoC; None when it has them all."""
     absent = [path for path in required_libraries(sdk, soc) if not path.is_file()]
     if not absent:
@@ -74,7 +74,7 @@ def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
     if arch in sdk.htp_archs or version_numbers(sdk.version)[:2] >= LEAST_SDK[arch]:
         return _not_whole(sdk, what, absent)
     wanted = dotted(LEAST_SDK[arch])
-    return Missing(
+    return Blocker(
         what,
         f"{soc.name} has HTP {arch}, for which the QNN SDK {sdk.number} in {sdk.root} has no "
         f"libraries (it has those for {', '.join(sdk.htp_archs)}); {wanted} has them",
@@ -82,9 +82,9 @@ def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Missing | None:
     )
 
 
-def _not_whole(sdk: QnnSdk, what: str, absent: Iterable[Path]) -> Missing:
+def _not_whole(sdk: QnnSdk, what: str, absent: Iterable[Path]) -> Blocker:
     names = " and no ".join(str(path.relative_to(sdk.root)) for path in absent)
-    return Missing(
+    return Blocker(
         what,
         f"the QNN SDK {sdk.number} in {sdk.root} is not whole: there is no {names}",
         f"Unpack all of the SDK again, or take another:\nexport {VARIABLE}=/path/to/qairt/VERSION",

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import read_text
 from etdeploy.core.values import Explained
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_versions import PINNED_VERSION, VERSION, short_version, version_numbers
 
 VARIABLE = "QNN_SDK_ROOT"
@@ -84,7 +84,7 @@ class QnnSdk:
         return tuple(sorted((f.removeprefix("hexagon-").upper() for f in folders), key=_number))
 
 
-def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Missing:
+def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Blocker:
     """The SDK that QNN_SDK_ROOT names; else the newest that ExecuTorch has downloaded.
 
     The variable is the user's choice: when it leads to no SDK, that is said, and no other is taken
@@ -103,7 +103,7 @@ def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Missing:
     if whole:
         return max(whole, key=lambda sdk: version_numbers(sdk.version))
     if judged:
-        return next(m for m in judged if isinstance(m, Missing))
+        return next(m for m in judged if isinstance(m, Blocker))
     return _missing(f"{VARIABLE} is not set, and there is none in {downloads}")
 
 
@@ -133,7 +133,7 @@ def _downloads(environ: Mapping[str, str], home: Path) -> Path:
     return (Path(cache) if cache else home / ".cache") / "executorch" / "qnn"
 
 
-def _judge(root: Path, from_: str) -> QnnSdk | Missing:
+def _judge(root: Path, from_: str) -> QnnSdk | Blocker:
     if not root.is_dir():
         return _missing(f"{from_} names {root}, which is no folder")
     absent = [part for part in _PARTS if not any(root.glob(part))]
@@ -155,7 +155,7 @@ def _judge(root: Path, from_: str) -> QnnSdk | Missing:
     return QnnSdk(root, versions[0], from_)
 
 
-def _incomplete(root: Path, from_: str, absent: list[str]) -> Missing:
+def _incomplete(root: Path, from_: str, absent: list[str]) -> Blocker:
     inner = next((p.parent for p in _inner_sdks(root)), None)
     if inner:
         return _missing(
@@ -198,16 +198,16 @@ def _number(htp_arch: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _missing(why: str, remedy: str | None = None) -> Missing:
-    return Missing("the QNN SDK", why, remedy or how_to_get())
+def _missing(why: str, remedy: str | None = None) -> Blocker:
+    return Blocker("the QNN SDK", why, remedy or how_to_get())
 
 
-def sdk_option(sdk: QnnSdk | Missing) -> Explained:
+def sdk_option(sdk: QnnSdk | Blocker) -> Explained:
     """The cmake variable for the SDK's headers.
 
     It is always given: without it, ExecuTorch's CMakeLists.txt downloads an SDK of its own choice.
     """
-    if isinstance(sdk, Missing):
+    if isinstance(sdk, Blocker):
         return Explained(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")
     return Explained(
         name="QNN_SDK_ROOT",

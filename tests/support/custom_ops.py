@@ -29,7 +29,7 @@ def build_custom(
         target: What it is built for; this machine when None.
 
     Raises:
-        BuildError: The plan has obstacles, or the build fails.
+        BuildError: The plan has blockers, or the build fails.
     """
     host = host_target()
     chosen = find_target(target) if target else host

@@ -60,7 +60,7 @@ def _text(plan: RuntimePlan) -> str:
         for e in (plan.provider, *toolchain, *plan.components, *plan.options)
     ]
     lines += [f"  to know: {note}" for note in plan.notes]
-    lines += [f"  in the way: {o.what}: {o.why}" for o in plan.obstacles]
+    lines += [f"  in the way: {o.what}: {o.why}" for o in plan.blockers]
     return "\n".join(lines) + "\n"
 
 

@@ -138,12 +138,12 @@ def text(plan: Explanation, width: int | None = None) -> str:
             )
         ),
     ]
-    for title, hindrances in (("blockers", plan.obstacles), ("not installed", plan.missing)):
+    for title, hindrances in (("blockers", plan.blockers), ("not installed", plan.not_installed)):
         if hindrances:
             parts.append(
                 f"{title}\n"
                 + "\n".join(
-                    f"  {h.name}: {h.reason}\n{_indented(_indented(h.remedy))}" for h in hindrances
+                    f"  {h.what}: {h.why}\n{_indented(_indented(h.remedy))}" for h in hindrances
                 )
             )
     if plan.notes:

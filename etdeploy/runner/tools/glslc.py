@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core import process
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
-from etdeploy.targets.missing import Missing
 
 # What the shaders of ExecuTorch need and older compilers lack (#14507): Debian 12's 2023.2 and the
 # NDK's refuse it. The version of glslc does not tell it for sure, so it is tried.
@@ -44,7 +44,7 @@ class Glslc:
     version: str | None
 
 
-def find_glslc(environ: Mapping[str, str]) -> Glslc | Missing:
+def find_glslc(environ: Mapping[str, str]) -> Glslc | Blocker:
     """The glslc of VULKAN_SDK, else the one in PATH, as ExecuTorch's own cmake file looks for it.
 
     It is started twice: for its version, and to compile a shader of five lines.
@@ -54,7 +54,7 @@ def find_glslc(environ: Mapping[str, str]) -> Glslc | Missing:
     """
     path = _look(environ)
     if path is None:
-        return Missing(
+        return Blocker(
             "glslc", "the Vulkan backend is built with glslc, which is not installed", _INSTALL
         )
     version = glslc_version(_ask((str(path), "--version")) or "")
@@ -70,7 +70,7 @@ def find_glslc(environ: Mapping[str, str]) -> Glslc | Missing:
         f"{path} {version or '(of unknown version)'} is too old{from_ndk}: it does not compile "
         f"{_NEEDED}, which ExecuTorch's shaders need (#14507)"
     )
-    return Missing("glslc", why, _INSTALL)
+    return Blocker("glslc", why, _INSTALL)
 
 
 def glslc_definitions(glslc: Glslc) -> tuple[Explained, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core import process
-from etdeploy.core.errors import BuildError
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.install import pip_command, system_command
 from etdeploy.targets.platforms import Target
 
@@ -68,40 +68,36 @@ def probe_tools(target: Target, host: Target) -> list[Tool]:
     ]
 
 
-def find_tools(target: Target, host: Target) -> BuildTools:
-    """The programs for a build.
-
-    Raises:
-        BuildError: One is missing or too old; the remedy names the command that brings it.
-    """
-    cmake, ninja = find_programs()
+def find_tools(target: Target, host: Target) -> BuildTools | Blocker:
+    """The programs for a build, or why there are not all of them."""
+    programs = find_programs()
+    if isinstance(programs, Blocker):
+        return programs
     compiler = find_compiler(target, host)
     if compiler is None:
         chosen = os.environ.get("CXX") if target.name == host.name else None
-        raise BuildError(
+        return Blocker(
+            "build tools",
             f"the compiler {chosen!r} that CXX names is not installed"
             if chosen
             else f"there is no C++ compiler for {target.name}: "
             f"{' or '.join(_compiler_names(target, host))} is not installed",
             remedy="unset CXX" if chosen else _compiler_remedy(target, host),
         )
-    return BuildTools(cmake, ninja, compiler, find_cache())
+    return BuildTools(*programs, compiler, find_cache())
 
 
-def find_programs() -> tuple[Path, Path]:
-    """Where cmake and ninja are.
-
-    Raises:
-        BuildError: One is missing or too old; the remedy names the command that brings it.
-    """
+def find_programs() -> tuple[Path, Path] | Blocker:
+    """Where cmake and ninja are, or which of them is not installed or too old."""
     cmake = _cmake()
     ninja = _first(_candidates("ninja"))
     if cmake.path is None:
         found = f"the one here is {cmake.version}" if cmake.version else "it is not installed"
         wanted = ".".join(map(str, CMAKE_MINIMUM))
-        raise BuildError(f"cmake {wanted} or newer is needed; {found}", remedy=cmake.remedy)
+        why = f"cmake {wanted} or newer is needed; {found}"
+        return Blocker("cmake and ninja", why, cmake.remedy)
     if ninja is None:
-        raise BuildError("ninja is not installed", remedy=pip_command("ninja>=1.11"))
+        return Blocker("cmake and ninja", "ninja is not installed", pip_command("ninja>=1.11"))
     return cmake.path, ninja
 
 

@@ -6,21 +6,24 @@ What follows from the target alone is in the plan (`etdeploy.plan.toolchains`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
+from etdeploy.core.blocker import Blocker, joined
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.shell import quoted
 from etdeploy.core.values import Explained
-from etdeploy.plan.model import Obstacle
-from etdeploy.plan.toolchains import MUSL, host_obstacle
+from etdeploy.plan.toolchains import MUSL, host_blocker
 from etdeploy.runner.tools.programs import find_compiler
 from etdeploy.runner.tools.zig import find_zig, write_compilers
 from etdeploy.targets import apple, ndk
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.platforms import Target
+
+_NO_XCODE = Blocker(
+    "Xcode", "clang++ is not installed (it is not in PATH)", "xcode-select --install"
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Machine:
 
 def find_toolchain(
     target: Target, machine: Machine, android_api: int, checkout: Path | None
-) -> Toolchain | tuple[Obstacle, ...]:
+) -> Toolchain | Blocker:
     """Looks for what a build from source needs on this machine; nothing is started.
 
     Args:
@@ -74,11 +77,11 @@ def find_toolchain(
         checkout: ExecuTorch's; its ios-cmake is used for Apple's systems. None while there is none.
 
     Returns:
-        The toolchain, or everything that is missing, each with its remedy.
+        The toolchain, or why there is none; all that is not installed is named.
     """
-    impossible = host_obstacle(target, machine.host)
+    impossible = host_blocker(target, machine.host)
     if impossible:
-        return (impossible,)
+        return impossible
     if target.system == "android":
         return _android(target, machine, android_api)
     if target.system in ("ios", "macos"):
@@ -88,31 +91,26 @@ def find_toolchain(
     return _gnu(target, machine)
 
 
-def _android(
-    target: Target, machine: Machine, android_api: int
-) -> Toolchain | tuple[Obstacle, ...]:
+def _android(target: Target, machine: Machine, android_api: int) -> Toolchain | Blocker:
     found = ndk.find_ndk(machine.environ, machine.home)
-    if isinstance(found, Missing):
-        problem = _obstacle(found)
+    if isinstance(found, Blocker):
+        problem = found
         if target.arch == "aarch64":
             other = (
                 f"{problem.remedy}\nor take the static runner, which needs no NDK: --target {MUSL}"
             )
-            problem = problem.model_copy(update={"remedy": other})
-        return (problem,)
+            problem = replace(problem, remedy=other)
+        return problem
     compiler = found.compiler(machine.host.system)
     if not compiler.is_file():
         why = f"the NDK in {found.path} has no compiler for {machine.host.name}: no {compiler}"
-        return (_obstacle(Missing("Android NDK", why, ndk.install_command(found.from_))),)
+        return Blocker("Android NDK", why, ndk.install_command(found.from_))
     newest = found.newest_api()
     if newest is not None and android_api > newest:
-        return (
-            Obstacle(
-                what="runtime.android_api",
-                why=f"the NDK {found.release} builds for API levels up to {newest}, "
-                f"not {android_api}",
-                remedy=f"--set runtime.android_api={newest}",
-            ),
+        return Blocker(
+            what="runtime.android_api",
+            why=f"the NDK {found.release} builds for API levels up to {newest}, not {android_api}",
+            remedy=f"--set runtime.android_api={newest}",
         )
     clang = found.compiler_version(machine.host.system) or "of unknown version"
     identity = (f"NDK {found.version}", f"clang {clang}", *_stamp(compiler))
@@ -120,48 +118,47 @@ def _android(
     return Toolchain((_file(found.toolchain_file, reason),), compiler, identity)
 
 
-def _apple(target: Target, checkout: Path | None) -> Toolchain | tuple[Obstacle, ...]:
+def _apple(target: Target, checkout: Path | None) -> Toolchain | Blocker:
     if checkout is None:
         why = f"the toolchain file of {target.name} is a part of ExecuTorch's checkout"
         remedy = "Name one: --set runtime.source=/path/to/executorch"
-        return (Obstacle(what="ios-cmake", why=why, remedy=remedy),)
+        return Blocker(what="ios-cmake", why=why, remedy=remedy)
     file = checkout / apple.TOOLCHAIN_FILE
-    problems = []
+    lacking = []
     if not file.is_file():
         remedy = (
             f"git -C {quoted(checkout)} submodule update --init -- {apple.SUBMODULE}"
             if (checkout / ".git").exists()
             else f"Unpack https://github.com/leetal/ios-cmake as {quoted(file.parent)}"
         )
-        problems.append(Obstacle(what="ios-cmake", why=f"{file} is missing", remedy=remedy))
+        lacking.append(Blocker(what="ios-cmake", why=f"{file} is missing", remedy=remedy))
     # It tells one Xcode from another; ios-cmake itself finds the compiler of the SDK.
     compiler = process.which("clang++")
     if compiler is None:
-        why = "clang++ is not installed (it is not in PATH)"
-        problems.append(Obstacle(what="Xcode", why=why, remedy="xcode-select --install"))
-    if compiler is None or problems:
-        return tuple(problems)
+        lacking.append(_NO_XCODE)
+    if compiler is None or lacking:
+        return joined(lacking) or _NO_XCODE
     named = _file(file, "ios-cmake, as the checkout has it")
     return Toolchain((named,), compiler, _stamp(compiler))
 
 
-def _musl(target: Target, machine: Machine) -> Toolchain | tuple[Obstacle, ...]:
+def _musl(target: Target, machine: Machine) -> Toolchain | Blocker:
     zig = find_zig()
-    if isinstance(zig, Missing):
-        return (_obstacle(zig),)
+    if isinstance(zig, Blocker):
+        return zig
     compiler = write_compilers(zig, machine.cache)
     named = _compiler(compiler, f"it stands for zig {zig.version}")
     identity = (f"zig {zig.version}", *_stamp(zig.path))
     return Toolchain((_own_file(target), named), compiler, identity, caches=True)
 
 
-def _gnu(target: Target, machine: Machine) -> Toolchain | tuple[Obstacle, ...]:
+def _gnu(target: Target, machine: Machine) -> Toolchain | Blocker:
     native = target.name == machine.host.name
     compiler = find_compiler(target, machine.host)
     if compiler is None:
         package = "g++" if native else f"g++-{target.arch.replace('_', '-')}-linux-gnu"
         why = f"there is no C++ compiler for {target.name} on this machine"
-        return (_obstacle(Missing("C++ compiler", why, f"apt-get install {package}")),)
+        return Blocker("C++ compiler", why, f"apt-get install {package}")
     named = _compiler(compiler, "the machine's own" if native else "the cross compiler in PATH")
     files = () if native else (_own_file(target),)
     return Toolchain((*files, named), compiler, _stamp(compiler))
@@ -185,7 +182,3 @@ def _stamp(program: Path) -> tuple[str, ...]:
     resolved = program.resolve()
     info = resolved.stat()
     return str(resolved), str(info.st_size), str(info.st_mtime_ns)
-
-
-def _obstacle(missing: Missing) -> Obstacle:
-    return Obstacle(what=missing.what, why=missing.why, remedy=missing.remedy)

@@ -13,11 +13,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import write_if_changed
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.install import pip_command
 from etdeploy.core.resources import resource_folder
-from etdeploy.targets.missing import Missing
 
 PACKAGE = "ziglang"
 PREFIX = "aarch64-linux-musl-"
@@ -42,19 +42,19 @@ class Zig:
     version: str
 
 
-def find_zig() -> Zig | Missing:
+def find_zig() -> Zig | Blocker:
     """Zig from the package in this Python's environment; nothing is started."""
     remedy = pip_command(_REQUIREMENT)
     spec = importlib.util.find_spec(PACKAGE)
     folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
     path = next((f / "zig" for f in folders if (f / "zig").is_file()), None)
     if path is None:
-        return Missing(
+        return Blocker(
             "zig", "linux-aarch64-musl is compiled with zig, which is not installed", remedy
         )
     version = importlib.metadata.version(PACKAGE)
     if _minor(version) < _minor(TESTED):
-        return Missing("zig", f"zig {version} is too old: {TESTED} is needed", remedy)
+        return Blocker("zig", f"zig {version} is too old: {TESTED} is needed", remedy)
     return Zig(path, version)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
+from etdeploy.core.blocker import require
 from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.resources import resource_folder
 from etdeploy.plan.model import RuntimePlan
@@ -439,8 +440,10 @@ def test_a_release_is_cloned_with_just_its_submodules_and_built(
     shutil.rmtree(clone.parent, ignore_errors=True)
     try:
         arguments = ("build", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE)
-        told = {m["name"]: m for m in cli.ok("plan", *arguments[1:], "--json").json["missing"]}
-        assert "v1.5.1" in told["ExecuTorch's sources"]["reason"]
+        told = {
+            m["what"]: m for m in cli.ok("plan", *arguments[1:], "--json").json["not_installed"]
+        }
+        assert "v1.5.1" in told["ExecuTorch's sources"]["why"]
         assert not clone.exists()
         built = cli.ok(*arguments, "--json").json
         assert KERNELS in built["operators"]
@@ -449,7 +452,7 @@ def test_a_release_is_cloned_with_just_its_submodules_and_built(
         # From here on the cache is enough.
         again = cli.ok(*arguments, **{REPOSITORY_VARIABLE: "file:///nowhere"})
         assert "runner     up to date" in again.stderr
-        assert cli.ok("plan", *arguments[1:], "--json").json["missing"] == []
+        assert cli.ok("plan", *arguments[1:], "--json").json["not_installed"] == []
     finally:
         shutil.rmtree(clone.parent, ignore_errors=True)
 
@@ -487,8 +490,8 @@ def test_a_submodule_that_cannot_be_fetched_is_told_and_fetched_the_next_time(
         assert failed.code == 4, failed.stderr
         assert "git cannot fetch third-party/json: " in failed.stderr
         assert "Traceback" not in failed.stderr
-        missing = cli.ok("plan", *arguments, "--json").json["missing"]
-        assert [m["name"] for m in missing] == ["submodules"]
+        missing = cli.ok("plan", *arguments, "--json").json["not_installed"]
+        assert [m["what"] for m in missing] == ["submodules"]
         away.rename(module)
         assert KERNELS in cli.ok("build", *arguments, "--json").json["operators"]
     finally:
@@ -548,7 +551,7 @@ def test_a_folder_that_the_recipe_names_is_told_with_its_line_and_with_what_help
     )
     assert "export ETDEPLOY" not in refused.stderr
     arguments = ("plan", "--recipe", recipe, "--set", f"runtime.source={source}", "--json")
-    assert cli.ok(*arguments).json["missing"] == []
+    assert cli.ok(*arguments).json["not_installed"] == []
 
 
 def test_an_unknown_release_is_refused_before_the_export(cli: Cli, tmp_path: Path) -> None:
@@ -617,7 +620,7 @@ def test_the_plan_is_made_on_a_machine_that_has_nothing(tmp_path: Path) -> None:
     plan = cli.ok("plan", *_FROM_SOURCE, "--target", "android-arm64", "--format", "json").json
     assert plan["provisional"]
     assert plan["build_target"] == "android-arm64"
-    assert plan["obstacles"] == []
+    assert plan["blockers"] == []
     for option in plan["options"]:
         assert set(option) == {"name", "value", "reason"}
         assert isinstance(option["value"], str)
@@ -625,10 +628,10 @@ def test_the_plan_is_made_on_a_machine_that_has_nothing(tmp_path: Path) -> None:
     names = {option["name"]: option["value"] for option in plan["options"]}
     assert names["EXECUTORCH_BUILD_XNNPACK"] == "ON"
     assert names["ANDROID_ABI"] == "arm64-v8a"
-    missing = {m["name"]: m for m in plan["missing"]}
+    missing = {m["what"]: m for m in plan["not_installed"]}
     assert {"toolchain", "ExecuTorch's sources", "git"} <= set(missing)
-    assert "NDK" in missing["toolchain"]["reason"]
-    assert all(m["reason"] and m["remedy"] for m in missing.values())
+    assert "NDK" in missing["toolchain"]["why"]
+    assert all(m["why"] and m["remedy"] for m in missing.values())
     assert not (tmp_path / "etdeploy-out").exists()
 
 
@@ -666,7 +669,7 @@ def test_the_plan_follows_the_recipe_and_then_the_program(
 
 
 def _cmake(*arguments: str, cwd: Path) -> str:
-    cmake, ninja = find_programs()
+    cmake, ninja = require(find_programs())
     environ = {**os.environ, "PATH": f"{ninja.parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [str(cmake), *arguments], cwd=cwd, env=environ, capture_output=True, text=True
@@ -800,8 +803,8 @@ _QNN = make_program(
 
 
 def _for_this_machine(plan: RuntimePlan) -> RuntimePlan:
-    """Without the obstacle that Qualcomm's own libraries are for phones only."""
-    return plan.model_copy(update={"obstacles": ()})
+    """Without the blocker that Qualcomm's own libraries are for phones only."""
+    return plan.model_copy(update={"blockers": ()})
 
 
 def test_qnns_profiler_is_off_where_nothing_is_traced(builds: SourceBuilds, tmp_path: Path) -> None:

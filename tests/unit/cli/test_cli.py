@@ -15,9 +15,10 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.verbs.plan import text
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.values import Explained
-from etdeploy.graph.explain import Change, Explanation, Hindrance, Task, mermaid
+from etdeploy.graph.explain import Change, Explanation, Task, mermaid
 
 Capture = pytest.CaptureFixture[str]
 
@@ -222,8 +223,8 @@ EXPLANATION = Explanation(
         Task(name="export", value="up to date", reason="nothing changed", title="x", needs=()),
         Task(name="plan", value="run", reason="after export", title="y", needs=("export",)),
     ),
-    obstacles=(Hindrance(name="component z", reason="it is in no wheel", remedy="Do without."),),
-    missing=(Hindrance(name="git", reason="git is missing", remedy="apt-get install git"),),
+    blockers=(Blocker(what="component z", why="it is in no wheel", remedy="Do without."),),
+    not_installed=(Blocker(what="git", why="git is missing", remedy="apt-get install git"),),
     notes=("The schema is the same.",),
 )
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import ExportError
 from etdeploy.export import needs
 from etdeploy.export.needs import check_needs
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_sdk import how_to_get
 from tests.support.qnn_sdk import lay_out_sdk
 
@@ -174,7 +174,7 @@ def test_qnn_with_an_sdk_that_lacks_what_an_export_loads(sdk: dict[str, str]) ->
 def test_qnn_with_a_compiler_that_cannot_be_loaded(
     sdk: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = Missing("compiler", "libQnnHtp.so cannot be loaded", "apt-get install libc++1")
+    problem = Blocker("compiler", "libQnnHtp.so cannot be loaded", "apt-get install libc++1")
     monkeypatch.setattr(needs, "loading_problem", lambda *_: problem)
     error = refusal(spec_of(backend="qnn", soc="SM8650"), sdk)
     assert (error.message, error.remedy) == (problem.why, problem.remedy)

@@ -71,7 +71,7 @@ def test_what_only_this_recipe_lets_expect_waits_for_the_program(
 ) -> None:
     shutil.rmtree(checkout / "kernels/optimized/third-party/eigen")
     resolved = _resolved(checkout)
-    assert "eigen" in " ".join(m.reason for m in explain(resolved).missing)
+    assert "eigen" in " ".join(m.why for m in explain(resolved).not_installed)
     refuse_early(resolved)
 
 

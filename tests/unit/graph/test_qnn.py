@@ -62,20 +62,20 @@ def test_a_program_that_fits_is_let_pass(
 ) -> None:
     _sdk(tmp_path, monkeypatch, "2.37.0.250724175447")
     preflight.refuse_early(resolve(_on(job, soc)))
-    assert explain(resolve(_on(job, soc))).obstacles == ()
+    assert explain(resolve(_on(job, soc))).blockers == ()
 
 
 def test_a_phone_with_another_soc_is_refused_whatever_else_is_missing(job: Job) -> None:
     with pytest.raises(CheckError, match=r"compiled for SM8650 \(HTP V75\), and .* has SM8550"):
         preflight.refuse_early(resolve(_on(job, "SM8550")))
-    (hindrance,) = explain(resolve(_on(job, "SM8550"))).obstacles
-    assert hindrance.name == "the program's SoC"
+    (blocker,) = explain(resolve(_on(job, "SM8550"))).blockers
+    assert blocker.what == "the program's SoC"
 
 
 def test_a_machine_without_the_sdk_is_refused(job: Job, strange_home: Path) -> None:
     with pytest.raises(BuildError, match=f"there is none in {strange_home}"):
         preflight.refuse_early(resolve(job))
-    assert [m.name for m in explain(resolve(job)).missing] == ["the QNN SDK"]
+    assert [m.what for m in explain(resolve(job)).not_installed] == ["the QNN SDK"]
 
 
 @pytest.mark.parametrize("soc", ["SM8650", None])
@@ -85,8 +85,8 @@ def test_an_sdk_that_is_older_than_the_programs_is_refused(
     _sdk(tmp_path, monkeypatch, "2.31.0.250130151446")
     with pytest.raises(BuildError, match=r"compiled with QNN 2\.37\.0, and the SDK in .* 2\.31\.0"):
         preflight.refuse_early(resolve(_on(job, soc)))
-    (hindrance,) = explain(resolve(_on(job, soc))).missing
-    assert hindrance.name == "QNN 2.37.0"
+    (blocker,) = explain(resolve(_on(job, soc))).not_installed
+    assert blocker.what == "QNN 2.37.0"
 
 
 def test_the_sdk_is_looked_at_also_where_a_runner_was_built_before(
@@ -116,4 +116,4 @@ def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
     with pytest.raises(ExportError, match=r"android-x86_64 is an emulator, or .* has none") as told:
         preflight.refuse_early(resolve(job))
     assert "--device android" in (told.value.remedy or "")
-    assert [h.name for h in explain(resolve(job)).obstacles] == ["Qualcomm's HTP"]
+    assert [h.what for h in explain(resolve(job)).blockers] == ["Qualcomm's HTP"]

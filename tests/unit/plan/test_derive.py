@@ -136,8 +136,8 @@ def test_plan_holds_nothing_of_this_machine() -> None:
         assert "/usr" not in text
 
 
-def _obstacles(plan: RuntimePlan) -> str:
-    return "; ".join(o.why for o in plan.obstacles)
+def _blockers(plan: RuntimePlan) -> str:
+    return "; ".join(o.why for o in plan.blockers)
 
 
 def test_auto_takes_the_wheel_when_it_has_everything() -> None:
@@ -175,12 +175,12 @@ def test_auto_builds_when_the_recipe_asks_how(key: str, value: object) -> None:
     assert f"runtime.{key} asks for a build" in plan.provider.reason
 
 
-def test_wheel_asked_for_stays_the_provider_and_the_lack_an_obstacle() -> None:
+def test_wheel_asked_for_stays_the_provider_and_the_lack_an_blocker() -> None:
     recipe = make_recipe(runtime={"provider": "wheel"})
     plan = make_plan(recipe, _DELEGATED, shipped=frozenset({"runtime"}))
     assert plan.provider.value == "wheel"
     assert plan.provider.reason == "runtime.provider is wheel"
-    assert "backend_xnnpack" in _obstacles(plan)
+    assert "backend_xnnpack" in _blockers(plan)
 
 
 def test_source_is_built_for_android_itself_and_the_wheel_for_the_portable_runner() -> None:
@@ -193,24 +193,24 @@ def test_source_is_built_for_android_itself_and_the_wheel_for_the_portable_runne
 _CUSTOM = make_program(make_method(operators=("my_ops::glu.out", "my_ops::rms.out")))
 
 
-def test_custom_operators_are_an_obstacle_that_names_them() -> None:
+def test_custom_operators_are_an_blocker_that_names_them() -> None:
     plan = make_plan(_NO_PROFILE, _CUSTOM)
-    assert len(plan.obstacles) == 1
-    assert "calls my_ops::glu.out, my_ops::rms.out;" in _obstacles(plan)
-    assert "--set runtime.custom_ops=" in plan.obstacles[0].remedy
+    assert len(plan.blockers) == 1
+    assert "calls my_ops::glu.out, my_ops::rms.out;" in _blockers(plan)
+    assert "--set runtime.custom_ops=" in plan.blockers[0].remedy
 
 
-def test_recipes_own_kernels_remove_that_obstacle() -> None:
+def test_recipes_own_kernels_remove_that_blocker() -> None:
     own = CustomKernels(frozenset({"my_ops::glu.out", "my_ops::rms.out"}), "1")
-    assert make_plan(_NO_PROFILE, _CUSTOM, custom=own).obstacles == ()
+    assert make_plan(_NO_PROFILE, _CUSTOM, custom=own).blockers == ()
     # Without a list only the built runner can tell.
-    assert make_plan(_NO_PROFILE, _CUSTOM, custom=CustomKernels(None, "1")).obstacles == ()
+    assert make_plan(_NO_PROFILE, _CUSTOM, custom=CustomKernels(None, "1")).blockers == ()
 
 
 def test_operator_that_the_recipes_own_kernels_lack_is_named() -> None:
     own = CustomKernels(frozenset({"my_ops::glu.out"}), "1")
     plan = make_plan(_NO_PROFILE, _CUSTOM, custom=own)
-    assert "calls my_ops::rms.out;" in _obstacles(plan)
+    assert "calls my_ops::rms.out;" in _blockers(plan)
 
 
 def test_own_kernels_change_the_build() -> None:
@@ -229,9 +229,9 @@ def test_language_model_kernels_need_a_build() -> None:
     assert plan.option("EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == "ON"
 
 
-def test_unknown_backend_is_an_obstacle() -> None:
+def test_unknown_backend_is_an_blocker() -> None:
     program = make_program(make_method(delegates=("MadeUpBackend",)))
-    assert "delegates to MadeUpBackend" in _obstacles(make_plan(_NO_PROFILE, program))
+    assert "delegates to MadeUpBackend" in _blockers(make_plan(_NO_PROFILE, program))
 
 
 def test_selection_is_shared_by_programs_with_equal_needs() -> None:
@@ -250,34 +250,34 @@ def test_selection_is_shared_by_programs_with_equal_needs() -> None:
 def test_an_emulator_has_no_htp(provider: str) -> None:
     program = make_program(make_method(delegates=("QnnBackend",)))
     recipe = make_recipe(runtime={"provider": provider})
-    (obstacle,) = make_plan(recipe, program, "android-x86_64").obstacles
-    assert obstacle.why.startswith("QNN runs on the HTP of a Snapdragon SoC, and android-x86_64")
-    assert "runtime.provider=source" not in obstacle.remedy
-    assert "HTP" not in str(make_plan(recipe, program, "android-arm64").obstacles)
+    (blocker,) = make_plan(recipe, program, "android-x86_64").blockers
+    assert blocker.why.startswith("QNN runs on the HTP of a Snapdragon SoC, and android-x86_64")
+    assert "runtime.provider=source" not in blocker.remedy
+    assert "HTP" not in str(make_plan(recipe, program, "android-arm64").blockers)
 
 
 def test_qnn_is_for_phones_even_where_the_wheel_has_the_backend() -> None:
     program = make_program(make_method(delegates=("QnnBackend",)))
-    assert "Qualcomm's own libraries" in _obstacles(make_plan(_NO_PROFILE, program))
-    assert make_plan(_NO_PROFILE, program, "android-arm64").obstacles == ()
+    assert "Qualcomm's own libraries" in _blockers(make_plan(_NO_PROFILE, program))
+    assert make_plan(_NO_PROFILE, program, "android-arm64").blockers == ()
 
 
-def test_coreml_is_an_obstacle_off_a_mac_and_none_on_it() -> None:
+def test_coreml_is_an_blocker_off_a_mac_and_none_on_it() -> None:
     program = make_program(make_method(delegates=("CoreMLBackend",)))
-    assert "runs on macos or ios only" in _obstacles(make_plan(_NO_PROFILE, program))
-    assert make_plan(_NO_PROFILE, program, "macos-arm64", "macos-arm64").obstacles == ()
+    assert "runs on macos or ios only" in _blockers(make_plan(_NO_PROFILE, program))
+    assert make_plan(_NO_PROFILE, program, "macos-arm64", "macos-arm64").blockers == ()
 
 
 def test_mac_runners_are_built_on_a_mac() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, "macos-arm64")
-    assert "cannot be built on linux-x86_64" in _obstacles(plan)
+    assert "cannot be built on linux-x86_64" in _blockers(plan)
 
 
 def test_ios_is_built_from_source_on_a_mac() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64", "macos-arm64")
-    assert plan.obstacles == ()
+    assert plan.blockers == ()
     assert plan.provider.value == "source"
-    assert "on a Mac only" in _obstacles(make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64"))
+    assert "on a Mac only" in _blockers(make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64"))
 
 
 def test_native_build_has_no_toolchain_file_and_a_cross_build_has_one() -> None:
@@ -293,13 +293,13 @@ def test_plan_can_be_shown_for_every_backend_and_target(backend: str, target: st
     plan = make_plan(make_recipe(export={"backend": backend}), None, target)
     assert plan.provisional
     assert all(c.reason for c in (plan.provider, *plan.components, *plan.options))
-    assert all(o.why and o.remedy for o in plan.obstacles)
+    assert all(o.why and o.remedy for o in plan.blockers)
 
 
 def test_finished_program_waits_for_its_inspection() -> None:
     plan = make_plan(make_recipe(model={"program": "model.pte"}), None)
     assert "when model.pte has been inspected" in plan.components[0].reason
-    assert plan.obstacles == ()
+    assert plan.blockers == ()
 
 
 _UNKNOWN = {
@@ -339,5 +339,5 @@ def test_a_finished_program_is_not_told_to_be_lowered_anew(
     model: dict[str, str], remedy: str
 ) -> None:
     recipe = make_recipe(model=model)
-    (obstacle,) = make_plan(recipe, _UNKNOWN["backend"]).obstacles
-    assert obstacle.remedy == remedy
+    (blocker,) = make_plan(recipe, _UNKNOWN["backend"]).blockers
+    assert blocker.remedy == remedy

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.bundle import make_bundle
-from etdeploy.deploy.qnn import qnn_extras, sdk_obstacles
+from etdeploy.deploy.qnn import qnn_extras, sdk_blockers
 from etdeploy.devices.bundles import check_bundle, environment
-from etdeploy.plan.qnn import compiled_version, program_obstacles, soc_obstacle
+from etdeploy.plan.qnn import compiled_version, program_blockers, soc_blocker
 from etdeploy.program.model import CompiledFor
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get, sdk_option
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.qnn_sdk import VERSION, lay_out_sdk
 
 PHONE = "android:R5CX"
 V75 = CompiledFor(soc_id=57, soc="SM8650", htp_arch="V75")
-NONE = Missing("the QNN SDK", "QNN_SDK_ROOT is not set", "export QNN_SDK_ROOT=/sdk")
+NONE = Blocker("the QNN SDK", "QNN_SDK_ROOT is not set", "export QNN_SDK_ROOT=/sdk")
 
 
 @pytest.fixture
@@ -33,78 +33,76 @@ def sdk(tmp_path: Path) -> QnnSdk:
 @pytest.mark.parametrize("wanted", ["SM8750", "sm8750", "SM8750-AC", "auto", None])
 @pytest.mark.parametrize("reported", ["SM8750", "SM8750P"])
 def test_the_recipes_soc_is_the_phones(wanted: str | None, reported: str) -> None:
-    assert soc_obstacle(wanted, PHONE, reported) is None
+    assert soc_blocker(wanted, PHONE, reported) is None
 
 
 def test_a_recipe_for_another_soc_is_refused_with_both_names() -> None:
-    obstacle = soc_obstacle("SM8650", PHONE, "SM8750P")
-    assert obstacle is not None
-    assert obstacle.why == (
+    blocker = soc_blocker("SM8650", PHONE, "SM8750P")
+    assert blocker is not None
+    assert blocker.why == (
         "export.soc is SM8650, and android:R5CX has SM8750: a QNN program runs on the SoC that it "
         "was compiled for, and on no other"
     )
-    assert obstacle.remedy == (
-        "--set export.soc=SM8750   or let it be asked: --set export.soc=auto"
-    )
+    assert blocker.remedy == ("--set export.soc=SM8750   or let it be asked: --set export.soc=auto")
 
 
 @pytest.mark.parametrize("wanted", ["auto", "SM8650"])
 @pytest.mark.parametrize("reported", ["Tensor G4", "kona", "Exynos 2400"])
 def test_a_phone_that_is_not_qualcomms_is_told_what_it_says(wanted: str, reported: str) -> None:
-    obstacle = soc_obstacle(wanted, PHONE, reported)
-    assert obstacle is not None
-    assert obstacle.why.startswith(f"android:R5CX says that its SoC is {reported}, which QNN does")
-    assert obstacle.remedy.endswith("--set export.backend=xnnpack")
+    blocker = soc_blocker(wanted, PHONE, reported)
+    assert blocker is not None
+    assert blocker.why.startswith(f"android:R5CX says that its SoC is {reported}, which QNN does")
+    assert blocker.remedy.endswith("--set export.backend=xnnpack")
 
 
 def test_a_phone_that_says_nothing_needs_a_soc_in_the_recipe() -> None:
-    assert soc_obstacle("SM8650", PHONE, None) is None
-    obstacle = soc_obstacle("auto", PHONE, None)
-    assert obstacle is not None
-    assert "android:R5CX does not say which it has" in obstacle.why
-    assert "--set export.soc=SM8650" in obstacle.remedy
+    assert soc_blocker("SM8650", PHONE, None) is None
+    blocker = soc_blocker("auto", PHONE, None)
+    assert blocker is not None
+    assert "android:R5CX does not say which it has" in blocker.why
+    assert "--set export.soc=SM8650" in blocker.remedy
 
 
 def test_a_finished_program_for_another_soc_is_refused() -> None:
-    assert not list(program_obstacles((V75,), PHONE, "SM8650"))
-    assert not list(program_obstacles((V75,), PHONE, None))
-    (obstacle,) = program_obstacles((V75, V75), PHONE, "SM8550-AC")
-    assert obstacle.why == (
+    assert not list(program_blockers((V75,), PHONE, "SM8650"))
+    assert not list(program_blockers((V75,), PHONE, None))
+    (blocker,) = program_blockers((V75, V75), PHONE, "SM8550-AC")
+    assert blocker.why == (
         "the program was compiled for SM8650 (HTP V75), and android:R5CX has SM8550 (HTP V73): a "
         "QNN program runs on the SoC that it was compiled for"
     )
-    assert obstacle.remedy == (
+    assert blocker.remedy == (
         "Export the model for this phone: --set export.backend=qnn --set export.soc=SM8550\n"
         "or name a device that has SM8650: etdeploy devices"
     )
 
 
 def test_a_program_for_a_soc_without_a_name() -> None:
-    (obstacle,) = program_obstacles((CompiledFor(soc_id=999),), PHONE, "SM8550")
-    assert "compiled for QNN's SoC number 999, and" in obstacle.why
+    (blocker,) = program_blockers((CompiledFor(soc_id=999),), PHONE, "SM8550")
+    assert "compiled for QNN's SoC number 999, and" in blocker.why
 
 
 def test_an_sdk_that_fits(sdk: QnnSdk) -> None:
-    assert not list(sdk_obstacles(sdk, "SM8750", VERSION))
-    assert not list(sdk_obstacles(sdk, "SM8750", "2.31.0.250130151446"))
+    assert not list(sdk_blockers(sdk, "SM8750", VERSION))
+    assert not list(sdk_blockers(sdk, "SM8750", "2.31.0.250130151446"))
 
 
 def test_what_is_wrong_with_an_sdk(sdk: QnnSdk) -> None:
-    (absent,) = sdk_obstacles(NONE, "SM8750")
+    (absent,) = sdk_blockers(NONE, "SM8750")
     assert (absent.what, absent.why, absent.remedy) == (NONE.what, NONE.why, NONE.remedy)
-    (old,) = sdk_obstacles(sdk, "SM8850")
+    (old,) = sdk_blockers(sdk, "SM8850")
     assert "SM8850 (HTP V81) needs the QNN SDK 2.42 or newer" in old.why
-    (unknown,) = sdk_obstacles(sdk, "SM9999")
+    (unknown,) = sdk_blockers(sdk, "SM9999")
     assert unknown.remedy.startswith("Name one of: SM8350, ")
 
 
 def test_an_sdk_that_is_older_than_the_programs(sdk: QnnSdk) -> None:
-    (obstacle,) = sdk_obstacles(sdk, "SM8750", "2.42.0.260101000000")
-    assert obstacle.why == (
+    (blocker,) = sdk_blockers(sdk, "SM8750", "2.42.0.260101000000")
+    assert blocker.why == (
         f"the program was compiled with QNN 2.42.0, and the SDK in {sdk.root}, whose libraries go "
         "to the phone, is 2.37.0: an older QNN cannot load what a newer one compiled"
     )
-    assert obstacle.remedy.startswith(how_to_get("2.42.0"))
+    assert blocker.remedy.startswith(how_to_get("2.42.0"))
 
 
 def test_the_version_that_compiled_a_program() -> None:

@@ -58,8 +58,8 @@ def test_an_option_that_is_not_set_is_off() -> None:
 
 
 def test_what_is_required_is_switched_on_through_all_steps() -> None:
-    options, obstacles = closed(_options(A="ON"), _TABLE)
-    assert obstacles == ()
+    options, blockers = closed(_options(A="ON"), _TABLE)
+    assert blockers == ()
     assert _values(options) == {f"EXECUTORCH_{name}": "ON" for name in "ABC"}
     reasons = {o.name: o.reason for o in options}
     assert reasons["EXECUTORCH_A"] == "the rule of A"
@@ -68,8 +68,8 @@ def test_what_is_required_is_switched_on_through_all_steps() -> None:
 
 
 def test_a_derived_off_gives_way_to_a_requirement() -> None:
-    options, obstacles = closed(_options(B="OFF", C="ON", A="ON"), _TABLE)
-    assert obstacles == ()
+    options, blockers = closed(_options(B="OFF", C="ON", A="ON"), _TABLE)
+    assert blockers == ()
     assert [o.name for o in options] == ["EXECUTORCH_B", "EXECUTORCH_C", "EXECUTORCH_A"]
     assert _values(options)["EXECUTORCH_B"] == "ON"
 
@@ -79,41 +79,41 @@ def test_options_that_are_off_require_nothing() -> None:
     assert closed(given, _TABLE) == (given, ())
 
 
-def test_off_by_hand_stays_and_is_an_obstacle() -> None:
-    options, obstacles = closed((*_options(A="ON"), _by_hand("EXECUTORCH_B", "OFF")), _TABLE)
+def test_off_by_hand_stays_and_is_an_blocker() -> None:
+    options, blockers = closed((*_options(A="ON"), _by_hand("EXECUTORCH_B", "OFF")), _TABLE)
     assert _values(options)["EXECUTORCH_B"] == "OFF"
-    assert [o.what for o in obstacles] == ["EXECUTORCH_B"]
-    assert obstacles[0].why == (
+    assert [o.what for o in blockers] == ["EXECUTORCH_B"]
+    assert blockers[0].why == (
         "EXECUTORCH_A is on (the rule of A) and requires EXECUTORCH_B, which is not"
     )
-    assert "runtime.cmake" in obstacles[0].remedy
+    assert "runtime.cmake" in blockers[0].remedy
 
 
 def test_a_program_to_select_from_is_not_made_up() -> None:
-    options, obstacles = closed((_by_hand("EXECUTORCH_DTYPES"),), _TABLE)
+    options, blockers = closed((_by_hand("EXECUTORCH_DTYPES"),), _TABLE)
     assert "EXECUTORCH_SELECT_OPS_MODEL" not in _values(options)
-    assert [o.what for o in obstacles] == ["EXECUTORCH_SELECT_OPS_MODEL"]
+    assert [o.what for o in blockers] == ["EXECUTORCH_SELECT_OPS_MODEL"]
     path = Explained(name="EXECUTORCH_SELECT_OPS_MODEL", value="program.pte", reason="r")
     assert closed((_by_hand("EXECUTORCH_DTYPES"), path), _TABLE)[1] == ()
 
 
 def test_a_conflict_names_both_reasons_and_what_to_remove() -> None:
-    _, obstacles = closed((*_options(Y="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
-    assert [o.what for o in obstacles] == ["EXECUTORCH_X and EXECUTORCH_Y"]
-    assert obstacles[0].why == (
+    _, blockers = closed((*_options(Y="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
+    assert [o.what for o in blockers] == ["EXECUTORCH_X and EXECUTORCH_Y"]
+    assert blockers[0].why == (
         "EXECUTORCH_X (recipe) and EXECUTORCH_Y (the rule of Y) exclude each other"
     )
-    assert obstacles[0].remedy == "Remove EXECUTORCH_X from runtime.cmake."
+    assert blockers[0].remedy == "Remove EXECUTORCH_X from runtime.cmake."
 
 
 def test_a_conflict_with_something_that_is_only_required_is_found() -> None:
-    _, obstacles = closed((*_options(B="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
-    assert [o.what for o in obstacles] == ["EXECUTORCH_X and EXECUTORCH_A"]
+    _, blockers = closed((*_options(B="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
+    assert [o.what for o in blockers] == ["EXECUTORCH_X and EXECUTORCH_A"]
 
 
 def test_a_conflict_among_derived_options_points_at_the_recipe() -> None:
-    _, obstacles = closed(_options(X="ON", Y="ON"), _TABLE)
-    assert obstacles[0].remedy.startswith("Change the recipe")
+    _, blockers = closed(_options(X="ON", Y="ON"), _TABLE)
+    assert blockers[0].remedy.startswith("Change the recipe")
 
 
 def test_an_option_by_hand_takes_the_place_of_the_derived_one() -> None:

@@ -267,7 +267,7 @@ def test_custom_kernels_beside_selected_ones_get_room() -> None:
     custom = CustomKernels(frozenset({"mine::twice.out"}), "digest")
     plan = _plan(_calling(*_RELU, "mine::twice.out"), custom=custom)
     assert plan.option("MAX_KERNEL_NUM") == "2000"
-    assert plan.obstacles == ()
+    assert plan.blockers == ()
     assert plan.custom_ops == "digest"
 
 
@@ -395,7 +395,7 @@ def test_a_thread_policy_is_one_option_and_has_what_it_requires(
     assert chosen == [option]
     assert _reason(plan, option) == f"runtime.thread_pool is {policy}"
     assert [plan.option(name) for name in _POOL] == ["ON", "ON"]
-    assert plan.obstacles == ()
+    assert plan.blockers == ()
 
 
 def test_by_default_executorch_chooses_the_number_of_threads() -> None:
@@ -488,7 +488,7 @@ def test_an_option_by_hand_is_shown_as_such() -> None:
     assert _reason(plan, "EXECUTORCH_FOO").startswith(
         "recipe, though ExecuTorch 1.5 has no option of that name"
     )
-    assert plan.obstacles == ()
+    assert plan.blockers == ()
 
 
 def test_a_library_by_hand_is_linked_and_has_what_it_requires() -> None:
@@ -507,11 +507,11 @@ def test_a_library_by_hand_is_linked_and_has_what_it_requires() -> None:
         (_calling(*_SDPA), "EXECUTORCH_BUILD_KERNELS_LLM", "kernels_llm"),
     ],
 )
-def test_a_switch_off_by_hand_that_the_program_needs_is_an_obstacle(
+def test_a_switch_off_by_hand_that_the_program_needs_is_an_blocker(
     program: Program, name: str, component: str, value: str | bool | int
 ) -> None:
     plan = _hand(program, **{name: value})
-    found = [o for o in plan.obstacles if o.what == f"{name}=OFF"]
+    found = [o for o in plan.blockers if o.what == f"{name}=OFF"]
     assert len(found) == 1
     assert f"the runner needs {component}: method forward" in found[0].why
     assert found[0].remedy == f"Remove {name} from runtime.cmake."
@@ -529,17 +529,17 @@ def test_a_switch_off_by_hand_that_the_program_needs_is_an_obstacle(
 )
 def test_a_part_that_every_such_runner_links_cannot_be_set_off(name: str) -> None:
     program = make_program(make_method(operators=_ADD, delegates=("XnnpackBackend",)))
-    assert _plan(program, profile=True).obstacles == ()
+    assert _plan(program, profile=True).blockers == ()
     plan = _plan(program, profile=True, runtime={"cmake": {name: False}})
-    assert any(name in o.what for o in plan.obstacles)
+    assert any(name in o.what for o in plan.blockers)
 
 
-def test_off_by_hand_is_an_obstacle_by_the_old_name_too() -> None:
+def test_off_by_hand_is_an_blocker_by_the_old_name_too() -> None:
     table = known_options("1.3.0")
     new, old = "EXECUTORCH_BUILD_KERNELS_LLM", "EXECUTORCH_BUILD_KERNELS_CUSTOM"
     renamed = OptionTable((table.names - {new}) | {old}, (), (), "the old release")
     plan = _plan(_calling(*_SDPA), table=renamed, runtime={"cmake": {old: False}})
-    assert [o.what for o in plan.obstacles] == [f"{old}=OFF"]
+    assert [o.what for o in plan.blockers] == [f"{old}=OFF"]
 
 
 def test_what_the_plan_tells_the_runner_cannot_be_set() -> None:
@@ -550,10 +550,10 @@ def test_what_the_plan_tells_the_runner_cannot_be_set() -> None:
 def test_what_no_component_needs_may_be_set_off() -> None:
     plan = _hand(_DELEGATED, EXECUTORCH_ENABLE_LOGGING=False, EXECUTORCH_BUILD_QNN=False)
     assert plan.option("EXECUTORCH_ENABLE_LOGGING") == "OFF"
-    assert plan.obstacles == ()
+    assert plan.blockers == ()
 
 
-def test_options_that_exclude_each_other_by_hand_are_an_obstacle() -> None:
+def test_options_that_exclude_each_other_by_hand_are_an_blocker() -> None:
     plan = _plan(
         _DELEGATED,
         runtime={
@@ -561,23 +561,23 @@ def test_options_that_exclude_each_other_by_hand_are_an_obstacle() -> None:
             "cmake": {"EXECUTORCH_THREADPOOL_USE_PERFORMANCE_CORES": True},
         },
     )
-    (obstacle,) = plan.obstacles
-    assert "exclude each other" in obstacle.why
-    assert obstacle.remedy == (
+    (blocker,) = plan.blockers
+    assert "exclude each other" in blocker.why
+    assert blocker.remedy == (
         "Remove EXECUTORCH_THREADPOOL_USE_PERFORMANCE_CORES from runtime.cmake."
     )
 
 
 def test_another_way_to_select_excludes_the_derived_one() -> None:
     plan = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_LIST="aten::relu.out")
-    (obstacle,) = plan.obstacles
-    assert obstacle.what == "EXECUTORCH_SELECT_OPS_LIST and EXECUTORCH_SELECT_OPS_MODEL"
+    (blocker,) = plan.blockers
+    assert blocker.what == "EXECUTORCH_SELECT_OPS_LIST and EXECUTORCH_SELECT_OPS_MODEL"
 
 
 def test_a_program_to_select_from_that_is_named_by_hand_is_kept() -> None:
     plan = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_MODEL="/other/model.pte")
     assert plan.option("EXECUTORCH_SELECT_OPS_MODEL") == "/other/model.pte"
-    assert plan.obstacles == ()
+    assert plan.blockers == ()
     assert plan.selection is None
     other = _hand(_calling(*_RELU), EXECUTORCH_SELECT_OPS_MODEL="/third/model.pte")
     assert other.build_digest != plan.build_digest
@@ -646,7 +646,7 @@ def test_what_is_derived_is_closed_free_of_conflicts_and_has_one_operator_librar
     for relation in table.conflicts:
         if is_on(options.get(relation.if_on)):
             assert not any(is_on(options.get(other)) for other in relation.others)
-    assert not any("exclude" in o.why or "requires" in o.why for o in plan.obstacles)
+    assert not any("exclude" in o.why or "requires" in o.why for o in plan.blockers)
     assert len(_libraries(plan)) <= 1
     assert (plan.option("EXECUTORCH_SELECT_OPS_MODEL") is None) == (plan.selection is None)
 

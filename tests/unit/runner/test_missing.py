@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import (
@@ -15,12 +16,7 @@ from etdeploy.provider.checkout import (
     Checkout,
     examine,
 )
-from etdeploy.runner.missing import (
-    Missing,
-    find_missing,
-    require_present,
-    submodules_of,
-)
+from etdeploy.runner.missing import find_missing, require_present, submodules_of
 from etdeploy.targets.platforms import find_target
 from tests.support.machine import bare_machine, equip
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
@@ -48,7 +44,7 @@ def _plan(program: Any = _XNNPACK, target: str = "linux-x86_64") -> RuntimePlan:
     return make_plan(recipe, program, target)
 
 
-def _found(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> dict[str, Missing]:
+def _found(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> dict[str, Blocker]:
     missing = find_missing(plan, _HOST, checkout)
     assert all(m.why and m.remedy for m in missing)
     return {m.what: m for m in missing}
@@ -86,7 +82,7 @@ def test_an_equipped_machine_lacks_only_what_a_run_clones(equipped: Path) -> Non
 def test_a_named_folder_that_cannot_be_used_is_missing_and_not_fetched(equipped: Path) -> None:
     error = BuildError("it is no checkout", remedy="name another")
     found = _found(_plan(), error)
-    assert found["ExecuTorch's sources"] == Missing(
+    assert found["ExecuTorch's sources"] == Blocker(
         what="ExecuTorch's sources", why="it is no checkout", remedy="name another"
     )
 
@@ -128,12 +124,12 @@ def test_android_needs_an_ndk(equipped: Path) -> None:
 
 def test_the_wheel_needs_no_sources(bare: Path) -> None:
     plan = make_plan(make_recipe(benchmark={"profile": False}), _XNNPACK)
-    assert set(_found(plan, None)) == {"build tools"}
+    assert set(_found(plan, None)) == {"cmake and ninja"}
 
 
 def test_what_is_missing_is_refused_all_at_once() -> None:
-    two = tuple(Missing(what=w, why=f"no {w}", remedy=f"get {w}") for w in ("a", "b"))
-    fetched = Missing(what="c", why="no c", remedy="get c", fetched=True)
+    two = tuple(Blocker(what=w, why=f"no {w}", remedy=f"get {w}") for w in ("a", "b"))
+    fetched = Blocker(what="c", why="no c", remedy="get c", fetched=True)
     with pytest.raises(BuildError) as raised:
         require_present((*two, fetched))
     assert raised.value.message == "no a; no b"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.targets.missing import Missing
+from etdeploy.core.blocker import Blocker
 from etdeploy.targets.ndk import Ndk, android_definitions, find_ndk
 
 DATA = Path(__file__).parents[2] / "data" / "ndk"
@@ -28,9 +28,9 @@ def found(environ: dict[str, str], home: Path) -> Ndk:
     return result
 
 
-def missing(environ: dict[str, str], home: Path) -> Missing:
+def missing(environ: dict[str, str], home: Path) -> Blocker:
     result = find_ndk(environ, home)
-    assert isinstance(result, Missing), result
+    assert isinstance(result, Blocker), result
     return result
 
 

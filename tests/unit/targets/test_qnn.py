@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.targets.android import QUALCOMM_SOCS, soc_of
-from etdeploy.targets.missing import Missing
 from etdeploy.targets.qnn_libraries import (
     absent_libraries,
     absent_to_export,
@@ -38,9 +38,9 @@ def found(root: Path, home: Path | None = None) -> QnnSdk:
     return sdk
 
 
-def missing(environ: dict[str, str], home: Path) -> Missing:
+def missing(environ: dict[str, str], home: Path) -> Blocker:
     sdk = find_sdk(environ, home)
-    assert isinstance(sdk, Missing)
+    assert isinstance(sdk, Blocker)
     return sdk
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.blocker import require
 from etdeploy.runner.tools.programs import find_tools
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.platforms import find_target, host_target
@@ -48,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     machine = Machine(host, os.environ, folder, folder / "zig")
     toolchain = find_toolchain(find_target("linux-aarch64-musl"), machine, 30, None)
     assert isinstance(toolchain, Toolchain)
-    tools = find_tools(host, host)
+    tools = require(find_tools(host, host))
     cmake, ccache = str(tools.cmake), tools.ccache
     configure = [
         cmake, "-G", "Ninja", "-S", str(_PROJECT), "-B", str(folder / "build"),

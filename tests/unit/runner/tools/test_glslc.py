@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.runner.tools.glslc import Glslc, find_glslc, glslc_definitions, glslc_version
-from etdeploy.targets.missing import Missing
 
 # Refuses the extension unless it is new, as glslc does.
 _NEW = """
@@ -35,7 +35,7 @@ def glslc(folder: Path, text: str) -> Path:
 
 def test_none_is_told_with_where_to_get_it(tmp_path: Path) -> None:
     result = find_glslc({"PATH": str(tmp_path)})
-    assert isinstance(result, Missing)
+    assert isinstance(result, Blocker)
     assert "Vulkan SDK 1.4.341.1" in result.remedy
 
 
@@ -57,14 +57,14 @@ def test_the_sdk_goes_before_path(tmp_path: Path) -> None:
 def test_an_old_one_is_refused_with_its_version(tmp_path: Path) -> None:
     path = glslc(tmp_path, _OLD)
     result = find_glslc({"PATH": str(tmp_path)})
-    assert isinstance(result, Missing)
+    assert isinstance(result, Blocker)
     assert result.why.startswith(f"{path} 2023.2 is too old: it does not compile GL_EXT_integer")
 
 
 def test_the_one_of_the_ndk_is_called_by_its_name(tmp_path: Path) -> None:
     path = glslc(tmp_path / "ndk/shader-tools/linux-x86_64", _OLD)
     result = find_glslc({"PATH": str(path.parent)})
-    assert isinstance(result, Missing)
+    assert isinstance(result, Blocker)
     assert "it is the Android NDK's" in result.why
 
 
@@ -72,7 +72,7 @@ def test_one_that_cannot_be_started_is_refused(tmp_path: Path) -> None:
     path = glslc(tmp_path, "")
     path.write_bytes(b"\x7fELF of another machine")
     result = find_glslc({"PATH": str(tmp_path)})
-    assert isinstance(result, Missing)
+    assert isinstance(result, Blocker)
     assert "(of unknown version)" in result.why
 
 

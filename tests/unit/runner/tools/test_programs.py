@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.core.blocker import require
 from etdeploy.core.errors import BuildError
 from etdeploy.core.install import pip_command
 from etdeploy.runner.tools.programs import find_compiler, find_tools, probe_tools
@@ -44,7 +45,7 @@ def _fill(folder: Path, *, cmake: str = "cmake version 3.31.6", compiler: str = 
 
 def test_all_are_found_on_the_path(bare: Path) -> None:
     _fill(bare)
-    found = find_tools(_X86, _X86)
+    found = require(find_tools(_X86, _X86))
     assert (found.cmake, found.ninja, found.compiler) == (
         bare / "cmake",
         bare / "ninja",
@@ -56,19 +57,19 @@ def test_all_are_found_on_the_path(bare: Path) -> None:
 def test_tool_beside_python_comes_first(bare: Path) -> None:
     _fill(bare)
     _program(bare.parent / "python", "cmake", "cmake version 4.0.1")
-    assert find_tools(_X86, _X86).cmake == bare.parent / "python" / "cmake"
+    assert require(find_tools(_X86, _X86)).cmake == bare.parent / "python" / "cmake"
 
 
 def test_old_cmake_is_passed_over_for_a_new_one(bare: Path) -> None:
     _fill(bare)
     _program(bare.parent / "python", "cmake", "cmake version 3.25.1")
-    assert find_tools(_X86, _X86).cmake == bare / "cmake"
+    assert require(find_tools(_X86, _X86)).cmake == bare / "cmake"
 
 
 def test_only_an_old_cmake_is_told_with_its_version(bare: Path) -> None:
     _fill(bare, cmake="cmake version 3.25.1")
     with pytest.raises(BuildError, match=r"cmake 3.28 or newer is needed; the one here is 3.25.1"):
-        find_tools(_X86, _X86)
+        require(find_tools(_X86, _X86))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_missing_tool_is_told_with_its_remedy(
     _fill(bare)
     (bare / missing).unlink()
     with pytest.raises(BuildError) as raised:
-        find_tools(_X86, _X86)
+        require(find_tools(_X86, _X86))
     assert message in raised.value.message
     assert remedy in (raised.value.remedy or "")
     assert raised.value.exit_code == 4
@@ -109,10 +110,10 @@ def test_packages_go_to_the_python_that_runs_etdeploy(
 def test_missing_cross_compiler_is_told_with_its_package(bare: Path) -> None:
     _fill(bare)
     with pytest.raises(BuildError, match="aarch64-linux-gnu-g") as raised:
-        find_tools(_ARM, _X86)
+        require(find_tools(_ARM, _X86))
     assert raised.value.remedy == "apt-get install g++-aarch64-linux-gnu"
     with pytest.raises(BuildError) as raised:
-        find_tools(_X86, _ARM)
+        require(find_tools(_X86, _ARM))
     assert raised.value.remedy == "apt-get install g++-x86-64-linux-gnu"
 
 
@@ -134,7 +135,7 @@ def test_cxx_that_does_not_exist_is_told(bare: Path, monkeypatch: pytest.MonkeyP
     _fill(bare)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BuildError, match="'no-such-compiler' that CXX names is not installed"):
-        find_tools(_X86, _X86)
+        require(find_tools(_X86, _X86))
 
 
 def test_probe_lists_every_tool_with_version_or_remedy(bare: Path) -> None:

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.resources import resource_folder
-from etdeploy.plan.model import Obstacle
-from etdeploy.plan.toolchains import host_obstacle, plan_definitions, plan_toolchain
+from etdeploy.plan.toolchains import host_blocker, plan_definitions, plan_toolchain
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets.platforms import TARGETS, find_target, host_target
 
@@ -53,20 +53,19 @@ def android_sdk(home: Path, version: str = "27.2.12479018", newest_api: int = 35
 
 def look(
     home: Path, target: str, host: str = "linux-x86_64", api: int = 30, checkout: Path | None = None
-) -> Toolchain | tuple[Obstacle, ...]:
+) -> Toolchain | Blocker:
     machine = Machine(find_target(host), {}, home, home / "cache")
     return find_toolchain(find_target(target), machine, api, checkout)
 
 
-def found(result: Toolchain | tuple[Obstacle, ...]) -> Toolchain:
+def found(result: Toolchain | Blocker) -> Toolchain:
     assert isinstance(result, Toolchain), result
     return result
 
 
-def refused(result: Toolchain | tuple[Obstacle, ...]) -> Obstacle:
-    assert isinstance(result, tuple), result
-    (obstacle,) = result
-    return obstacle
+def refused(result: Toolchain | Blocker) -> Blocker:
+    assert isinstance(result, Blocker), result
+    return result
 
 
 def values(toolchain: Toolchain) -> dict[str, str | None]:
@@ -129,26 +128,26 @@ def test_a_64_bit_arm_machine_is_not_taken_for_musl(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", APPLE)
 def test_apple_needs_a_mac(name: str) -> None:
-    obstacle = host_obstacle(find_target(name), LINUX)
-    assert obstacle is not None
-    assert "on a Mac" in obstacle.why
-    assert host_obstacle(find_target(name), MAC) is None
+    blocker = host_blocker(find_target(name), LINUX)
+    assert blocker is not None
+    assert "on a Mac" in blocker.why
+    assert host_blocker(find_target(name), MAC) is None
 
 
 def test_there_is_no_ndk_for_arm_linux() -> None:
-    obstacle = host_obstacle(find_target("android-arm64"), ARM_LINUX)
-    assert obstacle is not None
-    assert "--target linux-aarch64-musl" in obstacle.remedy
-    assert host_obstacle(find_target("android-arm64"), LINUX) is None
+    blocker = host_blocker(find_target("android-arm64"), ARM_LINUX)
+    assert blocker is not None
+    assert "--target linux-aarch64-musl" in blocker.remedy
+    assert host_blocker(find_target("android-arm64"), LINUX) is None
 
 
 # What this machine has.
 
 
 def test_android_without_an_ndk(home: Path) -> None:
-    obstacle = refused(look(home, "android-arm64"))
-    assert obstacle.what == "Android NDK"
-    assert "sdkmanager" in obstacle.remedy
+    blocker = refused(look(home, "android-arm64"))
+    assert blocker.what == "Android NDK"
+    assert "sdkmanager" in blocker.remedy
 
 
 def test_android_with_an_ndk(home: Path) -> None:
@@ -164,27 +163,27 @@ def test_android_with_an_ndk(home: Path) -> None:
 
 def test_an_api_level_that_the_ndk_does_not_know(home: Path) -> None:
     android_sdk(home, newest_api=34)
-    obstacle = refused(look(home, "android-arm64", api=35))
-    assert "up to 34, not 35" in obstacle.why
-    assert obstacle.remedy == "--set runtime.android_api=34"
+    blocker = refused(look(home, "android-arm64", api=35))
+    assert "up to 34, not 35" in blocker.why
+    assert blocker.remedy == "--set runtime.android_api=34"
 
 
 def test_an_ndk_of_another_system(home: Path) -> None:
     android_sdk(home)
-    obstacle = refused(look(home, "android-arm64", host="macos-arm64"))
-    assert "no compiler for macos-arm64" in obstacle.why
+    blocker = refused(look(home, "android-arm64", host="macos-arm64"))
+    assert "no compiler for macos-arm64" in blocker.why
 
 
 def test_apple_takes_ios_cmake_of_the_checkout(home: Path) -> None:
     program(home / "bin/clang++")
     checkout = home / "my sources/executorch"
     file = checkout / "third-party/ios-cmake/ios.toolchain.cmake"
-    obstacle = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
+    blocker = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
     # git knows nothing of a checkout that was unpacked.
-    assert obstacle.remedy == f"Unpack https://github.com/leetal/ios-cmake as '{file.parent}'"
+    assert blocker.remedy == f"Unpack https://github.com/leetal/ios-cmake as '{file.parent}'"
     (checkout / ".git").mkdir(parents=True)
-    obstacle = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
-    assert obstacle.remedy == (
+    blocker = refused(look(home, "ios-arm64", "macos-arm64", checkout=checkout))
+    assert blocker.remedy == (
         f"git -C '{checkout}' submodule update --init -- third-party/ios-cmake"
     )
     file.parent.mkdir(parents=True)
@@ -195,8 +194,7 @@ def test_apple_takes_ios_cmake_of_the_checkout(home: Path) -> None:
 
 def test_apple_reports_everything_that_is_missing(home: Path) -> None:
     result = look(home, "ios-simulator", "macos-arm64", checkout=home)
-    assert isinstance(result, tuple)
-    assert [o.what for o in result] == ["ios-cmake", "Xcode"]
+    assert refused(result).what == "ios-cmake, Xcode"
     assert refused(look(home, "ios-simulator", "macos-arm64")).what == "ios-cmake"
 
 
@@ -238,9 +236,9 @@ def zig(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_musl_without_zig(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    obstacle = refused(look(home, "linux-aarch64-musl"))
-    assert obstacle.remedy.startswith("uv pip install --python ")
-    assert obstacle.remedy.endswith(" 'ziglang==0.17.*'")
+    blocker = refused(look(home, "linux-aarch64-musl"))
+    assert blocker.remedy.startswith("uv pip install --python ")
+    assert blocker.remedy.endswith(" 'ziglang==0.17.*'")
 
 
 def test_musl_with_a_zig_that_is_too_old(zig: Path, home: Path) -> None:
