@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,6 @@ from etdeploy.bench.passes import PassResult
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
-    OutputCheck,
     PassRecord,
     ProgramRecord,
     RecipeRecord,
@@ -21,6 +20,7 @@ from etdeploy.bench.records.record import (
     RunRecord,
 )
 from etdeploy.bench.revision import Revision
+from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.statistics import summarize
 from etdeploy.export.methods import require_method
 from etdeploy.plan.model import BuiltRunner
@@ -57,7 +57,7 @@ def assemble(
     subject: Subject,
     device: DeviceRecord,
     results: Mapping[str, PassResult],
-    outputs: Sequence[OutputCheck],
+    checks: Checks,
     revision: Revision,
     started: datetime,
     run_id: str,
@@ -69,25 +69,20 @@ def assemble(
         subject: What was measured.
         device: Its facts and states.
         results: By name of the pass; `timing` is always there.
-        outputs: How they compare.
+        checks: How the outputs compare, for each size of the recipe.
         revision: Of the recipe's folder.
         started: In UTC.
         run_id: Names the run.
         files: What is in its folder.
     """
     timing = results["timing"].results
-    latency = summarize(timing.samples_ms)
+    workload = _workload(subject, results, checks)
     portable = subject.runner.loader is not None
-    notes = measurement_notes(latency, device, portable, timing.warmup)
+    notes = measurement_notes(workload.latency_ms, device, portable, timing.warmup)
     return RunRecord(
         run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
-        workload=Inference(
-            latency_ms=latency,
-            first_inference_ms=timing.first_inference_ms,
-            outputs=tuple(outputs),
-            outputs_compared=bool(subject.provenance.expected),
-        ),
+        workload=workload,
         load_ms=timing.load_program_ms + timing.load_method_ms,
         verify_ms=timing.verify_ms,
         peak_rss_bytes=_peak_rss_bytes(results),
@@ -98,7 +93,23 @@ def assemble(
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
         files=dict(files),
-        notes=(*subject.provenance.notes, *output_notes(outputs), *notes),
+        notes=(
+            *subject.provenance.notes,
+            *output_notes(workload.all_outputs),
+            *notes,
+            *size_notes(results, checks),
+        ),
+    )
+
+
+def _workload(subject: Subject, results: Mapping[str, PassResult], checks: Checks) -> Inference:
+    timing = results["timing"].results
+    return Inference(
+        latency_ms=summarize(timing.samples_ms),
+        first_inference_ms=timing.first_inference_ms,
+        outputs=next(iter(checks.values())),
+        outputs_compared=bool(subject.provenance.expected),
+        sizes=size_records(results, checks, subject.provenance),
     )
 
 

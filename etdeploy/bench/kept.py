@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from etdeploy.bench.passes import ETDUMP, OUTPUTS, RUNNER_LOG, PassResult
+from etdeploy.bench.passes import ETDUMP, RUNNER_LOG, PassResult
 from etdeploy.bench.records.stored import RECORD_FILE
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import ETRECORD_FILE, EXPORT_INFO, PROGRAM_INFO
@@ -55,7 +55,9 @@ def keep_files(
     Raises:
         OSError: A file cannot be read or written.
     """
-    files = {"record": RECORD_FILE, "outputs": OUTPUTS, "log": RUNNER_LOG}
+    files = {"record": RECORD_FILE}
+    files |= {result.outputs: result.outputs for result in results.values() if result.outputs}
+    files |= {"log": RUNNER_LOG}
     files |= {name: result.file for name, result in results.items()}
     for name, file in (("program_info", PROGRAM_INFO), ("export", EXPORT_INFO)):
         if (program_folder / file).is_file():

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.kept import keep_files
-from etdeploy.bench.outputs.compare import Expectation, compare_outputs
 from etdeploy.bench.outputs.verdict import require_match
-from etdeploy.bench.passes import OUTPUTS, PassResult, passes, run_pass
+from etdeploy.bench.passes import PassResult, passes, run_pass
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
+from etdeploy.bench.sizes import Checks, compare_sizes
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
@@ -66,9 +66,7 @@ def measure(
         results = _run_passes(device, bundle, loaded, here, progress)
         states = DeviceRecord(facts=facts, before=before, after=_state_after(device), ended=ended)
         progress("comparing outputs")
-        checks = compare_outputs(
-            results["timing"].results.outputs, here / OUTPUTS, _expectation(subject)
-        )
+        checks = _compare(subject, results, here)
         record = assemble(
             subject, states, results, checks, revision_of(loaded.path), started, here.name,
             keep_files(here, results, program_folder, plan),
@@ -77,14 +75,15 @@ def measure(
         return StoredRun(here, record)
 
 
-def _expectation(subject: Subject) -> Expectation:
-    provenance = subject.provenance
-    return Expectation(
-        provenance.expected,
+def _compare(subject: Subject, results: dict[str, PassResult], here: Path) -> Checks:
+    recipe = subject.loaded.recipe
+    return compare_sizes(
+        passes(recipe),
+        results,
+        here,
         subject.program_folder,
-        provenance.quantization,
-        subject.loaded.recipe.benchmark.tolerance,
-        tuple(known.scale if known else None for known in provenance.output_quantization),
+        subject.provenance,
+        recipe.benchmark.tolerance,
     )
 
 
@@ -99,8 +98,9 @@ def _run_passes(
     results = {}
     with device.open_run(bundle, here.name) as folder:
         for step in steps:
-            progress(f"{step.name} pass: {step.iterations} inferences")
-            results[step.name] = run_pass(folder, step, loaded.recipe, device.name, here)
+            at = f" at {step.size}" if step.size else ""
+            progress(f"{step.name} pass{at}: {step.iterations} inferences")
+            results[step.key] = run_pass(folder, step, loaded.recipe, device.name, here)
     return results
 
 

@@ -46,7 +46,7 @@ def measurement_notes(
     return (
         *_device_notes(device),
         *(_PORTABLE if portable_runner else ()),
-        *_sample_notes(latency, warmup),
+        *sample_notes(latency, warmup),
     )
 
 
@@ -82,7 +82,8 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
         yield f"The device was busy at the start: load average {load:.1f} on {cpus} CPUs."
 
 
-def _sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
+def sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
+    """Sentences on the samples alone."""
     samples = latency.samples
     spread = latency.stddev / latency.median if latency.median > 0 else 0.0
     if len(samples) >= SPREAD_SAMPLES and spread > SPREAD_LIMIT:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.core.cancel import checkpoint
-from etdeploy.deploy.bundle import INPUTS_LIST
+from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import RunFolder, RunOutcome
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
@@ -34,6 +34,8 @@ class Pass:
 
     Attributes:
         name: timing, memory or profile.
+        size: The size of the recipe that it runs at; empty without sizes.
+        further: Whether another size comes before it.
         warmup, iterations: As the runner is told.
         outputs: Whether the outputs of the first inference are written.
         etdump: Whether a trace is recorded.
@@ -44,11 +46,23 @@ class Pass:
     iterations: int
     outputs: bool = False
     etdump: bool = False
+    size: str = ""
+    further: bool = False
+
+    @property
+    def key(self) -> str:
+        """Tells it from all others: `timing`, and `timing-long` for a further size."""
+        return f"{self.name}-{self.size}" if self.further else self.name
 
     @property
     def results(self) -> str:
         """The file with its results, in the run's folder."""
-        return f"{self.name}.json"
+        return f"{self.key}.json"
+
+    @property
+    def outputs_folder(self) -> str:
+        """The folder with its outputs, in the run's folder."""
+        return f"{OUTPUTS}-{self.size}" if self.further else OUTPUTS
 
 
 @dataclass(frozen=True)
@@ -59,23 +73,34 @@ class PassResult:
         results: As the runner wrote them.
         seconds: Wall time seen from here, connection included.
         file: Its results, in the run's folder.
+        outputs: The folder with its outputs, in the run's folder; None where it wrote none.
     """
 
     results: RunnerResults
     seconds: float
     file: str
+    outputs: str | None = None
 
 
 def passes(recipe: Recipe) -> tuple[Pass, ...]:
-    """The passes that a recipe asks for, in the order in which they run."""
+    """The passes that a recipe asks for, in the order in which they run.
+
+    Every size is a process of its own, so that its first inference is a first one. The profile is
+    that of the first size.
+    """
     wanted = recipe.benchmark
-    planned = [Pass("timing", wanted.warmup, wanted.iterations, outputs=True)]
+    sizes = [(size, i > 0) for i, size in enumerate(wanted.sizes or ("",))]
+    planned = [
+        Pass("timing", wanted.warmup, wanted.iterations, outputs=True, size=size, further=further)
+        for size, further in sizes
+    ]
     if wanted.memory:
-        planned.append(Pass("memory", 0, min(wanted.iterations, _MEMORY_ITERATIONS)))
+        iterations = min(wanted.iterations, _MEMORY_ITERATIONS)
+        planned += [Pass("memory", 0, iterations, size=s, further=f) for s, f in sizes]
     if wanted.profile:
         warmup = min(wanted.warmup, _PROFILE_WARMUP)
         iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
-        planned.append(Pass("profile", warmup, iterations, etdump=True))
+        planned.append(Pass("profile", warmup, iterations, etdump=True, size=sizes[0][0]))
     return tuple(planned)
 
 
@@ -84,14 +109,14 @@ def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
     arguments = [
         "--program", f"{{bundle}}/{PROGRAM_FILE}",
         "--method", recipe.benchmark.method,
-        "--inputs", f"{{bundle}}/{INPUTS_LIST}",
+        "--inputs", f"{{bundle}}/{list_name(step.size)}",
         "--warmup", str(step.warmup),
         "--iterations", str(step.iterations),
         "--threads", str(recipe.runtime.threads),
         "--results", step.results,
     ]  # fmt: skip
     if step.outputs:
-        arguments += ["--outputs", OUTPUTS]
+        arguments += ["--outputs", step.outputs_folder]
     if step.etdump:
         arguments += ["--etdump", ETDUMP]
     return tuple(arguments)
@@ -118,18 +143,23 @@ def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: P
     if outcome.exit_code != 0:
         # A stop ends the runner too, and is not its fault.
         checkpoint()
-        raise run_error(outcome, step.name, recipe, device, log)
+        raise run_error(outcome, step.key, recipe, device, log)
     folder.pull(step.results, here / step.results)
     if step.outputs:
-        folder.pull(OUTPUTS, here / OUTPUTS)
+        folder.pull(step.outputs_folder, here / step.outputs_folder)
     if step.etdump:
         folder.pull(ETDUMP, here / ETDUMP)
-    return PassResult(load_results(here / step.results), outcome.seconds, step.results)
+    return PassResult(
+        load_results(here / step.results),
+        outcome.seconds,
+        step.results,
+        step.outputs_folder if step.outputs else None,
+    )
 
 
 def _append(log: Path, step: Pass, outcome: RunOutcome) -> None:
     ended = "ended by the time limit" if outcome.timed_out else f"exit code {outcome.exit_code}"
     with log.open("a", encoding="utf-8") as stream:
-        stream.write(f"== {step.name} pass: {ended} after {outcome.seconds:.1f} s\n")
+        stream.write(f"== {step.key} pass: {ended} after {outcome.seconds:.1f} s\n")
         for text in (outcome.stdout, outcome.stderr):
             stream.write(text if text.endswith("\n") or not text else text + "\n")

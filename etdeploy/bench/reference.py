@@ -31,7 +31,7 @@ Each measurement makes a folder in `etdeploy-out/`, or where `--output` says, na
 | version | what changed |
 | --- | --- |
 | 1 | the first one |
-| 2 | What belongs to inference stands under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is apart from `load_ms`, which had it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. |
+| 2 | What belongs to inference stands under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is apart from `load_ms`, which had it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. `workload.sizes` has what each size of the recipe gave. |
 
 ## Paths of the machine that measured
 
@@ -65,7 +65,10 @@ def _files() -> Iterator[str]:
     yield "| --- | --- |"
     for name, text in DESCRIPTIONS.items():
         yield f"| `{name}` | {text} |"
-    yield ""
+    yield (
+        "\nWith `benchmark.sizes`, these are of the first size, and each further one has its own "
+        "`outputs`, `timing` and `memory`: `timing-long` and so on for the size `long`.\n"
+    )
 
 
 def _keys() -> Iterator[str]:

@@ -14,7 +14,6 @@ from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
 from etdeploy.runner.protocol import inputs_list
 
-INPUTS_LIST = "inputs.txt"
 _RUNNER_FOLDER = "runner"
 _NOTHING = Extras()
 
@@ -32,8 +31,9 @@ def make_bundle(
         runner: From the cache.
         program_folder: Holds `program.pte` and the inputs.
         provenance: Names the inputs.
-        list_path: Where the runner's list of inputs is written, the only file that is made here;
-            it has to stay as long as the bundle is used.
+        list_path: Where the runner's list of inputs is written; lists for the sizes of the recipe
+            are written beside it. They are all that is made here, and have to stay as long as the
+            bundle is used.
         extras: Other makers' libraries, which lie beside the runner's own.
 
     Raises:
@@ -41,13 +41,20 @@ def make_bundle(
         ValueError: The runner or the provenance names a file outside of its folder, or an extra
             file has the name of another.
     """
-    write_if_changed(list_path, inputs_list(provenance.inputs))
+    lists = {}
+    for name, each in provenance.measured.items():
+        lists[list_name(name)] = list_path.with_name(list_name(name)) if name else list_path
+        write_if_changed(lists[list_name(name)], inputs_list(each.inputs))
     files = [
         *_runner_files(runner),
         *_extra_files(extras),
         _file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
-        _file(list_path, INPUTS_LIST),
-        *_input_files(program_folder, provenance.inputs),
+        *(_file(path, name) for name, path in lists.items()),
+        *(
+            file
+            for each in provenance.measured.values()
+            for file in _input_files(program_folder, each.inputs)
+        ),
     ]
     paths = [file.path for file in files]
     if len(set(paths)) != len(paths):
@@ -58,6 +65,11 @@ def make_bundle(
         command=_command(runner),
         environment=dict.fromkeys(extras.folder_variables, folder),
     )
+
+
+def list_name(size: str) -> str:
+    """The runner's list of inputs in a bundle; without a size of the recipe, the only one."""
+    return f"inputs-{size}.txt" if size else "inputs.txt"
 
 
 def _runner_files(runner: BuiltRunner) -> Iterator[BundleFile]:

@@ -27,7 +27,8 @@ from etdeploy.export.spec import CodeReference, ExportSpec
 _REMEMBERED = 16
 # Paths are named by their content, and a wanted version is only compared with the installed one.
 _NOT_IN_KEY = {
-    "python", "calibration", "custom_ops", "exported", "program", "weights", "wanted_versions",
+    "python", "calibration", "inputs", "custom_ops", "exported", "program", "weights",
+    "wanted_versions", "places",
 }  # fmt: skip
 
 
@@ -79,7 +80,7 @@ class Situation:
         first = digest_json(
             {
                 "spec": spec.model_dump(mode="json", exclude=_NOT_IN_KEY),
-                "functions": [str(r) for r in (spec.python, spec.calibration) if r],
+                "functions": [str(r) for r in (spec.python, spec.calibration, spec.inputs) if r],
                 "files": {role: digests.of(path) for role, path in paths.items()},
                 "tools": tool_versions(spec),
                 "exporter": _own_code_digest(),
@@ -136,7 +137,8 @@ class Situation:
 def _paths(spec: ExportSpec) -> dict[str, str]:
     """Every file that can be named before the export, by what it is for."""
     found = dict(spec.named_files())
-    for role, reference in (("factory", spec.python), ("calibration", spec.calibration)):
+    references = {"factory": spec.python, "calibration": spec.calibration, "inputs": spec.inputs}
+    for role, reference in references.items():
         if path := _module_path(reference):
             found[role] = str(path)
     for place, text in _strings("arguments", spec.arguments):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,14 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export.methods import require_method
 from etdeploy.export.spec import ExportSpec
-from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, Stored, TensorFile
+from etdeploy.program.folder import (
+    EXPORT_INFO,
+    PROGRAM_FILE,
+    InputSet,
+    Provenance,
+    Stored,
+    TensorFile,
+)
 from etdeploy.program.model import Method, Plain, Program, TensorInfo
 
 if TYPE_CHECKING:
@@ -42,10 +50,13 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
     wanted, methods = spec.method or "forward", {m.name: m for m in program.methods}
     require_method(wanted, methods, str(source))
     shutil.copyfile(source, folder / PROGRAM_FILE)
-    inputs = _write_inputs(methods[wanted], spec.seed, folder, source)
+    method = methods[wanted]
+    inputs = _write_inputs(method, spec.seed, folder, "inputs", source)
+    sets = tuple(_write_set(spec, name, method, folder, source) for name in spec.sizes)
     Provenance(
         source=spec.source,
         inputs=inputs,
+        sets=sets,
         code_files={str(source): sha256_file(source)},
         notes=(
             f"The inputs of {source.name} are random, and its outputs are not checked: a finished "
@@ -54,11 +65,53 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
     ).save(folder / EXPORT_INFO)
 
 
-def _write_inputs(method: Method, seed: int, folder: Path, source: Path) -> tuple[Stored, ...]:
+def _write_set(spec: ExportSpec, name: str, method: Method, folder: Path, source: Path) -> InputSet:
+    """The inputs of a size; a dimension is named by its input's number, `input_0.1`."""
+    shapes = {i: list(t.shape) for i, t in enumerate(method.inputs) if isinstance(t, TensorInfo)}
+    for key, size in spec.sizes[name].items():
+        place = spec.place("benchmark", "sizes", name, key)
+        input_name, _, dim = key.rpartition(".")
+        spots = [i for i in shapes if input_name == f"input_{i}"]
+        if not spots or not dim.isdecimal() or int(dim) >= len(shapes[spots[0]]):
+            raise ExportError(
+                f"there is no dimension {key} in the method {method.name}", place=place,
+                remedy="A finished program does not name its dimensions: input_0.1 is dimension 1 "
+                "of the\nfirst input. Show all with: "
+                f"etdeploy inspect {shlex.quote(str(source))}",
+            )  # fmt: skip
+        _set_size(method, shapes[spots[0]], spots[0], int(dim), size, place)
+    sized = tuple(
+        t.model_copy(update={"shape": tuple(shapes[i])}) if isinstance(t, TensorInfo) else t
+        for i, t in enumerate(method.inputs)
+    )
+    changed = method.model_copy(update={"inputs": sized})
+    inputs = _write_inputs(changed, spec.seed, folder, f"inputs/{name}", source)
+    return InputSet(name=name, sizes=spec.sizes[name], inputs=inputs)
+
+
+def _set_size(
+    method: Method, shape: list[int], index: int, dim: int, size: int, place: str
+) -> None:
+    info = method.inputs[index]
+    largest = shape[dim]
+    if not (isinstance(info, TensorInfo) and info.dynamic) and size != largest:
+        raise ExportError(f"input {index} takes the shape {shape} only", place=place)
+    if size > largest:
+        raise ExportError(
+            f"{size} is too large for dimension {dim} of input {index}; the program takes up to "
+            f"{largest}",
+            place=place,
+        )
+    shape[dim] = size
+
+
+def _write_inputs(
+    method: Method, seed: int, folder: Path, name: str, source: Path
+) -> tuple[Stored, ...]:
     import numpy as np
 
     random = np.random.default_rng(seed)
-    (folder / "inputs").mkdir()
+    (folder / name).mkdir(exist_ok=True)
     files: list[Stored] = []
     for index, info in enumerate(method.inputs):
         if isinstance(info, Plain):
@@ -71,7 +124,7 @@ def _write_inputs(method: Method, seed: int, folder: Path, source: Path) -> tupl
                 place=str(source),
                 remedy="Export the model with that value fixed in the module.",
             )
-        path = f"inputs/{index}.bin"
+        path = f"{name}/{index}.bin"
         (folder / path).write_bytes(_random_bytes(info, random, index, source))
         files.append(TensorFile(path=path, dtype=info.dtype, shape=info.shape))
     return tuple(files)

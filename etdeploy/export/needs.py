@@ -34,9 +34,8 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     if spec.program:
         return
     _check_packages(spec)
-    for key, reference in (("model.python", spec.python), ("export.calibration", spec.calibration)):
-        if reference:
-            check_function(reference, key)
+    for key, reference in spec.functions().items():
+        check_function(reference, key)
     if spec.backend == "qnn":
         _check_qnn(spec, environment)
 
@@ -52,6 +51,7 @@ def _check_files(spec: ExportSpec) -> None:
 _KEYS = {
     "factory": "model.python",
     "calibration": "export.calibration",
+    "inputs": "benchmark.inputs",
     "exported": "model.exported",
     "program": "model.program",
     "weights": "model.weights",

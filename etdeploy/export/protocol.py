@@ -23,6 +23,7 @@ FailureKind = Literal[
     "factory-result",
     "arguments",
     "inputs",
+    "sizes",
     "outputs",
     "model-raised",
     "weights",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.place import KeyPath, Place
 
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
@@ -49,6 +52,9 @@ class ExportSpec(Value):
         custom_ops: A Python file or a shared library that registers operators with PyTorch.
         strict: Whether torch.export traces with TorchDynamo.
         seed: Of random weights and inputs.
+        sizes: Sizes to measure at, by name: dimensions with their sizes.
+        inputs: Makes the inputs for such sizes.
+        places: Where keys of the recipe stand, by their dotted names.
         method: The method that a finished program's inputs are made for.
         wanted_versions: The versions that are tested together, by distribution.
     """
@@ -68,6 +74,9 @@ class ExportSpec(Value):
     custom_ops: str | None = None
     strict: bool = False
     seed: int = 0
+    sizes: dict[str, dict[str, int]] = {}
+    inputs: CodeReference | None = None
+    places: dict[str, str] = {}
     method: str | None = None
     wanted_versions: dict[str, str] = TESTED_VERSIONS
 
@@ -82,13 +91,28 @@ class ExportSpec(Value):
     @property
     def runs_user_code(self) -> bool:
         """Whether code of the user decides the program, which may read files of its own."""
-        return bool(self.python or self.calibration or self.custom_ops)
+        return bool(self.python or self.calibration or self.custom_ops or self.inputs)
+
+    def place(self, *keys: str) -> str:
+        """Where a key of the recipe stands; its dotted name where that is not known."""
+        name = ".".join(keys)
+        return self.places.get(name, name)
+
+    def functions(self) -> dict[str, CodeReference]:
+        """Functions of the user that the spec names, by the recipe's keys."""
+        candidates = {
+            "model.python": self.python,
+            "export.calibration": self.calibration,
+            "benchmark.inputs": self.inputs,
+        }
+        return {key: reference for key, reference in candidates.items() if reference}
 
     def named_files(self) -> dict[str, str]:
         """Files that the spec names, by what they are for."""
         candidates = {
             "factory": self.python.file if self.python else None,
             "calibration": self.calibration.file if self.calibration else None,
+            "inputs": self.inputs.file if self.inputs else None,
             "exported": self.exported,
             "program": self.program,
             "weights": self.weights,
@@ -97,18 +121,29 @@ class ExportSpec(Value):
         return {role: path for role, path in candidates.items() if path}
 
 
-def export_spec(recipe: Recipe) -> ExportSpec:
+def export_spec(
+    recipe: Recipe, places: Mapping[KeyPath, Place] = MappingProxyType({})
+) -> ExportSpec:
     """Takes from a recipe what decides the program.
 
     Args:
         recipe: Loaded, with absolute paths.
+        places: Where its keys stand, for messages.
 
     Raises:
-        RecipeError: A reference names no function.
+        RecipeError: A reference names no function, or a finished program cannot use it.
     """
-    model, export = recipe.model, recipe.export
+    model, export, sizes = recipe.model, recipe.export, recipe.benchmark.sizes
+    told = {".".join(map(str, k)): str(p) for k, p in places.items() if k[1:2] == ("sizes",)}
     if model.program:
-        return ExportSpec(program=model.program, seed=export.seed, method=recipe.benchmark.method)
+        _refuse_inputs(recipe, places)
+        return ExportSpec(
+            program=model.program,
+            seed=export.seed,
+            sizes=sizes,
+            places=told,
+            method=recipe.benchmark.method,
+        )
     return ExportSpec(
         example=model.example,
         python=_reference("model.python", model.python),
@@ -124,7 +159,17 @@ def export_spec(recipe: Recipe) -> ExportSpec:
         custom_ops=export.custom_ops,
         strict=export.strict,
         seed=export.seed,
+        sizes=sizes,
+        inputs=_reference("benchmark.inputs", recipe.benchmark.inputs),
+        places=told,
     )
+
+
+def _refuse_inputs(recipe: Recipe, places: Mapping[KeyPath, Place]) -> None:
+    if recipe.benchmark.inputs:
+        place = str(places.get(("benchmark", "inputs"), "benchmark.inputs"))
+        message = "the inputs of a finished program are random; no function can make them"
+        raise RecipeError([Problem(place, message)])
 
 
 def _reference(place: str, text: str | None) -> CodeReference | None:

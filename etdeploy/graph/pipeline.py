@@ -76,6 +76,8 @@ def _export(resolved: Resolved) -> Step:
             **flat("model", recipe.model),
             **flat("export", recipe.export),
             **({"benchmark.profile": spec.profiled} if spec.backend == "qnn" else {}),
+            "benchmark.sizes": recipe.benchmark.sizes,
+            "benchmark.inputs": recipe.benchmark.inputs,
         },
         sound=sound,
         value=ExportedProgram,
@@ -249,9 +251,14 @@ def _bundle(resolved: Resolved) -> Step:
         act,
         needs=("export", "runner", "check"),
         inputs={"SoC": job.facts.soc if job.facts else None, "QNN SDK": resolved.qnn_sdk},
-        sound=lambda: None if inputs_list.is_file() else "the list of inputs is gone",
+        sound=lambda: None if _lists_are_there(output) else "the list of inputs is gone",
         value=Bundle,
     )
+
+
+def _lists_are_there(bundle: Path) -> bool:
+    files = Bundle.load(bundle).files
+    return all(Path(f.source).is_file() for f in files if f.path.endswith(".txt"))
 
 
 def _push(job: Job) -> Step:
@@ -324,6 +331,7 @@ def _bench(job: Job) -> Step:
         needs=("bundle", "push", "export", "runner"),
         inputs={
             **flat("benchmark", recipe.benchmark),
+            "order of benchmark.sizes": list(recipe.benchmark.sizes),
             _THREADS: recipe.runtime.threads,
             **(flat("device", job.facts) if job.facts else {}),
             "output folder": str(job.output),

@@ -164,7 +164,7 @@ def resolve(job: Job) -> Resolved:
 
 def export_spec_of(job: Job) -> ExportSpec:
     """What is to be exported; `soc: auto` becomes the SoC that the device names."""
-    spec = export_spec(job.loaded.recipe)
+    spec = export_spec(job.loaded.recipe, job.loaded.places)
     soc = wanted_soc(job) if spec.soc else None
     return spec.model_copy(update={"soc": soc}) if soc else spec
 

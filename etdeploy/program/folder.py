@@ -2,8 +2,10 @@
 
     program.pte   program.json   export.json   etrecord.bin
     inputs/0.x.bin ...   expected/0.logits.bin ...
+    inputs/long/0.x.bin ...   expected/long/0.logits.bin ...
 
-Tensors are stored as their raw little-endian contiguous bytes.
+The last line is of a recipe that names sizes. Tensors are stored as their raw little-endian
+contiguous bytes.
 """
 
 from __future__ import annotations
@@ -53,6 +55,20 @@ class OutputQuantization(Value):
     dtype: str
 
 
+class InputSet(Value):
+    """Inputs of one size, and what the eager model gave for them.
+
+    Attributes:
+        name: Of the size in the recipe; empty for the example inputs of a recipe without sizes.
+        sizes: Dimensions with their sizes, as the recipe names them.
+    """
+
+    name: str = ""
+    sizes: dict[str, int] = {}
+    inputs: tuple[Stored, ...]
+    expected: tuple[Stored, ...] = ()
+
+
 class Provenance(Value):
     """How the program came to be.
 
@@ -65,6 +81,7 @@ class Provenance(Value):
             program.
         output_quantization: For each expected output; None for one that no dequantisation gives
             directly. Empty where it is not known.
+        sets: Inputs of the sizes that the recipe names; then they are measured and not `inputs`.
         etrecord: Whether `etrecord.bin` is there.
         versions: Of Python, torch, executorch and torchao at export; `qnn` is that of the QNN SDK
             that compiled the program.
@@ -80,12 +97,19 @@ class Provenance(Value):
     inputs: tuple[Stored, ...] = ()
     expected: tuple[Stored, ...] = ()
     output_quantization: tuple[OutputQuantization | None, ...] = ()
+    sets: tuple[InputSet, ...] = ()
     etrecord: bool = False
     versions: dict[str, str] = {}
     code_files: dict[str, str] = {}
     seconds: dict[str, float] = {}
     details: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> dict[str, InputSet]:
+        """What a measurement runs with, by the name of its size."""
+        example = InputSet(inputs=self.inputs, expected=self.expected)
+        return {each.name: each for each in self.sets or (example,)}
 
 
 def load_provenance(folder: Path) -> Provenance:

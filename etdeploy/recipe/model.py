@@ -6,12 +6,13 @@ from it.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from etdeploy.recipe.rules import (
     DEFAULT_GROUP_SIZE,
+    benchmark_rules,
     export_rules,
     model_rules,
     require,
@@ -25,6 +26,7 @@ ProviderName = Literal["auto", "wheel", "source"]
 OptimizeFor = Literal["speed", "size"]
 LogLevel = Literal["none", "fatal", "error", "info", "debug"]
 ThreadPool = Literal["default", "performance_cores", "all_cores"]
+Size = Annotated[int, Field(ge=1, lt=2**31)]
 EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
 
@@ -203,6 +205,16 @@ class Benchmark(Section):
     iterations: int = Field(default=50, ge=1, le=1_000_000)
     """Timed iterations; each is kept as a raw sample."""
 
+    sizes: dict[str, dict[str, Size]] = Field(default_factory=dict)
+    """For a dynamic model: sizes to measure at, each with a name of its own, like
+    `{short: {tokens: 16}, long: {tokens: 128}}`. A dimension has the name of its torch.export.Dim,
+    or that of its input and its number: `x.0`. Those that are not named keep the example's size."""
+
+    inputs: str | None = None
+    """A function `file.py:function` or `package.module:function` that makes the inputs for one of
+    `sizes`. It is called with the sizes by name, `make(tokens=16)`, and returns inputs as the model
+    takes them. Without it, they are random: drawn from the values of the example inputs."""
+
     memory: bool = True
     """Measure the peak resident memory, in a process of its own."""
 
@@ -215,6 +227,11 @@ class Benchmark(Section):
 
     tolerance: Tolerance = Tolerance()
     """When outputs count as equal."""
+
+    @model_validator(mode="after")
+    def _rules(self) -> Benchmark:
+        require(benchmark_rules(vars(self)))
+        return self
 
 
 class Recipe(Section):

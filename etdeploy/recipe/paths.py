@@ -20,7 +20,7 @@ _FILE_KEYS = (
 )
 _FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
-_FUNCTION_KEYS = (("model", "python"), ("export", "calibration"))
+_FUNCTION_KEYS = (("model", "python"), ("export", "calibration"), ("benchmark", "inputs"))
 
 
 def absolute_paths(document: Document) -> list[Problem]:

@@ -34,6 +34,8 @@ Everything else has a default. `etdeploy recipes` lists those that come with etd
 * An empty value (`null`) stands for the default.
 * `--set key.path=value` changes one value for one command; the value is read as YAML.
 * Paths are relative to the file that names them, those of `--set` to the current folder.
+* [inputs.md](inputs.md) has the forms of a factory's inputs, and how a dynamic model is measured at
+  several sizes.
 * `etdeploy recipes schema > recipe.schema.json` gives editors completion: with the YAML language
   server, put `# yaml-language-server: $schema=recipe.schema.json` on the first line of your recipe.
 """

@@ -25,9 +25,10 @@ BUILD_KEYS: Mapping[str, Any] = {
     "cmake": {},
 }
 _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SIZE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _CALIBRATED = ("int8_static", "16a4w")
 
-# The key that a finding is about (empty for the section as a whole), and the finding.
+# The dotted key that a finding is about (empty for the section as a whole), and the finding.
 Finding = tuple[str, str]
 
 
@@ -86,6 +87,20 @@ def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
             yield "cmake", f"{name} is set by the plan and cannot be overridden"
 
 
+def benchmark_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+    """The rules of the section `benchmark`."""
+    sizes = section.get("sizes")
+    for name in sizes if isinstance(sizes, Mapping) else ():
+        if not _SIZE_NAME.fullmatch(name):
+            yield (
+                f"sizes.{name}",
+                "the name of a size is part of file names: use up to 32 letters, digits, dashes "
+                "and underscores",
+            )
+    if section.get("inputs") is not None and not sizes:
+        yield "inputs", "this function makes the inputs for `sizes`, and there are none"
+
+
 def asked_of_build(section: Mapping[str, Any]) -> list[str]:
     """The keys of the section `runtime` that need a build of ExecuTorch."""
     return [key for key, none in BUILD_KEYS.items() if section.get(key) not in (None, none)]
@@ -95,6 +110,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
     "model": model_rules,
     "export": export_rules,
     "runtime": runtime_rules,
+    "benchmark": benchmark_rules,
 }
 
 

@@ -12,6 +12,7 @@ from etdeploy.bench.units import duration, unit_for
 from etdeploy.core.console import count, size, table
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.model import Operator
+from etdeploy.report.sizes import sizes_table
 
 WIDTH = 100
 _LABEL = 12
@@ -28,6 +29,7 @@ def summary(run: StoredRun) -> str:
     sections = [
         _wrapped("", [_headline(record)], indent=""),
         _indented(_latencies(record)),
+        *([_indented(sizes_table(sizes))] if (sizes := record.workload.sizes) else []),
         "\n".join(_facts(record)),
     ]
     notes = "\n".join(_wrapped("note", [note]) for note in record.notes)
@@ -35,10 +37,12 @@ def summary(run: StoredRun) -> str:
 
 
 def _headline(record: RunRecord) -> str:
+    workload = record.workload
     return (
         f"{record.recipe.name} on {record.device.facts.name}: "
-        f"{duration(record.workload.latency_ms.median)} per inference, "
-        f"{_rate(record.workload.latency_ms)} inferences per second"
+        f"{duration(workload.latency_ms.median)} per inference"
+        f"{f' at {workload.sizes[0].name}' if workload.sizes else ''}, "
+        f"{_rate(workload.latency_ms)} inferences per second"
     )
 
 
@@ -98,7 +102,7 @@ def _verdict(record: RunRecord) -> Iterator[str]:
     if not wrong:
         yield from _right(record)
         return
-    count = f"{len(wrong)} of {len(record.workload.outputs)}"
+    count = f"{len(wrong)} of {len(record.workload.all_outputs)}"
     yield f"WRONG: {count} outputs are not what the model gives"
     for check in wrong[:_MOST_OUTPUTS]:
         yield f"{check.name} ({check.dtype}): {explain(check)}"
@@ -107,10 +111,11 @@ def _verdict(record: RunRecord) -> Iterator[str]:
 
 
 def _right(record: RunRecord) -> Iterator[str]:
-    right = [check for check in record.workload.outputs if check.within_tolerance]
+    outputs = record.workload.all_outputs
+    right = [check for check in outputs if check.within_tolerance]
     if not right:
         return
-    rest = len(right) < len(record.workload.outputs)
+    rest = len(right) < len(outputs)
     which = f"the other {len(right)}" if rest else f"all {len(right)}"
     singular = "the other output is" if rest else "the output is"
     what = singular if len(right) == 1 else f"{which} outputs are"

@@ -15,6 +15,7 @@ from etdeploy.bench.records.record import (
     RecipeRecord,
     RunnerRecord,
     RunRecord,
+    SizeRecord,
 )
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
@@ -88,6 +89,7 @@ def make_program(**changes: Any) -> ProgramRecord:
 def make_record(
     samples_ms: Sequence[float] = (1.0, 1.1, 1.2, 1.0, 1.1),
     outputs: tuple[OutputCheck, ...] = (make_check(),),
+    sizes: tuple[SizeRecord, ...] = (),
     **changes: Any,
 ) -> RunRecord:
     values: dict[str, Any] = {
@@ -98,6 +100,7 @@ def make_record(
             first_inference_ms=2.5,
             outputs=outputs,
             outputs_compared=bool(outputs),
+            sizes=sizes,
         ),
         "load_ms": 8.35713,
         "verify_ms": 0.21,

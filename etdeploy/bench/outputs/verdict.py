@@ -23,9 +23,8 @@ def require_match(run: StoredRun) -> None:
     if not wrong:
         return
     worst = max(wrong, key=lambda check: (check.problem is not None, strain(check)))
-    others = (
-        f"; {len(wrong)} of {len(record.workload.outputs)} outputs differ" if len(wrong) > 1 else ""
-    )
+    count = len(record.workload.all_outputs)
+    others = f"; {len(wrong)} of {count} outputs differ" if len(wrong) > 1 else ""
     raise MismatchError(
         f"{worst.name} ({worst.dtype} {list(worst.shape)}) is not what the model gives: "
         f"{explain(worst)}{others}",
@@ -37,12 +36,12 @@ def require_match(run: StoredRun) -> None:
 
 def wrong_outputs(record: RunRecord) -> list[OutputCheck]:
     """Outputs that were compared and differ, or that cannot be right."""
-    return [check for check in record.workload.outputs if check.within_tolerance is False]
+    return [check for check in record.workload.all_outputs if check.within_tolerance is False]
 
 
 def uncompared_outputs(record: RunRecord) -> list[OutputCheck]:
     """Outputs without any number to compare. That is the model's doing, not the device's."""
-    return [check for check in record.workload.outputs if check.within_tolerance is None]
+    return [check for check in record.workload.all_outputs if check.within_tolerance is None]
 
 
 def explain(check: OutputCheck) -> str:
@@ -120,10 +119,21 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun) -> str:
         lines.append("See whether the device is the cause: --device host")
     if not any(check.problem for check in wrong):
         lines.append(
-            f"If the difference is acceptable, say so: {_overrides(record.workload.outputs)}"
+            f"If the difference is acceptable, say so: {_overrides(record.workload.all_outputs)}"
         )
-    lines.append(f"The device's outputs are in {run.folder / record.files['outputs']}")
+    folders = ", ".join(str(run.folder / record.files[name]) for name in _wrong_folders(record))
+    lines.append(f"The device's outputs are in {folders}")
     return "\n".join(lines)
+
+
+def _wrong_folders(record: RunRecord) -> list[str]:
+    """What the record's files call the outputs of every size that has a wrong one."""
+    sizes = record.workload.sizes
+    return [
+        f"outputs-{size.name}" if index else "outputs"
+        for index, size in enumerate(sizes)
+        if any(check.within_tolerance is False for check in size.outputs)
+    ] or ["outputs"]
 
 
 def _overrides(outputs: Sequence[OutputCheck]) -> str:

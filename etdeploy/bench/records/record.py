@@ -185,8 +185,32 @@ class PassRecord(Value):
     seconds: float
 
 
+class SizeRecord(Value):
+    """What one of the recipe's sizes gave.
+
+    Attributes:
+        name: As the recipe has it.
+        sizes: Dimensions with their sizes, as the recipe names them; the rest are the example's.
+        shapes: Of the input tensors, by name.
+        latency_ms: Of the timed inferences at this size.
+        first_inference_ms: The first inference of a process that runs at this size alone.
+        peak_rss_bytes: Most memory resident in its memory pass; null when it was not measured.
+        outputs: One entry for each output that is expected or came at this size.
+    """
+
+    name: str
+    sizes: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]
+    latency_ms: Latency
+    first_inference_ms: float
+    peak_rss_bytes: int | None
+    outputs: tuple[OutputCheck, ...]
+
+
 class Inference(Value):
     """A workload that calls the method again and again with the same inputs.
+
+    Where the recipe names sizes, all but `sizes` is of the first one.
 
     Attributes:
         kind: `inference`.
@@ -194,6 +218,7 @@ class Inference(Value):
         first_inference_ms: The first inference, before all warm-up.
         outputs: One entry for each output that is expected or came.
         outputs_compared: False when there is nothing to compare with.
+        sizes: One entry for each size that the recipe names, in its order.
     """
 
     kind: Literal["inference"] = "inference"
@@ -201,6 +226,18 @@ class Inference(Value):
     first_inference_ms: float
     outputs: tuple[OutputCheck, ...]
     outputs_compared: bool
+    sizes: tuple[SizeRecord, ...] = ()
+
+    @property
+    def all_outputs(self) -> tuple[OutputCheck, ...]:
+        """The outputs of every size; with sizes, the name says of which."""
+        if not self.sizes:
+            return self.outputs
+        return tuple(
+            check.model_copy(update={"name": f"{check.name} at {size.name}"})
+            for size in self.sizes
+            for check in size.outputs
+        )
 
 
 # `kind` tells workloads apart. pydantic takes no union of one: with a second kind this becomes
@@ -229,13 +266,15 @@ class RunRecord(Value):
         load_ms: Loading the program and its method; the file was read shortly before.
         verify_ms: ExecuTorch's thorough check of the program, before it is loaded. null from a
             runner that checked while it loaded: there `load_ms` has both.
-        peak_rss_bytes: Most memory resident in the memory pass; null when it was not measured.
+        peak_rss_bytes: Most memory resident in the memory pass, at the recipe's first size; null
+            when it was not measured.
         device: What it ran on.
         program: What ran.
         runner: What ran it.
         recipe: What asked for it.
         versions: At export, with those of etdeploy and of the runner's libraries.
-        passes: By name: timing, memory, profile.
+        passes: By name: timing, memory, profile; those of further sizes end with the size's name,
+            `timing-long`.
         files: What is in the record's folder, by what it is; paths are relative to that folder.
         notes: Sentences that a reader of the numbers has to know.
     """

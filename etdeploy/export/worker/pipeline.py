@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from etdeploy.export.worker.lowering.output_steps import output_quantization
 from etdeploy.export.worker.lowering.quantize import quantize
 from etdeploy.export.worker.tracing.dims import check_numbers, constant_notes, fixed_notes
 from etdeploy.export.worker.tracing.modes import in_either_mode
+from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls, write_sets
 from etdeploy.export.worker.tracing.tensors import (
     Values,
     distances,
@@ -83,11 +84,17 @@ class Model:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A lowered model: where it is from, its example inputs, graphs, delegation, and program."""
+    """A lowered model: where it is from, its inputs, graphs, delegation, and program.
+
+    `inputs` are the example's, `sets` those of the recipe's sizes; `outputs` is what the model gave
+    for each set.
+    """
 
     source: Source
     model: Model
     inputs: Values
+    sets: Sequence[SizedCall]
+    outputs: Sequence[Values]
     traced: torch.export.ExportedProgram
     edge: Any
     counts: dict[str, Any]
@@ -119,6 +126,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
             write_values(folder, "inputs", lowered.inputs),
             write_values(folder, "expected", model.outputs),
         )
+        sets = write_sets(folder, lowered.source.module, lowered.sets, lowered.outputs)
         with explaining("writing the program failed:", lowered.traced, spared=OSError):
             _write_program(lowered.program, folder)
     sources = recorder.sources()
@@ -128,6 +136,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
         quantization=spec.quantization,
         inputs=written[0],
         expected=written[1],
+        sets=sets,
         output_quantization=output_quantization(lowered.traced),
         etrecord=True,
         versions=_versions(spec),
@@ -175,11 +184,13 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("export", "tracing with torch.export", 0.6):
         traced = _traced(spec, source, model)
         check_numbers(source, traced)
+    with recorder.recording():
+        sets, outputs = _at_sizes(spec, source, traced, model, steps)
     with steps.step("lower", f"lowering to {spec.backend}", 0.7):
         edge = lower(spec, model.module, source, traced)
         counts = delegation(edge)
         program = emit(spec, edge, traced)
-    return Lowered(source, model, inputs, traced, edge, counts, program)
+    return Lowered(source, model, inputs, sets, outputs, traced, edge, counts, program)
 
 
 def _import_executorch(steps: Steps) -> None:
@@ -218,6 +229,21 @@ def _traced(spec: ExportSpec, source: Source, model: Model) -> torch.export.Expo
     if source.exported and model.module is source.module:
         return source.exported
     return trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
+
+
+def _at_sizes(
+    spec: ExportSpec,
+    source: Source,
+    traced: torch.export.ExportedProgram,
+    model: Model,
+    steps: Steps,
+) -> tuple[list[SizedCall], list[Values]]:
+    """The inputs of every size that the recipe names, and the model's outputs for them."""
+    if not spec.sizes:
+        return [], []
+    with steps.step("sizes", "running the model at each size", 0.65):
+        sets = list(sized_calls(spec, source, traced))
+        return sets, [run_eagerly(model.module, s.call, "the model", s.given) for s in sets]
 
 
 def _write_program(program: Any, folder: Path) -> None:

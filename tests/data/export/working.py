@@ -208,3 +208,29 @@ def by_keyword() -> tuple[nn.Module, Any]:
         "scale": 2.0,
         "repeat": 7,
     }
+
+
+class LookedUp(nn.Module):  # type: ignore[misc]
+    """Takes indices, and a float for every half of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 8)
+
+    def forward(self, ids: torch.Tensor, halves: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.table(ids) * halves.repeat_interleave(2, 0).unsqueeze(1)
+        return out
+
+
+def looked_up() -> tuple[nn.Module, Any, Any]:
+    pairs = torch.export.Dim("pairs", min=1, max=16)
+    inputs = {"halves": torch.tensor([0.5, -0.5]), "ids": torch.tensor([8, 8, 3, 5])}
+    return LookedUp(), inputs, {"ids": {0: 2 * pairs}, "halves": {0: pairs}}
+
+
+def own_inputs(pairs: int) -> dict[str, torch.Tensor]:
+    return {"ids": torch.arange(2 * pairs) % 9, "halves": torch.ones(pairs)}
+
+
+def short_inputs(pairs: int) -> dict[str, torch.Tensor]:
+    return {"ids": torch.arange(2 * pairs) % 9, "halves": torch.ones(1)}

@@ -94,6 +94,29 @@ def test_an_upgrade_of_etdeploy_takes_no_plan_or_runner_of_older_rules(
     assert "export     up to date" in upgraded
 
 
+def test_sizes_are_measured_one_by_one_and_their_order_is_no_reason_to_export(cli: Cli) -> None:
+    factory = Path(__file__).parents[1] / "data/export/working.py"
+    head = f"model: {{python: '{factory}:looked_up'}}\nbenchmark:\n  iterations: 5\n  sizes:\n"
+    most, least = "    most: {pairs: 16}\n", "    least: {halves.0: 1}\n"
+    first = cli.ok("run", "--recipe", cli.recipe(head + most + least), "--json").json
+    workload = first["workload"]
+    assert [(s["name"], s["shapes"]) for s in workload["sizes"]] == [
+        ("most", {"halves": [16], "ids": [32]}),
+        ("least", {"halves": [1], "ids": [2]}),
+    ]
+    assert workload["latency_ms"] == workload["sizes"][0]["latency_ms"]
+    assert all(o["within_tolerance"] for s in workload["sizes"] for o in s["outputs"])
+    assert (Path(first["folder"]) / first["files"]["outputs-least"] / "0.bin").is_file()
+    result = cli.ok("run", "--recipe", cli.recipe(head + least + most), "--json")
+    assert [s["name"] for s in result.json["workload"]["sizes"]] == ["least", "most"]
+    assert f"{'export':<10} up to date" in result.stderr
+    shown = cli.ok("run", "--recipe", cli.recipe(head + least + most)).stdout
+    assert "halves.0 1" in shown
+    refused = cli("run", "--recipe", cli.recipe(head + "    more: {pairs: 17}\n"))
+    assert refused.code == 3
+    assert ":5:12: pairs is 17; the program takes 1 to 16" in refused.stderr
+
+
 def test_plan_before_and_after_the_export(cli: Cli) -> None:
     recipe = cli.recipe(MLP.replace("mlp", "encoder"))
     before = cli.ok("plan", "--recipe", recipe, "--format", "json").json

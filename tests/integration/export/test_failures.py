@@ -21,6 +21,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
 TORCH = version("torch").partition("+")[0]
+WORKING = ROOT / "tests/data/export/working.py"
 FAILING = ROOT / "tests/data/export/failing.py"
 
 _VALUES = (
@@ -205,6 +206,38 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         "Compare the dynamic_shapes that the factory returns with the example inputs, and give "
         "each\ndimension that changes a range: torch.export.Dim(name, min=1, max=512)",
     ),
+    "size_too_large": (
+        "pairs is 17; the program takes 1 to 16",
+        None,
+        None,
+    ),
+    "size_odd": (
+        "dimension 0 of the input ids cannot be 3; it is 2*n for a whole number n",
+        None,
+        None,
+    ),
+    "size_unknown": (
+        "there is no dynamic dimension rows; there are pairs (1 to 16), 2*pairs (2 to 32)",
+        None,
+        None,
+    ),
+    "size_fixed": (
+        "dimension 1 of the input x is 8 in the program and takes no other size; there are rows "
+        "(1 to 16)",
+        None,
+        None,
+    ),
+    "sizes_apart": (
+        "ids.0 is 4, but halves.0 makes it 6: the program takes them together",
+        None,
+        None,
+    ),
+    "sizes_short": (
+        "working.py:short_inputs returned, for the size some, torch.float32 [1] for halves, not "
+        "torch.float32 [3]",
+        None,
+        "Return the same structure as the factory's example inputs.",
+    ),
     "no_linear": (
         "8da4w quantises nn.Linear layers, and the model has none",
         None,
@@ -259,6 +292,10 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
     def factory(name: str, **model: Any) -> dict[str, Any]:
         return {"model": {"python": f"{FAILING}:{name}", **model}}
 
+    def sized(name: str, sizes: dict[str, int], **benchmark: str) -> dict[str, Any]:
+        measured = {"sizes": {"some": sizes}, **benchmark}
+        return {"model": {"python": f"{WORKING}:{name}"}, "benchmark": measured}
+
     def calibrated(name: str) -> dict[str, Any]:
         export = {"quantization": "int8_static", "calibration": f"{FAILING}:{name}"}
         return {**factory("make"), "export": export}
@@ -297,6 +334,12 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
     return {
         **made,
         **weights,
+        "size_too_large": sized("looked_up", {"pairs": 17}),
+        "size_odd": sized("looked_up", {"ids.0": 3}),
+        "size_unknown": sized("looked_up", {"rows": 4}),
+        "size_fixed": sized("rows", {"x.1": 9}),
+        "sizes_apart": sized("looked_up", {"halves.0": 3, "ids.0": 4}),
+        "sizes_short": sized("looked_up", {"pairs": 3}, inputs=f"{WORKING}:short_inputs"),
         **{name: factory(name) for name in (*plain, "fixed_width", "allocates")},
         **{n: calibrated(n) for n in ("lone_samples", "no_samples", "wrong_samples")},
         "branches-strict": {**made["branches"], "export": {"strict": True}},

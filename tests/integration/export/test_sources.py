@@ -33,6 +33,9 @@ WORKING = ROOT / "tests/data/export/working.py"
 STATIC = {"quantization": "int8_static"}
 
 
+_SIZES = {"most": {"pairs": 16}, "example": {}, "least": {"pairs": 1}}
+
+
 @dataclass(frozen=True)
 class Exports:
     """Program folders by name, and how far ExecuTorch's outputs are from the expected ones."""
@@ -54,6 +57,16 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
     return {
         **sources,
         "everything-static": factory("everything", STATIC),
+        "sizes": {**factory("looked_up"), "benchmark": {"sizes": _SIZES}},
+        "sizes-static": {**factory("rows", STATIC), "benchmark": {"sizes": {"all": {"x.0": 16}}}},
+        "sizes-pt2": {
+            "model": {"exported": str(files / "model.pt2")},
+            "benchmark": {"sizes": {"all": {"x.0": 16}}},
+        },
+        "sizes-own": {
+            **factory("looked_up"),
+            "benchmark": {"sizes": _SIZES, "inputs": f"{WORKING}:own_inputs"},
+        },
         "by_keyword": factory("by_keyword"),
         "by_keyword-strict": factory("by_keyword", {"strict": True}),
         "pt2-keywords": {"model": {"exported": str(files / "keywords.pt2")}},
@@ -151,6 +164,9 @@ def _python(*arguments: str) -> str:
         "cached",
         "with_numpy",
         "with_c_function-strict",
+        "sizes",
+        "sizes-pt2",
+        "sizes-own",
     ],
 )
 def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> None:
@@ -168,6 +184,7 @@ def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> 
         "stripes",
         "everything-static",
         "with_numpy-static",
+        "sizes-static",
     ],
 )
 def test_quantised_models_give_the_expected_outputs(exports: Exports, name: str) -> None:
@@ -272,6 +289,23 @@ def test_a_dimension_that_became_the_examples_size_is_noted(exports: Exports) ->
         "example of 2.",
     )
     assert exports.provenance("rows").notes == ()
+
+
+@pytest.mark.parametrize("name", ["sizes", "sizes-own"])
+def test_every_size_has_inputs_and_outputs_of_its_own(exports: Exports, name: str) -> None:
+    sets = exports.provenance(name).measured
+    shapes = {n: [v.shape for v in (*s.inputs, *s.expected)] for n, s in sets.items()}
+    assert shapes == {
+        "most": [(16,), (32,), (32, 8)],
+        "example": [(2,), (4,), (4, 8)],
+        "least": [(1,), (2,), (2, 8)],
+    }
+    assert [s.sizes for s in sets.values()] == list(_SIZES.values())
+    ids = exports.root / name / "inputs/most/1.ids.bin"
+    drawn = set(np.frombuffer(ids.read_bytes(), dtype=np.int64).tolist())
+    assert drawn == ({3, 5, 8} if name == "sizes" else set(range(9)))
+    example = exports.root / name / "inputs/example/0.halves.bin"
+    assert np.frombuffer(example.read_bytes(), dtype=np.float32).tolist() == [0.5, -0.5]
 
 
 def test_weights_replace_the_random_ones(exports: Exports) -> None:

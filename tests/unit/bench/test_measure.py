@@ -15,6 +15,7 @@ import pytest
 import etdeploy.bench.measure as measure_module
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import measure, require_match
+from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.revision import Revision
 from etdeploy.core.errors import (
@@ -28,10 +29,19 @@ from etdeploy.core.errors import (
 from etdeploy.core.values import Explained
 from etdeploy.devices.base import Bundle, RunOutcome
 from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.folder import EXPORT_INFO, InputSet, TensorFile, load_provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
 from tests.support.bench_device import SAMPLES_MS, FakeDevice
-from tests.support.bench_values import make_program_folder, make_recipe, make_runner
+from tests.support.bench_values import (
+    FOLDER,
+    make_check,
+    make_program_folder,
+    make_recipe,
+    make_record,
+    make_run,
+    make_runner,
+)
 
 _EXPECTED = bytes(range(32))
 
@@ -286,6 +296,57 @@ def test_an_unknown_method_is_told_before_anything_runs(setting: Setting) -> Non
         setting.measure(device, benchmark={"method": "decode"})
     assert raised.value.remedy == "--set benchmark.method=forward"
     assert device.run_ids == []
+
+
+def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> None:
+    whole = TensorFile(path="expected/0.bin", dtype="float32", shape=(2, 4))
+    wrong = whole.model_copy(update={"path": "inputs/0.bin"})
+    (setting.folder / "program/inputs/0.bin").write_bytes(bytes([0, 0, 128, 63]) * 8)
+    inputs = (TensorFile(path="inputs/0.bin", dtype="float32", shape=(2, 4), name="x"),)
+    made = [
+        InputSet(name=name, sizes={"n": size}, inputs=inputs, expected=(expected,))
+        for name, size, expected in (("b", 2, whole), ("a", 1, wrong))
+    ]
+    provenance = load_provenance(setting.folder / "program")
+    provenance.model_copy(update={"sets": tuple(made)}).save(
+        setting.folder / "program" / EXPORT_INFO
+    )
+    device = _device()
+    run = setting.measure(device, benchmark={"sizes": {"a": {"n": 1}, "b": {"n": 2}}})
+    record, workload = run.record, run.record.workload
+    assert [(s.name, s.sizes, s.shapes, s.peak_rss_bytes) for s in workload.sizes] == [
+        ("a", {"n": 1}, {"x": (2, 4)}, 6_000_000),
+        ("b", {"n": 2}, {"x": (2, 4)}, 6_000_000),
+    ]
+    assert (workload.latency_ms, workload.outputs) == (
+        workload.sizes[0].latency_ms,
+        workload.sizes[0].outputs,
+    )
+    assert list(record.passes) == ["timing", "timing-b", "memory", "memory-b", "profile"]
+    assert _file(run, "outputs-b").is_dir()
+    assert _file(run, "memory-b").is_file()
+    with pytest.raises(MismatchError, match=r"output_0 at a \(float32") as raised:
+        require_match(run)
+    assert raised.value.remedy is not None
+    assert raised.value.remedy.endswith(f"outputs are in {_file(run, 'outputs')}")
+    assert load_run(run.folder) == run
+
+
+def test_a_wrong_output_of_a_further_size_is_a_mismatch() -> None:
+    workload = make_record().workload
+    size = SizeRecord(
+        name="long",
+        sizes={},
+        shapes={},
+        latency_ms=workload.latency_ms,
+        first_inference_ms=1.0,
+        peak_rss_bytes=None,
+        outputs=(make_check(within_tolerance=False),),
+    )
+    right = size.model_copy(update={"name": "short", "outputs": workload.outputs})
+    with pytest.raises(MismatchError, match="output_0 at long") as raised:
+        require_match(make_run(sizes=(right, size), files={"outputs-long": "outputs-long"}))
+    assert f"outputs are in {FOLDER / 'outputs-long'}" in (raised.value.remedy or "")
 
 
 def test_an_output_folder_that_is_a_file_is_told(setting: Setting) -> None:

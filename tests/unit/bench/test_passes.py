@@ -42,6 +42,20 @@ def test_passes_that_are_not_wanted_are_left_out() -> None:
     assert passes(recipe) == (Pass("timing", 5, 1, outputs=True),)
 
 
+def test_every_size_is_timed_by_itself_and_the_first_one_is_profiled() -> None:
+    recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
+    steps = passes(recipe)
+    assert [(p.key, p.size, p.outputs_folder) for p in steps] == [
+        ("timing", "long", "outputs"),
+        ("timing-short", "short", "outputs-short"),
+        ("memory", "long", "outputs"),
+        ("memory-short", "short", "outputs-short"),
+        ("profile", "long", "outputs"),
+    ]
+    given = runner_arguments(steps[1], recipe)
+    assert {"{bundle}/inputs-short.txt", "timing-short.json", "outputs-short"} <= set(given)
+
+
 def test_short_benchmarks_shorten_every_pass() -> None:
     recipe = make_recipe(benchmark={"warmup": 0, "iterations": 1})
     assert [(p.warmup, p.iterations) for p in passes(recipe)] == [(0, 1), (0, 1), (0, 1)]

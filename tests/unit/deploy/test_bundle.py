@@ -10,7 +10,7 @@ from etdeploy.core.hashing import sha256_bytes
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.deploy.extras import ExtraFile, Extras
 from etdeploy.devices.base import Bundle
-from etdeploy.program.folder import TensorFile
+from etdeploy.program.folder import InputSet, TensorFile
 from etdeploy.program.model import Plain
 from tests.support.bench_values import make_program_folder, make_runner
 
@@ -44,6 +44,27 @@ def test_inputs_that_are_no_tensors_are_no_files(tmp_path: Path) -> None:
     bundle = make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
     assert not [file.path for file in bundle.files if file.path.startswith("inputs/")]
     assert (tmp_path / "inputs.txt").read_text() == "Int 3\n"
+
+
+def test_every_size_has_a_list_and_inputs_of_its_own(tmp_path: Path) -> None:
+    sets = []
+    for name, size in (("short", 1), ("long", 4)):
+        path = f"inputs/{name}/0.x.bin"
+        (tmp_path / "program" / path).parent.mkdir(parents=True)
+        (tmp_path / "program" / path).write_bytes(bytes(4 * size))
+        sets.append(
+            InputSet(name=name, inputs=(TensorFile(path=path, dtype="float32", shape=(size,)),))
+        )
+    runner = make_runner(tmp_path / "runner")
+    provenance = make_program_folder(tmp_path / "program", sets=tuple(sets))
+    bundle = make_bundle(runner, tmp_path / "program", provenance, tmp_path / "inputs.txt")
+    assert [file.path for file in bundle.files][3:] == [
+        "inputs-short.txt",
+        "inputs-long.txt",
+        "inputs/short/0.x.bin",
+        "inputs/long/0.x.bin",
+    ]
+    assert (tmp_path / "inputs-long.txt").read_text() == "float32 1 4 inputs/long/0.x.bin\n"
 
 
 def test_the_list_of_inputs_is_what_the_runner_reads(tmp_path: Path) -> None:

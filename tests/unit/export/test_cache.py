@@ -71,6 +71,14 @@ def test_a_tools_version_changes_the_key(
     assert program_key(spec, workspace) != before
 
 
+def test_sizes_change_the_key_and_their_places_do_not(workspace: Workspace) -> None:
+    spec = spec_of({"example": "mlp"})
+    sized = spec.model_copy(update={"sizes": {"short": {"x.0": 2}}})
+    moved = sized.model_copy(update={"places": {"benchmark.sizes.short": "recipe.yaml:9:5"}})
+    keys = [program_key(s, workspace) for s in (spec, sized, moved)]
+    assert keys[0] != keys[1] == keys[2]
+
+
 def test_versions_that_are_wanted_do_not_change_the_key(workspace: Workspace) -> None:
     spec = spec_of({"example": "mlp"})
     other = spec.model_copy(update={"wanted_versions": {"torch": "1.0"}})

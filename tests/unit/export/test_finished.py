@@ -94,6 +94,46 @@ def test_the_seed_decides_the_inputs(tmp_path: Path) -> None:
     assert not np.array_equal(first, second)
 
 
+def sized(tmp_path: Path, sizes: dict[str, int], dynamic: bool = True) -> Provenance:
+    program = program_of(TensorInfo(dtype="int64", shape=(1, 16), dynamic=dynamic))
+    source, folder = tmp_path / "model.pte", tmp_path / "sized"
+    source.write_bytes(b"program")
+    folder.mkdir()
+    spec = ExportSpec(
+        program=str(source),
+        sizes={"short": sizes},
+        places={"benchmark.sizes.short.input_0.1": "recipe.yaml:4:7"},
+    )
+    write_finished(spec, program, folder)
+    return load_provenance(folder)
+
+
+def test_sizes_of_a_finished_program(tmp_path: Path) -> None:
+    made = sized(tmp_path, {"input_0.1": 4}).measured["short"]
+    assert [(t.dtype, t.shape) for t in made.inputs] == [("int64", (1, 4))]
+    assert (tmp_path / "sized/inputs/short/0.bin").stat().st_size == 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dynamic", "message"),
+    [
+        ({"input_0.1": 17}, True, "17 is too large for dimension 1 of input 0; .* up to 16"),
+        ({"input_0.1": 4}, False, "input 0 takes the shape .1, 16. only"),
+        ({"tokens": 4}, True, "there is no dimension tokens"),
+        ({"input_0.2": 4}, True, "there is no dimension input_0.2"),
+    ],
+)
+def test_sizes_that_a_finished_program_does_not_take(
+    tmp_path: Path, sizes: dict[str, int], dynamic: bool, message: str
+) -> None:
+    with pytest.raises(ExportError, match=message) as caught:
+        sized(tmp_path, sizes, dynamic)
+    known = "input_0.1" in sizes
+    assert caught.value.place == (
+        "recipe.yaml:4:7" if known else f"benchmark.sizes.short.{next(iter(sizes))}"
+    )
+
+
 def test_a_plain_input_is_given_as_the_program_has_it(tmp_path: Path) -> None:
     plain = (Plain(kind="Int", value=5), Plain(kind="None"))
     folder = write(tmp_path, program_of(TensorInfo(dtype="float32", shape=(1,)), *plain))

@@ -14,7 +14,7 @@ from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import ExportError
 from etdeploy.export import needs
 from etdeploy.export.needs import check_needs
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import CodeReference, ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.qnn_sdk import how_to_get
 from tests.support.qnn_sdk import lay_out_sdk
@@ -52,6 +52,15 @@ def test_nothing_is_missing(packages: dict[str, str]) -> None:
     check_needs(spec_of(quantization="8da4w"), {})
     check_needs(spec_of(backend="vulkan"), {})
     check_needs(spec_of(backend="coreml"), {})
+
+
+def test_the_function_for_inputs_of_sizes_has_to_be_there(
+    packages: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text("def make_inputs(): ...")
+    inputs = CodeReference(file=str(tmp_path / "model.py"), name="inputs")
+    error = refusal(spec_of().model_copy(update={"inputs": inputs}))
+    assert error.message.startswith("benchmark.inputs names model.py:inputs, but there is no")
 
 
 @pytest.mark.parametrize(

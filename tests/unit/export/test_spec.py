@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etdeploy.core.errors import RecipeError
 from etdeploy.export.spec import TESTED_VERSIONS, CodeReference, ExportSpec, export_spec
+from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
 
 
@@ -32,6 +34,31 @@ def test_a_factory_in_a_file() -> None:
     assert spec.source == "model.py:make"
     assert spec.runs_user_code
     assert spec.named_files() == {"factory": "/here/model.py", "weights": "/here/w.pt"}
+
+
+def test_sizes_with_their_places_in_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "model: {python: model.py:make}\n"
+        "benchmark:\n"
+        "  inputs: model.py:inputs\n"
+        "  sizes:\n"
+        "    short: {tokens: 16, x.0: 2}\n"
+    )
+    loaded = load_recipe(str(path))
+    spec = export_spec(loaded.recipe, loaded.places)
+    assert spec.sizes == {"short": {"tokens": 16, "x.0": 2}}
+    assert str(spec.inputs) == "model.py:inputs"
+    assert spec.place("benchmark", "sizes", "short", "x.0") == f"{path}:5:25"
+    assert spec.named_files()["inputs"] == str(tmp_path / "model.py")
+    assert spec.functions() == {"model.python": spec.python, "benchmark.inputs": spec.inputs}
+
+
+def test_inputs_of_a_finished_program_cannot_be_made() -> None:
+    benchmark = {"sizes": {"a": {"input_0.0": 2}}, "inputs": "package.module:make"}
+    with pytest.raises(RecipeError, match=r"benchmark.inputs: .* are random"):
+        spec_of(model={"program": "/here/model.pte"}, benchmark=benchmark)
 
 
 def test_a_factory_in_a_module() -> None:

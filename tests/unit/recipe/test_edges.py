@@ -52,6 +52,39 @@ def test_data_is_what_safe_load_gives(text: str) -> None:
     assert document.problems == []
 
 
+def test_sizes_that_cannot_be_are_told_at_their_places() -> None:
+    name = write(
+        "r.yaml",
+        MLP + "benchmark:\n  sizes:\n    a b: {x.0: 1}\n    none: {x.0: 0}\n    c: 3\n"
+        "    d: {x.0: 1.5}\n",
+    )
+    assert problems(name) == [
+        "r.yaml:4:5: benchmark.sizes.a b: the name of a size is part of file names: use up to 32 "
+        "letters, digits, dashes and underscores",
+        "r.yaml:5:12: benchmark.sizes.none.x.0 should be greater than or equal to 1, not 0",
+        "r.yaml:6:5: benchmark.sizes.c takes a mapping, not 3",
+        "r.yaml:7:9: benchmark.sizes.d.x.0 takes a whole number, not 1.5",
+    ]
+
+
+def test_inputs_are_made_for_sizes_only() -> None:
+    write("model.py", "")
+    name = write("r.yaml", MLP + "benchmark: {inputs: model.py:make}\n")
+    assert problems(name) == [
+        "r.yaml:2:13: benchmark.inputs: this function makes the inputs for `sizes`, and there are "
+        "none"
+    ]
+    gone = Path.cwd() / "gone.py"
+    assert problems(name, "benchmark.sizes.a={x.0: 1}", "benchmark.inputs=gone.py:make") == [
+        f"--set benchmark.inputs: benchmark.inputs: the file {gone} does not exist"
+    ]
+
+
+def test_sizes_can_be_set_by_name() -> None:
+    recipe = load_recipe(write("r.yaml", MLP), ["benchmark.sizes.short.tokens=16"]).recipe
+    assert recipe.benchmark.sizes == {"short": {"tokens": 16}}
+
+
 def test_a_byte_order_mark_and_windows_line_ends_are_read() -> None:
     name = write("r.yaml", b"\xef\xbb\xbfmodel:\r\n  example: mlp\r\n")
     assert load_recipe(name).recipe.model.example == "mlp"

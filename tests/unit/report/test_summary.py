@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
+from etdeploy.bench.records.record import SizeRecord
+from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.report.summary import WIDTH, summary
@@ -94,6 +97,32 @@ def test_wrong_outputs_are_told_one_by_one() -> None:
     assert "output_5" not in text
     assert "and 2 more" in text
     assert "correct" not in text
+
+
+def test_every_size_has_a_line() -> None:
+    def size(name: str, median_ms: float, **changes: Any) -> SizeRecord:
+        values = {
+            "name": name,
+            "sizes": {"tokens": 16},
+            "shapes": {},
+            "latency_ms": summarize((median_ms,)),
+            "first_inference_ms": 2.5,
+            "peak_rss_bytes": 7_900_000,
+            "outputs": (make_check(),),
+        }
+        return SizeRecord(**(values | changes))
+
+    wrong = make_check(within_tolerance=False, max_abs_error=3.0)
+    sizes = (size("short", 1.1), size("long", 22.0, sizes={}, outputs=(wrong,)))
+    lines = summary(make_run(sizes=sizes)).splitlines()
+    assert "1.100 ms per inference at short," in lines[0]
+    table = [line.split() for line in lines if line.lstrip().startswith(("short", "long"))]
+    assert table == [
+        ["short", "tokens", "16", "1.100", "1.100", "2.500", "7.9", "MB", "correct"],
+        ["long", "the", "example's", "22.000", "22.000", "2.500", "7.9", "MB", "WRONG"],
+    ]
+    assert any("output_0 at long (float32): largest error 3" in line for line in lines)
+    assert max(map(len, lines[:-2])) <= 100
 
 
 def test_unchecked_outputs_are_not_called_correct() -> None:

@@ -50,10 +50,8 @@ def run_user_files(spec: ExportSpec) -> None:
         if not spec.custom_ops.endswith(".py"):
             return  # a library registers the operators that the other files may refer to
         run_file(Path(spec.custom_ops), "custom-ops")
-    if spec.python:
-        load_function(spec.python, "model.python")
-    if spec.calibration:
-        load_function(spec.calibration, "export.calibration")
+    for key, reference in spec.functions().items():
+        load_function(reference, key)
 
 
 def load_function(reference: CodeReference, key: str) -> Callable[..., Any]:

@@ -54,13 +54,16 @@ def flat_inputs(module: torch.nn.Module, call: Call) -> Values:
     return values
 
 
-def run_eagerly(module: torch.nn.Module, call: Call, what: str) -> Values:
+def run_eagerly(
+    module: torch.nn.Module, call: Call, what: str, given: str = "the example inputs"
+) -> Values:
     """The flattened outputs of one call; the module's buffers and the inputs stay as they are.
 
     Args:
         module: The model.
         call: Its inputs.
         what: How a message calls the model.
+        given: How it calls the inputs.
 
     Raises:
         WorkerError: The model raises or writes into an input, or an output has no place in a
@@ -69,11 +72,11 @@ def run_eagerly(module: torch.nn.Module, call: Call, what: str) -> Values:
     with (
         torch.no_grad(),
         _buffers_restored(module),
-        blaming("model-raised", f"{what} raised, when called with the example inputs,"),
+        blaming("model-raised", f"{what} raised, when called with {given},"),
     ):
-        given = copied(call)
-        outputs = given.on(module)
-    _check_unwritten(module, given)
+        copy = copied(call)
+        outputs = copy.on(module)
+    _check_unwritten(module, copy)
     # Copies, since an output may share memory with a buffer that is now restored.
     return [Named(v.name, _detached(v.value)) for v in _flat(outputs, "output")]
 
@@ -109,7 +112,7 @@ def write_values(folder: Path, name: str, values: Values) -> tuple[Stored, ...]:
         name: Of the new folder in it.
         values: In the order of the program's.
     """
-    (folder / name).mkdir(parents=True)
+    (folder / name).mkdir(parents=True, exist_ok=True)
     return tuple(_written(folder, name, i, value) for i, value in enumerate(values))
 
 
