@@ -95,22 +95,6 @@ inline void add_tensor(Inputs& inputs, std::istream& line, const std::string& dt
   inputs.values.emplace_back(tensor);
 }
 
-// Reads the rest of a line for an input that is no tensor.
-inline bool add_plain(Inputs& inputs, std::istream& line, const std::string& kind) {
-  int64_t whole = 0; // not through a double, which has 53 bits
-  double number = 0;
-  if (kind == "None") {
-    inputs.values.emplace_back();
-  } else if (kind == "Double" && line >> number) {
-    inputs.values.emplace_back(number);
-  } else if ((kind == "Int" || kind == "Bool") && line >> whole) {
-    inputs.values.push_back(kind == "Int" ? EValue(whole) : EValue(whole != 0));
-  } else {
-    return false;
-  }
-  return true;
-}
-
 // Reads a list with a line for each input; files are relative to the list.
 //     float32 4 1 3 224 224 inputs/0.bin     dtype, dimensions, sizes, contiguous bytes
 //     Int 5, Double 0.5, Bool 1 or None      an input that is no tensor
@@ -125,10 +109,15 @@ inline Inputs read_inputs(const std::string& path, const executorch::runtime::Me
     std::getline(list, text);
     std::istringstream line(text);
     line >> given;
-    if (kind == "Tensor" && line) {
+    int64_t whole = 0; // not through a double, which has 53 bits
+    if (double number = 0; kind == "Tensor" && line) {
       add_tensor(inputs, line, given, std::filesystem::path(path).parent_path(),
                  *meta.input_tensor_meta(i), expects);
-    } else if (given != kind || !add_plain(inputs, line, kind)) {
+    } else if (given == kind && (kind == "Int" || kind == "Bool") && line >> whole) {
+      inputs.values.push_back(kind == "Int" ? EValue(whole) : EValue(whole != 0));
+    } else if (given == kind && (kind == "None" || (kind == "Double" && line >> number))) {
+      inputs.values.push_back(kind == "None" ? EValue() : EValue(number));
+    } else {
       throw Failure(kInputs, expects + "kind " + kind + ", got '" + text + "' from '" + path + "'");
     }
   }
