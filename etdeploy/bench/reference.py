@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.records.record import RunRecord
+from etdeploy.core.kinds import Kind
 
 _INTRODUCTION = """# Run records
 
@@ -119,6 +120,8 @@ def _kind(annotation: Any) -> str:
         return " or ".join([*kinds, *(["null"] if type(None) in arguments else [])])
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
+    if isinstance(annotation, type) and issubclass(annotation, Kind):
+        return ", ".join(f"`{value}`" for value in annotation)
     if origin is tuple:
         return f"list of {_kind(arguments[0])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.cache.folder import require_ours
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.units import KINDS, Unit, find_units
 from etdeploy.cache.uses import use_lock
 from etdeploy.cache.workspace import Workspace
@@ -68,12 +69,12 @@ def remove_units(
             elif _take_away(workspace.root, unit.path):
                 removed.append(unit)
         _empty(workspace.root / _GONE)
-    if any(unit.kind == "bundles" for unit in removed):
+    if any(unit.kind == CacheKind.BUNDLES for unit in removed):
         _drop_contents(workspace)
     return Removal(tuple(removed), tuple(kept))
 
 
-def remove_kind(workspace: Workspace, kind: str) -> Removal:
+def remove_kind(workspace: Workspace, kind: CacheKind) -> Removal:
     """Removes all of one kind: the whole folder, or while other runs go on, what they do not use.
 
     Raises:
@@ -113,7 +114,7 @@ def keep_below(workspace: Workspace, limit_bytes: int) -> Removal:
     for unit in units:
         if excess_bytes <= 0:
             break
-        if unit.kind != "state" and unit.last_use_s < workspace.uses.begun_s:
+        if unit.kind != CacheKind.STATE and unit.last_use_s < workspace.uses.begun_s:
             chosen.append(unit)
             excess_bytes -= unit.size_bytes
     if not chosen:
@@ -147,7 +148,7 @@ def _unused(workspace: Workspace, unit: Unit) -> Iterator[bool]:
             free = locks.enter_context(if_free(use))
         else:
             free = locks.enter_context(alone(workspace))
-        if unit.is_entry or unit.kind == "builds":
+        if unit.is_entry or unit.kind == CacheKind.BUILDS:
             # Held while it is made.
             made = workspace.lock_path(unit.kind, unit.name)
             free = free and locks.enter_context(if_free(made))
@@ -187,7 +188,7 @@ def _empty(gone: Path) -> None:
 
 def _drop_contents(workspace: Workspace) -> None:
     """Deletes the contents that no bundle has any more."""
-    bundles = workspace.root / "bundles"
+    bundles = workspace.folder(CacheKind.BUNDLES)
     with alone(workspace) as free:
         if not free:
             return

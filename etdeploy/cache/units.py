@@ -16,12 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.uses import use_lock
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.basic import tree_size, write_atomic
 
-ENTRIES = ("programs", "runners", "wheels")
-KINDS = (*ENTRIES, "builds", "sources", "zig", "state", "bundles", "logs")
+ENTRIES = (CacheKind.PROGRAMS, CacheKind.RUNNERS, CacheKind.WHEELS)
+KINDS = (
+    *ENTRIES,
+    CacheKind.BUILDS,
+    CacheKind.SOURCES,
+    CacheKind.ZIG,
+    CacheKind.STATE,
+    CacheKind.BUNDLES,
+    CacheKind.LOGS,
+)
 UNUSED_DAYS = 30
 _DIGEST = re.compile(r"[0-9a-f]{32,64}")
 _SIZES = "sizes.json"
@@ -39,7 +48,7 @@ class Unit:
         size_bytes: What its removal sets free.
     """
 
-    kind: str
+    kind: CacheKind
     name: str
     path: Path
     last_use_s: float
@@ -60,7 +69,7 @@ def find_units(workspace: Workspace) -> list[Unit]:
 def unused_units(workspace: Workspace, units: list[Unit]) -> list[Unit]:
     """Those not used for 30 days, and entries that the last run of no recipe used."""
     since_s = time.time() - UNUSED_DAYS * 24 * 3600
-    live = [u for u in units if u.kind == "state" and u.last_use_s >= since_s]
+    live = [u for u in units if u.kind == CacheKind.STATE and u.last_use_s >= since_s]
     named = {name for unit in live for name in _named_entries(workspace.root, unit.path)}
     return [
         unit
@@ -80,31 +89,31 @@ def _entries(workspace: Workspace) -> Iterator[Unit]:
 def _build_parts(workspace: Workspace) -> list[Unit]:
     """Build folders, and what builds use: the clones and zig's own cache."""
     builds = [
-        Unit("builds", p.name, p, max(_lock_date(workspace, "builds", p.name), _date(p)))
-        for p in _children(workspace.root / "builds")
+        Unit(CacheKind.BUILDS, p.name, p, max(_lock_date(workspace, "builds", p.name), _date(p)))
+        for p in _children(workspace.folder(CacheKind.BUILDS))
     ]
     last_s = max((unit.last_use_s for unit in builds), default=0.0)
-    for path in _children(workspace.root / "sources"):
+    for path in _children(workspace.folder(CacheKind.SOURCES)):
         locked_s = _lock_date(workspace, "sources", path.name.removeprefix("v"))
-        builds.append(Unit("sources", path.name, path, max(last_s, locked_s, _date(path))))
-    zig = workspace.root / "zig"
+        builds.append(Unit(CacheKind.SOURCES, path.name, path, max(last_s, locked_s, _date(path))))
+    zig = workspace.folder(CacheKind.ZIG)
     if zig.is_dir():
-        builds.append(Unit("zig", "", zig, max(last_s, _date(zig))))
+        builds.append(Unit(CacheKind.ZIG, "", zig, max(last_s, _date(zig))))
     return builds
 
 
 def _small_parts(workspace: Workspace) -> Iterator[Unit]:
-    for recipe in _children(workspace.root / "state"):
+    for recipe in _children(workspace.folder(CacheKind.STATE)):
         for path in _children(recipe):
             if recipe.name != "export":
                 used_s = max(_lock_date(workspace, "state", recipe.name, path.name), _date(path))
-                yield Unit("state", f"{recipe.name}/{path.name}", path, used_s)
-    for path in _children(workspace.root / "bundles"):
+                yield Unit(CacheKind.STATE, f"{recipe.name}/{path.name}", path, used_s)
+    for path in _children(workspace.folder(CacheKind.BUNDLES)):
         if _DIGEST.fullmatch(path.name):
-            yield Unit("bundles", path.name, path, _date(path))
-    logs = workspace.root / "logs"
+            yield Unit(CacheKind.BUNDLES, path.name, path, _date(path))
+    logs = workspace.folder(CacheKind.LOGS)
     for path in logs.glob("*.log"):
-        yield Unit("logs", path.name, path, _date(path))
+        yield Unit(CacheKind.LOGS, path.name, path, _date(path))
 
 
 def _children(folder: Path) -> list[Path]:
@@ -152,7 +161,7 @@ def _measured(root: Path, units: list[Unit]) -> Iterator[Unit]:
 
 
 def _size(unit: Unit) -> int:
-    if unit.kind != "bundles":
+    if unit.kind != CacheKind.BUNDLES:
         return tree_size(unit.path)
     # A content has one name in the store, and one in each bundle that has it.
     infos = [path.lstat() for path in unit.path.rglob("*") if path.is_file()]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etdeploy.cache.folder import LOCKS, limit_bytes, prepare_cache
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.uses import Uses
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import folder_files, new_folder, tree_size, write_atomic
@@ -42,7 +43,7 @@ _WRITTEN_ASIDE = (
 class Entry:
     """One folder of the cache; `kind` and `key` name it."""
 
-    kind: str
+    kind: CacheKind
     key: str
     path: Path
     uses: Uses = field(compare=False, repr=False)
@@ -137,9 +138,13 @@ class Workspace:
         prepare_cache(workspace.root)
         return workspace
 
-    def entry(self, kind: str, key: str) -> Entry:
+    def folder(self, kind: CacheKind) -> Path:
+        """Where everything of a kind is."""
+        return self.root / kind
+
+    def entry(self, kind: CacheKind, key: str) -> Entry:
         """Names an entry; nothing is created."""
-        return Entry(kind, key, self.root / kind / key, self.uses)
+        return Entry(kind, key, self.folder(kind) / key, self.uses)
 
     def obtain(
         self,
@@ -177,7 +182,7 @@ class Workspace:
 
     def state(self, name: str) -> Path:
         """The folder of one recipe on one device: stage values, logs, task database."""
-        return self.root / "state" / name
+        return self.folder(CacheKind.STATE) / name
 
     def sweep(self, state: Path) -> None:
         """Deletes what killed runs left half-written; what a run is using now stays.

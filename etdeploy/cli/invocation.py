@@ -16,6 +16,7 @@ from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import resolve
+from etdeploy.graph.stage_values import StepName
 from etdeploy.recipe.load import load_recipe
 
 _WAIT = "wait"
@@ -59,7 +60,7 @@ def invoke(
         with console.TaskDisplay(quiet=quiet) as display, after_others(job, display):
             # Not before: what the other run leaves is looked at here.
             resolved = resolve(job)
-            refuse_early(resolved, with_runner=steps != ("export",))
+            refuse_early(resolved, with_runner=steps != (StepName.EXPORT,))
             run_steps(make_steps(resolved), steps, job.state, display)
         yield job
         keep_small(job.workspace, quiet)
@@ -113,5 +114,5 @@ def deliver(job: Job, source: Path, copy_to: Path, step: str) -> Path:
 def _delivery(job: Job, folder: Path, steps: tuple[str, ...]) -> Delivery:
     path = job.loaded.path
     kept = {"recipe's folder": path.parent} if path else {}
-    content = "program" if steps == ("export",) else "runner"
+    content = "program" if steps == (StepName.EXPORT,) else "runner"
     return Delivery(folder, content, kept, job.workspace.root)

@@ -45,8 +45,12 @@ class Value(BaseModel):
 
 
 class Explained(Value):
-    """A choice with its reason: a component, a cmake option, a task."""
+    """A choice with its reason: a component, a cmake option, a task.
+
+    `by_hand` tells a choice of the recipe's author from one that a rule made.
+    """
 
     name: str
     value: str | None = None
     reason: str
+    by_hand: bool = False

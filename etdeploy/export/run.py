@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core import process
 from etdeploy.core.files.basic import folder_files
@@ -35,7 +36,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
-KIND = "programs"
+KIND = CacheKind.PROGRAMS
 _START = Path(__file__).resolve().parent / "worker" / "start.py"
 
 

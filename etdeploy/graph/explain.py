@@ -10,6 +10,7 @@ from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import version_notes
 from etdeploy.graph.qnn import other_soc
 from etdeploy.graph.resolve import Resolved
+from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.steps import Step
 from etdeploy.plan.model import RuntimePlan
 
@@ -108,7 +109,7 @@ def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:
 
 
 def _task(step: Step, status: StepStatus, exported: bool) -> Task:
-    if step.name == "export" and status.would_run and exported:
+    if step.name == StepName.EXPORT and status.would_run and exported:
         # Another device, or `etdeploy export`, made it.
         return _named(step, "run", "the program is in the cache and only has to be taken from it")
     return _named(

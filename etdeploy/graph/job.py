@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.locks import exclusive
@@ -66,7 +67,7 @@ class Job:
     @contextmanager
     def state_lock(self, progress: Progress = silent) -> Iterator[None]:
         """Keeps a second run of the same recipe on the same device waiting."""
-        lock = self.workspace.lock_path("state", self.state.parent.name, self.state.name)
+        lock = self.workspace.lock_path(CacheKind.STATE, self.state.parent.name, self.state.name)
         with exclusive(lock, f"recipe {self.loaded.name} on {self.device_label}", progress):
             yield
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
@@ -12,7 +13,7 @@ from etdeploy.core.progress import Progress
 from etdeploy.graph.job import Job
 from etdeploy.graph.qnn import missing_sdk
 from etdeploy.graph.resolve import Resolved
-from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.plan.relations import spelled
 from etdeploy.provider.checkout import (
     Checkout,
@@ -59,7 +60,7 @@ def obtain_libraries(
         BuildError: It cannot be had, or is not what the plan was made for.
     """
     job, plan = resolved.job, resolved.plan
-    if plan.provider.value == "source":
+    if plan.provider.value == Provider.SOURCE:
         return _sources(resolved, exported_with, progress, log)
     target = find_target(plan.build_target)
     wheel = obtain_wheel(target, job.host, job.workspace, progress, log)
@@ -113,4 +114,4 @@ def _is_built(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> bool:
     if checkout is None:
         return False
     key = runner_key(plan, Libraries(checkout=checkout), job.host)
-    return job.workspace.entry("runners", key).is_sound()
+    return job.workspace.entry(CacheKind.RUNNERS, key).is_sound()

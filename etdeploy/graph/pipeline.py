@@ -7,6 +7,7 @@ from pathlib import Path
 from etdeploy.bench.measure import measure
 from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.bundle import make_bundle
@@ -17,7 +18,15 @@ from etdeploy.graph.job import Job
 from etdeploy.graph.obtain import libraries_problem, obtain_libraries
 from etdeploy.graph.qnn import extras_for
 from etdeploy.graph.resolve import Resolved
-from etdeploy.graph.stage_values import Checked, Measured, Pushed, flat, load_program, stage_path
+from etdeploy.graph.stage_values import (
+    Checked,
+    Measured,
+    Pushed,
+    StepName,
+    flat,
+    load_program,
+    stage_path,
+)
 from etdeploy.graph.steps import Step, StepLog
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import BuiltRunner, RuntimePlan
@@ -49,7 +58,7 @@ def make_steps(resolved: Resolved) -> tuple[Step, ...]:
 def _export(resolved: Resolved) -> Step:
     job, spec = resolved.job, resolved.export_spec
     recipe = job.loaded.recipe
-    output = stage_path(job, "export")
+    output = stage_path(job, StepName.EXPORT)
 
     def act(log: StepLog) -> str:
         exported = export_program(spec, job.workspace, log.progress, log.log)
@@ -64,11 +73,11 @@ def _export(resolved: Resolved) -> Step:
         exported = ExportedProgram.load(output)
         if exported.key != resolved.program_key:
             return "the model's code, its weights or the export tools changed"
-        entry = job.workspace.entry("programs", exported.key)
+        entry = job.workspace.entry(CacheKind.PROGRAMS, exported.key)
         return None if entry.is_sound() else "the cached program is damaged or gone"
 
     return Step(
-        "export",
+        StepName.EXPORT,
         "export the model to a program",
         output,
         act,
@@ -103,7 +112,7 @@ def _briefly(program: Program) -> str:
 def _plan(resolved: Resolved) -> Step:
     job, own = resolved.job, resolved.custom_ops
     recipe = job.loaded.recipe
-    output = stage_path(job, "plan")
+    output = stage_path(job, StepName.PLAN)
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         _, program = load_program(job)
@@ -114,11 +123,11 @@ def _plan(resolved: Resolved) -> Step:
 
     keys = {key: v for key, v in flat("runtime", recipe.runtime).items() if key != _THREADS}
     return Step(
-        "plan",
+        StepName.PLAN,
         "derive what the runner needs from the program",
         output,
         act,
-        needs=("export",),
+        needs=(StepName.EXPORT,),
         inputs={
             "target": job.target.name,
             **keys,
@@ -134,7 +143,7 @@ def _plan(resolved: Resolved) -> Step:
 
 def _runtime(resolved: Resolved) -> Step:
     job = resolved.job
-    output = stage_path(job, "runtime")
+    output = stage_path(job, StepName.RUNTIME)
 
     def act(log: StepLog) -> str:
         exported, program = load_program(job)
@@ -152,11 +161,11 @@ def _runtime(resolved: Resolved) -> Step:
         return libraries_problem(Libraries.load(output), job.workspace)
 
     return Step(
-        "runtime",
+        StepName.RUNTIME,
         "get ExecuTorch's C++ libraries or sources",
         output,
         act,
-        needs=("plan", "export"),
+        needs=(StepName.PLAN, StepName.EXPORT),
         inputs={_CODE: resolved.rules},
         sound=sound,
         value=Libraries,
@@ -165,11 +174,11 @@ def _runtime(resolved: Resolved) -> Step:
 
 def _runner(resolved: Resolved) -> Step:
     job = resolved.job
-    output = stage_path(job, "runner")
+    output = stage_path(job, StepName.RUNNER)
 
     def act(log: StepLog) -> str:
-        plan = RuntimePlan.load(stage_path(job, "plan"))
-        libraries = Libraries.load(stage_path(job, "runtime"))
+        plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
+        libraries = Libraries.load(stage_path(job, StepName.RUNTIME))
         exported, _ = load_program(job)
         runner = build_runner(
             plan,
@@ -186,15 +195,15 @@ def _runner(resolved: Resolved) -> Step:
 
     def sound() -> str | None:
         folder = Path(BuiltRunner.load(output).path)
-        entry = job.workspace.entry("runners", folder.name)
+        entry = job.workspace.entry(CacheKind.RUNNERS, folder.name)
         return None if entry.is_sound() else "the cached runner is damaged or gone"
 
     return Step(
-        "runner",
+        StepName.RUNNER,
         "build the runner",
         output,
         act,
-        needs=("plan", "runtime"),
+        needs=(StepName.PLAN, StepName.RUNTIME),
         inputs={
             "runner sources and compiler": dict(resolved.fingerprints),
             _CODE: resolved.rules,
@@ -206,11 +215,11 @@ def _runner(resolved: Resolved) -> Step:
 
 def _check(resolved: Resolved) -> Step:
     job = resolved.job
-    output = stage_path(job, "check")
+    output = stage_path(job, StepName.CHECK)
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         _, program = load_program(job)
-        runner = BuiltRunner.load(stage_path(job, "runner"))
+        runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         finished = job.loaded.recipe.model.program is not None
         require_runnable(program, runner, finished=finished)
         checked = Checked(program_sha256=program.sha256, runner_sha256=runner.sha256)
@@ -218,11 +227,11 @@ def _check(resolved: Resolved) -> Step:
         return "the runner has every operator and backend of the program"
 
     return Step(
-        "check",
+        StepName.CHECK,
         "compare the program's operators and backends with the runner's",
         output,
         act,
-        needs=("export", "runner"),
+        needs=(StepName.EXPORT, StepName.RUNNER),
         inputs={_CODE: resolved.rules},
         value=Checked,
     )
@@ -230,13 +239,13 @@ def _check(resolved: Resolved) -> Step:
 
 def _bundle(resolved: Resolved) -> Step:
     job = resolved.job
-    output = stage_path(job, "bundle")
+    output = stage_path(job, StepName.BUNDLE)
     inputs_list = job.state / "inputs.txt"
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         exported, program = load_program(job)
         folder = Path(exported.folder)
-        runner = BuiltRunner.load(stage_path(job, "runner"))
+        runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         provenance = load_provenance(folder)
         extras = extras_for(job, program, provenance.versions)
         bundle = make_bundle(runner, folder, provenance, inputs_list, extras)
@@ -245,11 +254,11 @@ def _bundle(resolved: Resolved) -> Step:
         return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}"
 
     return Step(
-        "bundle",
+        StepName.BUNDLE,
         "list the files that go to the device",
         output,
         act,
-        needs=("export", "runner", "check"),
+        needs=(StepName.EXPORT, StepName.RUNNER, StepName.CHECK),
         inputs={"SoC": job.facts.soc if job.facts else None, "QNN SDK": resolved.qnn_sdk},
         sound=lambda: None if _lists_are_there(output) else "the list of inputs is gone",
         value=Bundle,
@@ -262,10 +271,10 @@ def _lists_are_there(bundle: Path) -> bool:
 
 
 def _push(job: Job) -> Step:
-    output = stage_path(job, "push")
+    output = stage_path(job, StepName.PUSH)
 
     def act(log: StepLog) -> str:
-        bundle = Bundle.load(stage_path(job, "bundle"))
+        bundle = Bundle.load(stage_path(job, StepName.BUNDLE))
         with job.device_lock(log.progress) as device:
             report = device.push(bundle, log.progress)
         Pushed(device=job.device_label, files=tuple(f.sha256 for f in bundle.files)).save(output)
@@ -279,11 +288,11 @@ def _push(job: Job) -> Step:
         )
 
     return Step(
-        "push",
+        StepName.PUSH,
         "bring to the device what it does not have",
         output,
         act,
-        needs=("bundle",),
+        needs=(StepName.BUNDLE,),
         always=True,
         value=Pushed,
     )
@@ -291,21 +300,21 @@ def _push(job: Job) -> Step:
 
 def _bench(job: Job) -> Step:
     recipe = job.loaded.recipe
-    output = stage_path(job, "bench")
+    output = stage_path(job, StepName.BENCH)
 
     def act(log: StepLog) -> str:
         exported, program = load_program(job)
         with job.device_lock(log.progress) as device:
             run = measure(
                 device,
-                Bundle.load(stage_path(job, "bundle")),
+                Bundle.load(stage_path(job, StepName.BUNDLE)),
                 job.loaded,
                 Path(exported.folder),
                 program,
-                BuiltRunner.load(stage_path(job, "runner")),
+                BuiltRunner.load(stage_path(job, StepName.RUNNER)),
                 job.output,
                 log.progress,
-                RuntimePlan.load(stage_path(job, "plan")),
+                RuntimePlan.load(stage_path(job, StepName.PLAN)),
             )
         path = run.record_path
         Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
@@ -324,11 +333,11 @@ def _bench(job: Job) -> Step:
         )
 
     return Step(
-        "bench",
+        StepName.BENCH,
         "run on the device: timing, memory and profile passes",
         output,
         act,
-        needs=("bundle", "push", "export", "runner"),
+        needs=(StepName.BUNDLE, StepName.PUSH, StepName.EXPORT, StepName.RUNNER),
         inputs={
             **flat("benchmark", recipe.benchmark),
             "order of benchmark.sizes": list(recipe.benchmark.sizes),

@@ -10,6 +10,7 @@ from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.qnn import extras_for, other_soc, require_soc
 from etdeploy.graph.resolve import Resolved
+from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.steps import reasons_to_run
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
@@ -57,7 +58,9 @@ def _builds(resolved: Resolved) -> bool:
     That the program changes is no reason yet: the plan that follows from it may be the same.
     """
     steps = {step.name: step for step in make_steps(resolved)}
-    return any(reasons_to_run(steps[name]) for name in ("plan", "runtime", "runner"))
+    return any(
+        reasons_to_run(steps[name]) for name in (StepName.PLAN, StepName.RUNTIME, StepName.RUNNER)
+    )
 
 
 def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:

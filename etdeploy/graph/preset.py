@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
@@ -13,7 +14,7 @@ from etdeploy.core.shell import quoted
 from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
-from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.provider.wheel import find_installed
@@ -73,10 +74,10 @@ def cmake_presets(resolved: Resolved) -> dict[str, Any]:
 def _places(resolved: Resolved) -> dict[str, str]:
     """Where sources, libraries and the program are."""
     job, plan, checkout = resolved.job, resolved.plan, resolved.checkout
-    if plan.provider.value == "wheel":
+    if plan.provider.value == Provider.WHEEL:
         target = find_target(plan.build_target)
         installed = find_installed(target) if target.name == job.host.name else None
-        fetched = job.workspace.root / "wheels"
+        fetched = job.workspace.folder(CacheKind.WHEELS)
         root = installed.root if installed else _fetched_root(fetched, target.wheel_platform)
         return _toolchain_file(plan) | {"CMAKE_PREFIX_PATH": root}
     if checkout and checkout.folder.name != "executorch":

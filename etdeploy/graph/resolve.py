@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import BuildError
 from etdeploy.custom_ops.kernels import CustomOps, read_custom_ops
 from etdeploy.export.cache import program_key
@@ -19,7 +20,7 @@ from etdeploy.graph.qnn import sdk_seen, wanted_soc
 from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
-from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Program
@@ -122,7 +123,7 @@ class Resolved:
         """
         job = self.job
         plan = _derive(job, program, self.custom_ops, self.sources, self.wheel_version)
-        if plan.provider.value != "source":
+        if plan.provider.value != Provider.SOURCE:
             return replace(self, plan=plan, program=program)
         sources = self.sources or _find_sources(job, self.wheel_version)
         if sources != self.sources:
@@ -159,7 +160,7 @@ def resolve(job: Job) -> Resolved:
         qnn_sdk=sdk_seen(job.loaded.recipe),
         wheel_version=version,
     )
-    return found.with_program(program) if found.plan.provider.value == "source" else found
+    return found.with_program(program) if found.plan.provider.value == Provider.SOURCE else found
 
 
 def export_spec_of(job: Job) -> ExportSpec:
@@ -170,7 +171,7 @@ def export_spec_of(job: Job) -> ExportSpec:
 
 
 def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
-    entry = job.workspace.entry("programs", key) if key else None
+    entry = job.workspace.entry(CacheKind.PROGRAMS, key) if key else None
     if entry is None or not entry.is_sound():
         return None
     return ExportedBefore(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.core.kinds import Kind
 from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle
 from etdeploy.export.run import ExportedProgram
@@ -14,6 +15,19 @@ from etdeploy.graph.job import Job
 from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
+
+
+class StepName(Kind):
+    """The steps of the pipeline; also the names of the files that they leave."""
+
+    EXPORT = "export"
+    PLAN = "plan"
+    RUNTIME = "runtime"
+    RUNNER = "runner"
+    CHECK = "check"
+    BUNDLE = "bundle"
+    PUSH = "push"
+    BENCH = "bench"
 
 
 class Measured(Value):
@@ -40,27 +54,27 @@ class Pushed(Value):
 
 def load_last_run(job: Job) -> StoredRun:
     """The run that the bench step made last."""
-    measured = Measured.load(stage_path(job, "bench"))
+    measured = Measured.load(stage_path(job, StepName.BENCH))
     return load_run(Path(measured.record))
 
 
 def load_program(job: Job) -> tuple[ExportedProgram, Program]:
     """The program that the export step made last."""
-    exported = ExportedProgram.load(stage_path(job, "export"))
+    exported = ExportedProgram.load(stage_path(job, StepName.EXPORT))
     return exported, Program.load(Path(exported.folder) / PROGRAM_INFO)
 
 
 def load_runner(job: Job) -> BuiltRunner:
     """The runner that the runner step built last."""
-    return BuiltRunner.load(stage_path(job, "runner"))
+    return BuiltRunner.load(stage_path(job, StepName.RUNNER))
 
 
 def load_bundle(job: Job) -> Bundle:
     """The bundle that was listed last."""
-    return Bundle.load(stage_path(job, "bundle"))
+    return Bundle.load(stage_path(job, StepName.BUNDLE))
 
 
-def stage_path(job: Job, name: str) -> Path:
+def stage_path(job: Job, name: StepName) -> Path:
     """The file with the value of a stage."""
     return job.state / f"{name}.json"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import BACKEND_FACTS, KERNELS_TORCHAO
-from etdeploy.plan.relations import is_by_hand, is_on
+from etdeploy.plan.relations import is_on
 from etdeploy.plan.requirements import Needs
 from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
@@ -100,7 +100,7 @@ def hand_blockers(
         switches: By name of the option: the component that it builds, and why that is needed.
     """
     for option in options:
-        if option.name in switches and is_by_hand(option) and not is_on(option):
+        if option.name in switches and option.by_hand and not is_on(option):
             component, reason = switches[option.name]
             yield Blocker(
                 what=f"{option.name}=OFF",

@@ -29,8 +29,8 @@ from etdeploy.plan.components import (
     THREADED,
     THREADPOOL,
 )
-from etdeploy.plan.model import CUSTOM_OPS, RuntimePlan
-from etdeploy.plan.relations import BY_HAND, closed, is_by_hand, is_on, spelled, with_hand
+from etdeploy.plan.model import CUSTOM_OPS, Provider, RuntimePlan
+from etdeploy.plan.relations import BY_HAND, closed, is_on, spelled, with_hand
 from etdeploy.plan.requirements import Needs, derive_needs, some
 from etdeploy.plan.rules import (
     SELECTED_PROGRAM,
@@ -111,11 +111,11 @@ def derive_plan(
     provider = _provider(recipe, target, wheel_target, wheel, lacking=lacks)
     parts = (
         _wheel_plan(needs, wheel_target, host, available)
-        if provider.value == "wheel"
+        if provider.value == Provider.WHEEL
         else _source_plan(recipe, needs, target, host, available, custom)
     )
     blockers = (
-        *(lacks if provider.value == "wheel" and wheel_target.wheel_platform else ()),
+        *(lacks if provider.value == Provider.WHEEL and wheel_target.wheel_platform else ()),
         *custom_blockers(recipe, needs),
         *parts.blockers,
         *vendor_blockers(needs, target, parts.build_target),
@@ -124,7 +124,7 @@ def derive_plan(
     return RuntimePlan(
         target=target.name,
         build_target=parts.build_target.name,
-        portable_runner=provider.value == "wheel" and target.portable is not None,
+        portable_runner=provider.value == Provider.WHEEL and target.portable is not None,
         provider=provider,
         executorch_version=available.version,
         toolchain=parts.toolchain,
@@ -135,7 +135,7 @@ def derive_plan(
         program_sha256=program.sha256 if program else None,
         provisional=program is None,
         blockers=blockers,
-        notes=tuple(_notes(needs, parts)) if provider.value == "source" else (),
+        notes=tuple(_notes(needs, parts)) if provider.value == Provider.SOURCE else (),
     )
 
 
@@ -255,7 +255,7 @@ def _notes(needs: Needs, parts: _Parts) -> Iterator[str]:
 
 
 def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:
-    by_hand = {o.name for o in options if is_by_hand(o) and is_on(o)}
+    by_hand = {o.name for o in options if o.by_hand and is_on(o)}
     reasons = {c: BY_HAND for c, switch in SWITCHES.items() if switch in by_hand}
     reasons |= build.component_reasons
     kernels = build.kernels
@@ -274,7 +274,7 @@ def _selection(build: SourceBuild, options: tuple[Explained, ...]) -> str | None
 
     None where nothing is selected, or from something else that the recipe names.
     """
-    if not any(o.value == SELECTED_PROGRAM and not is_by_hand(o) for o in options):
+    if not any(o.value == SELECTED_PROGRAM and not o.by_hand for o in options):
         return None
     operators = selected_operators(build.needs)
     return digest_json({name: sorted(dtypes) for name, dtypes in sorted(operators.items())})
@@ -317,14 +317,16 @@ def _provider(
         return _provided(wanted, f"runtime.provider is {wanted}{suffix}")
     if wheel_target.wheel_platform is None:
         reason = f"there is no ExecuTorch wheel with libraries for {target.name}"
-        return _provided("source", reason)
+        return _provided(Provider.SOURCE, reason)
     asked = asked_of_build(recipe.runtime.model_dump())
     if asked:
         keys = ", ".join(f"runtime.{key}" for key in asked)
-        return _provided("source", f"the wheel is built already, and {keys} asks for a build")
+        return _provided(
+            Provider.SOURCE, f"the wheel is built already, and {keys} asks for a build"
+        )
     if lacking:
-        return _provided("source", f"{wheel} lacks {', '.join(o.what for o in lacking)}")
-    return _provided("wheel", f"{wheel} has all that the program needs{portable}")
+        return _provided(Provider.SOURCE, f"{wheel} lacks {', '.join(o.what for o in lacking)}")
+    return _provided(Provider.WHEEL, f"{wheel} has all that the program needs{portable}")
 
 
 def _provided(value: str, reason: str) -> Explained:

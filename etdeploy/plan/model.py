@@ -6,7 +6,16 @@ from typing import Literal
 
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.hashing import digest_json
+from etdeploy.core.kinds import Kind
 from etdeploy.core.values import Explained, Value
+
+
+class Provider(Kind):
+    """Where ExecuTorch comes from: the libraries of its wheel, or a checkout that is compiled."""
+
+    WHEEL = "wheel"
+    SOURCE = "source"
+
 
 # The component that stands for the recipe's own kernels.
 CUSTOM_OPS = "custom_ops"
@@ -108,6 +117,6 @@ class BuiltRunner(Value):
     executorch_version: str
     listed_by: Literal["runner", "libraries"] = "runner"
     size_bytes: int = 0
-    provider: str = "wheel"
+    provider: Provider = Provider.WHEEL
     revision: str | None = None
     options: dict[str, str] = {}

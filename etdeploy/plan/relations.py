@@ -11,7 +11,6 @@ from etdeploy.core.values import Explained
 from etdeploy.plan.cmake_options import OptionTable
 
 BY_HAND = "recipe"
-_UNKNOWN = f"{BY_HAND}, though "
 _OFF = frozenset({"", "OFF", "0", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})
 
 
@@ -20,7 +19,9 @@ def with_hand(
 ) -> tuple[Explained, ...]:
     """The options with those of `runtime.cmake` in the place of derived ones, or at the end."""
     forced = {
-        name: Explained(name=name, value=_text(value), reason=_hand_reason(name, table))
+        name: Explained(
+            name=name, value=_text(value), reason=_hand_reason(name, table), by_hand=True
+        )
         for name, value in by_hand.items()
     }
     kept = tuple(forced.pop(option.name, option) for option in options)
@@ -33,7 +34,7 @@ def closed(
     """Switches on what options that are on require.
 
     Returns:
-        The options, and an blocker for each requirement that was set off by hand and each pair of
+        The options, and a blocker for each requirement that was set off by hand and each pair of
         options that exclude each other.
     """
     found = {option.name: option for option in options}
@@ -56,7 +57,7 @@ def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, E
 
 def _is_fixed(name: str, option: Explained | None) -> bool:
     """Set by hand, or an option with a value: neither is switched on by a requirement."""
-    return (option is not None and is_by_hand(option)) or name.startswith("EXECUTORCH_SELECT_OPS_")
+    return (option is not None and option.by_hand) or name.startswith("EXECUTORCH_SELECT_OPS_")
 
 
 def _unmet(found: Mapping[str, Explained], table: OptionTable) -> Iterator[Blocker]:
@@ -82,11 +83,6 @@ def spelled(options: tuple[Explained, ...], table: OptionTable) -> tuple[Explain
     return tuple(_spelled(option, table) for option in options)
 
 
-def is_by_hand(option: Explained) -> bool:
-    """Whether `runtime.cmake` of the recipe sets it."""
-    return option.reason == BY_HAND or option.reason.startswith(_UNKNOWN)
-
-
 def is_on(option: Explained | None) -> bool:
     """Whether cmake takes the value for true: all but its words for false."""
     if option is None or option.value is None:
@@ -96,7 +92,7 @@ def is_on(option: Explained | None) -> bool:
 
 
 def _spelled(option: Explained, table: OptionTable) -> Explained:
-    if not option.name.startswith("EXECUTORCH_") or is_by_hand(option):
+    if not option.name.startswith("EXECUTORCH_") or option.by_hand:
         return option
     name = table.spelled(option.name)
     if name is None:
@@ -126,7 +122,7 @@ def _hand_reason(name: str, table: OptionTable) -> str:
         return BY_HAND
     near = get_close_matches(name, table.names, n=1, cutoff=0.8)
     meant = f"; did you mean {near[0]}?" if near else ""
-    return f"{_UNKNOWN}{table.origin} has no option of that name{meant}"
+    return f"{BY_HAND}, though {table.origin} has no option of that name{meant}"
 
 
 def _refused(option: Explained, other: str) -> Blocker:
@@ -138,7 +134,7 @@ def _refused(option: Explained, other: str) -> Blocker:
 
 
 def _conflict(one: Explained, other: Explained) -> Blocker:
-    by_hand = [o.name for o in (one, other) if is_by_hand(o)]
+    by_hand = [o.name for o in (one, other) if o.by_hand]
     remedy = (
         f"Remove {by_hand[0]} from runtime.cmake."
         if by_hand

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import read_text
@@ -200,4 +201,4 @@ def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str
 
 def clone_folder(workspace: Workspace, version: str) -> Path:
     """Where the clone of a release is in the cache. ExecuTorch insists on the folder's name."""
-    return workspace.root / "sources" / f"v{version}" / "executorch"
+    return workspace.folder(CacheKind.SOURCES) / f"v{version}" / "executorch"

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
@@ -44,7 +45,9 @@ def clone(
     """
     folder = clone_folder(workspace, version)
     url = environ.get(REPOSITORY_VARIABLE) or REPOSITORY
-    with exclusive(workspace.lock_path("sources", version), f"ExecuTorch {version}", progress):
+    with exclusive(
+        workspace.lock_path(CacheKind.SOURCES, version), f"ExecuTorch {version}", progress
+    ):
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
             with (
@@ -76,7 +79,7 @@ def fetch_submodules(
         BuildError: git cannot fetch them.
     """
     note = checkout.folder.parent / _NOTE
-    lock = workspace.lock_path("sources", checkout.version)
+    lock = workspace.lock_path(CacheKind.SOURCES, checkout.version)
     with exclusive(lock, f"ExecuTorch {checkout.version}", progress):
         complete = _complete(note) - set(missing_submodules(checkout.folder, names))
         for name in in_release(checkout.folder, names):

@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
@@ -100,11 +101,11 @@ def wheel_problem(wheel: WheelRuntime, workspace: Workspace) -> str | None:
             return "the installed ExecuTorch changed"
         return None
     folder = Path(wheel.root).parent
-    if workspace.entry("wheels", folder.name).path != folder:
+    if workspace.entry(CacheKind.WHEELS, folder.name).path != folder:
         return "the cache is elsewhere now"
     return (
         None
-        if workspace.entry("wheels", folder.name).is_sound()
+        if workspace.entry(CacheKind.WHEELS, folder.name).is_sound()
         else ("the cached ExecuTorch libraries are damaged or gone")
     )
 
@@ -173,7 +174,7 @@ def _unpack_file(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) 
 
 
 def _entry(wheel_platform: str, workspace: Workspace) -> Entry:
-    return workspace.entry("wheels", f"{_PACKAGE}-{EXECUTORCH_VERSION}-{wheel_platform}")
+    return workspace.entry(CacheKind.WHEELS, f"{_PACKAGE}-{EXECUTORCH_VERSION}-{wheel_platform}")
 
 
 def _record(root: Path, version: str) -> Path | None:

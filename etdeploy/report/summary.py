@@ -10,6 +10,7 @@ from etdeploy.bench.records.record import Latency, RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.units import duration, unit_for
 from etdeploy.core.console import count, size, table
+from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.model import Operator
 from etdeploy.report.sizes import sizes_table
@@ -167,7 +168,7 @@ def _operators(operators: Sequence[Operator]) -> str:
 def _runner(record: RunRecord) -> str:
     kind = "portable runner" if record.runner.portable else "runner"
     origin = ""
-    if record.runner.provider == "source":
+    if record.runner.provider == Provider.SOURCE:
         origin = f" built from source, {size(record.runner.size_bytes)}"
     return (
         f"{kind} for {record.runner.target}, ExecuTorch {record.runner.executorch_version}{origin}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.disk import full_disk, no_room_in
@@ -51,7 +52,7 @@ def build_runner(
     target = find_target(plan.build_target)
     # What it is said to have may be looked up by the names that the program calls.
     names = names_to_find(custom_ops, program)
-    entry = workspace.entry("runners", runner_key(plan, libraries, host, names))
+    entry = workspace.entry(CacheKind.RUNNERS, runner_key(plan, libraries, host, names))
 
     def build(folder: Path) -> None:
         Builder(

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.folder_lock import exclusive_folder
@@ -79,7 +80,7 @@ class BuildTree:
 def tree_folder(workspace: Workspace, target: str, checkout: Checkout, compiler: str) -> Path:
     """Where that build folder is, or would be; the arguments are those of `open_tree`."""
     name = f"{target}-{digest_json([checkout.path, compiler])[:16]}"
-    return workspace.root / "builds" / name
+    return workspace.folder(CacheKind.BUILDS) / name
 
 
 @contextmanager
@@ -99,7 +100,9 @@ def open_tree(
     name = root.name
     of_sources = workspace.lock_path("checkout", sha256_bytes(checkout.path.encode())[:16])
     with (
-        exclusive(workspace.lock_path("builds", name), f"the build folder {name}", progress),
+        exclusive(
+            workspace.lock_path(CacheKind.BUILDS, name), f"the build folder {name}", progress
+        ),
         # flatcc's tool is built in the source tree, by every build that configures it: by those of
         # this cache, and by those of others.
         exclusive(of_sources, f"the checkout {checkout.path}", progress),

@@ -16,7 +16,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import BuiltRunner, Provider, RuntimePlan
 from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.build_tree import BuildTree, open_tree
@@ -89,7 +89,7 @@ class Builder:
             executorch_version=self.given.version,
             listed_by=kernels.listed_by,
             size_bytes=executable.stat().st_size,
-            provider=str(self.plan.provider.value),
+            provider=Provider(str(self.plan.provider.value)),
             revision=self.given.checkout.revision if self.given.checkout else None,
             options={option.name: option.value or "" for option in self.plan.options},
         ).save(self.folder / RUNNER_INFO)

@@ -7,7 +7,7 @@ from typing import Literal
 from etdeploy.core.errors import CheckError
 from etdeploy.core.values import Value
 from etdeploy.plan.components import backend_component, operator_component
-from etdeploy.plan.model import BuiltRunner
+from etdeploy.plan.model import BuiltRunner, Provider
 from etdeploy.program.model import Program
 
 
@@ -88,7 +88,7 @@ def _backend_remedy(backend_id: str, provider: str, *, finished: bool) -> str:
             return f"No runtime of ExecuTorch has {backend_id}; {_FINISHED}."
         return "Lower to a backend that ExecuTorch's runtime has: --set export.backend=xnnpack"
     other = _FINISHED if finished else "lower to another backend: --set export.backend=xnnpack"
-    if provider == "source":
+    if provider == Provider.SOURCE:
         return (
             f"The build was to have the component {component}. Build it again: etdeploy clean "
             f"builds runners\nor {other}"

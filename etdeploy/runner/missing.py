@@ -16,7 +16,7 @@ from etdeploy.core import process
 from etdeploy.core.blocker import Blocker, refuse
 from etdeploy.core.errors import BuildError
 from etdeploy.core.install import pip_command, system_command
-from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.provider.checkout import (
     REPOSITORY,
     SOURCE_VARIABLE,
@@ -48,7 +48,7 @@ def find_missing(
         checkout: For the provider `source`: what was found, or why what is named cannot be used.
     """
     found = [*_tools(plan, host, checkout)]
-    if plan.provider.value == "source":
+    if plan.provider.value == Provider.SOURCE:
         found += [
             *_sources(plan, checkout),
             *_python(plan),
@@ -78,7 +78,7 @@ def _tools(
     plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
 ) -> Iterator[Blocker]:
     target = find_target(plan.build_target)
-    if plan.provider.value == "wheel":
+    if plan.provider.value == Provider.WHEEL:
         looks: tuple[object, ...] = (find_tools(target, host),)
     else:
         usable = checkout if isinstance(checkout, Checkout) else None

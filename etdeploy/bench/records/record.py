@@ -13,6 +13,7 @@ from pydantic import AfterValidator
 
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
+from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -143,7 +144,7 @@ class RunnerRecord(Value):
     executorch_version: str
     threads: int
     size_bytes: int = 0
-    provider: str = "wheel"
+    provider: Provider = Provider.WHEEL
     revision: str | None = None
     options: dict[str, str] = {}
 

@@ -14,6 +14,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
+from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
@@ -48,7 +49,7 @@ def command(
     with invoke(
         recipe,
         overrides,
-        ("check",),
+        (StepName.CHECK,),
         device=None if target else device,
         target=target,
         quiet=quiet,

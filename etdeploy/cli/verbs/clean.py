@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes, require_ours
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.tidy import Removal, alone, remove_kind, remove_units
 from etdeploy.cache.units import UNUSED_DAYS, Unit, find_units, unused_units
 from etdeploy.cache.workspace import Workspace
@@ -14,21 +15,21 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.shell import quoted
 
 # What can be deleted, and what it costs to have it again.
-PARTS: dict[str, str] = {
-    "programs": "exported programs; made again by export",
-    "runners": "built runners; built again in seconds",
-    "builds": "ExecuTorch compiled from source, by target; takes minutes again",
-    "sources": "clones of ExecuTorch; fetched again",
-    "zig": "what zig compiled",
-    "wheels": "ExecuTorch libraries of other platforms; fetched again",
-    "state": "which steps are done, logs; every step looks at the cache again",
-    "bundles": "what was laid out for host and qemu; copied again",
-    "logs": "reports of bugs",
+PARTS: dict[CacheKind, str] = {
+    CacheKind.PROGRAMS: "exported programs; made again by export",
+    CacheKind.RUNNERS: "built runners; built again in seconds",
+    CacheKind.BUILDS: "ExecuTorch compiled from source, by target; takes minutes again",
+    CacheKind.SOURCES: "clones of ExecuTorch; fetched again",
+    CacheKind.ZIG: "what zig compiled",
+    CacheKind.WHEELS: "ExecuTorch libraries of other platforms; fetched again",
+    CacheKind.STATE: "which steps are done, logs; every step looks at the cache again",
+    CacheKind.BUNDLES: "what was laid out for host and qemu; copied again",
+    CacheKind.LOGS: "reports of bugs",
 }
 
 
 @click.command()
-@click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "all"]))
+@click.argument("parts", nargs=-1, type=click.Choice([*map(str, PARTS), "all"]))
 @click.option(
     "--unused",
     is_flag=True,
@@ -45,11 +46,14 @@ def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: b
     workspace = Workspace.default()
     require_ours(workspace.root)
     limit = limit_bytes()
-    named = tuple(PARTS) if "all" in parts or (unused and not parts) else parts
+    everything = "all" in parts or (unused and not parts)
+    named = tuple(PARTS) if everything else tuple(CacheKind(part) for part in parts)
     before = workspace.size_bytes()
     old = unused_units(workspace, find_units(workspace)) if workspace.root.is_dir() else []
     removals = _remove(workspace, named, old if unused else None)
-    freed = {part: sum(r.freed_bytes.get(part, 0) for r in removals) for part in named}
+    freed: dict[str, int] = {
+        part: sum(r.freed_bytes.get(part, 0) for r in removals) for part in named
+    }
     kept = [f"{unit.kind} {unit.name}".strip() for r in removals for unit in r.kept]
     if device:
         freed.update(_clean_device(device, workspace, kept))
@@ -76,7 +80,7 @@ def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: b
 
 
 def _remove(
-    workspace: Workspace, parts: tuple[str, ...], units: list[Unit] | None
+    workspace: Workspace, parts: tuple[CacheKind, ...], units: list[Unit] | None
 ) -> list[Removal]:
     """Removes all of the parts, or the units of theirs."""
     try:
@@ -99,7 +103,7 @@ def _show(
     workspace: Workspace, limit: int | None, sizes: dict[str, int], unused: dict[str, int]
 ) -> None:
     rows = [
-        (part, console.size(sizes.get(part, 0)), console.size(unused[part]), text)
+        (str(part), console.size(sizes.get(part, 0)), console.size(unused[part]), text)
         for part, text in PARTS.items()
     ]
     total, total_unused = (

@@ -8,6 +8,7 @@ import click
 
 from etdeploy.cli.options import json_option, quiet_option, recipe_options
 from etdeploy.core import console
+from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
@@ -29,7 +30,7 @@ def command(
     from etdeploy.graph.stage_values import load_program
     from etdeploy.program.describe import describe
 
-    with invoke(recipe, overrides, ("export",), quiet=quiet, copy_to=output) as job:
+    with invoke(recipe, overrides, (StepName.EXPORT,), quiet=quiet, copy_to=output) as job:
         exported, program = load_program(job)
         folder = Path(exported.folder)
         if output:

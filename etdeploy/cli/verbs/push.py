@@ -12,6 +12,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
+from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
@@ -32,7 +33,9 @@ def command(
     from etdeploy.cli.invocation import invoke
     from etdeploy.graph.stage_values import load_bundle
 
-    with invoke(recipe, overrides, ("push",), device=device, target=target, quiet=quiet) as job:
+    with invoke(
+        recipe, overrides, (StepName.PUSH,), device=device, target=target, quiet=quiet
+    ) as job:
         bundle = load_bundle(job)
         if as_json:
             console.result_json({"device": job.device_label, **bundle.model_dump(mode="json")})

@@ -17,6 +17,7 @@ from etdeploy.cli.options import (
 )
 from etdeploy.core import console
 from etdeploy.core.layout import fit
+from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
@@ -68,7 +69,7 @@ def measure_and_show(
     with invoke(
         recipe,
         overrides,
-        ("bench",),
+        (StepName.BENCH,),
         device=device,
         target=target,
         output=output,

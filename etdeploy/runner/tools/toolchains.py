@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
 from etdeploy.core.blocker import Blocker, joined
@@ -62,7 +63,7 @@ class Machine:
 
     @classmethod
     def this(cls, host: Target, environ: Mapping[str, str]) -> Machine:
-        return cls(host, environ, Path.home(), Workspace.default().root / "zig")
+        return cls(host, environ, Path.home(), Workspace.default().folder(CacheKind.ZIG))
 
 
 def find_toolchain(

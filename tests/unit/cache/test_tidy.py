@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.folder import prepare_cache
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.tidy import Removal, alone, keep_below, remove_kind, remove_units
 from etdeploy.cache.units import Unit, find_units, unused_units
 from etdeploy.cache.uses import use_lock
@@ -35,7 +36,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 def store(workspace: Workspace, kind: str, key: str, days: float = 0, size: int = KB) -> Path:
     """An entry that a run used so many days ago."""
-    entry = workspace.entry(kind, key)
+    entry = workspace.entry(CacheKind(kind), key)
 
     def build(folder: Path) -> None:
         (folder / "f").write_bytes(b"x" * size)
@@ -105,22 +106,22 @@ def test_parts_are_found_with_size_and_in_the_order_of_their_last_use(workspace:
     assert names(units) == ["builds/linux-1", "programs/p", "state/mlp-1/host", "runners/r",
                             "sources/v1.5.1"]  # fmt: skip
     sizes = {unit.kind: unit.size_bytes for unit in units}
-    assert sizes["builds"] == 3 * KB
-    assert KB < sizes["programs"] < 2 * KB, "with the manifest"
+    assert sizes[CacheKind.BUILDS] == 3 * KB
+    assert KB < sizes[CacheKind.PROGRAMS] < 2 * KB, "with the manifest"
 
 
 def test_a_use_is_noted_when_it_happens(workspace: Workspace) -> None:
     store(workspace, "programs", "old", days=10)
     store(workspace, "programs", "older", days=20)
     with workspace.in_use():
-        assert workspace.entry("programs", "older").is_sound()
+        assert workspace.entry(CacheKind.PROGRAMS, "older").is_sound()
     assert names(find_units(workspace)) == ["programs/old", "programs/older"]
 
 
 def test_without_a_run_a_use_is_noted_and_nothing_is_held(workspace: Workspace) -> None:
     store(workspace, "programs", "old", days=10)
     store(workspace, "programs", "older", days=20)
-    assert workspace.entry("programs", "older").is_sound()
+    assert workspace.entry(CacheKind.PROGRAMS, "older").is_sound()
     [old, older] = find_units(workspace)
     assert old.name == "old"
     assert names(remove_units(workspace, [older])) == ["programs/older"]
@@ -155,7 +156,7 @@ def test_what_was_used_longest_ago_goes_first_and_no_more_than_is_needed(
     lay(workspace.root / "builds" / "linux-1", days=5, size=100 * KB)
     removal = keep_below(Workspace(workspace.root), 310 * KB)
     assert names(removal) == ["builds/linux-1", "programs/p4"]
-    assert removal.freed_bytes["builds"] == 100 * KB
+    assert removal.freed_bytes[CacheKind.BUILDS] == 100 * KB
     assert sorted(p.name for p in (workspace.root / "programs").iterdir()) == ["p1", "p2", "p3"]
     assert list((workspace.root / ".gone").iterdir()) == []
     assert keep_below(Workspace(workspace.root), 310 * KB) == Removal()
@@ -165,7 +166,7 @@ def test_what_this_run_has_used_stays_even_when_it_is_too_much(workspace: Worksp
     store(workspace, "programs", "mine", days=9, size=100 * KB)
     store(workspace, "programs", "other", days=1, size=100 * KB)
     with workspace.in_use():
-        assert workspace.entry("programs", "mine").is_sound()
+        assert workspace.entry(CacheKind.PROGRAMS, "mine").is_sound()
         lay(workspace.root / "builds" / "mine", size=100 * KB)
         assert names(keep_below(workspace, 0)) == ["programs/other"]
     assert (workspace.root / "builds" / "mine").is_dir()
@@ -193,8 +194,8 @@ def test_an_entry_that_another_process_uses_stays(workspace: Workspace) -> None:
         assert names(removal) == ["programs/nobodys"]
         assert names(removal.kept) == ["builds/linux-1", "programs/theirs"]
         assert keep_below(Workspace(workspace.root), 0).removed == ()
-        assert names(remove_kind(workspace, "programs").kept) == ["programs/theirs"]
-        assert names(remove_kind(workspace, "builds").kept) == ["builds/linux-1"]
+        assert names(remove_kind(workspace, CacheKind.PROGRAMS).kept) == ["programs/theirs"]
+        assert names(remove_kind(workspace, CacheKind.BUILDS).kept) == ["builds/linux-1"]
     assert names(remove_units(workspace, old)) == ["builds/linux-1", "programs/theirs"]
 
 
@@ -288,26 +289,26 @@ def test_unused_is_what_is_old_or_what_no_recipe_names(workspace: Workspace) -> 
 def test_a_whole_kind_goes_with_what_killed_runs_left_and_its_locks(workspace: Workspace) -> None:
     store(workspace, "programs", "p")
     lay(workspace.root / "programs" / ".staging-1", size=3 * KB)
-    removal = remove_kind(workspace, "programs")
-    assert removal.freed_bytes["programs"] > 4 * KB
+    removal = remove_kind(workspace, CacheKind.PROGRAMS)
+    assert removal.freed_bytes[CacheKind.PROGRAMS] > 4 * KB
     assert not (workspace.root / "programs").exists()
     assert sorted(p.name for p in workspace.locks.iterdir()) == ["live.lock"]
-    assert remove_kind(workspace, "programs") == Removal()
+    assert remove_kind(workspace, CacheKind.PROGRAMS) == Removal()
     store(workspace, "programs", "p")
 
 
 def test_a_linked_kind_loses_the_link_only(workspace: Workspace, tmp_path: Path) -> None:
     elsewhere = lay(tmp_path / "elsewhere")
     (workspace.root / "builds").symlink_to(elsewhere)
-    remove_kind(workspace, "builds")
+    remove_kind(workspace, CacheKind.BUILDS)
     assert not (workspace.root / "builds").is_symlink()
     assert (elsewhere / "f").exists()
 
 
 @pytest.mark.parametrize("kind", ["..", "/tmp", "locks", "thesis"])
 def test_only_kinds_of_the_cache_are_removed(workspace: Workspace, kind: str) -> None:
-    with pytest.raises(ValueError, match="no part of the cache"):
-        remove_kind(workspace, kind)
+    with pytest.raises(ValueError, match=r"not a valid CacheKind|no part of the cache"):
+        remove_kind(workspace, CacheKind(kind))
 
 
 def test_a_folder_of_somebody_else_loses_nothing(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_folder_of_somebody_else_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "thesis").touch()
     workspace = Workspace(tmp_path)
     with pytest.raises(UsageError):
-        remove_kind(workspace, "sources")
+        remove_kind(workspace, CacheKind.SOURCES)
     with pytest.raises(UsageError):
         remove_units(workspace, find_units(workspace))
     with pytest.raises(UsageError):

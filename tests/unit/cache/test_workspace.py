@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
@@ -38,7 +39,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def entry(workspace: Workspace) -> Entry:
-    return workspace.entry("runners", "abc")
+    return workspace.entry(CacheKind.RUNNERS, "abc")
 
 
 @pytest.fixture
@@ -160,6 +161,7 @@ def test_a_file_with_two_names_counts_once(workspace: Workspace) -> None:
 _SECOND_PROCESS = """
 import sys, time
 from pathlib import Path
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 
 def build(folder):
@@ -167,7 +169,7 @@ def build(folder):
     time.sleep(0.3)
 
 workspace = Workspace(Path(sys.argv[1]))
-print(workspace.obtain(workspace.entry("programs", "shared"), build))
+print(workspace.obtain(workspace.entry(CacheKind.PROGRAMS, "shared"), build))
 """
 
 
@@ -236,7 +238,7 @@ def test_a_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
 
 def test_an_entry_that_this_release_cannot_read_is_made_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    entry = workspace.entry("runners", "key")
+    entry = workspace.entry(CacheKind.RUNNERS, "key")
     workspace.obtain(entry, lambda folder: write_atomic(folder / "info.json", "old"))
 
     def usable(folder: Path) -> bool:

@@ -175,7 +175,7 @@ def test_auto_builds_when_the_recipe_asks_how(key: str, value: object) -> None:
     assert f"runtime.{key} asks for a build" in plan.provider.reason
 
 
-def test_wheel_asked_for_stays_the_provider_and_the_lack_an_blocker() -> None:
+def test_wheel_asked_for_stays_the_provider_and_the_lack_a_blocker() -> None:
     recipe = make_recipe(runtime={"provider": "wheel"})
     plan = make_plan(recipe, _DELEGATED, shipped=frozenset({"runtime"}))
     assert plan.provider.value == "wheel"
@@ -193,7 +193,7 @@ def test_source_is_built_for_android_itself_and_the_wheel_for_the_portable_runne
 _CUSTOM = make_program(make_method(operators=("my_ops::glu.out", "my_ops::rms.out")))
 
 
-def test_custom_operators_are_an_blocker_that_names_them() -> None:
+def test_custom_operators_are_a_blocker_that_names_them() -> None:
     plan = make_plan(_NO_PROFILE, _CUSTOM)
     assert len(plan.blockers) == 1
     assert "calls my_ops::glu.out, my_ops::rms.out;" in _blockers(plan)
@@ -229,7 +229,7 @@ def test_language_model_kernels_need_a_build() -> None:
     assert plan.option("EXECUTORCH_BUILD_KERNELS_OPTIMIZED") == "ON"
 
 
-def test_unknown_backend_is_an_blocker() -> None:
+def test_unknown_backend_is_a_blocker() -> None:
     program = make_program(make_method(delegates=("MadeUpBackend",)))
     assert "delegates to MadeUpBackend" in _blockers(make_plan(_NO_PROFILE, program))
 
@@ -262,7 +262,7 @@ def test_qnn_is_for_phones_even_where_the_wheel_has_the_backend() -> None:
     assert make_plan(_NO_PROFILE, program, "android-arm64").blockers == ()
 
 
-def test_coreml_is_an_blocker_off_a_mac_and_none_on_it() -> None:
+def test_coreml_is_a_blocker_off_a_mac_and_none_on_it() -> None:
     program = make_program(make_method(delegates=("CoreMLBackend",)))
     assert "runs on macos or ios only" in _blockers(make_plan(_NO_PROFILE, program))
     assert make_plan(_NO_PROFILE, program, "macos-arm64", "macos-arm64").blockers == ()

@@ -33,7 +33,7 @@ def _options(**values: str) -> tuple[Explained, ...]:
 
 
 def _by_hand(name: str, value: str = "ON") -> Explained:
-    return Explained(name=name, value=value, reason="recipe")
+    return Explained(name=name, value=value, reason="recipe", by_hand=True)
 
 
 def _values(options: tuple[Explained, ...]) -> dict[str, str | None]:
@@ -79,7 +79,7 @@ def test_options_that_are_off_require_nothing() -> None:
     assert closed(given, _TABLE) == (given, ())
 
 
-def test_off_by_hand_stays_and_is_an_blocker() -> None:
+def test_off_by_hand_stays_and_is_a_blocker() -> None:
     options, blockers = closed((*_options(A="ON"), _by_hand("EXECUTORCH_B", "OFF")), _TABLE)
     assert _values(options)["EXECUTORCH_B"] == "OFF"
     assert [o.what for o in blockers] == ["EXECUTORCH_B"]

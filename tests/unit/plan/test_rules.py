@@ -507,7 +507,7 @@ def test_a_library_by_hand_is_linked_and_has_what_it_requires() -> None:
         (_calling(*_SDPA), "EXECUTORCH_BUILD_KERNELS_LLM", "kernels_llm"),
     ],
 )
-def test_a_switch_off_by_hand_that_the_program_needs_is_an_blocker(
+def test_a_switch_off_by_hand_that_the_program_needs_is_a_blocker(
     program: Program, name: str, component: str, value: str | bool | int
 ) -> None:
     plan = _hand(program, **{name: value})
@@ -534,7 +534,7 @@ def test_a_part_that_every_such_runner_links_cannot_be_set_off(name: str) -> Non
     assert any(name in o.what for o in plan.blockers)
 
 
-def test_off_by_hand_is_an_blocker_by_the_old_name_too() -> None:
+def test_off_by_hand_is_a_blocker_by_the_old_name_too() -> None:
     table = known_options("1.3.0")
     new, old = "EXECUTORCH_BUILD_KERNELS_LLM", "EXECUTORCH_BUILD_KERNELS_CUSTOM"
     renamed = OptionTable((table.names - {new}) | {old}, (), (), "the old release")
@@ -553,7 +553,7 @@ def test_what_no_component_needs_may_be_set_off() -> None:
     assert plan.blockers == ()
 
 
-def test_options_that_exclude_each_other_by_hand_are_an_blocker() -> None:
+def test_options_that_exclude_each_other_by_hand_are_a_blocker() -> None:
     plan = _plan(
         _DELEGATED,
         runtime={

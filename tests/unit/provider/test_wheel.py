@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
@@ -93,7 +94,7 @@ def test_folder_without_a_cmake_package_has_no_components(tmp_path: Path) -> Non
 
 
 def _cached(workspace: Workspace) -> WheelRuntime:
-    entry = workspace.entry("wheels", "executorch-1.5.1-manylinux_2_28_aarch64")
+    entry = workspace.entry(CacheKind.WHEELS, "executorch-1.5.1-manylinux_2_28_aarch64")
 
     def build(folder: Path) -> None:
         (folder / "executorch/lib").mkdir(parents=True)

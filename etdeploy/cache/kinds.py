@@ -1,0 +1,20 @@
+"""What the cache holds, each in a folder of its own."""
+
+from __future__ import annotations
+
+from etdeploy.core.kinds import Kind
+
+
+class CacheKind(Kind):
+    """The folders of the cache."""
+
+    PROGRAMS = "programs"
+    RUNNERS = "runners"
+    WHEELS = "wheels"
+    BUILDS = "builds"
+    SOURCES = "sources"
+    ZIG = "zig"
+    BUNDLES = "bundles"
+    STATE = "state"
+    LOGS = "logs"
+    LOCKS = "locks"
