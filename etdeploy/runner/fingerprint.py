@@ -10,9 +10,12 @@ from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import code_digest, resource_folder
+from etdeploy.plan.components import BACKEND_FACTS
 from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.toolchains import MUSL
 from etdeploy.provider.checkout import Checkout
 from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
+from etdeploy.targets import ndk
 from etdeploy.targets.platforms import Target
 from etdeploy.targets.qemu import emulator_identity
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
@@ -47,8 +50,22 @@ def toolchain_for(
         checkout.folder if checkout else None,
     )
     if isinstance(found, Blocker):
-        return replace(found, what="toolchain", why=f"{found.what}: {found.why}")
+        other = _without_ndk(plan, target) if found.what == ndk.NAME else ""
+        remedy = f"{found.remedy}{other}"
+        return replace(found, what="toolchain", why=f"{found.what}: {found.why}", remedy=remedy)
     return found
+
+
+def _without_ndk(plan: RuntimePlan, target: Target) -> str:
+    """The way around the NDK; a static runner cannot load the libraries of a device's maker."""
+    loading = {facts.component for facts in BACKEND_FACTS.values() if facts.loads}
+    if (
+        target.system != "android"
+        or target.arch != "aarch64"
+        or loading & set(plan.component_names)
+    ):
+        return ""
+    return f"\nor take the static runner, which needs no NDK: --target {MUSL}"
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:

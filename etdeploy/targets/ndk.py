@@ -17,6 +17,7 @@ VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")
 _SDK_VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
 # Where Android Studio puts the SDK, on Linux and on a Mac.
 _SDK_FOLDERS = ("Android/Sdk", "Library/Android/sdk")
+NAME = "Android NDK"
 TOOLCHAIN_FILE = "build/cmake/android.toolchain.cmake"
 
 RECOMMENDED = "28.2.13676358"
@@ -97,7 +98,7 @@ def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Blocker:
             problem = found if isinstance(found, Blocker) else _judge(found)
             return _with_other(problem, variable, best) if problem else found
     if best is None:
-        return Blocker("Android NDK", _nothing(environ, home), install_command())
+        return Blocker(NAME, _nothing(environ, home), install_command())
     return _judge(best) or best
 
 
@@ -146,17 +147,17 @@ def _inspect(path: Path, from_: str) -> Ndk | Blocker:
     """The NDK in a folder."""
     if not path.is_dir():
         why = f"{from_} names {path}, which is not a folder"
-        return Blocker("Android NDK", why, install_command(from_))
+        return Blocker(NAME, why, install_command(from_))
     if not (path / TOOLCHAIN_FILE).is_file():
         inner = next(iter(sorted(path.glob(f"*/{TOOLCHAIN_FILE}"))), None)
         why = f"{from_} names {path}, which is not an NDK: it has no {TOOLCHAIN_FILE}"
         # The folder above, as with ANDROID_NDK=~/Android/Sdk/ndk.
         remedy = f"export {from_}={quoted(inner.parents[2])}" if inner else install_command(from_)
-        return Blocker("Android NDK", why, remedy)
+        return Blocker(NAME, why, remedy)
     found = re.search(r"^Pkg\.Revision\s*=\s*(\S+)", read_text(path / "source.properties"), re.M)
     if not found or not re.match(r"\d+\.\d+\.", found[1]):
         why = f"the version of the NDK in {path} cannot be read from its source.properties"
-        return Blocker("Android NDK", why, install_command(from_))
+        return Blocker(NAME, why, install_command(from_))
     return Ndk(path, found[1], from_)
 
 
@@ -171,7 +172,7 @@ def _judge(ndk: Ndk) -> Blocker | None:
         else f"r{_OLDEST} is the oldest that ExecuTorch is known to build with"
     )
     why = f"{ndk.release} ({ndk.version}, from {ndk.from_}: {ndk.path}) is too old: {reason}"
-    return Blocker("Android NDK", why, install_command(ndk.from_))
+    return Blocker(NAME, why, install_command(ndk.from_))
 
 
 def _with_other(problem: Blocker, variable: str, other: Ndk | None) -> Blocker:

@@ -6,7 +6,7 @@ What follows from the target alone is in the plan (`etdeploy.plan.toolchains`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
@@ -84,7 +84,7 @@ def find_toolchain(
     if impossible:
         return impossible
     if target.system == "android":
-        return _android(target, machine, android_api)
+        return _android(machine, android_api)
     if target.system in ("ios", "macos"):
         return _apple(target, checkout)
     if target.name == MUSL:
@@ -92,20 +92,14 @@ def find_toolchain(
     return _gnu(target, machine)
 
 
-def _android(target: Target, machine: Machine, android_api: int) -> Toolchain | Blocker:
+def _android(machine: Machine, android_api: int) -> Toolchain | Blocker:
     found = ndk.find_ndk(machine.environ, machine.home)
     if isinstance(found, Blocker):
-        problem = found
-        if target.arch == "aarch64":
-            other = (
-                f"{problem.remedy}\nor take the static runner, which needs no NDK: --target {MUSL}"
-            )
-            problem = replace(problem, remedy=other)
-        return problem
+        return found
     compiler = found.compiler(machine.host.system)
     if not compiler.is_file():
         why = f"the NDK in {found.path} has no compiler for {machine.host.name}: no {compiler}"
-        return Blocker("Android NDK", why, ndk.install_command(found.from_))
+        return Blocker(ndk.NAME, why, ndk.install_command(found.from_))
     newest = found.newest_api()
     if newest is not None and android_api > newest:
         return Blocker(

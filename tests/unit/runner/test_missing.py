@@ -25,6 +25,7 @@ _STAND_IN = Path(__file__).parents[2] / "data" / "checkout"
 _HOST = find_target("linux-x86_64")
 _XNNPACK = make_program(make_method(delegates=("XnnpackBackend",)))
 _VULKAN = make_program(make_method(delegates=("VulkanBackend",)))
+_QNN = make_program(make_method(delegates=("QnnBackend",)))
 _KERNELS = make_program(make_method(operators=("aten::relu.out",)))
 
 
@@ -120,6 +121,15 @@ def test_android_needs_an_ndk(equipped: Path) -> None:
     found = _found(_plan(target="android-arm64"), None)["toolchain"]
     assert "NDK" in found.why
     assert not found.fetched
+
+
+def test_a_static_runner_is_offered_only_to_what_it_can_run(equipped: Path) -> None:
+    remedies = {
+        name: _found(_plan(program, "android-arm64"), None)["toolchain"].remedy
+        for name, program in (("xnnpack", _XNNPACK), ("qnn", _QNN))
+    }
+    assert "linux-aarch64-musl" in remedies["xnnpack"]
+    assert "linux-aarch64-musl" not in remedies["qnn"]
 
 
 def test_the_wheel_needs_no_sources(bare: Path) -> None:
