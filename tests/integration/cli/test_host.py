@@ -200,7 +200,7 @@ def test_interrupting_leaves_nothing_half_made_and_the_next_run_goes_on(tmp_path
     cli.ok("run", "--recipe", recipe)
 
 
-@pytest.mark.parametrize(("step", "child"), [("export", "etdeploy.export.worker"),
+@pytest.mark.parametrize(("step", "child"), [("export", "worker/start.py"),
                                              ("bench", "--iterations")])  # fmt: skip
 def test_what_is_killed_takes_its_worker_or_runner_along(
     tmp_path: Path, step: str, child: str
