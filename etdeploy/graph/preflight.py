@@ -35,12 +35,14 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
     if with_runner and not spec.program:  # a finished program is asked when it is read
         wanted = job.loaded.recipe.benchmark.method
         require_method(wanted, EXPORTED_METHODS, str(job.loaded.path))
-    require_soc(job)  # first: an SDK need not be fetched for a device that cannot use it
+    # First: an SDK need not be fetched for a device or a target that cannot use it.
+    require_soc(job)
+    if with_runner:
+        require_feasible(resolved.plan)
     if resolved.exported is None:
         check_needs(spec)
     if not with_runner:
         return
-    require_feasible(resolved.plan)
     for blocker in other_soc(job, resolved.program):
         raise CheckError(blocker.why, remedy=blocker.remedy)
     if resolved.sources:

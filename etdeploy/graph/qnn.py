@@ -51,7 +51,8 @@ def require_soc(job: Job) -> None:
     if recipe.export.backend != "qnn" or recipe.model.program:
         return
     blocker = htp_blocker(job.target)
-    if blocker is None and job.facts:
+    # What other systems cannot do with QNN is a matter of the plan.
+    if blocker is None and job.facts and job.target.system == "android":
         blocker = soc_blocker(recipe.export.soc, job.device_label, job.facts.soc)
     if blocker:
         raise ExportError(blocker.why, remedy=blocker.remedy)
