@@ -8,7 +8,6 @@ import io
 import click
 
 from etdeploy import __version__
-from etdeploy.cli.entry import EXIT_INTERRUPTED
 from etdeploy.cli.surroundings import surroundings_error
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
@@ -31,6 +30,7 @@ VERBS: dict[str, str] = {
 }
 
 EXIT_BUG = 9
+EXIT_INTERRUPTED = 130
 
 
 class LazyVerbs(click.Group):
