@@ -48,6 +48,7 @@ from executorch.backends.qualcomm.utils import utils
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.lowering.qnn import lower_to_qnn
 from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.tracing.structure import Call
 import torch
 
 def told(module, inputs, specs, **_):
@@ -57,7 +58,7 @@ utils.to_edge_transform_and_lower_to_qnn = told
 for profiled in (True, False):
     spec = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled)
     module = torch.nn.Linear(2, 2)
-    lower_to_qnn(spec, module, Source(module, (torch.zeros(1, 2),), None))
+    lower_to_qnn(spec, module, Source(module, Call((torch.zeros(1, 2),)), None))
 """
 _needs_executorch = pytest.mark.skipif(
     find_spec("executorch") is None, reason="ExecuTorch is not installed"
