@@ -14,7 +14,7 @@ from etdeploy.graph.job import Job
 from etdeploy.graph.qnn import missing_sdk
 from etdeploy.graph.resolve import Resolved
 from etdeploy.plan.model import Provider, RuntimePlan
-from etdeploy.plan.relations import spelled
+from etdeploy.plan.relations import spelled_for
 from etdeploy.provider.checkout import (
     Checkout,
     examine,
@@ -100,7 +100,7 @@ def _sources(
     if checkout is None:
         checkout = clone(job.workspace, plan.executorch_version, os.environ, progress, log)
     # A plan that was made before the clone followed from what the release is known to have.
-    spelled(plan.options, read_options(checkout.folder))
+    spelled_for(plan.options, read_options(checkout.folder))
     needed = submodules_of(plan)
     if checkout.origin == "cache":
         fetch_submodules(checkout, needed, job.workspace, progress, log)

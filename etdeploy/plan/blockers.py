@@ -1,4 +1,4 @@
-"""What keeps a plan from being built, each with its way out."""
+"""What prevents a plan from being built, each with its remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import BACKEND_FACTS, KERNELS_TORCHAO
 from etdeploy.plan.relations import is_on
-from etdeploy.plan.requirements import Needs
+from etdeploy.plan.requirements import Requirements
 from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target
@@ -19,7 +19,7 @@ _BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
 
 def wheel_target_blockers(target: Target, host: Target) -> Iterator[Blocker]:
-    """Targets that there is no wheel for, or whose runner cannot be linked here."""
+    """Targets without a wheel, or whose runner cannot be linked on this machine."""
     if target.wheel_platform is None:
         yield Blocker(
             what=f"target {target.name}",
@@ -34,21 +34,23 @@ def wheel_target_blockers(target: Target, host: Target) -> Iterator[Blocker]:
         )
 
 
-def wheel_blockers(needs: Needs, wheel: str, shipped: frozenset[str]) -> Iterator[Blocker]:
-    """What the program needs and `wheel` (as messages call it) does not have."""
-    for name in sorted(set(needs.reasons) - shipped if shipped else ()):
+def wheel_blockers(
+    requirements: Requirements, wheel: str, shipped: frozenset[str]
+) -> Iterator[Blocker]:
+    """What the program needs and `wheel` (its name in messages) does not have."""
+    for name in sorted(set(requirements.reasons) - shipped if shipped else ()):
         yield Blocker(
             what=f"component {name}",
-            why=f"{wheel} has no component {name}: {needs.reasons[name]}",
-            remedy=_remedy_for(name, needs),
+            why=f"{wheel} has no component {name}: {requirements.reasons[name]}",
+            remedy=_remedy_for(name, requirements),
         )
-    yield from _unknown_backends(needs)
+    yield from _unknown_backends(requirements)
 
 
-def source_blockers(needs: Needs, target: Target) -> Iterator[Blocker]:
-    """What the program needs and no build for the target can have."""
-    yield from _unknown_backends(needs)
-    for delegate_id in needs.delegate_ids:
+def source_blockers(requirements: Requirements, target: Target) -> Iterator[Blocker]:
+    """What the program needs and no build for the target can provide."""
+    yield from _unknown_backends(requirements)
+    for delegate_id in requirements.delegate_ids:
         facts = BACKEND_FACTS.get(delegate_id)
         if facts is None:
             continue
@@ -58,30 +60,30 @@ def source_blockers(needs: Needs, target: Target) -> Iterator[Blocker]:
             yield Blocker(
                 what=f"backend {delegate_id}",
                 why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
-                remedy=f"{_get(delegate_id)}{_other_backend(needs)}",
+                remedy=f"{_get(delegate_id)}{_other_backend(requirements)}",
             )
         elif facts.loads and target.static:
             yield Blocker(
                 what=f"backend {delegate_id}",
-                why=f"{delegate_id} loads libraries of the device's maker, and a static runner, as "
-                f"that for {target.name}, can load none",
-                remedy="Take another target: --target android-arm64   or --target linux-aarch64",
+                why=f"{delegate_id} loads the device maker's libraries, and a static runner, "
+                f"such as that for {target.name}, cannot load any",
+                remedy="Choose another target: --target android-arm64   or --target linux-aarch64",
             )
-    if KERNELS_TORCHAO in needs.reasons and target.arch != "aarch64":
+    if KERNELS_TORCHAO in requirements.reasons and target.arch != "aarch64":
         yield Blocker(
             what=f"component {KERNELS_TORCHAO}",
             why=f"torchao's kernels are for 64-bit Arm only, and the target is {target.name}",
-            remedy=_other_backend(needs),
+            remedy=_other_backend(requirements),
         )
 
 
-def custom_blockers(recipe: Recipe, needs: Needs) -> Iterator[Blocker]:
-    """Operators that no library of ExecuTorch has."""
-    for namespace, names in needs.unknown.items():
+def custom_blockers(recipe: Recipe, requirements: Requirements) -> Iterator[Blocker]:
+    """Operators that no ExecuTorch library provides."""
+    for namespace, names in requirements.unknown.items():
         given = recipe.runtime.custom_ops
         yield Blocker(
             what=f"operators of {namespace}::",
-            why=f"the program calls {', '.join(names)}; no library of ExecuTorch has operators of "
+            why=f"the program calls {', '.join(names)}; no ExecuTorch library has operators of "
             f"{namespace}::" + (f", and {given} does not list them" if given else ""),
             remedy="List them in the yaml file of that folder."
             if given
@@ -90,85 +92,87 @@ def custom_blockers(recipe: Recipe, needs: Needs) -> Iterator[Blocker]:
         )
 
 
-def hand_blockers(
+def override_blockers(
     options: Iterable[Explained], switches: dict[str, tuple[str, str]]
 ) -> Iterator[Blocker]:
-    """Switches that the program needs and the recipe sets off.
+    """Switches that the program needs and the recipe turns off.
 
     Args:
-        options: The whole plan's.
-        switches: By name of the option: the component that it builds, and why that is needed.
+        options: All options of the plan.
+        switches: By option name: the component that it builds, and why that is needed.
     """
     for option in options:
         if option.name in switches and option.by_hand and not is_on(option):
             component, reason = switches[option.name]
             yield Blocker(
                 what=f"{option.name}=OFF",
-                why=f"the recipe sets {option.name} off, and the runner needs {component}: "
+                why=f"the recipe turns {option.name} off, and the runner needs {component}: "
                 f"{reason}",
                 remedy=f"Remove {option.name} from runtime.cmake.",
             )
 
 
-def vendor_blockers(needs: Needs, target: Target, build_target: Target) -> Iterator[Blocker]:
-    """Libraries of others that a backend loads on the device, which no bundle carries.
+def vendor_blockers(
+    requirements: Requirements, target: Target, build_target: Target
+) -> Iterator[Blocker]:
+    """Third-party libraries that a backend loads on the device and that no bundle carries.
 
     Args:
-        needs: Of the program.
+        requirements: Of the program.
         target: What the runner is for.
-        build_target: What it is built for, which is another one for a portable runner.
+        build_target: What it is built for, which differs for a portable runner.
     """
-    if "QnnBackend" not in needs.delegate_ids:
+    if "QnnBackend" not in requirements.delegate_ids:
         return
     emulator = htp_blocker(target)
     if emulator:
         yield emulator
     elif build_target.system == "linux":
-        # A plan for the phone takes the sources by itself, unless it is told not to.
-        phone = "--device android   (without one at hand: --target android-arm64)"
+        # A plan for a phone uses the sources unless the recipe forbids it.
+        phone = "--device android   (without a phone: --target android-arm64)"
         if target.system == "android":
             phone = "--set runtime.provider=source"
         yield Blocker(
             what="Qualcomm's libraries",
-            why="QnnBackend loads Qualcomm's own libraries where it runs, and they are brought to "
-            "Android phones only",
-            remedy=f"Build for the phone: {phone}\n{_other_backend(needs)}",
+            why="QnnBackend loads Qualcomm's own libraries where it runs, and etdeploy deploys "
+            "them to Android phones only",
+            remedy=f"Build for the phone: {phone}\n{_other_backend(requirements)}",
         )
 
 
 def htp_blocker(target: Target) -> Blocker | None:
-    """What keeps every QNN program from running on a target; None when nothing does."""
+    """What prevents every QNN program from running on a target; None when nothing does."""
     if target.system != "android" or target.arch == "aarch64":
         return None
     return Blocker(
         what="Qualcomm's HTP",
         why=f"QNN runs on the HTP of a Snapdragon SoC, and {target.name} is an emulator, or a "
-        "device with another maker's processor, which has none",
-        remedy=f"Take a phone with a Snapdragon: --device android\n{_OTHER_BACKEND}",
+        "device with another maker's processor, neither of which has one",
+        remedy=f"Use a phone with a Snapdragon SoC: --device android\n{_OTHER_BACKEND}",
     )
 
 
-def _unknown_backends(needs: Needs) -> Iterator[Blocker]:
-    for delegate_id in needs.delegate_ids:
+def _unknown_backends(requirements: Requirements) -> Iterator[Blocker]:
+    for delegate_id in requirements.delegate_ids:
         if delegate_id not in BACKEND_FACTS:
             yield Blocker(
                 what=f"backend {delegate_id}",
-                why=f"the program delegates to {delegate_id}, and etdeploy knows of no component "
-                "of ExecuTorch that has it",
-                remedy=_other_backend(needs),
+                why=f"the program delegates to {delegate_id}, and etdeploy knows no component of "
+                "ExecuTorch that provides it",
+                remedy=_other_backend(requirements),
                 of_program=True,
             )
 
 
-def _other_backend(needs: Needs) -> str:
-    return _OTHER_PROGRAM if needs.finished else _OTHER_BACKEND
+def _other_backend(requirements: Requirements) -> str:
+    return _OTHER_PROGRAM if requirements.finished else _OTHER_BACKEND
 
 
-def _remedy_for(component: str, needs: Needs) -> str:
-    """What helps when the wheel of a platform lacks a component; Core ML is in those of Macs."""
+def _remedy_for(component: str, requirements: Requirements) -> str:
+    """What to do when a platform's wheel has no such component; Core ML is in those for Macs."""
     if component == "backend_coreml":
-        return f"{BACKENDS['coreml'].get}\n{_other_backend(needs)}"
-    return f"{_BUILD_IT}\n{_other_backend(needs)}"
+        return f"{BACKENDS['coreml'].get}\n{_other_backend(requirements)}"
+    return f"{_BUILD_IT}\n{_other_backend(requirements)}"
 
 
 def _get(delegate_id: str) -> str:

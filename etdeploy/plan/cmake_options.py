@@ -1,7 +1,7 @@
-"""ExecuTorch's cmake options: which there are, and what they require of each other.
+"""ExecuTorch's cmake options, and what they require of each other.
 
-A checkout is read (`read_options`); while there is none, `known_options` has what releases 1.3 to
-1.5 have in common, read in their tools/cmake/preset/default.cmake.
+With a checkout, its files are read (`parse_options`). Without one, `known_options` has what
+releases 1.3 to 1.5 have in common, taken from their tools/cmake/preset/default.cmake.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 DEFAULTS_FILE = "tools/cmake/preset/default.cmake"
-# A number sign in a string starts no comment.
+# A number sign inside a string does not start a comment.
 _COMMENT = re.compile(r"(\"(?:[^\"\\]|\\.)*\")|#(?!\[\[)[^\n]*")
 _CALL = re.compile(
     r"\b(define_overridable_option|check_required_options_on|check_conflicting_options_on)"
@@ -23,7 +23,7 @@ _ASKED = re.compile(r"\b(?:if|elseif|option)\s*\(\s*(?:NOT\s+)?(EXECUTORCH_[A-Z0
 
 @dataclass(frozen=True)
 class Relation:
-    """What holds when the option `if_on` is on: the `others` have to be on, or off."""
+    """A condition while the option `if_on` is on: the `others` must be on, or off."""
 
     if_on: str
     others: tuple[str, ...]
@@ -34,10 +34,10 @@ class OptionTable:
     """The options of one release.
 
     Attributes:
-        names: Every option that can be set.
-        requires: Options that need others to be on.
-        conflicts: Options that need others to be off.
-        origin: Where the table is from, for messages.
+        names: Every option that exists.
+        requires: Options that require others to be on.
+        conflicts: Options that require others to be off.
+        origin: Where the table comes from, for messages.
     """
 
     names: frozenset[str]
@@ -45,12 +45,12 @@ class OptionTable:
     conflicts: tuple[Relation, ...]
     origin: str
 
-    def spelled(self, name: str) -> str | None:
-        """The name that this release has for an option; None when it has no such option."""
+    def name_for(self, name: str) -> str | None:
+        """This release's name for an option; None when it has no such option."""
         return next((n for n in (name, *_OLD_NAMES.get(name, ())) if n in self.names), None)
 
 
-# What an option was called before; EXECUTORCH_BUILD_KERNELS_CUSTOM was renamed in #12389.
+# Earlier names of options; EXECUTORCH_BUILD_KERNELS_CUSTOM was renamed in #12389.
 _OLD_NAMES: dict[str, tuple[str, ...]] = {
     "EXECUTORCH_BUILD_KERNELS_LLM": ("EXECUTORCH_BUILD_KERNELS_CUSTOM",),
     "EXECUTORCH_BUILD_KERNELS_LLM_AOT": ("EXECUTORCH_BUILD_KERNELS_CUSTOM_AOT",),
@@ -61,10 +61,10 @@ def parse_options(text: str, origin: str, main: str = "") -> OptionTable:
     """Reads the options of a checkout from the texts of its files.
 
     Args:
-        text: Of its default.cmake, which has definitions and relations.
+        text: Of its default.cmake, with definitions and relations.
         origin: What it is, for messages.
-        main: Of its CMakeLists.txt: some switches are asked for there without being defined, such
-            as EXECUTORCH_BUILD_ENN.
+        main: Of its CMakeLists.txt, which tests some switches that are defined nowhere, such as
+            EXECUTORCH_BUILD_ENN.
     """
     names: set[str] = set()
     requires: list[Relation] = []
@@ -95,7 +95,7 @@ def _relation(words: list[str], keyword: str) -> Iterator[Relation]:
 
 
 def known_options(version: str) -> OptionTable:
-    """The options of a release without a checkout of it."""
+    """The options of a release, without a checkout."""
     minor = tuple(int(part) for part in version.split(".")[:2])
     names = _COMMON | (_SINCE_1_4 if minor >= (1, 4) else frozenset())
     return OptionTable(
@@ -107,7 +107,7 @@ def _prefixed(prefix: str, names: str) -> frozenset[str]:
     return frozenset(f"EXECUTORCH_{prefix}{name}" for name in names.split())
 
 
-# Options of 1.3, 1.4 and 1.5 alike that a build for a device can want.
+# Options of 1.3, 1.4 and 1.5 alike that are useful in a build for a device.
 _COMMON = (
     _prefixed(
         "BUILD_",

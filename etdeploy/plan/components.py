@@ -1,7 +1,7 @@
-"""Facts: ExecuTorch's components, what each of them provides, and which wheel carries it.
+"""Facts: ExecuTorch's components, what each provides, and which wheel carries it.
 
-Read from the wheels of ExecuTorch 1.5.1, from the operators and backends that a program which links
-each component alone has registered, and from the CMakeLists.txt of 1.3 to 1.5.
+Sources: the wheels of ExecuTorch 1.5.1, the operators and backends registered in a program that
+links one component alone, and the CMakeLists.txt of 1.3 to 1.5.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 RUNTIME = "runtime"
 THREADPOOL = "threadpool"
 ETDUMP = "etdump"
-# In the wheel all CPU kernels; a build from source takes one of the next three for `aten`.
+# All CPU kernels in the wheel; a build from source uses one of the next three for `aten`.
 KERNELS_OPTIMIZED = "kernels_optimized"
 KERNELS_PORTABLE = "kernels_portable"
 KERNELS_SELECTED = "kernels_selected"
@@ -22,16 +22,17 @@ KERNELS_TORCHAO = "kernels_torchao"
 
 @dataclass(frozen=True)
 class BackendFacts:
-    """What a delegate needs of the runtime.
+    """What a delegate requires of the runtime.
 
     Attributes:
-        delegate_id: As a program's delegates carry it.
+        delegate_id: As programs name it.
         component: The component that registers it.
         switch: The cmake option that builds it.
-        systems: Where it runs; empty for everywhere.
+        systems: Systems that it runs on; empty for all.
         arches: The instruction sets that it runs on; empty for all.
-        loads: Whether it loads libraries of the device's maker when it starts.
-        tried: Whether etdeploy built and ran it; the others follow ExecuTorch's documentation.
+        loads: Whether it loads the device maker's libraries when it starts.
+        tried: Whether it was built and run with etdeploy; the others follow ExecuTorch's
+            documentation.
     """
 
     delegate_id: str
@@ -90,7 +91,7 @@ BACKEND_FACTS: dict[str, BackendFacts] = {
     )
 }
 
-# The cmake option that builds a component which is linked only where a program needs it.
+# The cmake option that builds a component that is linked only if a program needs it.
 SWITCHES: dict[str, str] = {
     KERNELS_QUANTIZED: "EXECUTORCH_BUILD_KERNELS_QUANTIZED",
     KERNELS_LLM: "EXECUTORCH_BUILD_KERNELS_LLM",
@@ -147,7 +148,7 @@ SELECTABLE_DTYPES = frozenset(
     {"uint8", "int8", "int16", "int32", "int64", "float32", "float64", "bool"}
 )
 
-# Components whose loops run on the thread pool: they name its library as needed.
+# Components whose loops run on the thread pool: their libraries list its library as needed.
 THREADED = frozenset(
     {KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO, "backend_xnnpack"}
 )
@@ -163,7 +164,7 @@ _SHIPPED: dict[str, frozenset[str]] = {
 
 
 def shipped_components(build_target: str) -> frozenset[str]:
-    """What the wheel for a target carries; empty when there is no wheel for it."""
+    """The components of the wheel for a target; empty when there is no wheel for it."""
     return _SHIPPED.get(build_target, frozenset())
 
 

@@ -1,4 +1,4 @@
-"""Derives from a program, or before there is one from the recipe, what the runner is made of."""
+"""Derives the runtime plan from a program or, before the export, from the recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained
 from etdeploy.plan.blockers import (
     custom_blockers,
-    hand_blockers,
+    override_blockers,
     source_blockers,
     vendor_blockers,
     wheel_blockers,
@@ -30,8 +30,8 @@ from etdeploy.plan.components import (
     THREADPOOL,
 )
 from etdeploy.plan.model import CUSTOM_OPS, Provider, RuntimePlan
-from etdeploy.plan.relations import BY_HAND, closed, is_on, spelled, with_hand
-from etdeploy.plan.requirements import Needs, derive_needs, some
+from etdeploy.plan.relations import BY_HAND, apply_relations, is_on, spelled_for, with_overrides
+from etdeploy.plan.requirements import Requirements, derive_requirements, some
 from etdeploy.plan.rules import (
     SELECTED_PROGRAM,
     SourceBuild,
@@ -45,17 +45,17 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import asked_of_build
 from etdeploy.targets.platforms import Target, find_target
 
-# The order in which components are listed; the rest follows by name.
+# Components are listed in this order; the rest follow by name.
 _ORDER = (RUNTIME, THREADPOOL, KERNELS_SELECTED, KERNELS_OPTIMIZED, KERNELS_QUANTIZED)
 
 
 @dataclass(frozen=True)
 class Available:
-    """What can be linked, as far as it is known before anything is fetched or built.
+    """What can be linked, as far as is known before anything is fetched or built.
 
     Attributes:
-        version: Of the libraries of ExecuTorch that are linked.
-        wheel_version: Of the wheel, where that is another one, as beside a checkout.
+        version: Of the ExecuTorch libraries that are linked.
+        wheel_version: Of the wheel, where it differs, as with a checkout.
         wheel_components: What the wheel for the build target carries.
         options: Of the checkout; those of `version` when None.
     """
@@ -70,7 +70,7 @@ class Available:
 class CustomKernels:
     """The recipe's own kernels: what they register, and a digest of their files.
 
-    `operators` is None while only the built runner can tell.
+    `operators` is None if only the built runner can list them.
     """
 
     operators: frozenset[str] | None
@@ -88,37 +88,41 @@ def derive_plan(
     """Derives the plan; the same values give the same plan on every machine.
 
     Args:
-        recipe: What was asked for.
-        program: What export made; None gives a provisional plan from the recipe alone.
+        recipe: What the user requested.
+        program: The exported program; None gives a provisional plan from the recipe alone.
         target: What the runner is for.
         host: The machine that builds it.
         available: What can be linked.
         custom: The kernels of `runtime.custom_ops`.
 
     Returns:
-        The plan. What keeps it from being built is in its `blockers`; nothing is raised for that.
+        The plan. Its `blockers` say what prevents it from being built; nothing is raised for them.
 
     Raises:
-        BuildError: A derived option is unknown to the checkout: a mistake of etdeploy.
+        BuildError: The checkout does not know a derived option: a bug in etdeploy.
     """
-    needs = derive_needs(recipe, program)
+    requirements = derive_requirements(recipe, program)
     if custom:
-        needs = _without(needs, custom)
+        requirements = _without(requirements, custom)
     wheel_target = find_target(target.portable) if target.portable else target
     release = available.wheel_version or available.version
     wheel = f"the ExecuTorch {release} wheel for {wheel_target.name}"
-    lacks = tuple(wheel_blockers(needs, wheel, available.wheel_components))
-    provider = _provider(recipe, target, wheel_target, wheel, lacking=lacks)
+    wheel_blocked = tuple(wheel_blockers(requirements, wheel, available.wheel_components))
+    provider = _provider(recipe, target, wheel_target, wheel, blocked=wheel_blocked)
     parts = (
-        _wheel_plan(needs, wheel_target, host, available)
+        _wheel_plan(requirements, wheel_target, host, available)
         if provider.value == Provider.WHEEL
-        else _source_plan(recipe, needs, target, host, available, custom)
+        else _source_plan(recipe, requirements, target, host, available, custom)
     )
     blockers = (
-        *(lacks if provider.value == Provider.WHEEL and wheel_target.wheel_platform else ()),
-        *custom_blockers(recipe, needs),
+        *(
+            wheel_blocked
+            if provider.value == Provider.WHEEL and wheel_target.wheel_platform
+            else ()
+        ),
+        *custom_blockers(recipe, requirements),
         *parts.blockers,
-        *vendor_blockers(needs, target, parts.build_target),
+        *vendor_blockers(requirements, target, parts.build_target),
     )
     own = (_own_kernels(recipe, custom),) if custom else ()
     return RuntimePlan(
@@ -135,23 +139,23 @@ def derive_plan(
         program_sha256=program.sha256 if program else None,
         provisional=program is None,
         blockers=blockers,
-        notes=tuple(_notes(needs, parts)) if provider.value == Provider.SOURCE else (),
+        notes=tuple(_notes(requirements, parts)) if provider.value == Provider.SOURCE else (),
     )
 
 
 def require_feasible(plan: RuntimePlan) -> None:
-    """Makes sure that a plan can be built.
+    """Raises unless a plan can be built.
 
     Raises:
         BuildError: It has blockers; all of them are named.
-        CheckError: It has, and only the program is at fault.
+        CheckError: It has blockers, and only the program is at fault.
     """
     if plan.blockers:
         checked = all(blocker.of_program for blocker in plan.blockers)
         raise (CheckError if checked else BuildError)(
             f"a runner for {plan.target} cannot be built: "
-            + "; ".join(o.why for o in plan.blockers),
-            remedy="\n".join(dict.fromkeys(o.remedy for o in plan.blockers)),
+            + "; ".join(b.why for b in plan.blockers),
+            remedy="\n".join(dict.fromkeys(b.remedy for b in plan.blockers)),
         )
 
 
@@ -167,8 +171,10 @@ class _Parts:
     selection: str | None = None
 
 
-def _wheel_plan(needs: Needs, target: Target, host: Target, available: Available) -> _Parts:
-    reasons = dict(needs.reasons)
+def _wheel_plan(
+    requirements: Requirements, target: Target, host: Target, available: Available
+) -> _Parts:
+    reasons = dict(requirements.reasons)
     if THREADPOOL in available.wheel_components:
         reasons[THREADPOOL] = _threadpool_reason(reasons)
     components = tuple(
@@ -178,7 +184,7 @@ def _wheel_plan(needs: Needs, target: Target, host: Target, available: Available
     build_type = Explained(
         name="CMAKE_BUILD_TYPE",
         value="Release",
-        reason="an unoptimised runner would add its own time to what is measured",
+        reason="an unoptimised runner would add its own time to the measurement",
     )
     return _Parts(
         build_target=target,
@@ -191,19 +197,19 @@ def _wheel_plan(needs: Needs, target: Target, host: Target, available: Available
 
 def _source_plan(
     recipe: Recipe,
-    needs: Needs,
+    requirements: Requirements,
     target: Target,
     host: Target,
     available: Available,
     custom: CustomKernels | None,
 ) -> _Parts:
-    build = source_build(recipe, needs, target, custom_ops=custom is not None)
+    build = source_build(recipe, requirements, target, custom_ops=custom is not None)
     table = available.options or known_options(available.version)
-    derived = with_hand(spelled(source_options(build), table), recipe.runtime.cmake, table)
-    options, refused = closed(derived, table)
+    derived = with_overrides(spelled_for(source_options(build), table), recipe.runtime.cmake, table)
+    options, refused = apply_relations(derived, table)
     components = _source_components(build, options)
     switches = {
-        table.spelled(switch) or switch: (component, reason)
+        table.name_for(switch) or switch: (component, reason)
         for component, reason in build.component_reasons.items()
         for switch in BUILT_BY.get(component, ())
     }
@@ -211,18 +217,18 @@ def _source_plan(
         build_target=target,
         toolchain=plan_toolchain(target, host),
         components=components,
-        options=(*spelled(options, table), _linked(components)),
+        options=(*spelled_for(options, table), _linked(components)),
         blockers=(
-            *_hosted(target, host),
-            *source_blockers(needs, target),
+            *_host_blockers(target, host),
+            *source_blockers(requirements, target),
             *refused,
-            *hand_blockers(options, switches),
+            *override_blockers(options, switches),
         ),
         selection=_selection(build, options),
     )
 
 
-def _hosted(target: Target, host: Target) -> tuple[Blocker, ...]:
+def _host_blockers(target: Target, host: Target) -> tuple[Blocker, ...]:
     blocker = host_blocker(target, host)
     return (blocker,) if blocker else ()
 
@@ -232,25 +238,25 @@ def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
     return Explained(
         name=CUSTOM_OPS,
         reason=f"runtime.custom_ops is {recipe.runtime.custom_ops}, which "
-        + (f"has {some(operators)}" if operators else "registers what only the runner can tell"),
+        + (f"has {some(operators)}" if operators else "registers what only the runner can list"),
     )
 
 
-def _notes(needs: Needs, parts: _Parts) -> Iterator[str]:
-    """What to know of a build from source before it is started."""
+def _notes(requirements: Requirements, parts: _Parts) -> Iterator[str]:
+    """What to know about a build from source before it starts."""
     options = {option.name: option.value for option in parts.options}
     if options.get("XNNPACK_ENABLE_KLEIDIAI") == "ON" and "KLEIDIAI_SOURCE_DIR" not in options:
         yield (
-            "XNNPACK downloads KleidiAI while it is configured. Without a network, set "
+            "XNNPACK downloads KleidiAI while it is configured. Without network access, set "
             "runtime.kleidiai: false, or unpack it and set "
             "runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
         )
-    for delegate_id in needs.delegate_ids:
+    for delegate_id in requirements.delegate_ids:
         facts = BACKEND_FACTS.get(delegate_id)
         if facts and not facts.tried:
             yield (
-                f"{delegate_id} was not tried: its options follow ExecuTorch's files, and no build "
-                "with it was made."
+                f"{delegate_id} is untested: its options follow ExecuTorch's files, and it was "
+                "never built."
             )
 
 
@@ -270,23 +276,25 @@ def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tu
 
 
 def _selection(build: SourceBuild, options: tuple[Explained, ...]) -> str | None:
-    """A digest of what decides the selected kernels: the same for programs with equal needs.
+    """A digest of what decides the selected kernels, equal for programs that need the same.
 
-    None where nothing is selected, or from something else that the recipe names.
+    None if nothing is selected, or if the recipe selects from something other than the program.
     """
     if not any(o.value == SELECTED_PROGRAM and not o.by_hand for o in options):
         return None
-    operators = selected_operators(build.needs)
+    operators = selected_operators(build.requirements)
     return digest_json({name: sorted(dtypes) for name, dtypes in sorted(operators.items())})
 
 
-def _without(needs: Needs, custom: CustomKernels) -> Needs:
-    """The needs that the recipe's own kernels leave open."""
+def _without(requirements: Requirements, custom: CustomKernels) -> Requirements:
+    """The requirements that the recipe's own kernels do not meet."""
     left = {
         namespace: tuple(n for n in names if custom.operators and n not in custom.operators)
-        for namespace, names in needs.unknown.items()
+        for namespace, names in requirements.unknown.items()
     }
-    return replace(needs, unknown={namespace: names for namespace, names in left.items() if names})
+    return replace(
+        requirements, unknown={namespace: names for namespace, names in left.items() if names}
+    )
 
 
 def _threadpool_reason(names: Iterable[str]) -> str:
@@ -294,7 +302,7 @@ def _threadpool_reason(names: Iterable[str]) -> str:
     if users:
         verb = "runs" if len(users) == 1 else "run"
         return f"{', '.join(users)} {verb} on its threads"
-    return "the wheel's runtime library is linked together with it"
+    return "the wheel's runtime library is linked with it"
 
 
 def _provider(
@@ -303,12 +311,12 @@ def _provider(
     wheel_target: Target,
     wheel: str,
     *,
-    lacking: tuple[Blocker, ...],
+    blocked: tuple[Blocker, ...],
 ) -> Explained:
     wanted = recipe.runtime.provider
     portable = (
-        f"; there is none for {target.name}, so the portable runner goes to the device together "
-        "with its C library"
+        f"; there is none for {target.name}, so the portable runner is deployed together with its "
+        "C library"
         if target.portable
         else ""
     )
@@ -322,11 +330,12 @@ def _provider(
     if asked:
         keys = ", ".join(f"runtime.{key}" for key in asked)
         return _provided(
-            Provider.SOURCE, f"the wheel is built already, and {keys} asks for a build"
+            Provider.SOURCE, f"the wheel is prebuilt, and a build is required for {keys}"
         )
-    if lacking:
-        return _provided(Provider.SOURCE, f"{wheel} lacks {', '.join(o.what for o in lacking)}")
-    return _provided(Provider.WHEEL, f"{wheel} has all that the program needs{portable}")
+    if blocked:
+        missing = ", ".join(blocker.what for blocker in blocked)
+        return _provided(Provider.SOURCE, f"{wheel} does not have {missing}")
+    return _provided(Provider.WHEEL, f"{wheel} has everything that the program needs{portable}")
 
 
 def _provided(value: str, reason: str) -> Explained:
@@ -347,7 +356,7 @@ def _linked(components: tuple[Explained, ...]) -> Explained:
     return Explained(
         name="ETDEPLOY_COMPONENTS",
         value=";".join(c.name for c in components),
-        reason="the runner links these components and no others",
+        reason="the runner links these components only",
     )
 
 

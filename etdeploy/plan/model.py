@@ -1,4 +1,4 @@
-"""The runtime plan: what a runner is made of, and why."""
+"""The runtime plan: what a runner consists of, and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etdeploy.core.values import Explained, Value
 
 
 class Provider(Kind):
-    """Where ExecuTorch comes from: the libraries of its wheel, or a checkout that is compiled."""
+    """Where ExecuTorch comes from: the libraries of its wheel, or a compiled checkout."""
 
     WHEEL = "wheel"
     SOURCE = "source"
@@ -25,21 +25,22 @@ class RuntimePlan(Value):
     """Everything that decides how a runner is built.
 
     Attributes:
-        target: What the user asked for, e.g. `android-arm64`.
+        target: What the user requested, e.g. `android-arm64`.
         build_target: What is compiled, e.g. `linux-aarch64` for the portable runner.
-        portable_runner: Whether the runner brings its own C library and loader to the device.
+        portable_runner: Whether the runner is deployed with its own C library and loader.
         provider: `wheel` or `source`, with the reason.
         executorch_version: Of the libraries.
-        toolchain: File in toolchains/ when cross-compiling, with the reason; None for a native one.
-        components: Libraries that are linked; `value` is the CMake target in the wheel, and for
-            a build from source the kernels that it has, where there is a choice.
-        options: cmake options; the list has what goes on the command line as -Dname=value.
+        toolchain: File in toolchains/ when cross-compiling, with the reason; None for a native
+            build.
+        components: Libraries that are linked; `value` is the CMake target in the wheel or, in a
+            build from source, which kernels the library has, if there is a choice.
+        options: cmake options, which go on the command line as -Dname=value.
         selection: Digest of the operators and data types that are selected; None without.
         custom_ops: Digest of the recipe's own kernels; None without.
-        program_sha256: The program that it was derived from.
-        provisional: True while only the recipe is known.
-        blockers: What keeps it from being built; empty when nothing does.
-        notes: What to know of it, as sentences.
+        program_sha256: The program that the plan was derived from.
+        provisional: Whether it was derived from the recipe alone.
+        blockers: What prevents it from being built; empty when nothing does.
+        notes: What to know about it, as sentences.
     """
 
     target: str
@@ -59,7 +60,7 @@ class RuntimePlan(Value):
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        """ExecuTorch's; the recipe's own kernels are no part of it."""
+        """ExecuTorch's components, without the recipe's own kernels."""
         return tuple(c.name for c in self.components if c.name != CUSTOM_OPS)
 
     def option(self, name: str) -> str | None:
@@ -68,7 +69,7 @@ class RuntimePlan(Value):
 
     @property
     def build_digest(self) -> str:
-        """The same for plans that give the same runner, whatever the program or the reasons."""
+        """Equal for plans that give the same runner, whatever the program and the reasons."""
         return digest_json(
             {
                 "build_target": self.build_target,
@@ -90,16 +91,16 @@ class BuiltRunner(Value):
     Attributes:
         path: Of the folder with the files.
         executable: Relative path of the runner itself.
-        libraries: Relative paths of the shared libraries that go along.
-        loader: Relative path of the C library's loader for a portable runner.
+        libraries: Relative paths of the shared libraries that it needs.
+        loader: Relative path of the C library's loader, for a portable runner.
         target: The build target.
         sha256: Of the executable.
-        operators: All that are registered in it, by full name.
-        backends: All delegates that are registered in it.
+        operators: All operators that are registered in it, by full name.
+        backends: All backends that are registered in it.
         executorch_version: Of its libraries.
-        listed_by: Who told operators and backends: the `runner` itself, started here or under
-            qemu, or the names in its `libraries` (from source, in itself too) where it cannot be
-            started here.
+        listed_by: What lists operators and backends: the `runner` itself, started here or under
+            qemu, or the names in its `libraries` (from source, in the executable too) if it cannot
+            be started here.
         size_bytes: Of the executable.
         provider: Where ExecuTorch came from: `wheel` or `source`.
         revision: Of the checkout that it was built from.

@@ -1,4 +1,4 @@
-"""Which phone a QNN program runs on, by what the phone, the recipe and the program say."""
+"""Whether a QNN program runs on a phone, by what phone, recipe and program say."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
 
 
 def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocker | None:
-    """What keeps a program for the recipe's SoC from running on a device; None when nothing does.
+    """What prevents a program for the recipe's SoC from running on a device, or None.
 
     Args:
         wanted: `export.soc` of the recipe; None stands for `auto`.
-        device: Its name, as the command line takes it.
-        reported: The SoC that it says it has; None where it does not say.
+        device: Its name, as on the command line.
+        reported: The SoC that it reports; None if it reports none.
     """
     has = soc_name(reported, None)
     if has is None:
@@ -26,31 +26,31 @@ def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocke
     if has not in QUALCOMM_SOCS:
         return Blocker(
             what=f"SoC {has}",
-            why=f"{device} says that its SoC is {has}, which QNN does not compile for: it is none "
-            "of Qualcomm's, or one that ExecuTorch does not know",
+            why=f"{device} reports the SoC {has}, which QNN does not compile for: it is not "
+            "Qualcomm's, or ExecuTorch does not know it",
             remedy=_OTHER_BACKEND,
         )
     if not _named(wanted) or soc_name(wanted, None) == has:
         return None
     return Blocker(
         what=f"SoC {wanted}",
-        why=f"export.soc is {wanted}, and {device} has {has}: a QNN program runs on the SoC that "
-        "it was compiled for, and on no other",
-        remedy=f"--set export.soc={has}   or let it be asked: --set export.soc=auto",
+        why=f"export.soc is {wanted}, and {device} has {has}: a QNN program runs only on the SoC "
+        "that it was compiled for",
+        remedy=f"--set export.soc={has}   or ask the device: --set export.soc=auto",
     )
 
 
 def program_blockers(
     compiled: Iterable[CompiledFor], device: str, reported: str | None
 ) -> Iterator[Blocker]:
-    """What keeps a compiled program from running on a device.
+    """What prevents a compiled program from running on a device.
 
-    Nothing where the device does not say which SoC it has.
+    Nothing if the device does not report its SoC.
 
     Args:
         compiled: What the program says (`Program.compiled_for`).
         device: Its name.
-        reported: The SoC that it says it has.
+        reported: The SoC that it reports.
     """
     has = QUALCOMM_SOCS.get(soc_name(reported, None) or "")
     for number in sorted({c.soc_id for c in compiled}) if has else ():
@@ -60,7 +60,7 @@ def program_blockers(
             yield Blocker(
                 what="the program's SoC",
                 why=f"the program was compiled for {name}, and {device} has {has.name} (HTP "
-                f"{has.htp_arch}): a QNN program runs on the SoC that it was compiled for",
+                f"{has.htp_arch}): a QNN program runs only on the SoC that it was compiled for",
                 remedy=f"Export the model for this phone: --set export.backend=qnn --set "
                 f"export.soc={has.name}\nor name a device that has "
                 f"{soc.name if soc else 'that SoC'}: etdeploy devices",
@@ -72,7 +72,7 @@ def compiled_version(compiled: Iterable[CompiledFor], noted: str | None) -> str 
 
     Args:
         compiled: What the program says.
-        noted: What the export noted (`Provenance.versions["qnn"]`).
+        noted: What the export recorded (`Provenance.versions["qnn"]`).
     """
     shown = [c.sdk_version for c in compiled if c.sdk_version]
     return noted or max(shown, key=version_numbers, default=None)
@@ -85,7 +85,7 @@ def _named(wanted: str | None) -> bool:
 def _says_nothing(device: str) -> Blocker:
     return Blocker(
         what="SoC",
-        why=f"a QNN program is compiled for one SoC, and {device} does not say which it has",
+        why=f"a QNN program is compiled for one SoC, and {device} does not report its own",
         remedy="Name it: --set export.soc=SM8650   (for one that is not Qualcomm's: "
         "--set export.backend=xnnpack)",
     )

@@ -1,4 +1,4 @@
-"""Makes a set of options whole: by rules and by hand, closed under ExecuTorch's relations."""
+"""Completes a set of options: the recipe's overrides, then ExecuTorch's relations."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BY_HAND = "recipe"
 _OFF = frozenset({"", "OFF", "0", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})
 
 
-def with_hand(
+def with_overrides(
     options: tuple[Explained, ...], by_hand: Mapping[str, str | bool | int], table: OptionTable
 ) -> tuple[Explained, ...]:
-    """The options with those of `runtime.cmake` in the place of derived ones, or at the end."""
+    """The options, with those of `runtime.cmake` replacing derived ones or added at the end."""
     forced = {
         name: Explained(
-            name=name, value=_text(value), reason=_hand_reason(name, table), by_hand=True
+            name=name, value=_text(value), reason=_override_reason(name, table), by_hand=True
         )
         for name, value in by_hand.items()
     }
@@ -28,14 +28,14 @@ def with_hand(
     return (*kept, *forced.values())
 
 
-def closed(
+def apply_relations(
     options: tuple[Explained, ...], table: OptionTable
 ) -> tuple[tuple[Explained, ...], tuple[Blocker, ...]]:
-    """Switches on what options that are on require.
+    """Turns on the options that others which are on require.
 
     Returns:
-        The options, and a blocker for each requirement that was set off by hand and each pair of
-        options that exclude each other.
+        The options, and a blocker for each requirement that the recipe turns off and for each pair
+        of options that exclude each other.
     """
     found = {option.name: option for option in options}
     while added := _required(found, table):
@@ -45,7 +45,7 @@ def closed(
 
 
 def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, Explained]:
-    """What is to be switched on next, because an option that is on requires it."""
+    """What to turn on next, because an option that is on requires it."""
     return {
         other: Explained(name=other, value="ON", reason=f"{relation.if_on} requires it")
         for relation in table.requires
@@ -56,7 +56,7 @@ def _required(found: Mapping[str, Explained], table: OptionTable) -> dict[str, E
 
 
 def _is_fixed(name: str, option: Explained | None) -> bool:
-    """Set by hand, or an option with a value: neither is switched on by a requirement."""
+    """Set by the recipe, or an option with a value: a requirement turns on neither."""
     return (option is not None and option.by_hand) or name.startswith("EXECUTORCH_SELECT_OPS_")
 
 
@@ -74,17 +74,17 @@ def _conflicts(found: Mapping[str, Explained], table: OptionTable) -> Iterator[B
                 yield _conflict(found[relation.if_on], found[other])
 
 
-def spelled(options: tuple[Explained, ...], table: OptionTable) -> tuple[Explained, ...]:
-    """The options by the names that this release has for them.
+def spelled_for(options: tuple[Explained, ...], table: OptionTable) -> tuple[Explained, ...]:
+    """The options, by this release's names for them.
 
     Raises:
-        BuildError: A derived option is unknown to it, which is a mistake of etdeploy.
+        BuildError: It does not know a derived option, which is a bug in etdeploy.
     """
     return tuple(_spelled(option, table) for option in options)
 
 
 def is_on(option: Explained | None) -> bool:
-    """Whether cmake takes the value for true: all but its words for false."""
+    """Whether cmake reads the value as true: anything but its words for false."""
     if option is None or option.value is None:
         return False
     value = option.value.upper()
@@ -94,18 +94,18 @@ def is_on(option: Explained | None) -> bool:
 def _spelled(option: Explained, table: OptionTable) -> Explained:
     if not option.name.startswith("EXECUTORCH_") or option.by_hand:
         return option
-    name = table.spelled(option.name)
+    name = table.name_for(option.name)
     if name is None:
         raise BuildError(
             f"etdeploy derived the option {option.name} because {option.reason}, and "
             f"{table.origin} has no such option",
-            remedy="This is a mistake of etdeploy or a release of ExecuTorch that it does not "
-            "know (1.3 to 1.5 are).\nTake another checkout: "
+            remedy="This is a bug in etdeploy, or a release of ExecuTorch that it does not support "
+            "(1.3 to 1.5 are).\nUse another checkout: "
             "--set runtime.source=/path/to/executorch",
         )
     if name == option.name:
         return option
-    reason = f"{option.reason}; {table.origin} calls {option.name} so"
+    reason = f"{option.reason}; {table.origin} calls {option.name} this"
     return option.model_copy(update={"name": name, "reason": reason})
 
 
@@ -117,7 +117,7 @@ def _text(value: str | bool | int) -> str:
     )
 
 
-def _hand_reason(name: str, table: OptionTable) -> str:
+def _override_reason(name: str, table: OptionTable) -> str:
     if not name.startswith("EXECUTORCH_") or name in table.names:
         return BY_HAND
     near = get_close_matches(name, table.names, n=1, cutoff=0.8)
@@ -129,7 +129,7 @@ def _refused(option: Explained, other: str) -> Blocker:
     return Blocker(
         what=other,
         why=f"{option.name} is on ({option.reason}) and requires {other}, which is not",
-        remedy=f"Set {other}, or take {option.name} back, in runtime.cmake.",
+        remedy=f"In runtime.cmake, set {other} or remove {option.name}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a program needs of the runtime, or before there is one what its recipe lets expect."""
+"""What a program requires of the runtime or, before the export, what the recipe suggests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _EVERY_RUNNER = "every runner loads programs with it"
 
 
 @dataclass(frozen=True)
-class Needs:
+class Requirements:
     """What has to be linked, and why.
 
     Attributes:
-        reasons: By component; operators of aten count for `kernels_optimized`.
-        delegate_ids: The backends of the program, or the one that the recipe asks for.
-        operators: Of the program, outside its delegates, with their data types; None while there
-            is only the recipe.
-        unknown: Operators, by namespace, that no component has.
+        reasons: By component; operators of aten count as `kernels_optimized`.
+        delegate_ids: The backends of the program, or the one that the recipe requests.
+        operators: Of the program, outside its delegates, with their data types; None if only the
+            recipe is known.
+        unknown: Operators that no component has, by namespace.
         finished: Whether the program was given as a file, so that no recipe can change it.
     """
 
@@ -41,22 +41,22 @@ class Needs:
     finished: bool = False
 
 
-def derive_needs(recipe: Recipe, program: Program | None) -> Needs:
-    """From the program where there is one: it is the truth, the recipe only the wish."""
-    needs = _of_program(program) if program else _of_recipe(recipe)
+def derive_requirements(recipe: Recipe, program: Program | None) -> Requirements:
+    """From the program if there is one; the recipe only says what is wanted."""
+    requirements = _of_program(program) if program else _of_recipe(recipe)
     if recipe.benchmark.profile:
-        needs.reasons[ETDUMP] = "benchmark.profile is on: the profile pass records an ETDump"
-    return replace(needs, finished=recipe.model.program is not None)
+        requirements.reasons[ETDUMP] = "benchmark.profile is on: the profile pass records an ETDump"
+    return replace(requirements, finished=recipe.model.program is not None)
 
 
-def _of_program(program: Program) -> Needs:
+def _of_program(program: Program) -> Requirements:
     sentences: dict[str, list[str]] = {}
     for method in program.methods:
-        for component, sentence in _method_needs(method):
+        for component, sentence in _method_requirements(method):
             sentences.setdefault(component, []).append(sentence)
     own = sentences.pop(RUNTIME, [])
     reasons = {name: "; ".join(texts) for name, texts in sentences.items()}
-    return Needs(
+    return Requirements(
         {RUNTIME: "; ".join([_EVERY_RUNNER, *own])} | reasons,
         program.backend_ids,
         _operators(program),
@@ -64,8 +64,8 @@ def _of_program(program: Program) -> Needs:
     )
 
 
-def _method_needs(method: Method) -> Iterator[tuple[str, str]]:
-    """Pairs of a component and what the method needs of it."""
+def _method_requirements(method: Method) -> Iterator[tuple[str, str]]:
+    """Pairs of a component and why the method requires it."""
     for backend_id in sorted({d.backend_id for d in method.delegates}):
         component = backend_component(backend_id)
         if component:
@@ -104,19 +104,19 @@ def _unknown_operators(program: Program) -> dict[str, tuple[str, ...]]:
     return {namespace: tuple(names) for namespace, names in sorted(by_namespace.items())}
 
 
-def _of_recipe(recipe: Recipe) -> Needs:
-    """What a program of this recipe will probably need."""
+def _of_recipe(recipe: Recipe) -> Requirements:
+    """What a program of this recipe will probably require."""
     reasons = {RUNTIME: _EVERY_RUNNER}
     if recipe.model.program:
-        reasons[RUNTIME] += f"; more is known when {recipe.model.program} has been inspected"
-        return Needs(reasons, ())
+        reasons[RUNTIME] += f"; more is known once {recipe.model.program} has been inspected"
+        return Requirements(reasons, ())
     export = recipe.export
     delegate_id = BACKENDS[export.backend].delegate_id
     component = backend_component(delegate_id) if delegate_id else None
     if component:
         reasons[component] = f"export.backend is {export.backend}; nothing is exported yet"
     reasons[KERNELS_OPTIMIZED] = (
-        f"operators that {export.backend} does not take may remain; nothing is exported yet"
+        f"operators that {export.backend} does not support may remain; nothing is exported yet"
         if delegate_id
         else f"export.backend is {export.backend}; nothing is exported yet"
     )
@@ -125,7 +125,7 @@ def _of_recipe(recipe: Recipe) -> Needs:
             f"export.quantization {export.quantization} may leave quantise and dequantise "
             "operators outside the delegates; nothing is exported yet"
         )
-    return Needs(reasons, (delegate_id,) if delegate_id else ())
+    return Requirements(reasons, (delegate_id,) if delegate_id else ())
 
 
 def count(number: int, noun: str) -> str:

@@ -1,6 +1,6 @@
-"""Derives the cmake options of a build of ExecuTorch from source: one rule for each concern.
+"""Derives the cmake options for building ExecuTorch from source: one rule for each concern.
 
-Every option has the reason that produced it. The rules know neither files nor the machine.
+Every option carries its reason. The rules know neither files nor the machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from etdeploy.plan.components import (
     THREADPOOL,
     operator_component,
 )
-from etdeploy.plan.requirements import Needs, some
+from etdeploy.plan.requirements import Requirements, some
 from etdeploy.plan.toolchains import plan_definitions
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target
 
 # Stands for the program in `EXECUTORCH_SELECT_OPS_MODEL`; the build puts its path there.
 SELECTED_PROGRAM = "program.pte"
-# Stands for the folder of the QNN SDK that is found.
+# Stands for the folder of the QNN SDK, which the build finds.
 QNN_SDK = "$QNN_SDK_ROOT"
 # Room in the registry of operators, the number that ExecuTorch has without selection
 # (runtime/kernel/operator_registry.cpp: 250 operators with 8 kernels each).
@@ -49,30 +49,30 @@ _THREAD_POLICIES = {
 
 @dataclass(frozen=True)
 class SourceBuild:
-    """What the rules look at.
+    """The input of the rules.
 
     Attributes:
-        recipe: What was asked for.
-        needs: What the program needs.
+        recipe: What the user requested.
+        requirements: What the program needs.
         target: What is compiled for.
-        custom_ops: Whether the runner brings kernels of its own.
-        kernels: Which library has the operators of aten, with the reason; None when there are none.
+        custom_ops: Whether the runner has the recipe's own kernels.
+        kernels: Which library has the operators of aten, with the reason; None if none is needed.
     """
 
     recipe: Recipe
-    needs: Needs
+    requirements: Requirements
     target: Target
     custom_ops: bool
     kernels: Explained | None
 
     @property
     def component_reasons(self) -> dict[str, str]:
-        """Why each component is linked; the kernels for aten under the name of their library."""
-        reasons = dict(self.needs.reasons)
+        """Why each component is linked; aten's kernels go by the name of their library."""
+        reasons = dict(self.requirements.reasons)
         aten = reasons.pop(KERNELS_OPTIMIZED, None)
         if aten and self.kernels:
             reasons[self.kernels.name] = aten
-        threaded = sorted(THREADED.intersection(self.needs.reasons))
+        threaded = sorted(THREADED.intersection(self.requirements.reasons))
         if self.kernels and self.kernels.value == "portable" and KERNELS_OPTIMIZED in threaded:
             threaded.remove(KERNELS_OPTIMIZED)
         if threaded:
@@ -81,38 +81,43 @@ class SourceBuild:
         return reasons
 
 
-def source_build(recipe: Recipe, needs: Needs, target: Target, *, custom_ops: bool) -> SourceBuild:
-    """What a build from source is derived from."""
-    return SourceBuild(recipe, needs, target, custom_ops, _aten_kernels(recipe, needs))
+def source_build(
+    recipe: Recipe, requirements: Requirements, target: Target, *, custom_ops: bool
+) -> SourceBuild:
+    """The input of the rules for a build from source."""
+    return SourceBuild(
+        recipe, requirements, target, custom_ops, _aten_kernels(recipe, requirements)
+    )
 
 
 def source_options(build: SourceBuild) -> tuple[Explained, ...]:
-    """The options that the rules give, in the order of the rules; later ones never repeat one."""
+    """The options that the rules give, in the order of the rules; no option occurs twice."""
     return tuple(option for rule in _RULES for option in rule(build))
 
 
-def _aten_kernels(recipe: Recipe, needs: Needs) -> Explained | None:
+def _aten_kernels(recipe: Recipe, requirements: Requirements) -> Explained | None:
     """The library with the operators of aten: `name` is the component, `value` its kernels.
 
-    Exactly one is linked: two register the same operators, which ends the process before main().
+    Exactly one is linked: two would register the same operators, which ends the process before
+    main().
     """
-    if KERNELS_OPTIMIZED not in needs.reasons:
+    if KERNELS_OPTIMIZED not in requirements.reasons:
         return None
-    kernels, reason = _portable_or_optimized(recipe, needs)
-    if recipe.runtime.selective and needs.operators is not None:
+    kernels, reason = _portable_or_optimized(recipe, requirements)
+    if recipe.runtime.selective and requirements.operators is not None:
         return Explained(name=KERNELS_SELECTED, value=kernels, reason=reason)
     component = KERNELS_OPTIMIZED if kernels == "optimized" else KERNELS_PORTABLE
     return Explained(name=component, value=kernels, reason=reason)
 
 
-def _portable_or_optimized(recipe: Recipe, needs: Needs) -> tuple[str, str]:
-    if KERNELS_LLM in needs.reasons:
-        return "optimized", "the kernels for language models are built on the optimised ones"
+def _portable_or_optimized(recipe: Recipe, requirements: Requirements) -> tuple[str, str]:
+    if KERNELS_LLM in requirements.reasons:
+        return "optimized", "the kernels for language models need the optimised ones"
     if recipe.runtime.optimize == "size":
-        return "portable", "runtime.optimize is size, and the portable kernels are the smaller ones"
-    if needs.operators is None:
+        return "portable", "runtime.optimize is size, and the portable kernels are smaller"
+    if requirements.operators is None:
         return "optimized", "the program may call operators that have optimised kernels"
-    faster = sorted(OPTIMIZED_OPERATORS.intersection(needs.operators))
+    faster = sorted(OPTIMIZED_OPERATORS.intersection(requirements.operators))
     if faster:
         return "optimized", f"there are optimised kernels for {some(faster)}"
     return "portable", "no operator that the program calls has an optimised kernel"
@@ -122,7 +127,7 @@ def _build_type(_: SourceBuild) -> Iterator[Explained]:
     yield _option(
         "CMAKE_BUILD_TYPE",
         "Release",
-        "an unoptimised runtime is 5 to 10 times slower, and is not what is to be measured",
+        "an unoptimised runtime is 5 to 10 times slower, and not what should be measured",
     )
 
 
@@ -136,7 +141,7 @@ def _runner(_: SourceBuild) -> Iterator[Explained]:
         )
     yield _on(
         "EXECUTORCH_ENABLE_PROGRAM_VERIFICATION",
-        "the runner has a program checked before it is run, so that a damaged file is told",
+        "the runner verifies a program before it runs it, so that a damaged file is reported",
     )
 
 
@@ -148,18 +153,18 @@ def _kernels(build: SourceBuild) -> Iterator[Explained]:
             "no operator of aten is left outside the delegates (its default is on)",
         )
     else:
-        yield _on("EXECUTORCH_BUILD_PORTABLE_OPS", build.needs.reasons[KERNELS_OPTIMIZED])
+        yield _on("EXECUTORCH_BUILD_PORTABLE_OPS", build.requirements.reasons[KERNELS_OPTIMIZED])
         if kernels.value == "optimized":
             yield _on("EXECUTORCH_BUILD_KERNELS_OPTIMIZED", kernels.reason)
     for component in (KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO):
-        if component in build.needs.reasons:
-            yield _on(SWITCHES[component], build.needs.reasons[component])
+        if component in build.requirements.reasons:
+            yield _on(SWITCHES[component], build.requirements.reasons[component])
 
 
 def _selection(build: SourceBuild) -> Iterator[Explained]:
     if build.kernels is None or build.kernels.name != KERNELS_SELECTED:
         return
-    operators = selected_operators(build.needs)
+    operators = selected_operators(build.requirements)
     yield _option(
         "EXECUTORCH_SELECT_OPS_MODEL",
         SELECTED_PROGRAM,
@@ -169,39 +174,39 @@ def _selection(build: SourceBuild) -> Iterator[Explained]:
     if build.kernels.value == "portable" and dtypes and SELECTABLE_DTYPES.issuperset(dtypes):
         yield _on(
             "EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD",
-            f"the program's operators are called with {', '.join(dtypes)} only, and portable "
-            "kernels can be built for just these",
+            f"the program calls its operators with {', '.join(dtypes)} only, and portable kernels "
+            "can be built for these alone",
         )
     others = (KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO)
     by_hand = build.recipe.runtime.cmake
-    beside = [c for c in others if c in build.needs.reasons or by_hand.get(SWITCHES[c])]
+    beside = [c for c in others if c in build.requirements.reasons or by_hand.get(SWITCHES[c])]
     if beside or build.custom_ops:
         yield _option(
             "MAX_KERNEL_NUM",
             str(_REGISTRY_SIZE),
-            "the registry is else sized for the selected operators, and other libraries register "
+            "the registry would be sized for the selected operators, and other libraries register "
             "theirs too",
         )
 
 
-def selected_operators(needs: Needs) -> dict[str, frozenset[str]]:
+def selected_operators(requirements: Requirements) -> dict[str, frozenset[str]]:
     """The operators of aten outside the delegates, with the data types of their tensors."""
     return {
         name: dtypes
-        for name, dtypes in (needs.operators or {}).items()
+        for name, dtypes in (requirements.operators or {}).items()
         if operator_component(name) == KERNELS_OPTIMIZED and name not in RUNTIME_OPERATORS
     }
 
 
 def _delegates(build: SourceBuild) -> Iterator[Explained]:
-    for delegate_id in build.needs.delegate_ids:
+    for delegate_id in build.requirements.delegate_ids:
         facts = BACKEND_FACTS.get(delegate_id)
         if facts:
-            yield _on(facts.switch, build.needs.reasons[facts.component])
+            yield _on(facts.switch, build.requirements.reasons[facts.component])
 
 
 def _xnnpack(build: SourceBuild) -> Iterator[Explained]:
-    if "backend_xnnpack" not in build.needs.reasons:
+    if "backend_xnnpack" not in build.requirements.reasons:
         return
     if build.target.arch == "aarch64":
         yield from _kleidiai(build.recipe)
@@ -225,7 +230,7 @@ def _kleidiai(recipe: Recipe) -> Iterator[Explained]:
             "and for others on processors with SME only (then set runtime.kleidiai: true)"
         )
     yield _switch("EXECUTORCH_XNNPACK_ENABLE_KLEIDI", on, reason)
-    # XNNPACK's own switch: else it fetches and compiles KleidiAI all the same.
+    # XNNPACK's own switch: without it, XNNPACK fetches and compiles KleidiAI anyway.
     yield _switch("XNNPACK_ENABLE_KLEIDIAI", on, reason)
 
 
@@ -243,9 +248,9 @@ def _threads(build: SourceBuild) -> Iterator[Explained]:
 
 
 def _tracing(build: SourceBuild) -> Iterator[Explained]:
-    if ETDUMP in build.needs.reasons:
-        yield _on("EXECUTORCH_BUILD_DEVTOOLS", build.needs.reasons[ETDUMP])
-        yield _on("EXECUTORCH_ENABLE_EVENT_TRACER", build.needs.reasons[ETDUMP])
+    if ETDUMP in build.requirements.reasons:
+        yield _on("EXECUTORCH_BUILD_DEVTOOLS", build.requirements.reasons[ETDUMP])
+        yield _on("EXECUTORCH_ENABLE_EVENT_TRACER", build.requirements.reasons[ETDUMP])
 
 
 def _logging(build: SourceBuild) -> Iterator[Explained]:
@@ -255,7 +260,7 @@ def _logging(build: SourceBuild) -> Iterator[Explained]:
         return
     yield _on(
         "EXECUTORCH_ENABLE_LOGGING",
-        f"runtime.log_level is {level}: ExecuTorch's messages say why a program does not run",
+        f"runtime.log_level is {level}: ExecuTorch's messages say why a program fails",
     )
     yield _option("EXECUTORCH_LOG_LEVEL", _LOG_LEVELS[level], f"runtime.log_level is {level}")
 
@@ -267,7 +272,7 @@ def _size(build: SourceBuild) -> Iterator[Explained]:
 
 def _platform(build: SourceBuild) -> Iterator[Explained]:
     reason = (
-        "messages go to stderr, which the tool reads; Android's own way ends in logcat"
+        "messages go to stderr, which etdeploy reads; Android's default sends them to logcat"
         if build.target.system == "android"
         else "the target is a POSIX system"
     )
@@ -276,11 +281,11 @@ def _platform(build: SourceBuild) -> Iterator[Explained]:
 
 
 def _qnn(build: SourceBuild) -> Iterator[Explained]:
-    if "backend_qnn" in build.needs.reasons:
+    if "backend_qnn" in build.requirements.reasons:
         yield _option(
             "QNN_SDK_ROOT",
             QNN_SDK,
-            "the headers of Qualcomm's SDK; without it ExecuTorch downloads one of its own choice",
+            "the headers of Qualcomm's SDK; without it ExecuTorch downloads an SDK itself",
         )
 
 

@@ -1,4 +1,4 @@
-"""The part of a toolchain that follows from the target alone, the same on every machine."""
+"""The part of a toolchain that depends on the target alone and is equal on every machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ABI = {target: abi for abi, target in ANDROID_ABIS.items()}
 
 
 def plan_toolchain(target: Target, host: Target) -> Explained | None:
-    """The toolchain file in words that hold on every machine; None for a native build."""
+    """The toolchain file, in terms that hold on every machine; None for a native build."""
     if target.system == "android":
         value = f"<NDK>/{ndk.TOOLCHAIN_FILE}"
         reason = "the NDK's own toolchain file"
@@ -29,11 +29,11 @@ def plan_toolchain(target: Target, host: Target) -> Explained | None:
 
 
 def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
-    """What the toolchain file is told; it follows from the target alone.
+    """The definitions that the toolchain file reads; they depend on the target alone.
 
     Args:
         target: What is built for.
-        android_api: The recipe's `runtime.android_api`; for Android only.
+        android_api: The recipe's `runtime.android_api`; used for Android only.
     """
     if target.system == "android":
         return ndk.android_definitions(_ABI[target.name], android_api)
@@ -43,19 +43,19 @@ def plan_definitions(target: Target, android_api: int) -> tuple[Explained, ...]:
 
 
 def host_blocker(target: Target, host: Target) -> Blocker | None:
-    """Why a machine of that kind can never build for the target, whatever is installed on it."""
+    """Why such a host can never build for the target, whatever is installed; None if it can."""
     if target.system in ("ios", "macos") and host.system != "macos":
         return Blocker(
             what=f"target {target.name}",
-            why=f"{target.name} cannot be built on {host.name}: Apple's compiler and SDK are there "
-            "on a Mac only",
+            why=f"{target.name} cannot be built on {host.name}: Apple's compiler and SDK exist on "
+            "Macs only",
             remedy="Run etdeploy on a Mac.",
         )
     if target.system == "android" and (host.system, host.arch) == ("linux", "aarch64"):
         return Blocker(
             what=f"target {target.name}",
             why="Google publishes no NDK whose compiler runs on 64-bit Arm Linux",
-            remedy="Run etdeploy on x86_64 or a Mac, or take the static runner, which Android runs "
-            f"too: --target {MUSL}",
+            remedy="Run etdeploy on x86_64 or a Mac, or use the static runner, which also runs on "
+            f"Android: --target {MUSL}",
         )
     return None

@@ -37,7 +37,7 @@ from etdeploy.runner.fingerprint import (
 from etdeploy.runner.kernel_sources import aten_operators, needed_sources
 from etdeploy.runner.kleidiai import failed_download, require_kleidiai
 from etdeploy.runner.registered import Kernels, ask_runner, find_names, read_built, read_libraries
-from etdeploy.runner.shared_libraries import closure, read_needs, system_library
+from etdeploy.runner.shared_libraries import closure, read_dependencies, system_library
 from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs, find_tools
 from etdeploy.runner.tools.toolchains import Toolchain
 from etdeploy.targets.platforms import Target
@@ -209,7 +209,7 @@ class Builder:
     def _loader_name(self) -> str | None:
         if self.target.system != "linux":
             return None
-        interpreter = read_needs(self.folder / EXECUTABLE).interpreter
+        interpreter = read_dependencies(self.folder / EXECUTABLE).interpreter
         return Path(interpreter).name if interpreter else None
 
     def _copy_loader(self, compiler: Path) -> str:

@@ -12,14 +12,14 @@ from etdeploy.core.errors import BuildError
 
 
 @dataclass(frozen=True)
-class ElfNeeds:
+class ElfDependencies:
     """What an ELF file asks the loader for: libraries by name, and the loader itself."""
 
     libraries: tuple[str, ...]
     interpreter: str | None
 
 
-def read_needs(path: Path) -> ElfNeeds:
+def read_dependencies(path: Path) -> ElfDependencies:
     """Reads DT_NEEDED and PT_INTERP of an executable or shared library."""
     from elftools.elf.dynamic import DynamicSection
     from elftools.elf.elffile import ELFFile
@@ -30,7 +30,7 @@ def read_needs(path: Path) -> ElfNeeds:
         sections = [s for s in elf.iter_sections() if isinstance(s, DynamicSection)]
         libraries = [t.needed for s in sections for t in s.iter_tags("DT_NEEDED")]
         loaders = [s.get_interp_name() for s in elf.iter_segments() if isinstance(s, InterpSegment)]
-    return ElfNeeds(tuple(libraries), loaders[0] if loaders else None)
+    return ElfDependencies(tuple(libraries), loaders[0] if loaders else None)
 
 
 def closure(executable: Path, find: Callable[[str], Path | None]) -> dict[str, Path]:
@@ -44,7 +44,7 @@ def closure(executable: Path, find: Callable[[str], Path | None]) -> dict[str, P
     waiting = [executable]
     while waiting:
         checkpoint()
-        for name in read_needs(waiting.pop()).libraries:
+        for name in read_dependencies(waiting.pop()).libraries:
             path = find(name) if name not in found else None
             if path:
                 found[name] = path

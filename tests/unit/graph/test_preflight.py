@@ -91,7 +91,7 @@ def test_the_wheel_is_named_by_its_own_release(
     with open_job(recipe, checkout.parent / "out", None, "linux-x86_64") as job:
         plan = resolve(job).plan
     assert plan.executorch_version == "1.4.1"
-    assert "the ExecuTorch 1.5.1 wheel for linux-x86_64 lacks" in plan.provider.reason
+    assert "the ExecuTorch 1.5.1 wheel for linux-x86_64 does not have" in plan.provider.reason
 
 
 def test_a_check_of_the_plan_ends_as_the_run_would(

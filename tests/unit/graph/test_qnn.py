@@ -113,7 +113,7 @@ def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
         workspace=Workspace(tmp_path / "cache"),
         output=tmp_path / "out",
     )
-    with pytest.raises(ExportError, match=r"android-x86_64 is an emulator, or .* has none") as told:
+    with pytest.raises(ExportError, match=r"android-x86_64 is an emulator, or .* has one") as told:
         preflight.refuse_early(resolve(job))
     assert "--device android" in (told.value.remedy or "")
     assert [h.what for h in explain(resolve(job)).blockers] == ["Qualcomm's HTP"]

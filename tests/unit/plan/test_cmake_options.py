@@ -153,8 +153,8 @@ def _table(*names: str) -> OptionTable:
 
 def test_a_renamed_option_is_spelled_as_the_release_has_it() -> None:
     new, old = "EXECUTORCH_BUILD_KERNELS_LLM", "EXECUTORCH_BUILD_KERNELS_CUSTOM"
-    assert _table(new).spelled(new) == new
-    assert _table(old).spelled(new) == old
-    assert _table(new, old).spelled(new) == new
-    assert _table().spelled(new) is None
-    assert _table(new).spelled(old) is None
+    assert _table(new).name_for(new) == new
+    assert _table(old).name_for(new) == old
+    assert _table(new, old).name_for(new) == new
+    assert _table().name_for(new) is None
+    assert _table(new).name_for(old) is None

@@ -144,7 +144,7 @@ def test_auto_takes_the_wheel_when_it_has_everything() -> None:
     plan = make_plan(make_recipe(), _MIXED)
     assert plan.provider.value == "wheel"
     assert plan.provider.reason == (
-        "the ExecuTorch 1.5.1 wheel for linux-x86_64 has all that the program needs"
+        "the ExecuTorch 1.5.1 wheel for linux-x86_64 has everything that the program needs"
     )
     require_feasible(plan)
 
@@ -153,7 +153,7 @@ def test_auto_builds_when_the_wheel_lacks_a_component() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, shipped=frozenset({"runtime", "threadpool"}))
     assert plan.provider.value == "source"
     assert plan.provider.reason == (
-        "the ExecuTorch 1.5.1 wheel for linux-x86_64 lacks component backend_xnnpack"
+        "the ExecuTorch 1.5.1 wheel for linux-x86_64 does not have component backend_xnnpack"
     )
     require_feasible(plan)
 
@@ -172,7 +172,7 @@ def test_auto_builds_when_the_wheel_lacks_a_component() -> None:
 def test_auto_builds_when_the_recipe_asks_how(key: str, value: object) -> None:
     plan = make_plan(make_recipe(runtime={key: value}), _DELEGATED)
     assert plan.provider.value == "source"
-    assert f"runtime.{key} asks for a build" in plan.provider.reason
+    assert f"a build is required for runtime.{key}" in plan.provider.reason
 
 
 def test_wheel_asked_for_stays_the_provider_and_the_lack_a_blocker() -> None:
@@ -277,7 +277,7 @@ def test_ios_is_built_from_source_on_a_mac() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64", "macos-arm64")
     assert plan.blockers == ()
     assert plan.provider.value == "source"
-    assert "on a Mac only" in _blockers(make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64"))
+    assert "on Macs only" in _blockers(make_plan(_NO_PROFILE, _DELEGATED, "ios-arm64"))
 
 
 def test_native_build_has_no_toolchain_file_and_a_cross_build_has_one() -> None:
@@ -298,7 +298,7 @@ def test_plan_can_be_shown_for_every_backend_and_target(backend: str, target: st
 
 def test_finished_program_waits_for_its_inspection() -> None:
     plan = make_plan(make_recipe(model={"program": "model.pte"}), None)
-    assert "when model.pte has been inspected" in plan.components[0].reason
+    assert "once model.pte has been inspected" in plan.components[0].reason
     assert plan.blockers == ()
 
 

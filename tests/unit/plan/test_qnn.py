@@ -40,10 +40,10 @@ def test_a_recipe_for_another_soc_is_refused_with_both_names() -> None:
     blocker = soc_blocker("SM8650", PHONE, "SM8750P")
     assert blocker is not None
     assert blocker.why == (
-        "export.soc is SM8650, and android:R5CX has SM8750: a QNN program runs on the SoC that it "
-        "was compiled for, and on no other"
+        "export.soc is SM8650, and android:R5CX has SM8750: a QNN program runs only on the SoC "
+        "that it was compiled for"
     )
-    assert blocker.remedy == ("--set export.soc=SM8750   or let it be asked: --set export.soc=auto")
+    assert blocker.remedy == ("--set export.soc=SM8750   or ask the device: --set export.soc=auto")
 
 
 @pytest.mark.parametrize("wanted", ["auto", "SM8650"])
@@ -51,7 +51,7 @@ def test_a_recipe_for_another_soc_is_refused_with_both_names() -> None:
 def test_a_phone_that_is_not_qualcomms_is_told_what_it_says(wanted: str, reported: str) -> None:
     blocker = soc_blocker(wanted, PHONE, reported)
     assert blocker is not None
-    assert blocker.why.startswith(f"android:R5CX says that its SoC is {reported}, which QNN does")
+    assert blocker.why.startswith(f"android:R5CX reports the SoC {reported}, which QNN does")
     assert blocker.remedy.endswith("--set export.backend=xnnpack")
 
 
@@ -59,7 +59,7 @@ def test_a_phone_that_says_nothing_needs_a_soc_in_the_recipe() -> None:
     assert soc_blocker("SM8650", PHONE, None) is None
     blocker = soc_blocker("auto", PHONE, None)
     assert blocker is not None
-    assert "android:R5CX does not say which it has" in blocker.why
+    assert "android:R5CX does not report its own" in blocker.why
     assert "--set export.soc=SM8650" in blocker.remedy
 
 
@@ -69,7 +69,7 @@ def test_a_finished_program_for_another_soc_is_refused() -> None:
     (blocker,) = program_blockers((V75, V75), PHONE, "SM8550-AC")
     assert blocker.why == (
         "the program was compiled for SM8650 (HTP V75), and android:R5CX has SM8550 (HTP V73): a "
-        "QNN program runs on the SoC that it was compiled for"
+        "QNN program runs only on the SoC that it was compiled for"
     )
     assert blocker.remedy == (
         "Export the model for this phone: --set export.backend=qnn --set export.soc=SM8550\n"

@@ -1,4 +1,4 @@
-"""Sets of options are closed under what they require, and what excludes each other is told."""
+"""Options get what they require, and options that exclude each other are reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Explained
 from etdeploy.plan.cmake_options import OptionTable, Relation
-from etdeploy.plan.relations import closed, is_on, spelled, with_hand
+from etdeploy.plan.relations import apply_relations, is_on, spelled_for, with_overrides
 
 _TABLE = OptionTable(
     names=frozenset(
@@ -58,7 +58,7 @@ def test_an_option_that_is_not_set_is_off() -> None:
 
 
 def test_what_is_required_is_switched_on_through_all_steps() -> None:
-    options, blockers = closed(_options(A="ON"), _TABLE)
+    options, blockers = apply_relations(_options(A="ON"), _TABLE)
     assert blockers == ()
     assert _values(options) == {f"EXECUTORCH_{name}": "ON" for name in "ABC"}
     reasons = {o.name: o.reason for o in options}
@@ -68,7 +68,7 @@ def test_what_is_required_is_switched_on_through_all_steps() -> None:
 
 
 def test_a_derived_off_gives_way_to_a_requirement() -> None:
-    options, blockers = closed(_options(B="OFF", C="ON", A="ON"), _TABLE)
+    options, blockers = apply_relations(_options(B="OFF", C="ON", A="ON"), _TABLE)
     assert blockers == ()
     assert [o.name for o in options] == ["EXECUTORCH_B", "EXECUTORCH_C", "EXECUTORCH_A"]
     assert _values(options)["EXECUTORCH_B"] == "ON"
@@ -76,11 +76,13 @@ def test_a_derived_off_gives_way_to_a_requirement() -> None:
 
 def test_options_that_are_off_require_nothing() -> None:
     given = _options(A="OFF", X="OFF", Y="ON")
-    assert closed(given, _TABLE) == (given, ())
+    assert apply_relations(given, _TABLE) == (given, ())
 
 
 def test_off_by_hand_stays_and_is_a_blocker() -> None:
-    options, blockers = closed((*_options(A="ON"), _by_hand("EXECUTORCH_B", "OFF")), _TABLE)
+    options, blockers = apply_relations(
+        (*_options(A="ON"), _by_hand("EXECUTORCH_B", "OFF")), _TABLE
+    )
     assert _values(options)["EXECUTORCH_B"] == "OFF"
     assert [o.what for o in blockers] == ["EXECUTORCH_B"]
     assert blockers[0].why == (
@@ -90,15 +92,15 @@ def test_off_by_hand_stays_and_is_a_blocker() -> None:
 
 
 def test_a_program_to_select_from_is_not_made_up() -> None:
-    options, blockers = closed((_by_hand("EXECUTORCH_DTYPES"),), _TABLE)
+    options, blockers = apply_relations((_by_hand("EXECUTORCH_DTYPES"),), _TABLE)
     assert "EXECUTORCH_SELECT_OPS_MODEL" not in _values(options)
     assert [o.what for o in blockers] == ["EXECUTORCH_SELECT_OPS_MODEL"]
     path = Explained(name="EXECUTORCH_SELECT_OPS_MODEL", value="program.pte", reason="r")
-    assert closed((_by_hand("EXECUTORCH_DTYPES"), path), _TABLE)[1] == ()
+    assert apply_relations((_by_hand("EXECUTORCH_DTYPES"), path), _TABLE)[1] == ()
 
 
 def test_a_conflict_names_both_reasons_and_what_to_remove() -> None:
-    _, blockers = closed((*_options(Y="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
+    _, blockers = apply_relations((*_options(Y="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
     assert [o.what for o in blockers] == ["EXECUTORCH_X and EXECUTORCH_Y"]
     assert blockers[0].why == (
         "EXECUTORCH_X (recipe) and EXECUTORCH_Y (the rule of Y) exclude each other"
@@ -107,17 +109,17 @@ def test_a_conflict_names_both_reasons_and_what_to_remove() -> None:
 
 
 def test_a_conflict_with_something_that_is_only_required_is_found() -> None:
-    _, blockers = closed((*_options(B="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
+    _, blockers = apply_relations((*_options(B="ON"), _by_hand("EXECUTORCH_X")), _TABLE)
     assert [o.what for o in blockers] == ["EXECUTORCH_X and EXECUTORCH_A"]
 
 
 def test_a_conflict_among_derived_options_points_at_the_recipe() -> None:
-    _, blockers = closed(_options(X="ON", Y="ON"), _TABLE)
+    _, blockers = apply_relations(_options(X="ON", Y="ON"), _TABLE)
     assert blockers[0].remedy.startswith("Change the recipe")
 
 
 def test_an_option_by_hand_takes_the_place_of_the_derived_one() -> None:
-    options = with_hand(_options(A="ON", B="ON"), {"EXECUTORCH_A": False}, _TABLE)
+    options = with_overrides(_options(A="ON", B="ON"), {"EXECUTORCH_A": False}, _TABLE)
     assert [(o.name, o.value, o.reason) for o in options] == [
         ("EXECUTORCH_A", "OFF", "recipe"),
         ("EXECUTORCH_B", "ON", "the rule of B"),
@@ -127,7 +129,7 @@ def test_an_option_by_hand_takes_the_place_of_the_derived_one() -> None:
 def test_other_options_by_hand_come_last_in_their_order() -> None:
     by_hand: dict[str, str | bool | int] = {"EXECUTORCH_X": True, "CMAKE_CXX_FLAGS": "-g"}
     by_hand["MAX_KERNEL_NUM"] = 64
-    options = with_hand(_options(A="ON"), by_hand, _TABLE)
+    options = with_overrides(_options(A="ON"), by_hand, _TABLE)
     assert _values(options) == {
         "EXECUTORCH_A": "ON",
         "EXECUTORCH_X": "ON",
@@ -138,39 +140,39 @@ def test_other_options_by_hand_come_last_in_their_order() -> None:
 
 
 def test_an_unknown_option_by_hand_is_allowed_and_shown_with_a_suggestion() -> None:
-    options = with_hand((), {"EXECUTORCH_BUILD_XNPACK": True, "EXECUTORCH_Q7": True}, _TABLE)
+    options = with_overrides((), {"EXECUTORCH_BUILD_XNPACK": True, "EXECUTORCH_Q7": True}, _TABLE)
     assert [o.value for o in options] == ["ON", "ON"]
     assert options[0].reason == (
         "recipe, though the release has no option of that name; "
         "did you mean EXECUTORCH_BUILD_XNNPACK?"
     )
-    assert spelled(options[:1], _TABLE) == options[:1]
+    assert spelled_for(options[:1], _TABLE) == options[:1]
 
 
 def test_a_name_that_is_like_no_other_has_no_suggestion() -> None:
-    (option,) = with_hand((), {"EXECUTORCH_ZZZZZZZZZZZZZZZZZZZZZZZ": "1"}, _TABLE)
+    (option,) = with_overrides((), {"EXECUTORCH_ZZZZZZZZZZZZZZZZZZZZZZZ": "1"}, _TABLE)
     assert option.reason == "recipe, though the release has no option of that name"
 
 
 def test_a_derived_option_that_the_release_does_not_know_is_a_mistake_of_etdeploy() -> None:
     with pytest.raises(BuildError, match="etdeploy derived the option EXECUTORCH_NEW") as raised:
-        spelled(_options(NEW="ON"), _TABLE)
+        spelled_for(_options(NEW="ON"), _TABLE)
     assert "the rule of NEW" in raised.value.message
     assert "the release has no such option" in raised.value.message
-    assert "mistake of etdeploy" in (raised.value.remedy or "")
+    assert "bug in etdeploy" in (raised.value.remedy or "")
     assert raised.value.exit_code == 4
 
 
 def test_only_options_of_executorch_are_looked_up() -> None:
     other = (Explained(name="CMAKE_BUILD_TYPE", value="Release", reason="r"),)
-    assert spelled(other, _TABLE) == other
+    assert spelled_for(other, _TABLE) == other
 
 
 def test_the_old_name_of_an_option_is_taken_and_told() -> None:
     old = OptionTable(frozenset({"EXECUTORCH_BUILD_KERNELS_CUSTOM"}), (), (), "ExecuTorch 1.0")
-    (option,) = spelled(_options(BUILD_KERNELS_LLM="ON"), old)
+    (option,) = spelled_for(_options(BUILD_KERNELS_LLM="ON"), old)
     assert option.name == "EXECUTORCH_BUILD_KERNELS_CUSTOM"
     assert option.value == "ON"
     assert option.reason == (
-        "the rule of BUILD_KERNELS_LLM; ExecuTorch 1.0 calls EXECUTORCH_BUILD_KERNELS_LLM so"
+        "the rule of BUILD_KERNELS_LLM; ExecuTorch 1.0 calls EXECUTORCH_BUILD_KERNELS_LLM this"
     )

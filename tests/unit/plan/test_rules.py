@@ -461,7 +461,7 @@ def test_a_release_with_the_old_name_gets_it() -> None:
     plan = _plan(_calling(*_SDPA), table=renamed)
     assert plan.option(old) == "ON"
     assert plan.option(new) is None
-    assert f"the old release calls {new} so" in _reason(plan, old)
+    assert f"the old release calls {new} this" in _reason(plan, old)
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.4.1", "1.5.1"])
