@@ -1,4 +1,4 @@
-"""A checkout of ExecuTorch: where it is, what it is, and whether it has all that a build needs."""
+"""A checkout of ExecuTorch: where it is, what it is, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ REPOSITORY_VARIABLE = "ETDEPLOY_EXECUTORCH_REPOSITORY"
 REPOSITORY = "https://github.com/pytorch/executorch"
 OLDEST, NEWEST = (1, 3), (1, 5)
 _VERSION_FILE = "version.txt"
-# The version of a package, and the release whose tag it has.
+# The version of a package, and the release that its tag names.
 _TAG = re.compile(r"(\d+\.\d+\.\d+)(\+.*)?")
 
 
-# Who named a checkout.
+# What named a checkout.
 Origin = Literal["recipe", "environment", "cache"]
 _SAID: Mapping[Origin, str] = {
     "recipe": "runtime.source names",
@@ -41,9 +41,9 @@ class Checkout(Value):
 
     Attributes:
         path: Of its folder.
-        version: As its version.txt says.
+        version: From its version.txt.
         revision: Of its files: a commit, with a digest of what differs from it.
-        origin: Who named it.
+        origin: What named it.
     """
 
     path: str
@@ -59,19 +59,19 @@ class Checkout(Value):
 def find_checkout(
     named: str | None, environ: Mapping[str, str], workspace: Workspace, version: str
 ) -> Checkout | None:
-    """The checkout that a build takes, in the order recipe, environment, cache.
+    """The checkout that a build uses, in the order recipe, environment, cache.
 
     Args:
         named: `runtime.source` of the recipe.
         environ: The environment.
-        workspace: The cache, where a clone may be.
-        version: The release that a clone would be of.
+        workspace: The cache, which may hold a clone.
+        version: The release of such a clone.
 
     Returns:
-        None when none is named and none was cloned.
+        None if no checkout is named or cloned.
 
     Raises:
-        BuildError: The folder that is named is not a checkout, or of a release that is not served.
+        BuildError: The named folder is not a checkout, or its release is not supported.
     """
     if named:
         return examine(Path(named), "recipe")
@@ -83,45 +83,45 @@ def find_checkout(
 
 
 def examine(folder: Path, origin: Origin) -> Checkout:
-    """Looks at a folder that is named as a checkout.
+    """Examines a folder that is named as a checkout.
 
     Raises:
-        BuildError: It is not one, or of a release that is not served.
+        BuildError: It is not one, or its release is not supported.
     """
-    wrong = _lack(folder)
+    wrong = _defect(folder)
     if wrong:
         raise BuildError(
             f"{_SAID[origin]} {folder}, {wrong}",
             remedy=checkout_remedy(origin, EXECUTORCH_VERSION, folder),
         )
     version = (folder / _VERSION_FILE).read_text(encoding="utf-8", errors="replace").strip()
-    if not _is_served(version):
+    if not _is_supported(version):
         raise BuildError(
-            f"{_SAID[origin]} {folder}, which has the sources of ExecuTorch {version}; etdeploy "
-            "works with 1.3 to 1.5",
+            f"{_SAID[origin]} {folder}, which is ExecuTorch {version}; etdeploy supports 1.3 "
+            "to 1.5",
             remedy=checkout_remedy(origin, EXECUTORCH_VERSION, folder),
         )
     return Checkout(path=str(folder), version=version, revision=revision(folder), origin=origin)
 
 
 def checkout_remedy(origin: Origin, version: str | None, folder: Path) -> str:
-    """How to get a checkout that can be used, and how to name it so that it is taken.
+    """How to get a usable checkout, and how to name it so that it is used.
 
     Args:
-        origin: Who named the one that cannot be used: what comes first there has to change.
-        version: The release that is needed; the one that is tested where this has no tag.
-        folder: The one that cannot be used.
+        origin: What named the unusable one, and so has to change.
+        version: The release that is needed; the tested one if this has no tag.
+        folder: The unusable checkout.
     """
     if origin == "cache" and version == EXECUTORCH_VERSION:
-        return f"Delete it; a run then clones it again:\nrm -r {quoted(folder.parent)}"
+        return f"Delete it; the next run clones it again:\nrm -r {quoted(folder.parent)}"
     found = _TAG.fullmatch(version or "")
-    wanted = found[1] if found and _is_served(found[1]) else EXECUTORCH_VERSION
-    # Not `executorch`, which may be the very folder that cannot be used.
+    wanted = found[1] if found and _is_supported(found[1]) else EXECUTORCH_VERSION
+    # Not `executorch`, which may be the unusable folder itself.
     name = f"executorch-{wanted}"
     clone = f"git clone --depth 1 --branch v{wanted} {REPOSITORY} {name}"
     itself = "" if wanted != EXECUTORCH_VERSION else "Or let a run clone that release: "
     if origin == "recipe":
-        # The recipe comes before the environment, and the command line before the recipe.
+        # The recipe overrides the environment, and the command line overrides the recipe.
         named = f"and add --set runtime.source={name}, or change runtime.source in the recipe"
         otherwise = itself and f"{itself}remove runtime.source from the recipe"
     else:
@@ -130,7 +130,7 @@ def checkout_remedy(origin: Origin, version: str | None, folder: Path) -> str:
     return "\n".join(filter(None, (clone, named, otherwise)))
 
 
-def _lack(folder: Path) -> str | None:
+def _defect(folder: Path) -> str | None:
     """Why a folder is not a checkout, as the end of a sentence."""
     if not folder.is_dir():
         return "which is not a folder"
@@ -139,7 +139,7 @@ def _lack(folder: Path) -> str | None:
     return f"which is not a checkout of ExecuTorch: it has no {missing}" if missing else None
 
 
-def _is_served(version: str) -> bool:
+def _is_supported(version: str) -> bool:
     numbers = release(version)
     return numbers is not None and OLDEST <= numbers <= NEWEST
 
@@ -154,7 +154,7 @@ def read_options(folder: Path) -> OptionTable:
     """Reads the options of a checkout.
 
     Raises:
-        BuildError: It has no such file, as other projects and very old releases.
+        BuildError: It has no such file, like other projects and very old releases.
     """
     try:
         defaults = (folder / DEFAULTS_FILE).read_text(encoding="utf-8")
@@ -163,24 +163,24 @@ def read_options(folder: Path) -> OptionTable:
         raise BuildError(
             f"{folder} is not a checkout of ExecuTorch 1.0 or newer: its options cannot be read "
             f"({DEFAULTS_FILE})",
-            remedy="Name another checkout, of ExecuTorch 1.3 to 1.5: "
+            remedy="Name a checkout of ExecuTorch 1.3 to 1.5: "
             "--set runtime.source=/path/to/executorch",
         ) from error
     return parse_options(defaults, f"the checkout {folder}", main)
 
 
 def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str, ...]:
-    """Makes sure that the checkout's runtime reads the program.
+    """Raises unless the checkout's runtime can read the program.
 
     Args:
         checkout: The sources.
-        exported_with: The version of ExecuTorch that made the program, where it is known.
+        exported_with: The version of ExecuTorch that exported the program, if it is known.
 
     Returns:
-        What to know of the two releases, as sentences.
+        What to know about the two releases, as sentences.
 
     Raises:
-        BuildError: Its schema is another one.
+        BuildError: It has a different schema.
     """
     schema = checkout.folder / "schema/program.fbs"
     found = re.search(r'file_identifier\s+"(\w{4})"', read_text(schema))
@@ -200,5 +200,6 @@ def require_readable(checkout: Checkout, exported_with: str | None) -> tuple[str
 
 
 def clone_folder(workspace: Workspace, version: str) -> Path:
-    """Where the clone of a release is in the cache. ExecuTorch insists on the folder's name."""
+    """Where the cache keeps the clone of a release."""
+    # ExecuTorch insists on the folder's name.
     return workspace.folder(CacheKind.SOURCES) / f"v{version}" / "executorch"

@@ -27,7 +27,7 @@ from etdeploy.provider.checkout import (
 )
 from etdeploy.provider.submodules import in_release, missing_submodules
 
-# Beside the clone: the submodules that were fetched to the end.
+# Beside the clone: lists the submodules that were fetched completely.
 _NOTE = "submodules.json"
 
 
@@ -41,7 +41,7 @@ def clone(
     """Clones a release into the cache, without submodules.
 
     Raises:
-        BuildError: git is missing, or cannot fetch it.
+        BuildError: git is not installed, or cannot fetch it.
     """
     folder = clone_folder(workspace, version)
     url = environ.get(REPOSITORY_VARIABLE) or REPOSITORY
@@ -70,10 +70,10 @@ def fetch_submodules(
     progress: Progress = silent,
     log: Path | None = None,
 ) -> None:
-    """Fetches submodules of a clone of ours; a user's own checkout is never changed.
+    """Fetches submodules of a clone in the cache; a user's own checkout is never changed.
 
-    One that is there is fetched again unless it is noted as complete: a fetch that was stopped
-    leaves a part of its files.
+    A submodule is fetched again unless it is noted as complete, as an interrupted fetch leaves
+    only a part of its files.
 
     Raises:
         BuildError: git cannot fetch them.
@@ -86,7 +86,7 @@ def fetch_submodules(
             if name in complete:
                 continue
             progress(f"fetching {name}")
-            # With --force what a stopped fetch left is overwritten.
+            # --force overwrites what an interrupted fetch left.
             how = ("--init", "--force", "--recursive", "--depth", "1")
             _fetch(("-C", checkout.path, "submodule", "update", *how, "--", name), name, log)
             complete.add(name)

@@ -1,4 +1,4 @@
-"""ExecuTorch as a runner is built against it: the wheel's libraries, or a checkout."""
+"""The ExecuTorch that a runner is built against: the wheel's libraries, or a checkout."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from etdeploy.provider.wheel import fingerprint as wheel_fingerprint
 
 
 class Libraries(Value):
-    """What the provider of a plan gives; exactly one of `wheel` and `checkout` is there.
+    """What the provider of a plan supplies; exactly one of `wheel` and `checkout` is set.
 
     Attributes:
         wheel: For the provider `wheel`.
         checkout: For the provider `source`.
-        notes: What to know of it, as sentences.
+        notes: What to know about it, as sentences.
     """
 
     wheel: WheelRuntime | None = None
@@ -32,7 +32,7 @@ class Libraries(Value):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what they are, wherever they lie."""
+        """A digest of their content, wherever they are stored."""
         if self.wheel:
             return wheel_fingerprint(self.wheel)
         return digest_json([self.version, self.checkout.revision if self.checkout else None])

@@ -1,4 +1,4 @@
-"""Which of ExecuTorch's submodules a build compiles, and which of them a checkout lacks."""
+"""Which of ExecuTorch's submodules a build compiles, and which are missing in a checkout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etdeploy.provider.checkout import Checkout, checkout_remedy
 from etdeploy.provider.revision import submodule_paths
 
 _XNNPACK = "backends/xnnpack/third-party"
-# Which option needs which submodule; None stands for every build. Read in 1.3 to 1.5.
+# Which option needs which submodules; None stands for every build. Taken from 1.3 to 1.5.
 _SUBMODULES: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     (
         None,
@@ -58,32 +58,33 @@ def needed_submodules(options: Mapping[str, str | None], *, apple: bool = False)
 
 
 def missing_submodules(folder: Path, needed: Iterable[str]) -> tuple[str, ...]:
-    """Those whose folders are empty. A submodule that this release does not have is not missing."""
+    """Those with empty folders. A submodule that this release does not have is not missing."""
     return tuple(name for name in in_release(folder, needed) if not _has_files(folder / name))
 
 
 def in_release(folder: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Those submodules that this release has; all of them where it has no .gitmodules."""
+    """The submodules that this release has; all of them if it has no .gitmodules."""
     known = submodule_paths(folder)
     return tuple(name for name in names if known is None or name in known)
 
 
 def require_complete(checkout: Checkout, needed: Iterable[str]) -> None:
-    """Makes sure that a checkout has all needed submodules.
+    """Raises unless a checkout has all needed submodules.
 
     Raises:
-        BuildError: Some are missing; the remedy brings them.
+        BuildError: Some are missing; the remedy fetches them.
     """
     missing = missing_submodules(checkout.folder, needed)
     if missing:
         raise BuildError(
-            f"the checkout {checkout.path} lacks what the build compiles: {', '.join(missing)}",
+            f"the checkout {checkout.path} does not have submodules that the build compiles: "
+            + ", ".join(missing),
             remedy=submodule_remedy(checkout, missing),
         )
 
 
 def submodule_remedy(checkout: Checkout, names: Iterable[str]) -> str:
-    """What brings submodules: git, where the checkout was cloned; else a clone in its place."""
+    """How to get submodules: with git if the checkout was cloned, otherwise from a new clone."""
     if not (checkout.folder / ".git").exists():
         return (
             f"{checkout.path} was not cloned with git, so unpack each of them into its folder "

@@ -1,7 +1,7 @@
 """The provider `wheel`: ExecuTorch's prebuilt C++ libraries, from the PyPI wheel of a platform.
 
-The wheel that is installed here serves this machine. For another platform, or when none is
-installed, pip fetches the wheel and what C++ needs of it is unpacked into the cache.
+For this machine, the installed wheel is used. For another platform, or if none is installed, pip
+fetches the wheel, and its C++ parts are unpacked into the cache.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WheelRuntime(Value):
     Attributes:
         root: The folder with include/, lib/ and share/: cmake's prefix.
         version: Of ExecuTorch.
-        target: What the libraries are for.
+        target: What the libraries were built for.
         sha256: Of the fetched wheel, or of the list of digests (RECORD) of the installed one.
         origin: `installed` or `fetched`.
         components: What it carries, sorted.
@@ -68,11 +68,11 @@ def obtain_wheel(
     progress: Progress = silent,
     log: Path | None = None,
 ) -> WheelRuntime:
-    """Finds the libraries for a target here, or fetches them.
+    """Finds the libraries for a target on this machine, or fetches them.
 
     Raises:
         BuildError: There is no wheel for the target, or pip cannot fetch it.
-        Interrupted: The run was stopped; the cache has no half entry.
+        Interrupted: The run was stopped; the cache has no partial entry.
     """
     if build_target.wheel_platform is None:
         raise BuildError(
@@ -94,24 +94,24 @@ def obtain_wheel(
 
 
 def wheel_problem(wheel: WheelRuntime, workspace: Workspace) -> str | None:
-    """Why `wheel` can no longer be used; None when it can."""
+    """Why `wheel` can no longer be used; None if it can."""
     if wheel.origin == "installed":
         record = _record(Path(wheel.root), wheel.version)
         if record is None or sha256_file(record) != wheel.sha256:
-            return "the installed ExecuTorch changed"
+            return "the installed ExecuTorch has changed"
         return None
     folder = Path(wheel.root).parent
     if workspace.entry(CacheKind.WHEELS, folder.name).path != folder:
-        return "the cache is elsewhere now"
+        return "the cache is in another folder now"
     return (
         None
         if workspace.entry(CacheKind.WHEELS, folder.name).is_sound()
-        else ("the cached ExecuTorch libraries are damaged or gone")
+        else "the cached ExecuTorch libraries are damaged or gone"
     )
 
 
 def find_installed(build_target: Target) -> WheelRuntime | None:
-    """The ExecuTorch wheel of this Python, when it is the tested release and carries libraries."""
+    """This Python's ExecuTorch wheel, if it is the tested release and has libraries."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -136,7 +136,7 @@ def find_installed(build_target: Target) -> WheelRuntime | None:
 
 
 def read_components(root: Path) -> tuple[str, ...]:
-    """The components whose libraries lie in `root/lib`, sorted; empty without a CMake package."""
+    """The components with libraries in `root/lib`, sorted; empty without a CMake package."""
     if not (root / "share/cmake/executorch-config.cmake").is_file():
         return ()
     matches = (_LIBRARY.fullmatch(path.name) for path in (root / "lib").iterdir())
@@ -147,7 +147,7 @@ def unpack_wheel(wheel: Path, folder: Path) -> None:
     """Unpacks headers, libraries, the CMake package and the metadata.
 
     Raises:
-        BuildError: The file is no zip archive, or an entry is a link or leads out of `folder`.
+        BuildError: The file is not a zip archive, or an entry is a link or leads out of `folder`.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -190,7 +190,7 @@ def _fetch(build_target: Target, folder: Path, progress: Progress, log: Path | N
         digest = sha256_file(wheel)
     components = read_components(folder / _PACKAGE)
     if RUNTIME not in components:
-        raise BuildError(f"{wheel.name} carries no C++ libraries", log=log)
+        raise BuildError(f"{wheel.name} has no C++ libraries", log=log)
     WheelRuntime(
         root=_PACKAGE,
         version=EXECUTORCH_VERSION,
@@ -221,7 +221,7 @@ def _download(build_target: Target, folder: Path, log: Path | None) -> Path:
             + _pip_reason(outcome.stderr),
             remedy=pip_command("pip")
             if "No module named pip" in outcome.stderr
-            else "Check the network and pip's settings (pip config list); this has to work:\n"
+            else "Check the network and pip's settings (pip config list); this command must work:\n"
             + shlex.join((sys.executable, *arguments)),
             log=log,
         )
@@ -229,13 +229,13 @@ def _download(build_target: Target, folder: Path, log: Path | None) -> Path:
 
 
 def _pip_reason(stderr: str) -> str:
-    """The line that tells most of what pip wrote."""
+    """The most informative line of pip's output."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    telling = [line for line in lines if "No module named" in line or line.startswith("ERROR:")]
+    informative = [line for line in lines if "No module named" in line or line.startswith("ERROR:")]
     connection = [line for line in lines if "Connection" in line or "resolution" in line]
-    return (connection + telling + lines + ["it gave no reason"])[0].removeprefix("ERROR: ")
+    return (connection + informative + lines + ["it gave no reason"])[0].removeprefix("ERROR: ")
 
 
 def fingerprint(wheel: WheelRuntime) -> str:
-    """A digest of what the libraries are, wherever they lie."""
+    """A digest of the libraries, wherever they are stored."""
     return sha256_bytes(f"{wheel.version} {wheel.target} {wheel.sha256}".encode())

@@ -1,6 +1,6 @@
-"""What this machine lacks for a plan: tools, sources and SDKs, each with what brings it.
+"""What a plan needs and this machine does not have: tools, sources and SDKs, each with a remedy.
 
-A plan is made without them; a run is refused before it exports anything.
+They are not needed for a plan; a run without them is refused before it exports anything.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTI
 def find_missing(
     plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
 ) -> tuple[Blocker, ...]:
-    """Everything that a build of the plan would stop at, on this machine.
+    """Everything that would stop a build of the plan on this machine.
 
     Args:
         plan: What is to be built.
         host: This machine.
-        checkout: For the provider `source`: what was found, or why what is named cannot be used.
+        checkout: For the provider `source`: what was found, or why the named one cannot be used.
     """
     found = [*_tools(plan, host, checkout)]
     if plan.provider.value == Provider.SOURCE:
@@ -59,10 +59,10 @@ def find_missing(
 
 
 def require_present(missing: tuple[Blocker, ...]) -> None:
-    """Makes sure that nothing is missing that a run cannot get by itself.
+    """Raises if something is missing that a run does not fetch itself.
 
     Raises:
-        BuildError: Something is; all of it is named.
+        BuildError: Names everything that is missing.
     """
     refuse(m for m in missing if not m.fetched)
 
@@ -116,7 +116,7 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
             what="ExecuTorch's sources",
             why=f"neither runtime.source nor {SOURCE_VARIABLE} names a checkout, so a run clones "
             f"{REPOSITORY} v{version}",
-            remedy=f"Or name one that you have: export {SOURCE_VARIABLE}=/path/to/executorch",
+            remedy=f"Or name your own checkout: export {SOURCE_VARIABLE}=/path/to/executorch",
             fetched=True,
         )
         if process.which("git") is None:
@@ -130,23 +130,23 @@ def _sources(plan: RuntimePlan, checkout: Checkout | BuildError | None) -> Itera
         if names:
             yield Blocker(
                 what="submodules",
-                why=f"the checkout {checkout.path} lacks what the build compiles: "
-                f"{', '.join(names)}",
+                why=f"the checkout {checkout.path} does not have submodules that the "
+                f"build compiles: {', '.join(names)}",
                 remedy=submodule_remedy(checkout, names),
                 fetched=checkout.origin == "cache",
             )
 
 
 def _python(plan: RuntimePlan) -> Iterator[Blocker]:
-    """ExecuTorch's own scripts need torch's code generator, and selection reads programs."""
+    """Python packages that ExecuTorch's code generation and kernel selection import."""
     if not any(plan.option(name) == "ON" for name in _GENERATING):
         return
     absent = [name for name in ("torch", "executorch") if find_spec(name) is None]
     if absent:
         yield Blocker(
             what="Python packages",
-            why=f"ExecuTorch generates code for its kernels with {' and '.join(absent)}, which "
-            f"{Path(sys.executable).name} does not have",
+            why=f"ExecuTorch generates code for its kernels with {' and '.join(absent)}, not "
+            f"installed for {Path(sys.executable).name}",
             remedy=pip_command("etdeploy[export]"),
         )
 

@@ -558,7 +558,7 @@ def test_an_unknown_release_is_refused_before_the_export(cli: Cli, tmp_path: Pat
     own = copy_stand_in(tmp_path / "executorch", "1.1.0")
     _refused(
         cli("run", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}),
-        "has the sources of ExecuTorch 1.1.0; etdeploy works with 1.3 to 1.5",
+        "which is ExecuTorch 1.1.0; etdeploy supports 1.3 to 1.5",
         "git clone --depth 1 --branch v1.5",
     )
 
@@ -569,7 +569,7 @@ def test_a_missing_submodule_is_refused_before_the_export(cli: Cli, tmp_path: Pa
     (own / "third-party/json").mkdir()
     _refused(
         cli("run", "--recipe", cli.recipe(_RECIPE), *_FROM_SOURCE, **{SOURCE_VARIABLE: str(own)}),
-        "lacks what the build compiles: third-party/json",
+        "does not have submodules that the build compiles: third-party/json",
         f"{own} was not cloned with git, so unpack each of them",
     )
     git(own, "init", "-q", ".")

@@ -123,9 +123,9 @@ def test_a_folder_without_its_files_is_not_a_checkout(source: Path, name: str) -
 @pytest.mark.parametrize("version", ["1.2.0", "0.7.0", "1.6.0", "2.0.0a0", "main", ""])
 def test_a_release_that_is_not_served_is_refused(source: Path, version: str) -> None:
     (source / "version.txt").write_text(f"{version}\n")
-    with pytest.raises(BuildError, match=r"etdeploy works with 1\.3 to 1\.5") as raised:
+    with pytest.raises(BuildError, match=r"etdeploy supports 1\.3 to 1\.5") as raised:
         examine(source, "environment")
-    assert f"has the sources of ExecuTorch {version};" in raised.value.message
+    assert f"which is ExecuTorch {version};" in raised.value.message
 
 
 _CLONE = (
@@ -147,7 +147,7 @@ def test_what_names_the_wrong_checkout_is_what_the_remedy_changes(tmp_path: Path
         "Or let a run clone that release: remove runtime.source from the recipe",
         "environment": _CLONE + f'export {SOURCE_VARIABLE}="$PWD/executorch-1.5.1"\n'
         f"Or let a run clone that release: unset {SOURCE_VARIABLE}",
-        "cache": f"Delete it; a run then clones it again:\nrm -r {absent.parent}",
+        "cache": f"Delete it; the next run clones it again:\nrm -r {absent.parent}",
     }
 
 
@@ -314,7 +314,9 @@ def test_missing_submodules_are_refused_with_the_command_that_brings_just_them(
     for name in names:
         _empty(source / name)
     checkout = examine(source, "recipe")
-    with pytest.raises(BuildError, match="lacks what the build compiles") as raised:
+    with pytest.raises(
+        BuildError, match="does not have submodules that the build compiles"
+    ) as raised:
         require_complete(checkout, needed_submodules({"EXECUTORCH_BUILD_XNNPACK": "ON"}))
     assert raised.value.message.endswith(": " + ", ".join(names))
     # git knows nothing of what was unpacked there; it might change a repository around it.

@@ -123,7 +123,7 @@ def test_damaged_cached_wheel_is_noticed(tmp_path: Path) -> None:
 
 def test_moved_cache_is_noticed(tmp_path: Path) -> None:
     wheel = _cached(Workspace(tmp_path / "one"))
-    assert wheel_problem(wheel, Workspace(tmp_path / "two")) == "the cache is elsewhere now"
+    assert wheel_problem(wheel, Workspace(tmp_path / "two")) == "the cache is in another folder now"
 
 
 def test_changed_installation_is_noticed(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_changed_installation_is_noticed(tmp_path: Path) -> None:
     )
     assert wheel_problem(wheel, Workspace(tmp_path)) is None
     record.write_text("executorch/lib/libexecutorch.so,sha256=def,3\n")
-    assert wheel_problem(wheel, Workspace(tmp_path)) == "the installed ExecuTorch changed"
+    assert wheel_problem(wheel, Workspace(tmp_path)) == "the installed ExecuTorch has changed"
 
 
 def test_target_without_a_wheel_is_refused(tmp_path: Path) -> None:
