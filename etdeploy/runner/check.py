@@ -2,80 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
 
+from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
-from etdeploy.core.values import Value
 from etdeploy.plan.components import backend_component, operator_component
 from etdeploy.plan.model import BuiltRunner, Provider
 from etdeploy.program.model import Program
 
 
-class Missing(Value):
-    """An operator or backend that the program uses and the runner does not have."""
-
-    kind: Literal["operator", "backend"]
-    name: str
-    needed_by: str
-    remedy: str
-
-
 def check_program(
     program: Program, runner: BuiltRunner, *, finished: bool = False
-) -> tuple[Missing, ...]:
-    """Everything that the runner lacks for the program; empty when it can run it.
+) -> tuple[Blocker, ...]:
+    """The backends and operators that the program uses and the runner does not have.
 
     Args:
         program: What is to be run.
         runner: What is to run it.
         finished: Whether the program was given as a file, so that no recipe can change it.
     """
-    operators, backends = set(runner.operators), set(runner.backends)
-    missing = []
-    for name in program.backend_ids:
-        if name not in backends:
-            methods = [
-                m.name for m in program.methods if any(d.backend_id == name for d in m.delegates)
-            ]
-            missing.append(
-                Missing(
-                    kind="backend",
-                    name=name,
-                    needed_by=_methods(methods),
-                    remedy=_backend_remedy(name, runner.provider, finished=finished),
-                )
-            )
-    for name in program.operators:
-        if name not in operators:
-            methods = [m.name for m in program.methods if any(o.name == name for o in m.operators)]
-            missing.append(
-                Missing(
-                    kind="operator",
-                    name=name,
-                    needed_by=_methods(methods),
-                    remedy=_operator_remedy(name, finished=finished),
-                )
-            )
-    return tuple(missing)
+    return (
+        *_missing_backends(program, runner, finished=finished),
+        *_missing_operators(program, runner, finished=finished),
+    )
 
 
 def require_runnable(program: Program, runner: BuiltRunner, *, finished: bool = False) -> None:
-    """Makes sure that the runner can run the program.
+    """Raises unless the runner can run the program.
 
     Raises:
-        CheckError: Something is missing; all of it is named.
+        CheckError: Names everything that is missing.
     """
     missing = check_program(program, runner, finished=finished)
     if missing:
         raise CheckError(
-            f"the runner for {runner.target} lacks what the program uses:\n"
-            + "\n".join(f"  {m.kind} {m.name}, used by {m.needed_by}" for m in missing),
+            f"the runner for {runner.target} does not have what the program uses:\n"
+            + "\n".join(f"  {m.what}, {m.why}" for m in missing),
             remedy="\n".join(dict.fromkeys(m.remedy for m in missing)),
         )
 
 
-def _methods(names: list[str]) -> str:
-    return ("method " if len(names) == 1 else "methods ") + ", ".join(names)
+def _missing_backends(
+    program: Program, runner: BuiltRunner, *, finished: bool
+) -> Iterator[Blocker]:
+    for name in program.backend_ids:
+        if name not in runner.backends:
+            users = [
+                m.name for m in program.methods if any(d.backend_id == name for d in m.delegates)
+            ]
+            remedy = _backend_remedy(name, runner.provider, finished=finished)
+            yield Blocker(f"backend {name}", _used_by(users), remedy)
+
+
+def _missing_operators(
+    program: Program, runner: BuiltRunner, *, finished: bool
+) -> Iterator[Blocker]:
+    available = set(runner.operators)
+    for name in program.operators:
+        if name not in available:
+            users = [m.name for m in program.methods if any(o.name == name for o in m.operators)]
+            remedy = _operator_remedy(name, finished=finished)
+            yield Blocker(f"operator {name}", _used_by(users), remedy)
+
+
+def _used_by(methods: list[str]) -> str:
+    return f"used by method{'' if len(methods) == 1 else 's'} {', '.join(methods)}"
 
 
 _FINISHED = "export the model for another backend: the program is finished, and keeps its own"
@@ -90,7 +81,7 @@ def _backend_remedy(backend_id: str, provider: str, *, finished: bool) -> str:
     other = _FINISHED if finished else "lower to another backend: --set export.backend=xnnpack"
     if provider == Provider.SOURCE:
         return (
-            f"The build was to have the component {component}. Build it again: etdeploy clean "
+            f"The build should have had the component {component}. Build it again: etdeploy clean "
             f"builds runners\nor {other}"
         )
     return f"Link the component {component} (--set runtime.provider=source builds it), or {other}"
@@ -101,8 +92,8 @@ def _operator_remedy(name: str, *, finished: bool) -> str:
     if component is None:
         namespace = name.split("::", 1)[0]
         return (
-            f"Give the kernels of {namespace}:: in a folder of C++ sources, and register {name} "
-            "there by just that name: --set runtime.custom_ops=path/to/kernels"
+            f"Put the kernels of {namespace}:: into a folder of C++ sources, and register {name} "
+            "there by exactly that name: --set runtime.custom_ops=path/to/kernels"
         )
     take_it = "" if finished else ": --set export.backend=xnnpack"
     return (

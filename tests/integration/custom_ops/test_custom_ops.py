@@ -200,7 +200,7 @@ def test_what_registers_itself_is_found_in_a_runner_that_cannot_be_started(
     assert "self::scaled.out" in runner.operators
     # What is not registered is still told.
     program = make_program(make_method(operators=called))
-    assert [m.name for m in check_program(program, runner)] == ["self::absent.out"]
+    assert [m.what for m in check_program(program, runner)] == ["operator self::absent.out"]
     # A runner that was looked at for another program's operators is not taken for it.
     other = build_custom(ops, tmp_path, "self::absent.out", target=target)
     assert "self::scaled.out" not in other.operators

@@ -192,7 +192,7 @@ def test_missing_kernels_are_found_before_the_run_and_by_the_runner(
 ) -> None:
     program = inspect_file(programs / "mlp_portable" / "program.pte")
     missing = check_program(program, delegated_runner.runner)
-    assert {m.name for m in missing} == set(program.operators)
+    assert {m.what for m in missing} == {f"operator {name}" for name in program.operators}
     assert "aten::addmm.out" in program.operators
     run = delegated_runner.run(programs / "mlp_portable", tmp_path)
     assert run.exit_code == 3

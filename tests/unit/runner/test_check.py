@@ -1,4 +1,4 @@
-"""What a runner lacks for a program is named, each with its remedy."""
+"""What a runner is missing for a program is named, each with its remedy."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def test_runner_with_everything_passes() -> None:
 
 def test_each_missing_operator_and_backend_is_named_once() -> None:
     missing = check_program(_PROGRAM, make_runner(("executorch_prim::add.Scalar",)))
-    assert [(m.kind, m.name, m.needed_by) for m in missing] == [
-        ("backend", "XnnpackBackend", "method forward"),
-        ("operator", "aten::add.out", "methods forward, encode"),
-        ("operator", "my_ops::glu.out", "method encode"),
+    assert [(m.what, m.why) for m in missing] == [
+        ("backend XnnpackBackend", "used by method forward"),
+        ("operator aten::add.out", "used by methods forward, encode"),
+        ("operator my_ops::glu.out", "used by method encode"),
     ]
 
 
 def test_overload_counts() -> None:
     program = make_program(make_method(operators=("aten::add.Scalar_out",)))
-    assert [m.name for m in check_program(program, make_runner(_OPERATORS))] == [
-        "aten::add.Scalar_out"
+    assert [m.what for m in check_program(program, make_runner(_OPERATORS))] == [
+        "operator aten::add.Scalar_out"
     ]
 
 
@@ -57,7 +57,7 @@ def test_error_names_all_and_the_way_out() -> None:
 def test_backend_of_no_wheel_has_a_remedy(backend_id: str) -> None:
     program = make_program(make_method(delegates=(backend_id,)))
     (missing,) = check_program(program, make_runner())
-    assert missing.name == backend_id
+    assert missing.what == f"backend {backend_id}"
     assert "--set export.backend=xnnpack" in missing.remedy
 
 
