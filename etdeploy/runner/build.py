@@ -29,28 +29,28 @@ def build_runner(
     program: Path | None = None,
     custom_ops: CustomOps | None = None,
 ) -> BuiltRunner:
-    """Gives the runner of a plan, from the cache where it is sound there.
+    """Builds the runner of a plan, or takes an intact one from the cache.
 
     Args:
-        plan: What to build; plans with the same needs share one runner.
+        plan: What to build; plans with the same requirements share one runner.
         libraries: ExecuTorch for `plan.build_target`.
         workspace: The cache.
-        progress: Told each step, and the fraction of the compilation.
-        log: Gets every command with its output.
-        program: Whose operators are selected, for a plan with a selection, and looked for, for
+        progress: Reports each step, and the completed fraction of the compilation.
+        log: Receives every command with its output.
+        program: Its operators are selected, for a plan with a selection, and searched for, for
             kernels that register themselves.
-        custom_ops: The recipe's own kernels, for a plan that has them.
+        custom_ops: The recipe's own kernels, if the plan has them.
 
     Raises:
         BuildError: The plan has blockers, a tool is missing, or the build failed; the message has
             the compiler's first error.
-        Interrupted: The run was stopped; the cache has no half entry, and a build from source goes
-            on from there the next time.
+        Interrupted: The run was stopped; the cache has no partial entry, and the next build from
+            source continues from there.
     """
     require_feasible(plan)
     host = host_target()
     target = find_target(plan.build_target)
-    # What it is said to have may be looked up by the names that the program calls.
+    # A runner that cannot be started here is searched for the names that the program calls.
     names = names_to_find(custom_ops, program)
     entry = workspace.entry(CacheKind.RUNNERS, runner_key(plan, libraries, host, names))
 
@@ -71,7 +71,7 @@ def build_runner(
 
 
 def _is_readable(folder: Path) -> bool:
-    """Another release may have described its runners otherwise."""
+    """Whether the runner's description has today's format; other releases may differ."""
     return BuiltRunner.load_or_none(folder / RUNNER_INFO) is not None
 
 
@@ -82,16 +82,16 @@ def runner_key(
 
     Args:
         plan: What is built.
-        libraries: Against what.
-        host: On what.
-        names: Operators that are looked for in it.
+        libraries: What it is linked against.
+        host: The building machine.
+        names: Operators that are searched for in it.
     """
     target = find_target(plan.build_target)
     parts = [
         plan.build_digest,
         libraries.fingerprint,
         runner_fingerprint(host, target),
-        # What it is linked from, what is collected beside it and what it is said to have.
+        # Etdeploy's code decides what is linked, collected beside the runner, and listed for it.
         rules_digest(),
         *names,
     ]

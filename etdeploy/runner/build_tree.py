@@ -1,11 +1,11 @@
-"""Build folders that stay: where ExecuTorch is compiled together with the runner.
+"""Persistent build folders, where ExecuTorch is compiled together with the runner.
 
     builds/<target>-<digest>/cmake/       what cmake and ninja made
-    builds/<target>-<digest>/definitions.json   what cmake was told last
+    builds/<target>-<digest>/definitions.json   cmake's last definitions
 
-One folder serves every plan for a target, a checkout and a compiler. A plan with other options
-configures it anew, and ninja compiles what they touch; an interrupted build goes on. The runner
-that comes out is kept for each plan (`runners/`), so going back to a plan costs nothing.
+All plans for one target, checkout and compiler share a folder. A plan with other options
+reconfigures it, and ninja compiles what they affect; an interrupted build continues. The finished
+runner of each plan is kept (`runners/`), so going back to a plan costs nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BuildTree:
         return self.root / CMAKE
 
     def is_configured(self, definitions: Mapping[str, str]) -> bool:
-        """Whether cmake was told just this and got through."""
+        """Whether cmake last succeeded with exactly these definitions."""
         try:
             known = json.loads((self.root / "definitions.json").read_bytes())
         except (OSError, ValueError):
@@ -57,18 +57,16 @@ class BuildTree:
         return bool(known == dict(definitions)) and (self.cmake / "build.ninja").is_file()
 
     def forget(self) -> None:
-        """Called before cmake runs: until it is through, nothing is configured."""
+        """Call this before cmake runs: until it succeeds, nothing is configured."""
         (self.root / "definitions.json").unlink(missing_ok=True)
 
     def remember(self, definitions: Mapping[str, str]) -> None:
-        """Called when cmake is through."""
+        """Call this after cmake has succeeded."""
         write_atomic(self.root / "definitions.json", json.dumps(dict(definitions), indent=1))
 
     def select(self, program: Path, selection: str) -> Path:
-        """A name for the program by what is selected from it.
-
-        ExecuTorch generates its list of operators anew only when that name changes.
-        """
+        """A link to the program, named by what is selected from it."""
+        # ExecuTorch regenerates its list of operators only when the path changes.
         link = self.root / f"selected-{selection[:16]}.pte"
         if not link.is_symlink() or link.resolve() != program.resolve():
             aside = link.with_suffix(f".{os.getpid()}")
@@ -78,7 +76,7 @@ class BuildTree:
 
 
 def tree_folder(workspace: Workspace, target: str, checkout: Checkout, compiler: str) -> Path:
-    """Where that build folder is, or would be; the arguments are those of `open_tree`."""
+    """The path of the build folder, which may not exist; arguments as for `open_tree`."""
     name = f"{target}-{digest_json([checkout.path, compiler])[:16]}"
     return workspace.folder(CacheKind.BUILDS) / name
 
@@ -93,8 +91,8 @@ def open_tree(
         workspace: The cache.
         target: What is compiled for.
         checkout: The sources.
-        compiler: A digest of the compiler and what it is told from the environment.
-        progress: Told when it has to wait.
+        compiler: A digest of the compiler and its settings in the environment.
+        progress: Reports waiting.
     """
     root = tree_folder(workspace, target, checkout, compiler)
     name = root.name
@@ -103,8 +101,8 @@ def open_tree(
         exclusive(
             workspace.lock_path(CacheKind.BUILDS, name), f"the build folder {name}", progress
         ),
-        # flatcc's tool is built in the source tree, by every build that configures it: by those of
-        # this cache, and by those of others.
+        # flatcc's tool is built in the source tree by every build that configures it, with this
+        # cache or another.
         exclusive(of_sources, f"the checkout {checkout.path}", progress),
         exclusive_folder(checkout.folder, f"the checkout {checkout.path}", progress),
     ):
@@ -113,7 +111,7 @@ def open_tree(
 
 
 def _named(checkout: Checkout, root: Path) -> Checkout:
-    """The checkout by a path that ends in `executorch`, as its CMakeLists.txt insists on."""
+    """The checkout by a path that ends in `executorch`, as its CMakeLists.txt requires."""
     if checkout.folder.name == _NAME:
         return checkout
     link = root / _NAME

@@ -1,4 +1,4 @@
-"""One build of a runner: compiles it, collects its libraries, and lists what it has."""
+"""One build of a runner: compiles it, collects its libraries, and lists its kernels."""
 
 from __future__ import annotations
 
@@ -171,16 +171,16 @@ class Builder:
             if found is None:
                 raise
             raise BuildError(
-                # The compiler's own line begins with the place.
+                # The compiler's own line starts with the place.
                 failure.message.replace(f"{found.place}: ", "", 1),
                 place=found.place,
-                remedy=found.remedy or "Mend the kernel there.",
+                remedy=found.remedy or "Fix the kernel there.",
                 log=self.log,
             ) from failure
 
     def _copy_libraries(self, built: Path, compiler: Path) -> tuple[str, ...]:
         if self.target.system == "macos" and self.given.wheel:
-            # Its linker keeps every library that it was given, and the system has the others.
+            # Its linker keeps every given library, and the system has the others.
             names = {_library_name(c, "dylib") for c in self.plan.component_names}
             found = {name: Path(self.given.wheel.root) / "lib" / name for name in names}
         elif self.target.system in ("macos", "ios"):
@@ -215,9 +215,7 @@ class Builder:
     def _copy_loader(self, compiler: Path) -> str:
         name = self._loader_name()
         if name is None:
-            raise BuildError(
-                "the runner names no loader, so it cannot be made portable", log=self.log
-            )
+            raise BuildError("the runner names no loader, so it cannot be portable", log=self.log)
         shutil.copyfile(system_library(compiler, name), self.folder / name)
         (self.folder / name).chmod(0o755)
         return name
@@ -232,20 +230,20 @@ class Builder:
         if self.given.wheel:
             found = read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
         else:
-            # All of them are the build's own: from source, none of the system's is collected.
+            # All of these are the build's own: a build from source collects no system libraries.
             built = [self.folder / name for name in libraries]
             found = read_built(self.folder / EXECUTABLE, built)
         return replace(found, operators=tuple(sorted({*found.operators, *own})))
 
     def _own_operators(self) -> frozenset[str]:
-        """Of the recipe's own kernels, in a runner that cannot be asked."""
+        """The operators of the recipe's own kernels, in a runner that cannot be started here."""
         if self.custom_ops and self.custom_ops.operators is not None:
             return self.custom_ops.operators
         names = names_to_find(self.custom_ops, self.program)
         return find_names((self.folder / EXECUTABLE, *self.folder.glob("*.so*")), names)
 
     def _start_command(self, loader: str | None, compiler: Path) -> tuple[str, ...] | None:
-        """How the runner starts on this machine; None when it cannot."""
+        """The command that starts the runner on this machine; None if it cannot start here."""
         executable = str(self.folder / EXECUTABLE)
         folder = str(self.folder)
         own_loader = (f"{folder}/{loader}", "--library-path", folder) if loader else ()

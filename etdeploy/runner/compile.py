@@ -48,16 +48,16 @@ def configure(
     *,
     fresh: bool = False,
 ) -> None:
-    """Runs cmake.
+    """Configures the runner with cmake.
 
     Args:
         definitions: The cache variables.
         tools: cmake and ninja.
         sources: The project.
         folder: The build folder.
-        progress: Told that it happens.
-        log: Gets the command and its output.
-        fresh: Forget what an earlier run was told; what is compiled stays.
+        progress: Reports the step.
+        log: Receives the command and its output.
+        fresh: Discards the definitions of an earlier run; compiled files stay.
 
     Raises:
         BuildError: With cmake's or the compiler's first error.
@@ -75,7 +75,7 @@ def configure(
 
 
 def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Path | None) -> Path:
-    """Builds the runner, and nothing that it does not link; returns the executable.
+    """Builds the runner and only what it links; returns the executable.
 
     Raises:
         BuildError: With the first error of the compiler or the linker.
@@ -86,32 +86,32 @@ def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Pat
 
 
 def nested_builds(tools: BuildTools, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the builds within the build are told: ExecuTorch has flatc and flatcc built by make.
+    """Environment of the nested builds: ExecuTorch builds flatc and flatcc with make.
 
-    They know nothing of ninja's jobs nor of the compiler cache that the outer cmake was told.
+    They know neither ninja's jobs nor the compiler cache of the outer cmake.
 
     Args:
         tools: Of the outer build.
-        environ: The user's environment, whose own values stay.
+        environ: The user's environment, whose values take precedence.
 
     Returns:
         Changes to the environment.
     """
-    told = {"CMAKE_BUILD_PARALLEL_LEVEL": str(_usable_cpus())}
+    settings = {"CMAKE_BUILD_PARALLEL_LEVEL": str(_usable_cpus())}
     if tools.ccache:
-        told |= {f"CMAKE_{x}_COMPILER_LAUNCHER": str(tools.ccache) for x in ("C", "CXX")}
-    return {name: value for name, value in told.items() if not environ.get(name)}
+        settings |= {f"CMAKE_{x}_COMPILER_LAUNCHER": str(tools.ccache) for x in ("C", "CXX")}
+    return {name: value for name, value in settings.items() if not environ.get(name)}
 
 
 def _usable_cpus() -> int:
-    """Those that this process may use; macOS tells only how many there are."""
+    """How many CPUs this process may use; macOS reports only how many there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def wheel_definitions(plan: RuntimePlan, wheel: WheelRuntime, tools: BuildTools) -> dict[str, str]:
-    """The plan's options, and where things are on this machine."""
+    """The plan's options, and the paths on this machine."""
     definitions = plan_definitions(plan)
     if plan.toolchain:
         file = resource_folder("toolchains") / str(plan.toolchain.value)
@@ -127,17 +127,17 @@ def source_definitions(
     toolchain: Iterable[Explained],
     program: Path | None,
 ) -> dict[str, str]:
-    """The plan's options, and where things are on this machine.
+    """The plan's options, and the paths on this machine.
 
     Args:
-        plan: Of the provider `source`.
-        checkout: As the build sees it: its folder is called `executorch`.
+        plan: With the provider `source`.
+        checkout: As the build sees it, in a folder called `executorch`.
         tools: Of this machine.
         toolchain: What the toolchain adds: its file and compiler.
-        program: Whose operators are selected.
+        program: Its operators are selected.
     """
     definitions = {d.name: d.value or "" for d in toolchain}
-    # What is set by hand wins over the machine's.
+    # What the recipe sets overrides the machine's definitions.
     definitions |= _tools(tools) | plan_definitions(plan)
     definitions["ETDEPLOY_EXECUTORCH_SOURCE"] = checkout.path
     # ExecuTorch generates code with torchgen, and reads programs with its own Python package.
@@ -160,18 +160,16 @@ def _tools(tools: BuildTools) -> dict[str, str]:
 
 
 def first_error(lines: Sequence[str]) -> str:
-    """The first error that a compiler, a linker or cmake printed; else the last line.
-
-    What a compiler says comes before cmake's summary of it: a compiler that cannot compile cmake's
-    own test program is shown with its reason.
-    """
+    """The first error that a compiler, a linker or cmake printed; otherwise the last line."""
+    # The compiler's error comes before cmake's summary of it, which omits the reason when cmake's
+    # own test program does not compile.
     said = (line.strip() for line in lines if _TOOL_ERROR.search(line))
     last = (line.strip() for line in reversed(lines) if line.strip())
     return next(said, None) or _cmake_error(lines) or next(last, "no output")
 
 
 def _cmake_error(lines: Sequence[str]) -> str | None:
-    """The first error of cmake in one line; its text is in the indented lines that follow."""
+    """The first error of cmake, on one line; its text is in the indented lines that follow."""
     start = next((i for i, line in enumerate(lines) if line.startswith("CMake Error")), None)
     if start is None:
         return None
@@ -187,9 +185,9 @@ def _run(
     progress: Progress,
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs it in the build folder: a Python that cmake starts imports from where it is started,
-    and beside a checkout that would be the checkout in place of the installed package.
-    """
+    """Runs a command in the build folder, and raises ToolError if it fails."""
+    # A Python that cmake starts imports from its working directory: next to a checkout, that would
+    # be the checkout instead of the installed package.
     lines: list[str] = []
 
     def on_line(line: str) -> None:
@@ -209,7 +207,7 @@ def _run(
             raise full_disk(full, folder, log, f"{doing} the runner")
         raise ToolError(
             f"{doing} the runner failed: {first_error(lines)}",
-            "Check compiler and tools: etdeploy doctor",
+            "Check the compiler and tools: etdeploy doctor",
             log,
             lines,
         )

@@ -1,4 +1,4 @@
-"""What a build finds on this machine: compilers, SDKs, and what tells that they changed."""
+"""What a build finds on this machine: compilers and SDKs, and digests that detect changes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from etdeploy.targets.platforms import Target
 from etdeploy.targets.qemu import emulator_identity
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
-# A level that every NDK has, where only the compiler is looked for.
+# A level that every NDK has, used to look for the compiler alone.
 _LEAST_ANDROID_API = 28
-# What cmake takes from the environment into a build.
+# Environment variables that cmake reads into a build.
 _FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
-# The parts of etdeploy that decide what a plan says and what a runner is made of.
+# The parts of etdeploy that decide what a plan says and what a runner consists of.
 _DECIDING = ("custom_ops", "plan", "program", "provider", "recipe", "runner", "targets")
 
 
@@ -34,7 +34,7 @@ def runner_sources() -> Path:
 
 
 def rules_digest() -> str:
-    """A digest of etdeploy's own code that decides: another release may decide otherwise."""
+    """A digest of the etdeploy code that decides; other releases may decide differently."""
     return code_digest(*_DECIDING)
 
 
@@ -65,14 +65,14 @@ def _without_ndk(plan: RuntimePlan, target: Target) -> str:
         or loading & set(plan.component_names)
     ):
         return ""
-    return f"\nor take the static runner, which needs no NDK: --target {MUSL}"
+    return f"\nor use the static runner, which needs no NDK: --target {MUSL}"
 
 
 def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
     """A digest of the runner's sources, the toolchain file, the compiler, and the emulator.
 
-    No process is started: a compiler is told by its path, size and date, and by the flags in the
-    environment.
+    No process is started: a compiler is identified by its path, size and date, and by the flags in
+    the environment.
     """
     return digest_json(
         {
@@ -84,7 +84,7 @@ def runner_fingerprint(host: Target, build_target: Target | None = None) -> str:
 
 
 def _lister(host: Target, target: Target) -> tuple[str, ...] | None:
-    """What starts a runner for another processor, to have its kernels listed."""
+    """What starts a runner for another processor, to list its kernels."""
     if target.name == host.name or target.system != "linux":
         return None
     return emulator_identity(target.arch)
@@ -102,7 +102,7 @@ def compiler_digest(host: Target, target: Target) -> str:
 
 
 def _compiler_identity(host: Target, target: Target) -> tuple[str, ...] | None:
-    """None where there is no compiler, or where it takes a checkout to tell (Apple's)."""
+    """None without a compiler, or if finding it requires a checkout (Apple's)."""
     machine = Machine.this(host, os.environ)
     found = find_toolchain(target, machine, _LEAST_ANDROID_API, None)
     return found.identity if isinstance(found, Toolchain) else None

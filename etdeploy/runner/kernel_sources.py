@@ -1,8 +1,8 @@
 """Which source files of a checkout hold the selected kernels.
 
 ExecuTorch's own selection decides what is registered, not what is compiled: the files of some 200
-operators are compiled for a program that calls three, and the linker drops them. They are told
-apart here, by the names of the kernels that its yaml files give.
+operators are compiled for a program that calls three, and the linker drops them. This module finds
+the needed files by the kernel names in ExecuTorch's yaml files.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SCHEMA_NAME = re.compile(r"[\w:]+(?:\.\w+)?")
 
 
 def needed_sources(checkout: Path, operators: Iterable[str]) -> tuple[str, ...] | None:
-    """Names of the files `op_*.cpp` that the kernels of the operators are in, sorted.
+    """Names of the files `op_*.cpp` with the kernels of the operators, sorted.
 
-    Files that those call into are among them.
+    They include the files that those call into.
 
     Args:
         checkout: Of ExecuTorch.
         operators: By full name, `aten::add.out`.
 
     Returns:
-        None when that cannot be told for one of them: then all are to be compiled.
+        None if the files of an operator are unknown: then all have to be compiled.
     """
     kernels = _kernels(checkout)
     wanted: set[str] = set()
@@ -47,7 +47,7 @@ def needed_sources(checkout: Path, operators: Iterable[str]) -> tuple[str, ...] 
     definitions = _definitions(texts)
     needed: set[str] = set()
     for name in wanted:
-        # What a macro defines is told by its name alone.
+        # A kernel that a macro defines is found by its name alone.
         files = definitions.get(name) or _mentioning(texts, name)
         if not files:
             return None
@@ -56,7 +56,7 @@ def needed_sources(checkout: Path, operators: Iterable[str]) -> tuple[str, ...] 
 
 
 def aten_operators(program: Path) -> tuple[str, ...]:
-    """The operators of a program file that the kernels for aten have."""
+    """The operators of a program file that aten's kernels provide."""
     return tuple(
         name
         for name in inspect_file(program).operators
@@ -81,12 +81,12 @@ def _mentioning(texts: dict[str, str], name: str) -> set[str]:
 def _with_called(
     files: set[str], texts: dict[str, str], definitions: dict[str, set[str]]
 ) -> set[str]:
-    """The files with all that they call into, directly or through others."""
+    """The files and all files that they call into, directly or through others."""
     needed, waiting = set(files), sorted(files)
     while waiting:
         for name in _CALLED.findall(texts[waiting.pop()]):
             called = definitions.get(name, set())
-            # A name that many files define is a helper of each of them.
+            # A name that many files define is a local helper in each of them.
             if len(called) <= _SHARED:
                 waiting += sorted(called - needed)
                 needed |= called

@@ -1,7 +1,7 @@
 """KleidiAI's sources, which XNNPACK downloads while it is configured for 64-bit Arm.
 
-Where that cannot be done cmake tries for minutes, and then goes on without them. So it is looked at
-before: whether they are given, are there already, or their host can be reached at all.
+If the download is impossible, cmake tries for minutes and then continues without them. So etdeploy
+checks first whether they are given, already downloaded, or their host can be reached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _URL = re.compile(r"^\s*URL\s+(https?://\S+)", re.MULTILINE)
 _FAILED = re.compile(r"downloading '(\S*kleidiai\S*)' failed", re.IGNORECASE)
 _PROBE_S = 5.0
 _PORTS = {"http": 80, "https": 443}
-# Of a proxy that is named without one, as in curl, which cmake downloads with.
+# For a proxy without a port, as in curl, which cmake downloads with.
 _PROXY_PORT = 1080
 
 
@@ -38,14 +38,14 @@ def downloads_kleidiai(plan: RuntimePlan) -> bool:
 
 
 def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Blocker | None:
-    """Why KleidiAI's sources cannot be had; None when they can or are not needed.
+    """Why KleidiAI's sources are not available; None if they are or are not needed.
 
-    The network is asked for a connection and nothing else, for five seconds at the most.
+    Opens at most one network connection, for up to five seconds, and transfers nothing.
 
     Args:
         plan: What is to be built.
         checkout: Of ExecuTorch.
-        cmake: The folder that is configured, where an earlier download may be.
+        cmake: The configured folder, which may hold an earlier download.
     """
     if not downloads_kleidiai(plan):
         return None
@@ -53,7 +53,7 @@ def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Blocker 
     if given is not None:
         return None if _has_sources(Path(given)) else _wrong(given)
     url = _url(checkout / _XNNPACKS_FILE)
-    # Where XNNPACK is still to be fetched, nothing can be said yet.
+    # Nothing is known while XNNPACK itself is not fetched yet.
     if url is None or _is_downloaded(cmake, url):
         return None
     reason = _unreachable(urlsplit(url))
@@ -62,10 +62,10 @@ def kleidiai_problem(plan: RuntimePlan, checkout: Path, cmake: Path) -> Blocker 
 
 
 def require_kleidiai(plan: RuntimePlan, checkout: Path, cmake: Path) -> None:
-    """Stops before cmake is started, where it could not get KleidiAI's sources.
+    """Raises if cmake could not get KleidiAI's sources; arguments as for `kleidiai_problem`.
 
     Raises:
-        BuildError: The arguments are those of `kleidiai_problem`.
+        BuildError: The sources are not available.
     """
     problem = kleidiai_problem(plan, checkout, cmake)
     if problem:
@@ -73,7 +73,7 @@ def require_kleidiai(plan: RuntimePlan, checkout: Path, cmake: Path) -> None:
 
 
 def failed_download(lines: Iterable[str]) -> str | None:
-    """What to do, where cmake says that it could not download KleidiAI; else None."""
+    """What to do if cmake reports that it could not download KleidiAI; otherwise None."""
     found = (match for line in lines if (match := _FAILED.search(line)))
     return next((_remedy(match[1]) for match in found), None)
 
@@ -104,14 +104,15 @@ def _url(file: Path) -> str | None:
 
 
 def _is_downloaded(cmake: Path, url: str) -> bool:
-    """XNNPACK writes its file there and unpacks beside it; another release names another URL."""
+    """Whether the folder has the sources from this URL."""
+    # XNNPACK writes its file there and unpacks beside it; another release has another URL.
     return _url(cmake / "kleidiai-download" / "CMakeLists.txt") == url and _has_sources(
         cmake / "kleidiai-source"
     )
 
 
 def _unreachable(url: SplitResult) -> str | None:
-    """Why no connection is made to the host, or to the proxy that is in the environment."""
+    """Why the host, or the proxy that the environment names, cannot be reached; None if it can."""
     host, port = url.hostname or "", url.port or _PORTS[url.scheme]
     proxies = urllib.request.getproxies_environment()
     proxy = proxies.get(url.scheme) or proxies.get("all")
@@ -127,7 +128,7 @@ def _unreachable(url: SplitResult) -> str | None:
         except (OSError, UnicodeError) as error:
             said.append(getattr(error, "strerror", None) or str(error))
 
-    # Looking up a name has no time limit of its own.
+    # A name lookup has no timeout.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(_PROBE_S)

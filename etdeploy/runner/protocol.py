@@ -1,4 +1,4 @@
-"""What goes into a runner and comes out of it: its list of inputs and its results.json."""
+"""Input and output of a runner: its list of inputs and its results.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etdeploy.program.model import Plain
 
 
 class RunnerOutput(Value):
-    """An output of the first inference, by ExecuTorch's name of its kind.
+    """An output of the first inference; `kind` is ExecuTorch's name.
 
     A `Tensor` has dtype, shape and the path of its contiguous bytes, relative to the folder of
     outputs. `Int`, `Double` and `Bool` have a value; it is None for an infinite or undefined one.
@@ -33,14 +33,14 @@ class RunnerResults(Value):
 
     Attributes:
         started_unix_s: When it started, by the device's clock.
-        threads: That ExecuTorch's thread pool really has.
+        threads: The actual number in ExecuTorch's thread pool.
         warmup: Iterations between the first inference and the timed ones.
         verify_ms: Time of ExecuTorch's thorough check of the program, which comes before loading;
             None from a runner that checked while it loaded the program.
         load_program_ms, load_method_ms: Times of loading, from a file that was just read.
-        rss_after_load_bytes, peak_rss_bytes: Most memory resident until then; 0 when the system
-            does not tell.
-        samples_ms: Time of each timed inference; setting the inputs is part of it.
+        rss_after_load_bytes, peak_rss_bytes: Peak resident memory until then; 0 if the system
+            does not report it.
+        samples_ms: Time of each timed inference, including setting the inputs.
         outputs: Of the first inference, when a folder for them was given.
     """
 
@@ -61,9 +61,9 @@ class RunnerResults(Value):
 
 
 def inputs_list(inputs: Sequence[Stored]) -> str:
-    """The text of the file that the runner's --inputs names: a line for each input.
+    """The text of the file that the runner's --inputs names: one line for each input.
 
-    Paths stay as they are; the runner reads them relative to the list.
+    Paths are not changed; the runner reads them relative to the list.
     """
     return "".join(f"{_line(value)}\n" for value in inputs)
 
@@ -80,7 +80,7 @@ def load_results(path: Path) -> RunnerResults:
     """Reads results.json.
 
     Raises:
-        RunError: It is missing, cut short, or from another kind of runner.
+        RunError: It is missing, truncated, or from another kind of runner.
     """
     try:
         return RunnerResults.load(path)

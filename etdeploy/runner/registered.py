@@ -13,8 +13,8 @@ from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.plan.components import BACKEND_FACTS, NAMESPACES
 
-# A name is a whole string. What stands before it may belong to another value, or to a longer text
-# that the linker lets end in the same bytes.
+# A name is a whole string. The bytes before it may belong to another value, or to a longer string
+# that the linker merged because it ends in the same bytes.
 _START, _END = rb"(?<![\w:])", rb"\0"
 _OPERATOR = re.compile(
     _START + rb"((?:" + "|".join(NAMESPACES).encode() + rb")::\w+(?:\.\w+)?)" + _END
@@ -31,20 +31,20 @@ class Kernels:
 
 
 def ask_runner(command: tuple[str, ...], log: Path | None) -> Kernels:
-    """Starts the runner and lets it list what it has.
+    """Starts the runner, which lists its operators and backends.
 
     Args:
-        command: The runner, with qemu or the C library's loader before it where needed.
-        log: Gets the command and its output.
+        command: The runner, preceded by qemu or the C library's loader if needed.
+        log: Receives the command and its output.
 
     Raises:
-        BuildError: It does not start or gives no list.
+        BuildError: It does not start or prints no list.
     """
     outcome = process.run(process.Request((*command, "--list-kernels"), timeout_s=120, log=log))
     if not outcome.ok:
         lines = [line for line in outcome.stderr.splitlines() if line.strip()]
         reason = lines[-1] if lines else outcome.signal_name or f"exit code {outcome.exit_code}"
-        raise BuildError(f"the runner was built and does not start: {reason}", log=log)
+        raise BuildError(f"the runner was built but does not start: {reason}", log=log)
     listed = json.loads(outcome.stdout)
     return Kernels(tuple(listed["operators"]), tuple(listed["backends"]), "runner")
 
@@ -52,9 +52,9 @@ def ask_runner(command: tuple[str, ...], log: Path | None) -> Kernels:
 def read_libraries(libraries: list[Path]) -> Kernels:
     """Reads from ExecuTorch's libraries what they register when they are loaded.
 
-    For a runner that cannot be started here. Operators are found by the form of their names in the
-    read-only data, backends by the name of the library. Compared with what a runner itself lists
-    for the wheels of ExecuTorch 1.5.1, this gives two names more, `embedding_xbit.out` and
+    This is for a runner that cannot be started here. Operators are found by the form of their names
+    in the read-only data, backends by the names of the libraries. For the wheels of ExecuTorch
+    1.5.1, this gives two more names than the runner itself lists, `embedding_xbit.out` and
     `.dtype_out` of quantized_decomposed, which no program has.
     """
     operators: set[str] = set()
@@ -70,16 +70,16 @@ def read_libraries(libraries: list[Path]) -> Kernels:
 
 
 def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
-    """Reads from a runner that was built from source what it registers when it is started.
+    """Reads from a runner that was built from source what it registers when it starts.
 
-    The names of operators and backends stand in the read-only data of the file that has their
-    code. A name is there only when what registers it was linked, as nothing else in ExecuTorch's
+    The names of operators and backends are in the read-only data of the file that has their code.
+    A name is there only if the code that registers it was linked, as nothing else in ExecuTorch's
     runtime names them.
 
     Args:
         executable: The runner, with ExecuTorch's static libraries in it.
-        libraries: Shared libraries of the same build that it loads: a backend can be one, as
-            Qualcomm's and MediaTek's are.
+        libraries: Shared libraries of the same build that it loads, such as the backends of
+            Qualcomm and MediaTek.
     """
     data = [_read_only_data(path) for path in (executable, *libraries)]
     operators = {name.decode() for part in data for name in _OPERATOR.findall(part)}
@@ -88,10 +88,10 @@ def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
 
 
 def find_names(files: Iterable[Path], names: Iterable[str]) -> frozenset[str]:
-    """Those of the names that stand in the read-only data of the files.
+    """The names that occur in the read-only data of the files.
 
-    For kernels that register themselves, in a runner that cannot be started here: the name of an
-    operator is a string of the code that registers it.
+    This is for kernels that register themselves, in a runner that cannot be started here: an
+    operator's name is a string in the code that registers it.
 
     Args:
         files: The runner and its libraries.
@@ -103,7 +103,7 @@ def find_names(files: Iterable[Path], names: Iterable[str]) -> frozenset[str]:
 
 
 def _read_only_data(path: Path) -> bytes:
-    """Of an ELF file; the whole of another one, such as those of Apple's systems."""
+    """The read-only data of an ELF file; all of another file, such as those of Apple's systems."""
     from elftools.elf.elffile import ELFFile
 
     with path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""The shared libraries that a runner needs beside it."""
+"""The shared libraries that are deployed with a runner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etdeploy.core.errors import BuildError
 
 @dataclass(frozen=True)
 class ElfDependencies:
-    """What an ELF file asks the loader for: libraries by name, and the loader itself."""
+    """What an ELF file requests: libraries by name, and its loader."""
 
     libraries: tuple[str, ...]
     interpreter: str | None
@@ -38,7 +38,7 @@ def closure(executable: Path, find: Callable[[str], Path | None]) -> dict[str, P
 
     Args:
         executable: Of any architecture.
-        find: Gives the file of a library by its name; None leaves it out, with all it needs.
+        find: Returns the file of a library by its name; None omits it and all that it needs.
     """
     found: dict[str, Path] = {}
     waiting = [executable]
@@ -56,14 +56,14 @@ def system_library(compiler: Path, name: str) -> Path:
     """The file that the compiler links for a library of its C or C++ runtime.
 
     Raises:
-        BuildError: The compiler knows of none.
+        BuildError: The compiler does not know it.
     """
     outcome = process.run(process.Request((str(compiler), f"-print-file-name={name}")))
     # Without a path it only repeats the name.
     path = Path(outcome.stdout.strip())
     if not outcome.ok or not path.is_absolute() or not path.is_file():
         raise BuildError(
-            f"{compiler.name} does not say where {name} is, which a portable runner takes along",
+            f"{compiler.name} cannot find {name}, which is deployed with a portable runner",
             remedy="Use GCC: export CXX=g++",
         )
     return path.resolve()

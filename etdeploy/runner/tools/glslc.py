@@ -1,4 +1,4 @@
-"""Finds the shader compiler that ExecuTorch's Vulkan backend is built with."""
+"""Finds the shader compiler for ExecuTorch's Vulkan backend."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from etdeploy.core import process
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
 
-# What the shaders of ExecuTorch need and older compilers lack (#14507): Debian 12's 2023.2 and the
-# NDK's refuse it. The version of glslc does not tell it for sure, so it is tried.
+# ExecuTorch's shaders need this extension, which older compilers do not have (#14507): Debian 12's
+# 2023.2 and the NDK's reject it. The version does not decide it reliably, so a shader is compiled.
 _NEEDED = "GL_EXT_integer_dot_product"
 _SHADER = f"""#version 450
 #extension {_NEEDED} : require
@@ -22,7 +22,7 @@ layout(local_size_x = 1) in;
 layout(binding = 0) buffer Data {{ int v[]; }};
 void main() {{ v[0] = dotPacked4x8AccSatEXT(v[1], v[2], v[3]); }}
 """
-# Of ExecuTorch 1.4.1's backends/vulkan/cmake/ShaderLibrary.cmake; 1.3.1 asks for 1.4.321.0.
+# From ExecuTorch 1.4.1's backends/vulkan/cmake/ShaderLibrary.cmake; 1.3.1 requires 1.4.321.0.
 SDK_VERSION = "1.4.341.1"
 _INSTALL = (
     f"Install the Vulkan SDK {SDK_VERSION} or newer (vulkan.lunarg.com/sdk/home) and\n"
@@ -37,7 +37,7 @@ class Glslc:
 
     Attributes:
         path: The program.
-        version: Of shaderc, as it says itself; None when it does not say.
+        version: Of shaderc, as it reports; None if it reports none.
     """
 
     path: Path
@@ -45,9 +45,9 @@ class Glslc:
 
 
 def find_glslc(environ: Mapping[str, str]) -> Glslc | Blocker:
-    """The glslc of VULKAN_SDK, else the one in PATH, as ExecuTorch's own cmake file looks for it.
+    """The glslc of VULKAN_SDK, or else that in PATH: the search order of ExecuTorch's cmake file.
 
-    It is started twice: for its version, and to compile a shader of five lines.
+    It is started twice: for its version, and to compile a short shader.
 
     Args:
         environ: The environment.
@@ -55,7 +55,7 @@ def find_glslc(environ: Mapping[str, str]) -> Glslc | Blocker:
     path = _look(environ)
     if path is None:
         return Blocker(
-            "glslc", "the Vulkan backend is built with glslc, which is not installed", _INSTALL
+            "glslc", "building the Vulkan backend requires glslc, which is not installed", _INSTALL
         )
     version = glslc_version(_ask((str(path), "--version")) or "")
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def find_glslc(environ: Mapping[str, str]) -> Glslc | Blocker:
         compiled = _ask((str(path), "--target-env=vulkan1.1", "-Werror", str(shader), "-o", output))
     if compiled is not None:
         return Glslc(path, version)
-    from_ndk = f" (it is the Android NDK's: {path})" if "shader-tools" in path.parts else ""
+    from_ndk = f" (it comes from the Android NDK: {path})" if "shader-tools" in path.parts else ""
     why = (
         f"{path} {version or '(of unknown version)'} is too old{from_ndk}: it does not compile "
         f"{_NEEDED}, which ExecuTorch's shaders need (#14507)"
@@ -74,15 +74,15 @@ def find_glslc(environ: Mapping[str, str]) -> Glslc | Blocker:
 
 
 def glslc_definitions(glslc: Glslc) -> tuple[Explained, ...]:
-    """What cmake is told, so that it takes the one that was tried."""
+    """Definitions that make cmake use the glslc that was tried."""
     reason = f"shaderc {glslc.version or 'of unknown version'}, which compiles {_NEEDED}"
     return (Explained(name="GLSLC_PATH", value=str(glslc.path), reason=reason),)
 
 
 def glslc_version(said: str) -> str | None:
-    """Shaderc's version in what `glslc --version` prints.
+    """Shaderc's version in the output of `glslc --version`.
 
-    It has forms such as `shaderc v2025.3 v2025.3`, `shaderc 2023.2-1` and `shaderc
+    The output has forms such as `shaderc v2025.3 v2025.3`, `shaderc 2023.2-1` and `shaderc
     v2022.3-dev unknown hash`.
     """
     found = re.search(r"^shaderc v?(\d+\.\d+)", said, re.M)

@@ -1,4 +1,4 @@
-"""Finds what a build needs: cmake, ninja, a C++ compiler, and ccache where there is one."""
+"""Finds the tools of a build: cmake, ninja, a C++ compiler, and ccache if it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etdeploy.core.blocker import Blocker
 from etdeploy.core.install import pip_command, system_command
 from etdeploy.targets.platforms import Target
 
-# Older versions write the $ORIGIN of the wheel's targets wrongly.
+# Older versions write $ORIGIN incorrectly for the wheel's targets.
 CMAKE_MINIMUM = (3, 28)
 
 
@@ -25,10 +25,10 @@ class Tool:
 
     Attributes:
         name: As people call it.
-        path: Where it is; None when it is missing or too old.
-        version: As it says itself.
-        needed_for: What cannot be done without it.
-        remedy: The command that brings it.
+        path: Of the program; None if it is missing or too old.
+        version: As it reports.
+        needed_for: What it is used for.
+        remedy: The command that installs it.
         required: Whether a build for the target fails without it.
     """
 
@@ -42,7 +42,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class BuildTools:
-    """Where the programs of a build are; `ccache` is None when it is not installed."""
+    """Paths of the programs of a build; `ccache` is None if it is not installed."""
 
     cmake: Path
     ninja: Path
@@ -51,7 +51,7 @@ class BuildTools:
 
 
 def probe_tools(target: Target, host: Target) -> list[Tool]:
-    """Looks for everything that a build for `target` on `host` uses; each is asked its version."""
+    """Looks for all tools of a build for `target` on `host`, and starts each for its version."""
     compiler = find_compiler(target, host)
     return [
         _cmake(),
@@ -69,7 +69,7 @@ def probe_tools(target: Target, host: Target) -> list[Tool]:
 
 
 def find_tools(target: Target, host: Target) -> BuildTools | Blocker:
-    """The programs for a build, or why there are not all of them."""
+    """The tools of a build, or why one of them is missing."""
     programs = find_programs()
     if isinstance(programs, Blocker):
         return programs
@@ -88,11 +88,11 @@ def find_tools(target: Target, host: Target) -> BuildTools | Blocker:
 
 
 def find_programs() -> tuple[Path, Path] | Blocker:
-    """Where cmake and ninja are, or which of them is not installed or too old."""
+    """Paths of cmake and ninja, or which of them is missing or too old."""
     cmake = _cmake()
     ninja = _first(_candidates("ninja"))
     if cmake.path is None:
-        found = f"the one here is {cmake.version}" if cmake.version else "it is not installed"
+        found = f"{cmake.version} is installed" if cmake.version else "it is not installed"
         wanted = ".".join(map(str, CMAKE_MINIMUM))
         why = f"cmake {wanted} or newer is needed; {found}"
         return Blocker("cmake and ninja", why, cmake.remedy)
@@ -102,19 +102,19 @@ def find_programs() -> tuple[Path, Path] | Blocker:
 
 
 def find_cache() -> Path | None:
-    """A program that keeps what the compiler made: ccache, else sccache."""
+    """A compiler cache: ccache, or else sccache."""
     return process.which("ccache") or process.which("sccache")
 
 
 def find_compiler(target: Target, host: Target) -> Path | None:
-    """The C++ compiler for `target`: CXX or the system's own here, else the cross compiler."""
+    """The C++ compiler for `target`: CXX or the system's if native, else the cross compiler."""
     return _first(map(process.which, _compiler_names(target, host)))
 
 
 def _compiler_names(target: Target, host: Target) -> tuple[str, ...]:
     if target.name != host.name:
         name = target.compiler or f"{target.name}-g++"
-        # The second is what the toolchain of Homebrew is called.
+        # The second is the name of Homebrew's toolchain.
         return name, name.replace("-linux-gnu-", "-unknown-linux-gnu-")
     chosen = shlex.split(os.environ.get("CXX", ""))
     return (chosen[0],) if chosen else ("c++", "g++", "clang++")
@@ -132,7 +132,7 @@ def _compiler_remedy(target: Target, host: Target) -> str:
 
 
 def _cmake() -> Tool:
-    """The first cmake that is new enough; else the first there is, without its path."""
+    """The first cmake that is new enough; otherwise the first one found, without its path."""
     versions = []
     for path in _candidates("cmake"):
         version = _version(path)
@@ -144,12 +144,12 @@ def _cmake() -> Tool:
 
 
 def _candidates(name: str) -> Iterator[Path]:
-    """The program of the PyPI package of that name, then what lies beside Python, then PATH."""
+    """The program of the PyPI package of that name, then that beside Python, then that in PATH."""
     from importlib.util import find_spec
 
     spec = find_spec(name)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        # The package's script would start Python once more to get here.
+        # The package's script would start another Python to find this.
         yield from _existing(Path(folder) / "data" / "bin" / name)
     yield from _existing(Path(sys.executable).parent / name)
     found = process.which(name)

@@ -1,6 +1,6 @@
-"""Finds the toolchain file and the compiler of a build from source on this machine.
+"""Finds the toolchain file and the compiler for a build from source on this machine.
 
-What follows from the target alone is in the plan (`etdeploy.plan.toolchains`).
+What depends on the target alone is in the plan (`etdeploy.plan.toolchains`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Toolchain:
     """A toolchain on this machine.
 
     Attributes:
-        definitions: What cmake is told beyond the plan's definitions: the toolchain file and, where
-            that file does not know it, the compiler. They name paths of this machine.
+        definitions: For cmake, beyond those of the plan: the toolchain file and, if that does not
+            find it, the compiler. They are paths of this machine.
         compiler: The C++ compiler.
-        identity: Texts that change whenever the compiler does; no process was started for them.
-        caches: Whether the compiler itself keeps what it compiled, so that ccache is not needed.
+        identity: Texts that change whenever the compiler does, found without starting a process.
+        caches: Whether the compiler itself caches what it compiles, so that ccache is not needed.
     """
 
     definitions: tuple[Explained, ...]
@@ -47,13 +47,13 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a toolchain is looked for.
+    """Where to look for a toolchain.
 
     Attributes:
-        host: What this machine is.
+        host: The target of this machine.
         environ: Its environment.
         home: The user's home folder.
-        cache: Where programs that stand for a compiler are written.
+        cache: Folder for programs that act as a compiler.
     """
 
     host: Target
@@ -69,16 +69,16 @@ class Machine:
 def find_toolchain(
     target: Target, machine: Machine, android_api: int, checkout: Path | None
 ) -> Toolchain | Blocker:
-    """Looks for what a build from source needs on this machine; nothing is started.
+    """Looks for the toolchain of a build from source; nothing is started.
 
     Args:
         target: What is built for.
         machine: Where to look.
         android_api: The recipe's `runtime.android_api`.
-        checkout: ExecuTorch's; its ios-cmake is used for Apple's systems. None while there is none.
+        checkout: ExecuTorch's, if there is one; its ios-cmake is used for Apple's systems.
 
     Returns:
-        The toolchain, or why there is none; all that is not installed is named.
+        The toolchain, or why there is none, naming everything that is not installed.
     """
     impossible = host_blocker(target, machine.host)
     if impossible:
@@ -115,24 +115,24 @@ def _android(machine: Machine, android_api: int) -> Toolchain | Blocker:
 
 def _apple(target: Target, checkout: Path | None) -> Toolchain | Blocker:
     if checkout is None:
-        why = f"the toolchain file of {target.name} is a part of ExecuTorch's checkout"
+        why = f"the toolchain file for {target.name} is a part of ExecuTorch's checkout"
         remedy = "Name one: --set runtime.source=/path/to/executorch"
         return Blocker(what="ios-cmake", why=why, remedy=remedy)
     file = checkout / apple.TOOLCHAIN_FILE
-    lacking = []
+    missing = []
     if not file.is_file():
         remedy = (
             f"git -C {quoted(checkout)} submodule update --init -- {apple.SUBMODULE}"
             if (checkout / ".git").exists()
             else f"Unpack https://github.com/leetal/ios-cmake as {quoted(file.parent)}"
         )
-        lacking.append(Blocker(what="ios-cmake", why=f"{file} is missing", remedy=remedy))
-    # It tells one Xcode from another; ios-cmake itself finds the compiler of the SDK.
+        missing.append(Blocker(what="ios-cmake", why=f"{file} is missing", remedy=remedy))
+    # It identifies the Xcode; ios-cmake itself finds the compiler of the SDK.
     compiler = process.which("clang++")
     if compiler is None:
-        lacking.append(_NO_XCODE)
-    if compiler is None or lacking:
-        return joined(lacking) or _NO_XCODE
+        missing.append(_NO_XCODE)
+    if compiler is None or missing:
+        return joined(missing) or _NO_XCODE
     named = _file(file, "ios-cmake, as the checkout has it")
     return Toolchain((named,), compiler, _stamp(compiler))
 
@@ -142,7 +142,7 @@ def _musl(target: Target, machine: Machine) -> Toolchain | Blocker:
     if isinstance(zig, Blocker):
         return zig
     compiler = write_compilers(zig, machine.cache)
-    named = _compiler(compiler, f"it stands for zig {zig.version}")
+    named = _compiler(compiler, f"it starts zig {zig.version}")
     identity = (f"zig {zig.version}", *_stamp(zig.path))
     return Toolchain((_own_file(target), named), compiler, identity, caches=True)
 

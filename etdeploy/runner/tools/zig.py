@@ -1,7 +1,7 @@
 """The cross compiler for linux-aarch64-musl: zig, from the PyPI package `ziglang`.
 
-A build wants programs that behave like Clang's; zig is one program with subcommands. So one small
-program is written for each, in a folder of the cache.
+A build expects separate programs that behave like Clang's; zig is one program with subcommands. So
+a small program for each is written into a folder of the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from etdeploy.core.resources import resource_folder
 
 PACKAGE = "ziglang"
 PREFIX = "aarch64-linux-musl-"
-# Seen to build ExecuTorch 1.4.1. Zig has no stable release yet: a minor version may change options.
+# Known to build ExecuTorch 1.4.1. Zig has no stable release yet: minor versions may change options.
 TESTED = "0.17"
 _REQUIREMENT = f"{PACKAGE}=={TESTED}.*"
 # Program by subcommand; the first two go through the driver that translates their options.
@@ -50,7 +50,7 @@ def find_zig() -> Zig | Blocker:
     path = next((f / "zig" for f in folders if (f / "zig").is_file()), None)
     if path is None:
         return Blocker(
-            "zig", "linux-aarch64-musl is compiled with zig, which is not installed", remedy
+            "zig", "building for linux-aarch64-musl requires zig, which is not installed", remedy
         )
     version = importlib.metadata.version(PACKAGE)
     if _minor(version) < _minor(TESTED):
@@ -59,22 +59,20 @@ def find_zig() -> Zig | Blocker:
 
 
 def write_compilers(zig: Zig, folder: Path) -> Path:
-    """Writes the programs that stand for a compiler and its tools; equal ones stay as they are.
+    """Writes the programs that act as a compiler and its tools; equal ones are not rewritten.
 
-    Their text has the version of zig and the digest of the driver in it, so that a compiler cache
-    that looks at a compiler's content takes other results for another zig.
-
-    Zig keeps everything that it compiles, 1 GB for a build of ExecuTorch; that cache is put beside
-    them, unless ZIG_GLOBAL_CACHE_DIR says where.
+    Zig caches everything that it compiles, 1 GB for a build of ExecuTorch; that cache is beside
+    these programs unless ZIG_GLOBAL_CACHE_DIR names another folder.
 
     Args:
         zig: What they start.
-        folder: Of the cache, for these programs and zig's own cache.
+        folder: In the cache, for these programs and zig's own cache.
 
     Returns:
-        The C++ compiler; the others are beside it.
+        The C++ compiler; the other programs are beside it.
     """
     driver = resource_folder("toolchains") / "zig_compiler.py"
+    # Part of the programs' text, so that a compiler cache that reads it distinguishes zigs.
     about = f"zig {zig.version}, driver {sha256_file(driver)[:16]}"
     python = (sys.executable, "-I", "-S", str(driver))
     starts = {

@@ -65,7 +65,7 @@ def test_the_one_of_the_ndk_is_called_by_its_name(tmp_path: Path) -> None:
     path = glslc(tmp_path / "ndk/shader-tools/linux-x86_64", _OLD)
     result = find_glslc({"PATH": str(path.parent)})
     assert isinstance(result, Blocker)
-    assert "it is the Android NDK's" in result.why
+    assert "it comes from the Android NDK" in result.why
 
 
 def test_one_that_cannot_be_started_is_refused(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_old_cmake_is_passed_over_for_a_new_one(bare: Path) -> None:
 
 def test_only_an_old_cmake_is_told_with_its_version(bare: Path) -> None:
     _fill(bare, cmake="cmake version 3.25.1")
-    with pytest.raises(BuildError, match=r"cmake 3.28 or newer is needed; the one here is 3.25.1"):
+    with pytest.raises(BuildError, match=r"cmake 3.28 or newer is needed; 3.25.1 is installed"):
         require(find_tools(_X86, _X86))
 
 
