@@ -1,6 +1,6 @@
 """Writes the C++ file that registers custom operators with ExecuTorch.
 
-It does what ExecuTorch's own generator does, whose templates are not in its wheel.
+It replaces ExecuTorch's own generator, whose templates are not in its wheel.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ namespace {namespace} {{
 {returns} {function}(::executorch::runtime::KernelRuntimeContext&{types});
 }} // namespace {namespace}
 """
-# A program that was made for another schema must not be read as one for this.
+# A program exported for another schema must not run with this one.
 _CALL = """
 void call_{index}(KernelRuntimeContext& context, Span<EValue*> stack) {{
   if (stack.size() != {size}) {{
-    ET_LOG(Error, "{name}: %zu values are given, {size} are taken", stack.size());
+    ET_LOG(Error, "{name}: %zu values are given, {size} are expected", stack.size());
     context.fail(::executorch::runtime::Error::InvalidProgram);
     return;
   }}
@@ -49,7 +49,7 @@ const Kernel kernels[] = {{
 
 
 def registration_code(operators: Sequence[Declared]) -> str:
-    """The file: each kernel declared, unboxed and registered under its operator's full name."""
+    """The C++ file, which declares, unboxes and registers each kernel by its full name."""
     names = ", ".join(o.schema.full_name for o in operators)
     entries = "\n".join(
         f'    Kernel("{o.schema.full_name}", call_{i}),' for i, o in enumerate(operators)
@@ -84,7 +84,7 @@ def _declaration(operator: Declared) -> str:
 
 def _call(operator: Declared, index: int) -> str:
     schema = operator.schema
-    # After the arguments comes the returned value, which is an output once more.
+    # The returned value, an output again, follows the arguments.
     last = len(schema.arguments)
     values = "".join(f", stack[{i}]->{a.accessor}" for i, a in enumerate(schema.arguments))
     call = f"{operator.kernel}(context{values})"

@@ -1,8 +1,8 @@
 """The C++ kernels of the recipe's own operators: what is in their folder, and how it is built.
 
-Three kinds of folder are served. Sources with a yaml file that lists operators and kernels: the
-registration is written by etdeploy. Sources alone: they register their kernels themselves, so that
-only the built runner can tell which. A CMakeLists.txt with a target that does so.
+Three kinds of folder are supported. Sources with a yaml file that lists operators and kernels:
+etdeploy writes the registration. Sources alone: they register their kernels themselves, so only the
+built runner can list them. A CMakeLists.txt with a target that registers its kernels.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class CustomOps:
 
     Attributes:
         folder: Its absolute path.
-        target: The CMake target that the runner links; None when the sources are compiled.
+        target: The CMake target that the runner links; None if the sources are compiled.
         sources: Paths relative to the folder; empty with a target.
-        declared: The operators whose registration is written; empty where the sources or the target
+        declared: The operators that etdeploy registers; empty if the sources or the target
             register theirs.
-        operators: Full names; None while only the built runner can tell.
-        digest: Of every file that a build may read, the same wherever the folder is.
+        operators: Full names; None if only the built runner can list them.
+        digest: Of every file that a build may read, equal wherever the folder is.
     """
 
     folder: Path
@@ -52,14 +52,14 @@ class CustomOps:
 
     @property
     def namespaces(self) -> frozenset[str]:
-        """Of the operators that are known."""
+        """The namespaces of the known operators."""
         return frozenset(name.split("::", 1)[0] for name in self.operators or ())
 
     def definitions(self, build_folder: Path) -> dict[str, str]:
-        """What cmake is told; `custom_ops.cmake` of the runner reads it.
+        """Definitions for cmake, which the runner's `custom_ops.cmake` reads.
 
         Args:
-            build_folder: Where `write_registration` wrote.
+            build_folder: That of `write_registration`.
         """
         found = {"ETDEPLOY_CUSTOM_OPS": str(self.folder)}
         if self.target:
@@ -71,15 +71,15 @@ class CustomOps:
 
 
 def read_custom_ops(folder: Path, target: str | None = None) -> CustomOps:
-    """Looks at a folder; nothing is run.
+    """Reads a folder of kernels; nothing is run.
 
     Args:
         folder: What `runtime.custom_ops` names.
         target: What `runtime.custom_ops_target` names.
 
     Raises:
-        BuildError: The folder has no kernels or cannot be read, or its yaml file cannot be served;
-            with its line.
+        BuildError: The folder has no kernels or cannot be read, or a line of its yaml file is not
+            supported.
     """
     try:
         return _read(folder.resolve(), target)
@@ -102,7 +102,7 @@ def _read(folder: Path, target: str | None) -> CustomOps:
         raise BuildError(
             f"there is a {CMAKE_FILE} and no yaml file that lists operators",
             place=str(folder),
-            remedy="Name the target of it that the runner links: "
+            remedy="Name its target that the runner links: "
             "--set runtime.custom_ops_target=my_kernels",
         )
     if not sources:
@@ -124,7 +124,7 @@ def _read(folder: Path, target: str | None) -> CustomOps:
 
 
 def names_to_find(ops: CustomOps | None, program: Path | None) -> tuple[str, ...]:
-    """The operators of a program, where only its runner tells which of them the kernels register.
+    """The operators of a program, if only the runner shows which of them the kernels register.
 
     Args:
         ops: The recipe's own kernels.
@@ -136,10 +136,10 @@ def names_to_find(ops: CustomOps | None, program: Path | None) -> tuple[str, ...
 
 
 def write_registration(ops: CustomOps, build_folder: Path) -> Path | None:
-    """Writes the file that registers the operators, if it is not there yet.
+    """Writes the file that registers the operators, unless it is up to date.
 
     Returns:
-        Its path; None where the sources or the target register theirs themselves.
+        Its path; None if the sources or the target register their own.
     """
     if not ops.declared:
         return None
@@ -150,30 +150,30 @@ def write_registration(ops: CustomOps, build_folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Blame:
-    """Where in the user's files a build failed, and what to do."""
+    """The place in the user's files where a build failed, and what to do."""
 
     place: str
     remedy: str | None = None
 
 
 def blame(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
-    """Finds what the user's own files have to do with a failed build.
+    """Finds the place in the user's own files that made a build fail.
 
-    An error in a template is told at the line of ExecuTorch's header; the line of the kernel that
-    led there is what helps. A kernel that is declared and not defined is told by the linker only.
+    For an error in a template, the compiler names a line of ExecuTorch's header; the user needs the
+    line of the kernel that led there. Only the linker reports a kernel without a definition.
 
     Args:
         ops: The kernels.
         lines: The build's output.
 
     Returns:
-        None when no line is about them.
+        None if no line concerns them.
     """
     return _undefined(ops, lines) or _own_line(ops, lines)
 
 
 def _own_line(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
-    """The first error's own line, else the nearest before it (gcc), else the next (clang)."""
+    """The first error's own line, else the nearest before it (GCC), else the next (Clang)."""
     own = re.compile(rf"{re.escape(str(ops.folder))}/[^:\s]+:\d+(?::\d+)?")
     failed = [line for line in _failed(lines) if " warning: " not in line]
     first = next((i for i, line in enumerate(failed) if " error: " in line), len(failed) - 1)
@@ -201,7 +201,7 @@ def _undefined(ops: CustomOps, lines: Sequence[str]) -> Blame | None:
         if operator:
             return Blame(
                 operator.place,
-                f"Define the kernel of {operator.schema.full_name} with just these types:\n"
+                f"Define the kernel of {operator.schema.full_name} with exactly these types:\n"
                 f"{operator.signature}",
             )
     return None
@@ -212,7 +212,7 @@ def _of_target(folder: Path, target: str, files: tuple[str, ...], lists: list[st
         raise BuildError(
             f"there is no {CMAKE_FILE} with the target {target}",
             place=str(folder),
-            remedy="Name the folder of that file, or leave out runtime.custom_ops_target.",
+            remedy="Name the folder with that file, or remove runtime.custom_ops_target.",
         )
     names = frozenset(name for file in lists for name in read_names(folder / file))
     return CustomOps(folder, target, (), (), names or None, _digest(folder, files, target))
@@ -226,13 +226,13 @@ def _require_once(declared: tuple[Declared, ...]) -> None:
             raise BuildError(
                 f"{name} is listed already, at {places[name]}",
                 place=operator.place,
-                remedy="Two kernels for one operator end the runner when it starts: remove one.",
+                remedy="Remove one: two kernels for one operator end the runner when it starts.",
             )
         places[name] = operator.place
 
 
 def _below(root: Path, folder: Path) -> Iterator[str]:
-    """Every file below the folder, but for hidden ones and the trees of cmake's builds."""
+    """Every file below the folder, except hidden files and cmake's build folders."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name == "__pycache__":
             continue

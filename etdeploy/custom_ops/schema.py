@@ -1,8 +1,8 @@
-"""Reads the schemas of operators, and knows the C++ types that a kernel has for them.
+"""Reads the schemas of operators, and maps their types to the C++ types of kernels.
 
-The grammar is that of PyTorch (aten/src/ATen/native/README.md); the C++ types are those that
-ExecuTorch's own generator uses (codegen/api/et_cpp.py), by their names in executorch::aten. Only
-types that ExecuTorch's runtime can hold are read.
+The grammar is PyTorch's (aten/src/ATen/native/README.md); the C++ types are those of ExecuTorch's
+own generator (codegen/api/et_cpp.py), by their names in executorch::aten. Only types that
+ExecuTorch's runtime can hold are accepted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TOKEN = re.compile(
     r"""|(?P<text>'[^']*'|"[^"]*")|(?P<mark>->|::|[.,()\[\]?!=*]))"""
 )
 _SYSTEM = "::executorch::aten::"
-# By the name in a schema: the C++ type, and how a value of the runtime gives it.
+# C++ types by their names in a schema.
 _PLAIN = {
     "int": "int64_t",
     "SymInt": "int64_t",
@@ -27,13 +27,13 @@ _PLAIN = {
     "Tensor": f"{_SYSTEM}Tensor",
     "Scalar": f"{_SYSTEM}Scalar",
 }
-# These are given by reference.
+# These are passed by reference.
 _LARGE = ("Tensor", "Scalar")
 _LISTS = {"int", "SymInt", "float", "bool", "Tensor"}
 
 
 class SchemaError(ValueError):
-    """A schema that cannot be read; the message says what is wrong with it."""
+    """An invalid schema; the message says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Argument:
     """An argument of an operator.
 
     Attributes:
-        name: As the schema has it.
+        name: As in the schema.
         kind: The type without its marks: `Tensor`, `int`.
-        form: What of that kind: `` for one, `?`, `[]`, `[]?` or `?[]`.
+        form: `` for a single value, `?`, `[]`, `[]?` or `?[]`.
         written: Whether the operator writes to it.
         output: Whether it only holds a result (keyword-only and written).
     """
@@ -64,7 +64,7 @@ class Argument:
 
     @property
     def accessor(self) -> str:
-        """What an EValue is asked for, with this argument's value as the answer."""
+        """The call on an EValue that returns this argument's value."""
         if self.form == "?[]":
             return "toListOptionalTensor()"
         if self.form.endswith("?"):
@@ -89,8 +89,8 @@ class Schema:
 
     Attributes:
         namespace, name: `my_ops` and `mul3.out`.
-        arguments: In their order.
-        returns: How many values it returns; each is a tensor that it writes to.
+        arguments: In order.
+        returns: The number of returned values; each is a tensor that it writes to.
     """
 
     namespace: str
@@ -116,7 +116,8 @@ def parse_schema(text: str) -> Schema:
     """Reads `my_ops::mul3.out(Tensor input, *, Tensor(a!) out) -> Tensor(a!)`.
 
     Raises:
-        SchemaError: It does not parse, has a type that the runtime has not, or writes to nothing.
+        SchemaError: It does not parse, has a type that the runtime does not have, or writes to
+            nothing.
     """
     reader = _Reader(text)
     namespace = reader.name("the namespace")
@@ -130,18 +131,18 @@ def parse_schema(text: str) -> Schema:
     written = outputs or [a for a in arguments if a.written]
     if not written:
         raise SchemaError(
-            "it writes to no tensor; ExecuTorch calls the variant with an output argument: "
+            "it writes to no tensor; ExecuTorch needs the variant with an output argument: "
             "`..., *, Tensor(a!) out) -> Tensor(a!)`"
         )
     if returns and returns != len(written):
-        raise SchemaError(f"it returns {returns} values, and writes to {len(written)}")
+        raise SchemaError(f"it returns {returns} values but writes to {len(written)}")
     if not outputs and not returns:
-        raise SchemaError("it has no output argument, and returns nothing")
+        raise SchemaError("it has no output argument and returns nothing")
     return Schema(namespace, name, arguments, returns)
 
 
 class _Reader:
-    """The tokens of a schema, taken one after the other."""
+    """The tokens of a schema, consumed one by one."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
@@ -149,7 +150,7 @@ class _Reader:
         while position < len(text):
             found = _TOKEN.match(text, position)
             if not found or not found.lastgroup:
-                raise SchemaError(f"{text[position:].split()[0]!r} is not understood")
+                raise SchemaError(f"{text[position:].split()[0]!r} is not valid")
             self._tokens.append((found.lastgroup, found[found.lastgroup]))
             position = found.end()
         self._next = 0
@@ -199,7 +200,7 @@ class _Reader:
         if self.take("="):
             self._skip_default()
         if written and (kind, form) not in (("Tensor", ""), ("Tensor", "[]")):
-            raise SchemaError(f"{name} is written to and is not a tensor")
+            raise SchemaError(f"{name} is written to but is not a tensor")
         return Argument(name, kind, form, written, written and by_keyword)
 
     def _type(self) -> tuple[str, str, bool]:
@@ -233,7 +234,7 @@ class _Reader:
         return written
 
     def _skip_default(self) -> None:
-        """Programs carry every argument, so that the runtime has no use for defaults."""
+        """Skips a default: programs carry every argument, so the runtime does not need it."""
         depth = 0
         while self.peek() and (depth or self.peek() not in (",", ")")):
             depth += {"[": 1, "]": -1}.get(self.peek(), 0)

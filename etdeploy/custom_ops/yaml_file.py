@@ -1,7 +1,7 @@
 """Reads the yaml file that lists custom operators and their kernels.
 
-The format is ExecuTorch's own (kernels/portable/README.md there). Of its keys, those for kernels by
-data type are not served: one kernel takes every data type of its operator.
+The format is ExecuTorch's own (its kernels/portable/README.md). Its keys for kernels by data type
+are not supported: one kernel handles every data type of its operator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORM = (
     "    - arg_meta: null\n"
     "      kernel_name: my_ops::twice_out"
 )
-# What ExecuTorch's generator reads besides, without an effect on a kernel.
+# Other keys of ExecuTorch's generator, which do not affect a kernel.
 _WITHOUT_EFFECT = {"variants", "tags", "type_alias", "dim_order_alias"}
 _GLOBAL = re.compile(r"(?<!\w)::")
 _KERNEL = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)+")
@@ -36,8 +36,8 @@ class Declared:
 
     Attributes:
         schema: Of the operator.
-        kernel: The C++ function, in the namespace `native` of the one that the file names, as
-            ExecuTorch's generator has it.
+        kernel: The C++ function. Like ExecuTorch's generator, this adds the namespace `native` to
+            the one in the file.
         place: `file:line` of the operator.
     """
 
@@ -47,7 +47,7 @@ class Declared:
 
     @property
     def signature(self) -> str:
-        """The kernel as it is to be defined: names are given from the global namespace."""
+        """The kernel's declaration, with names relative to the global namespace."""
         arguments = "".join(f", {a.cpp_type} {a.name}" for a in self.schema.arguments)
         context = "::executorch::runtime::KernelRuntimeContext& context"
         text = f"{self.schema.cpp_return} {self.kernel}({context}{arguments})"
@@ -55,19 +55,19 @@ class Declared:
 
 
 def read_operators(path: Path) -> tuple[Declared, ...]:
-    """Every operator of the file; none when the file is about something else.
+    """Every operator of the file; none if the file holds something else.
 
     Raises:
-        BuildError: It is not YAML, or an entry cannot be served; the place is its line.
+        BuildError: It is not YAML, or an entry is not supported; the place is its line.
     """
     return tuple(_declared(entry, path) for entry in _entries(path))
 
 
 def read_names(path: Path) -> tuple[str, ...]:
-    """The operators' full names alone, whatever their entries say of kernels.
+    """The operators' full names alone, whatever their entries say about kernels.
 
     Raises:
-        BuildError: It is not YAML, or a schema cannot be read.
+        BuildError: It is not YAML, or a schema is invalid.
     """
     return tuple(_schema(entry, path).full_name for entry in _entries(path))
 
@@ -91,12 +91,15 @@ def _entries(path: Path) -> Iterator[_Entry]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _error(str(path), "this is not a YAML file in UTF-8") from error
     if isinstance(root, yaml.MappingNode) and "func" in _mapping(root, path).values:
-        raise _error(f"{path}:{root.start_mark.line + 1}", "operators are entries of a list")
+        raise _error(f"{path}:{root.start_mark.line + 1}", "the operators must be in a list")
     if not isinstance(root, yaml.SequenceNode):
         return
     for node in root.value:
         if not isinstance(node, yaml.MappingNode):
-            raise _error(f"{path}:{node.start_mark.line + 1}", "an entry names an operator")
+            raise _error(
+                f"{path}:{node.start_mark.line + 1}",
+                "an entry must be a mapping with the key `func`",
+            )
         yield _mapping(node, path)
 
 
@@ -122,7 +125,7 @@ def _schema(entry: _Entry, path: Path) -> Schema:
     try:
         return parse_schema(str(node.value))
     except SchemaError as error:
-        raise _error(place, f"the schema cannot be served: {error}") from error
+        raise _error(place, f"the schema is not supported: {error}") from error
 
 
 def _declared(entry: _Entry, path: Path) -> Declared:
@@ -131,7 +134,7 @@ def _declared(entry: _Entry, path: Path) -> Declared:
     if unknown:
         key = sorted(unknown)[0]
         line = entry.values[key].start_mark.line + 1
-        raise _error(f"{path}:{line}", f"{schema.full_name}: the key {key!r} is not known")
+        raise _error(f"{path}:{line}", f"{schema.full_name}: unknown key {key!r}")
     return Declared(schema, _kernel(entry, schema, path), f"{path}:{entry.line}")
 
 
@@ -144,28 +147,28 @@ def _kernel(entry: _Entry, schema: Schema, path: Path) -> str:
         line = node.start_mark.line + 1 if node else entry.line
         raise _error(
             f"{path}:{line}",
-            f"{schema.full_name}: one kernel is needed, in a list; it looks at the data types of "
-            "its tensors itself",
+            f"{schema.full_name}: exactly one kernel is needed, in a list; it handles all data "
+            "types itself",
         )
     kernel = _mapping(listed[0], path)
     meta = kernel.values.get("arg_meta")
     if meta is not None and str(meta.tag) != "tag:yaml.org,2002:null":
         raise _error(
             f"{path}:{meta.start_mark.line + 1}",
-            f"{schema.full_name}: kernels for single data types are not served; write "
-            "`arg_meta: null`, and let the kernel look at the data types",
+            f"{schema.full_name}: kernels for single data types are not supported; write "
+            "`arg_meta: null`, and let the kernel handle all data types",
         )
     name = kernel.values.get("kernel_name")
     text = str(name.value) if name else ""
     if name is None or not _KERNEL.fullmatch(text):
         raise _error(
             f"{path}:{(name.start_mark.line + 1) if name else kernel.line}",
-            f"{schema.full_name}: kernel_name is a function in a namespace, my_ops::twice_out"
-            + (f", not {text!r}" if name else ""),
+            f"{schema.full_name}: kernel_name must be a function in a namespace, such as "
+            "my_ops::twice_out" + (f", not {text!r}" if name else ""),
         )
     namespace, _, function = text.rpartition("::")
     return f"::{namespace}::native::{function}"
 
 
 def _error(place: str, message: str) -> BuildError:
-    return BuildError(message, place=place, remedy=f"An entry is written so:\n{_FORM}")
+    return BuildError(message, place=place, remedy=f"Write an entry like this:\n{_FORM}")
