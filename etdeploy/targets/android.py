@@ -1,4 +1,4 @@
-"""Facts about Android phones: which system on a chip a phone says it has."""
+"""Facts about Android phones: the systems on a chip that they report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class QualcommSoc:
     """A Qualcomm system on a chip that ExecuTorch's QNN backend can compile for.
 
     Attributes:
-        name: Qualcomm's part number, as `ro.soc.model` has it without suffixes.
+        name: Qualcomm's part number, as in `ro.soc.model` without suffixes.
         qnn_id: Its number in QNN.
-        htp_arch: Generation of its Hexagon tensor processor.
+        htp_arch: Generation of its HTP (Hexagon tensor processor).
         vtcm_mib: Its tightly coupled vector memory.
     """
 
@@ -87,5 +87,5 @@ def soc_name(soc_model: str | None, board_platform: str | None) -> str | None:
 
 
 def soc_of(qnn_id: int) -> QualcommSoc | None:
-    """The SoC with a number of QNN's, as a compiled program carries it."""
+    """The SoC with this QNN number, which a compiled program contains."""
     return next((s for s in QUALCOMM_SOCS.values() if s.qnn_id == qnn_id), None)

@@ -8,8 +8,8 @@ from etdeploy.core.values import Explained
 TOOLCHAIN_FILE = "third-party/ios-cmake/ios.toolchain.cmake"
 SUBMODULE = "third-party/ios-cmake"
 
-# Platform (as ios-cmake names it) and least version of the system, as ExecuTorch's own presets
-# `ios`, `ios-simulator` and `macos` have them (CMakePresets.json; equal in 1.3, 1.4 and 1.5).
+# Platform (as ios-cmake names it) and oldest system version, from ExecuTorch's own presets
+# `ios`, `ios-simulator` and `macos` (CMakePresets.json; equal in 1.3, 1.4 and 1.5).
 _PLATFORMS = {
     "ios-arm64": ("OS64", "17.0"),
     "ios-simulator": ("SIMULATORARM64", "17.0"),
@@ -18,7 +18,7 @@ _PLATFORMS = {
 
 
 def apple_definitions(target: str) -> tuple[Explained, ...]:
-    """What ios-cmake is told.
+    """Definitions for ios-cmake.
 
     Args:
         target: ios-arm64, ios-simulator or macos-arm64.
@@ -34,6 +34,6 @@ def apple_definitions(target: str) -> tuple[Explained, ...]:
         Explained(
             name="CMAKE_MACOSX_BUNDLE",
             value="OFF",
-            reason="the runner is a plain program; ios-cmake would make an app of it",
+            reason="the runner is a plain program; ios-cmake would build an app by default",
         ),
     )

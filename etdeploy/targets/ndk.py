@@ -1,4 +1,4 @@
-"""Finds an Android NDK and judges it. Files are read, nothing is started."""
+"""Finds and checks an Android NDK. Files are read, nothing is started."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TOOLCHAIN_FILE = "build/cmake/android.toolchain.cmake"
 
 RECOMMENDED = "28.2.13676358"
 # Major versions that ExecuTorch 1.3 to 1.5 are said to build with: r26 in its Qualcomm and MediaTek
-# guides, r27c in #8508, r28c in its Android guide. Newer ones are taken where nothing else is.
+# guides, r27c in #8508, r28c in its Android guide. Newer ones are used if there is no other.
 _OLDEST, _NEWEST_KNOWN = 26, 28
-# Clang 11, which came with r22, is the first that compiles for the extension.
+# Clang 11, part of r22, is the first that compiles for the extension.
 _FIRST_WITH_BF16 = 22
 _PAGE_BYTES = 16384
 
@@ -36,7 +36,7 @@ class Ndk:
     Attributes:
         path: Its folder.
         version: As sdkmanager names it, for example 27.2.12479018.
-        from_: What led to it: a variable, or a folder of the SDK.
+        from_: Where it was found: a variable, or a folder of the SDK.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class Ndk:
 
     @property
     def release(self) -> str:
-        """The name that people use, r27c for 27.2."""
+        """The common name, r27c for 27.2."""
         return _release(self.version)
 
     @property
@@ -58,10 +58,8 @@ class Ndk:
         return self.path / TOOLCHAIN_FILE
 
     def compiler(self, system: str) -> Path:
-        """The C++ compiler for a machine of that system; there is one for x86_64 only.
-
-        On a Mac it is a universal binary, in the folder of that name all the same.
-        """
+        """The C++ compiler that runs on a system; there is one for x86_64 only."""
+        # On a Mac it is a universal binary, although its folder is named x86_64.
         tag = "darwin-x86_64" if system == "macos" else "linux-x86_64"
         return self.path / "toolchains/llvm/prebuilt" / tag / "bin/clang++"
 
@@ -72,7 +70,7 @@ class Ndk:
         return lines[0].strip() or None
 
     def newest_api(self) -> int | None:
-        """The highest API level that it builds for; a higher one is an error of its toolchain."""
+        """The highest API level that it builds for; its toolchain rejects a higher one."""
         try:
             newest = json.loads(read_text(self.path / "meta/platforms.json"))["max"]
         except (ValueError, KeyError, TypeError):
@@ -81,10 +79,10 @@ class Ndk:
 
 
 def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Blocker:
-    """The NDK that a variable names; else the best in the SDK's ndk/ folder.
+    """The NDK that a variable names, or else the best in the SDK's ndk/ folder.
 
-    A variable is the user's choice: when it names no NDK, or one that is too old, that is said, and
-    no other is taken in its place.
+    A variable is the user's choice: if it names no NDK, or one that is too old, that is reported
+    and no other is used instead.
 
     Args:
         environ: The environment.
@@ -103,11 +101,11 @@ def find_ndk(environ: Mapping[str, str], home: Path) -> Ndk | Blocker:
 
 
 def android_definitions(abi: str, api: int) -> tuple[Explained, ...]:
-    """What the NDK's own toolchain file is told; the same on every machine.
+    """Definitions for the NDK's own toolchain file, equal on every machine.
 
     Args:
         abi: As the NDK names it: arm64-v8a or x86_64.
-        api: The least API level of Android that the program runs on.
+        api: The lowest API level of Android that the program runs on.
     """
     linker = f"-Wl,-z,max-page-size={_PAGE_BYTES}"
     pages = "Android 15 and newer may have pages of 16 KB: the NDK aligns for 4 KB before r28"
@@ -121,7 +119,7 @@ def android_definitions(abi: str, api: int) -> tuple[Explained, ...]:
         Explained(
             name="ANDROID_STL",
             value="c++_static",
-            reason="the C++ runtime is linked in, so that no libc++_shared.so has to go along",
+            reason="the C++ runtime is linked in, so that libc++_shared.so need not be deployed",
         ),
         Explained(name="ANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES", value="ON", reason=pages),
         Explained(name="CMAKE_EXE_LINKER_FLAGS", value=linker, reason=pages),
@@ -133,7 +131,7 @@ def install_command(named_by: str = "") -> str:
     """How to get the recommended NDK.
 
     Args:
-        named_by: What names another one. A variable of that kind comes before what is installed.
+        named_by: What names another one. If it is a variable, it overrides what is installed.
     """
     return (
         (f"unset {named_by}\n" if named_by in VARIABLES else "")
@@ -162,7 +160,7 @@ def _inspect(path: Path, from_: str) -> Ndk | Blocker:
 
 
 def _judge(ndk: Ndk) -> Blocker | None:
-    """What is wrong with an NDK."""
+    """What is wrong with an NDK; None if nothing is."""
     major = _major(ndk.version)
     if major >= _OLDEST:
         return None
@@ -176,7 +174,7 @@ def _judge(ndk: Ndk) -> Blocker | None:
 
 
 def _with_other(problem: Blocker, variable: str, other: Ndk | None) -> Blocker:
-    """The same problem; where the SDK has an NDK that does, the remedy is to take it."""
+    """The same problem; if the SDK has a suitable NDK, the remedy is to use that."""
     if other is None or _judge(other):
         return problem
     return Blocker(problem.what, problem.why, f"export {variable}={quoted(other.path)}")
@@ -204,10 +202,8 @@ def _sdks(environ: Mapping[str, str], home: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _preference(ndk: Ndk) -> tuple[bool, bool, tuple[int, ...]]:
-    """Known ones before others, releases before betas, newer ones before older ones.
-
-    Too old ones are neither known nor newer than those.
-    """
+    """Sort key: known ones are preferred, then releases to betas, then newer to older ones."""
+    # Those that are too old are neither known nor newer than the known ones.
     numbers = tuple(int(n) for n in re.findall(r"\d+", ndk.version.split("-")[0]))
     return ndk.known, "-" not in ndk.version, numbers
 

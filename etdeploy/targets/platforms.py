@@ -14,16 +14,16 @@ class Target:
     """A platform that a runner can be built for.
 
     Attributes:
-        name: As the command line and the plan name it.
+        name: As on the command line and in the plan.
         system: linux, android, macos or ios.
         arch: The instruction set: x86_64 or aarch64.
-        wheel_platform: Tag of the ExecuTorch wheel that carries C++ libraries for it, if any.
-        portable: For Android: the Linux target whose runner also runs there, together with the C
+        wheel_platform: Tag of the ExecuTorch wheel with C++ libraries for it, if any.
+        portable: For Android: the Linux target whose runner also runs there, if deployed with the C
             library that it was linked against.
         toolchain: File in toolchains/ for building on another platform.
-        compiler: The C++ compiler that such a build needs.
-        static: Whether the runner is one file with no library of the system's; every Linux kernel
-            of that instruction set runs it.
+        compiler: The C++ compiler for such a build.
+        static: Whether the runner is one file that uses no system library; every Linux kernel of
+            that instruction set runs it.
     """
 
     name: str
@@ -55,7 +55,7 @@ TARGETS: dict[str, Target] = {
             toolchain="linux-aarch64.cmake",
             compiler="aarch64-linux-gnu-g++",
         ),
-        # After linux-aarch64, which is what a 64-bit Arm machine itself is.
+        # After linux-aarch64, the host target of a 64-bit Arm machine.
         Target(
             "linux-aarch64-musl",
             "linux",

@@ -1,4 +1,4 @@
-"""qemu's user mode on this machine: the program, its version, and the processor that it plays."""
+"""qemu's user mode on this machine: the program, its version and the emulated processor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU_VARIABLE = "QEMU_CPU"
 
 
 def find_emulator(arch: str) -> Path | None:
-    """The emulator for programs of an architecture; the static one where both are installed."""
+    """The emulator for programs of an architecture; the static one if both are installed."""
     names = (f"qemu-{arch}-static", f"qemu-{arch}")
     return next((found for name in names if (found := process.which(name))), None)
 
@@ -26,7 +26,7 @@ def chosen_cpu() -> str | None:
 
 
 def emulator_version(program: Path) -> str | None:
-    """The version as the emulator tells it; None when it tells none."""
+    """The version that the emulator reports; None if it reports none."""
     return _version(program, stamp(program))
 
 
@@ -41,7 +41,7 @@ def _version(program: Path, stamp: tuple[int, ...]) -> str | None:  # noqa: ARG0
 
 
 def emulator_identity(arch: str) -> tuple[str, ...] | None:
-    """Changes with the emulator and the processor that it plays; no process is started."""
+    """Changes with the emulator and the emulated processor; no process is started."""
     program = find_emulator(arch)
     if program is None:
         return None

@@ -31,7 +31,7 @@ def required_libraries(sdk: QnnSdk, soc: QualcommSoc) -> tuple[Path, ...]:
 
 
 def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
-    """What to say of an SDK that is older than the SoC; None when it is new enough."""
+    """The blocker for an SDK that is too old for the SoC; None if it is new enough."""
     least = soc.least_sdk
     if version_numbers(sdk.version)[:2] >= least:
         return None
@@ -46,7 +46,7 @@ def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
 
 
 def too_old_to_export(sdk: QnnSdk) -> Blocker | None:
-    """What to say of an SDK that is older than ExecuTorch's adaptor; None when it is not."""
+    """The blocker for an SDK that is older than ExecuTorch's adaptor; None if it is not."""
     if version_numbers(sdk.version)[:2] >= ADAPTOR_SDK:
         return None
     wanted = dotted(ADAPTOR_SDK)
@@ -59,13 +59,13 @@ def too_old_to_export(sdk: QnnSdk) -> Blocker | None:
 
 
 def absent_to_export(sdk: QnnSdk) -> Blocker | None:
-    """What to say of an SDK that lacks a library which an export loads; None when it has all."""
+    """The blocker for an SDK without a library that an export loads; None if it has all."""
     absent = [path for path in sdk.compiling_libraries if not path.is_file()]
     return _not_whole(sdk, "libraries that compile", absent) if absent else None
 
 
 def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
-    """What to say of an SDK that lacks a library for the SoC; None when it has them all."""
+    """The blocker for an SDK without a library for the SoC; None if it has all."""
     absent = [path for path in required_libraries(sdk, soc) if not path.is_file()]
     if not absent:
         return None
@@ -86,6 +86,6 @@ def _not_whole(sdk: QnnSdk, what: str, absent: Iterable[Path]) -> Blocker:
     names = " and no ".join(str(path.relative_to(sdk.root)) for path in absent)
     return Blocker(
         what,
-        f"the QNN SDK {sdk.number} in {sdk.root} is not whole: there is no {names}",
-        f"Unpack all of the SDK again, or take another:\nexport {VARIABLE}=/path/to/qairt/VERSION",
+        f"the QNN SDK {sdk.number} in {sdk.root} is incomplete: there is no {names}",
+        f"Unpack all of the SDK again, or use another:\nexport {VARIABLE}=/path/to/qairt/VERSION",
     )

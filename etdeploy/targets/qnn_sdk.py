@@ -1,4 +1,4 @@
-"""Finds Qualcomm's QNN SDK and judges it. Files are read, nothing is started.
+"""Finds and checks Qualcomm's QNN SDK. Files are read, nothing is started.
 
 sdk.yaml                        `version: 2.37.0.250724175447`
 include/QNN/                    headers; QnnSdkBuildId.h has the version too
@@ -34,7 +34,7 @@ _HEADERS = "include/QNN"
 _SKELS = "lib/hexagon-v*/unsigned"
 _BUILD_ID = "include/QNN/QnnSdkBuildId.h"
 COMPILER = "libQnnHtp.so"
-# ExecuTorch's adaptor reads with it what the compiler made.
+# ExecuTorch's adaptor reads the compiler's output with it.
 _READER = "libQnnSystem.so"
 _PARTS = (_HEADERS, f"{HOST_LIBRARIES}/{COMPILER}", ANDROID_LIBRARIES, _SKELS)
 _DOWNLOADS = "ExecuTorch's downloads"
@@ -46,8 +46,8 @@ class QnnSdk:
 
     Attributes:
         root: Its folder, as QNN_SDK_ROOT names it.
-        version: As it says itself, for example 2.37.0.250724175447.
-        from_: What led to it: the variable, or ExecuTorch's folder of downloads.
+        version: As it reports, for example 2.37.0.250724175447.
+        from_: Where it was found: the variable, or ExecuTorch's download folder.
     """
 
     root: Path
@@ -56,7 +56,7 @@ class QnnSdk:
 
     @property
     def number(self) -> str:
-        """The version as people name it, 2.37.0."""
+        """The short version, 2.37.0."""
         return short_version(self.version)
 
     @property
@@ -79,20 +79,20 @@ class QnnSdk:
 
     @property
     def htp_archs(self) -> tuple[str, ...]:
-        """The HTP architectures that it has libraries for, from the oldest."""
+        """The HTP architectures that it has libraries for, oldest first."""
         folders = (folder.parent.name for folder in self.root.glob(_SKELS))
         return tuple(sorted((f.removeprefix("hexagon-").upper() for f in folders), key=_number))
 
 
 def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Blocker:
-    """The SDK that QNN_SDK_ROOT names; else the newest that ExecuTorch has downloaded.
+    """The SDK that QNN_SDK_ROOT names, or else the newest that ExecuTorch has downloaded.
 
-    The variable is the user's choice: when it leads to no SDK, that is said, and no other is taken
-    in its place.
+    The variable is the user's choice: if it names no SDK, that is reported and no other is used
+    instead.
 
     Args:
         environ: The environment.
-        home: The user's home folder, for ExecuTorch's folder of downloads.
+        home: The user's home folder, for ExecuTorch's download folder.
     """
     named = environ.get(VARIABLE)
     if named:
@@ -108,10 +108,10 @@ def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Blocker:
 
 
 def how_to_get(version: str | None = None) -> str:
-    """The commands that bring an SDK.
+    """The commands that install an SDK.
 
     Args:
-        version: The least that will do, like 2.42; None for the one that ExecuTorch downloads.
+        version: The oldest suitable one, like 2.42; None for the one that ExecuTorch downloads.
     """
     if version is None:
         return (
@@ -135,7 +135,7 @@ def _downloads(environ: Mapping[str, str], home: Path) -> Path:
 
 def _judge(root: Path, from_: str) -> QnnSdk | Blocker:
     if not root.is_dir():
-        return _missing(f"{from_} names {root}, which is no folder")
+        return _missing(f"{from_} names {root}, which is not a folder")
     absent = [part for part in _PARTS if not any(root.glob(part))]
     if absent:
         return _incomplete(root, from_, absent)
@@ -148,9 +148,9 @@ def _judge(root: Path, from_: str) -> QnnSdk | Blocker:
         )
     if len({version_numbers(v) for v in versions}) > 1:
         return _missing(
-            f"the QNN SDK in {root} is made of two: sdk.yaml says {versions[0]} and {_BUILD_ID} "
+            f"the QNN SDK in {root} is mixed from two: sdk.yaml says {versions[0]} and {_BUILD_ID} "
             f"{versions[1]}",
-            "Unpack each version into a folder of its own.",
+            "Unpack each version into a separate folder.",
         )
     return QnnSdk(root, versions[0], from_)
 
@@ -162,16 +162,16 @@ def _incomplete(root: Path, from_: str, absent: list[str]) -> Blocker:
             f"{from_} names {root}, and the QNN SDK lies below it", f"export {VARIABLE}={inner}"
         )
     if len(absent) == len(_PARTS):
-        return _missing(f"{from_} names {root}, which is no QNN SDK: there is no {_HEADERS}")
+        return _missing(f"{from_} names {root}, which is not a QNN SDK: there is no {_HEADERS}")
     return _missing(
-        f"the QNN SDK in {root} is not whole: there is no {' and no '.join(absent)}",
+        f"the QNN SDK in {root} is incomplete: there is no {' and no '.join(absent)}",
         _unpack_again(root, from_),
     )
 
 
 def _unpack_again(root: Path, from_: str) -> str:
     if from_ == _DOWNLOADS:
-        # The downloader takes any folder that is not empty for a whole SDK.
+        # The downloader accepts any non-empty folder as a complete SDK.
         return f"rm -r {shlex.quote(str(root))}\n{how_to_get()}"
     return f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION"
 
@@ -205,7 +205,7 @@ def _missing(why: str, remedy: str | None = None) -> Blocker:
 def sdk_option(sdk: QnnSdk | Blocker) -> Explained:
     """The cmake variable for the SDK's headers.
 
-    It is always given: without it, ExecuTorch's CMakeLists.txt downloads an SDK of its own choice.
+    It is always set: without it, ExecuTorch's CMakeLists.txt downloads an SDK itself.
     """
     if isinstance(sdk, Blocker):
         return Explained(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")

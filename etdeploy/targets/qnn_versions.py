@@ -1,4 +1,4 @@
-"""Versions of Qualcomm's QNN SDK: which one is the least for what, and how they are written."""
+"""Versions of Qualcomm's QNN SDK: the oldest for each purpose, and their format."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 # What ExecuTorch 1.3 to 1.5 are tested with and download (scripts/qnn_config.sh).
 PINNED_VERSION = "2.37.0.250724"
-# The adaptor in ExecuTorch's wheel, which an export compiles with, is built with the headers of
-# that one, and calls what is older unsupported (runtime/backends/QnnBackendCommon.cpp, 1.5).
+# The adaptor in ExecuTorch's wheel, with which an export compiles, is built with the headers of
+# that version, and rejects older ones as unsupported (runtime/backends/QnnBackendCommon.cpp, 1.5).
 ADAPTOR_SDK = (2, 37)
 # The first SDK (major, minor) that compiles for a generation of the HTP, and has its libraries:
 # what ExecuTorch's wiki says of the phones that have it.
@@ -27,11 +27,11 @@ def version_numbers(version: str) -> tuple[int, int, int]:
     """Major, minor and patch number of a version like v2.37.0.250724175447_124859.
 
     Raises:
-        ValueError: It is no version.
+        ValueError: It is not a version.
     """
     found = VERSION.search(version)
     if found is None:
-        raise ValueError(f"{version!r} is no version of the QNN SDK")
+        raise ValueError(f"{version!r} is not a version of the QNN SDK")
     return int(found[1]), int(found[2]), int(found[3])
 
 

@@ -124,7 +124,7 @@ def test_qnn_needs_its_sdk(strange_home: Path) -> None:
 def test_qnn_with_a_variable_that_leads_nowhere(tmp_path: Path) -> None:
     error = refusal(spec_of(backend="qnn"), {"QNN_SDK_ROOT": str(tmp_path)})
     assert error.message.endswith(
-        f"; QNN_SDK_ROOT names {tmp_path}, which is no QNN SDK: there is no include/QNN"
+        f"; QNN_SDK_ROOT names {tmp_path}, which is not a QNN SDK: there is no include/QNN"
     )
 
 
@@ -174,7 +174,7 @@ def test_qnn_with_an_sdk_that_is_older_than_executorchs_adaptor(
 def test_qnn_with_an_sdk_that_lacks_what_an_export_loads(sdk: dict[str, str]) -> None:
     (Path(sdk["QNN_SDK_ROOT"]) / "lib/x86_64-linux-clang/libQnnSystem.so").unlink()
     error = refusal(spec_of(backend="qnn", soc="SM8650"), sdk)
-    assert error.message.endswith("not whole: there is no lib/x86_64-linux-clang/libQnnSystem.so")
+    assert error.message.endswith("incomplete: there is no lib/x86_64-linux-clang/libQnnSystem.so")
     assert error.remedy is not None
     assert error.remedy.startswith("Unpack all of the SDK again")
 

@@ -98,7 +98,7 @@ def test_there_is_none(tmp_path: Path) -> None:
 def test_the_variable_is_the_users_choice(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / ".cache/executorch/qnn" / f"sdk-{VERSION}")
     problem = missing({"QNN_SDK_ROOT": str(tmp_path / "gone")}, tmp_path)
-    assert problem.why == f"QNN_SDK_ROOT names {tmp_path / 'gone'}, which is no folder"
+    assert problem.why == f"QNN_SDK_ROOT names {tmp_path / 'gone'}, which is not a folder"
 
 
 @pytest.mark.parametrize("above", [".", "qairt"])
@@ -121,7 +121,7 @@ def test_a_folder_above_the_sdk(root: Path, tmp_path: Path, above: str) -> None:
 def test_a_folder_that_is_missing_is_named(root: Path, part: str, named: str) -> None:
     shutil.rmtree(root / part)
     problem = missing({"QNN_SDK_ROOT": str(root)}, root)
-    assert problem.why == f"the QNN SDK in {root} is not whole: there is no {named}"
+    assert problem.why == f"the QNN SDK in {root} is incomplete: there is no {named}"
     assert problem.remedy.startswith("Unpack all of the SDK again")
 
 
@@ -141,12 +141,14 @@ def test_an_sdk_without_a_version(root: Path) -> None:
 def test_two_versions_in_one_folder(root: Path) -> None:
     (root / "sdk.yaml").write_text("version: 2.40.0.251030\n")
     why = missing({"QNN_SDK_ROOT": str(root)}, root).why
-    assert why.startswith(f"the QNN SDK in {root} is made of two: sdk.yaml says 2.40.0.251030 and")
+    assert why.startswith(
+        f"the QNN SDK in {root} is mixed from two: sdk.yaml says 2.40.0.251030 and"
+    )
 
 
 def test_versions_compare_by_number() -> None:
     assert version_numbers("v2.9.0.230101") < version_numbers("2.37.0.250724175447_124859")
-    with pytest.raises(ValueError, match="no version"):
+    with pytest.raises(ValueError, match="not a version"):
         version_numbers("two")
 
 
@@ -188,7 +190,7 @@ def test_a_library_that_is_missing_is_named(root: Path, name: str) -> None:
     (root / name).unlink()
     problem = absent_libraries(found(root), QUALCOMM_SOCS["SM8650"])
     assert problem is not None
-    assert problem.why == f"the QNN SDK 2.37.0 in {root} is not whole: there is no {name}"
+    assert problem.why == f"the QNN SDK 2.37.0 in {root} is incomplete: there is no {name}"
 
 
 def test_an_sdk_that_is_older_than_the_soc(tmp_path: Path) -> None:
@@ -244,7 +246,7 @@ def test_libraries_that_an_export_loads_and_that_are_absent(
     problem = absent_to_export(sdk)
     assert problem is not None
     listed = " and no ".join(f"lib/x86_64-linux-clang/{name}" for name in names)
-    assert problem.why == f"the QNN SDK 2.37.0 in {root} is not whole: there is no {listed}"
+    assert problem.why == f"the QNN SDK 2.37.0 in {root} is incomplete: there is no {listed}"
     assert "export QNN_SDK_ROOT=" in problem.remedy
 
 
