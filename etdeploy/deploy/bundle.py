@@ -25,21 +25,21 @@ def make_bundle(
     list_path: Path,
     extras: Extras = _NOTHING,
 ) -> Bundle:
-    """Lists the files for one program and runner, with their digests.
+    """Lists the files for one program and one runner, with their digests.
 
     Args:
         runner: From the cache.
         program_folder: Holds `program.pte` and the inputs.
         provenance: Names the inputs.
-        list_path: Where the runner's list of inputs is written; lists for the sizes of the recipe
-            are written beside it. They are all that is made here, and have to stay as long as the
-            bundle is used.
-        extras: Other makers' libraries, which lie beside the runner's own.
+        list_path: Where the runner's list of inputs is written, with the lists for the recipe's
+            sizes beside it. These are the only files that are written, and must remain as long as
+            the bundle is used.
+        extras: Third-party libraries, deployed beside the runner's own.
 
     Raises:
         OSError: A file is missing.
-        ValueError: The runner or the provenance names a file outside of its folder, or an extra
-            file has the name of another.
+        ValueError: The runner or the provenance names a file outside its folder, or two files of
+            the bundle have the same path.
     """
     lists = {}
     for name, each in provenance.measured.items():
@@ -68,7 +68,7 @@ def make_bundle(
 
 
 def list_name(size: str) -> str:
-    """The runner's list of inputs in a bundle; without a size of the recipe, the only one."""
+    """The name of the runner's list of inputs in a bundle; `size` is empty without sizes."""
     return f"inputs-{size}.txt" if size else "inputs.txt"
 
 
@@ -88,14 +88,13 @@ def _input_files(program_folder: Path, inputs: Sequence[Stored]) -> Iterator[Bun
 def _extra_files(extras: Extras) -> Iterator[BundleFile]:
     for extra in extras.files:
         if extra.name in ("", "..") or PurePosixPath(extra.name).name != extra.name:
-            raise ValueError(f"{extra.name!r} is no name of a file")
+            raise ValueError(f"{extra.name!r} is not a file name")
         yield _file(Path(extra.source), f"{_RUNNER_FOLDER}/{extra.name}")
 
 
 def _command(runner: BuiltRunner) -> tuple[str, ...]:
-    """How the runner starts; a portable one through the loader of the C library it brings along,
-    since the loader's usual path, written in the executable, does not exist on the device.
-    """
+    """The command that starts the runner; a portable one is started by its own loader."""
+    # The loader's usual path, written in the executable, does not exist on the device.
     if runner.loader is None:
         return (f"{_RUNNER_FOLDER}/{runner.executable}",)
     return (

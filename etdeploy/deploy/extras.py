@@ -1,4 +1,4 @@
-"""What goes to a device beside a runner and its own libraries."""
+"""What is deployed in addition to a runner and its own libraries."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from etdeploy.core.values import Value
 
 
 class ExtraFile(Value):
-    """A file of another maker: where it is here, and its name beside the runner."""
+    """A third-party file: its path here, and its name beside the runner."""
 
     source: str
     name: str
 
 
 class Extras(Value):
-    """Files that a backend loads on the device by their names.
+    """Files that a backend loads by name on the device.
 
     Attributes:
-        files: Put into the runner's folder.
-        folder_variables: Environment variables that lead to that folder, and to no other.
+        files: Deployed into the runner's folder.
+        folder_variables: Environment variables that are set to that folder alone.
     """
 
     files: tuple[ExtraFile, ...] = ()

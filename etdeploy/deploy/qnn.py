@@ -1,4 +1,4 @@
-"""Which QNN SDK fits a phone and a program, and which of Qualcomm's libraries go to the phone.
+"""Which QNN SDK fits a phone and a program, and which of Qualcomm's libraries are deployed.
 
 They are those that ExecuTorch's backends/qualcomm/export_utils.py pushes.
 """
@@ -16,8 +16,8 @@ from etdeploy.targets.qnn_sdk import QnnSdk, how_to_get
 from etdeploy.targets.qnn_versions import short_version, version_numbers
 
 # fastrpc does not split ADSP_LIBRARY_PATH at ':' (qualcomm/fastrpc 379), so one folder has all. The
-# runner needs LD_LIBRARY_PATH although its libraries lie beside it: $ORIGIN in its run path is
-# where its symbolic link leads.
+# runner needs LD_LIBRARY_PATH although its libraries are beside it: $ORIGIN in its run path is the
+# folder that its symbolic link leads to.
 _FOLDER_VARIABLES = ("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH")
 
 
@@ -27,10 +27,10 @@ def sdk_blockers(
     """What is wrong with an SDK for a phone and a program.
 
     Args:
-        sdk: As `find_sdk` found it.
+        sdk: The result of `find_sdk`.
         soc: The phone's, or the recipe's.
-        compiled_with: Version of the SDK that compiled the program; None where it is not known, or
-            where there is no program yet.
+        compiled_with: Version of the SDK that compiled the program; None if it is unknown, or if
+            there is no program yet.
     """
     if isinstance(sdk, Blocker):
         yield sdk
@@ -58,12 +58,12 @@ def sdk_blockers(
 
 
 def qnn_extras(sdk: QnnSdk | Blocker, soc: str, compiled_with: str | None = None) -> Extras:
-    """What goes into the bundle of a QNN program.
+    """The additional files in the bundle of a QNN program.
 
     Args:
-        sdk: As `find_sdk` found it.
+        sdk: The result of `find_sdk`.
         soc: The phone's.
-        compiled_with: Version of the SDK that compiled the program, where it is known.
+        compiled_with: Version of the SDK that compiled the program, if it is known.
 
     Raises:
         BuildError: There is no SDK, or it does not fit the phone or the program.

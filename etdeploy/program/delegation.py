@@ -1,4 +1,4 @@
-"""How much of a method its delegates take."""
+"""How much of a method is delegated."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from etdeploy.program.model import Delegate, Operator
 
 @dataclass(frozen=True)
 class BackendShare:
-    """What one backend takes of a method.
+    """The share of one backend in a method.
 
     Attributes:
         backend_id: As the program names it.
         partitions: Its delegates.
-        nodes: Nodes in all of them; None where a payload cannot be read.
+        nodes: Nodes in all of them; None if a payload cannot be read.
         size_bytes: Of all their payloads.
     """
 
@@ -39,10 +39,10 @@ def backend_shares(delegates: Sequence[Delegate]) -> tuple[BackendShare, ...]:
 def delegated_fraction(
     delegates: Sequence[Delegate], operators: Sequence[Operator]
 ) -> float | None:
-    """Nodes in delegates by all nodes, from 0 to 1; a kernel call outside counts as one node.
+    """Nodes in delegates divided by all nodes, 0 to 1; a kernel call outside counts as one node.
 
-    None where a delegate does not tell its nodes, or for a method with nothing in it. Backends
-    fuse operators, so this is a share of the work to do, not of the time that it takes.
+    None if the nodes of a delegate are unknown, or for an empty method. Backends fuse operators,
+    so this is a share of the work to do, not of the time that it takes.
     """
     nodes = _total(delegates)
     calls = sum(operator.calls for operator in operators)
@@ -52,7 +52,7 @@ def delegated_fraction(
 
 
 def where_it_runs(delegates: Sequence[Delegate], operators: Sequence[Operator]) -> tuple[str, ...]:
-    """Sentences that tell what backends take and what stays outside of them."""
+    """Sentences about what runs on backends and what stays outside of them."""
     calls = sum(operator.calls for operator in operators)
     if not delegates:
         return (f"nothing is delegated: {_calls(calls)} {_verb('run', calls)} on CPU kernels",)

@@ -27,7 +27,7 @@ def describe(program: Program, title: str) -> str:
 
 
 def describe_tensor(info: TensorInfo | Plain | None) -> str:
-    """`float32 [1, 3, 224, 224]`, a dynamic shape is the largest one; `int 5`, and no other."""
+    """`float32 [1, 3, 224, 224]`, with the largest size of a dynamic shape; `int 5` for a value."""
     if info is None:
         return "no tensor"
     if isinstance(info, Plain):
@@ -40,7 +40,7 @@ def describe_target(target: CompiledFor) -> str:
     """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447`."""
     soc = target.soc or f"QNN's SoC number {target.soc_id}"
     arch = f" (HTP {target.htp_arch})" if target.htp_arch else ""
-    sdk = f"QNN {target.sdk_version}" if target.sdk_version else "a QNN that it does not name"
+    sdk = f"QNN {target.sdk_version}" if target.sdk_version else "an unknown version of QNN"
     profiled = ", profiled by operator" if target.profiled else ""
     return f"for {soc}{arch}, by {sdk}{profiled}"
 

@@ -1,10 +1,10 @@
 """Reads tables of a FlatBuffer by the slots of their fields, and trusts none of its bytes.
 
-The `flatbuffers` runtime knows the format of a table; this adds what it leaves out: every offset
-and length is compared with the buffer, and the work that a file can cause is bounded, since many
-offsets of a made-up file may point to the same large table.
+The `flatbuffers` runtime knows the format of a table; this adds what it omits: every offset and
+length is checked against the buffer, and the work that a file can cause is bounded, since many
+offsets of a crafted file may point to the same large table.
 
-A field's slot is its place in the schema's table, counted from 0; a union takes two slots, its
+A field's slot is its position in the schema's table, counted from 0; a union takes two slots, its
 type and its value. https://flatbuffers.dev/internals/
 """
 
@@ -18,12 +18,12 @@ _FIRST_SLOT_BYTES = 4
 _SLOT_BYTES = 2
 _LENGTH = struct.Struct("<I")
 _LONGEST_STRING = 4096
-# A sound file has few shared parts: reading it costs less than this many times its size.
+# A valid file has few shared parts: reading it costs less than this many times its size.
 _WORK_PER_BYTE = 4
 
 
 class CorruptError(ValueError):
-    """The bytes are no sound FlatBuffer of the expected schema."""
+    """The bytes are not a valid FlatBuffer of the expected schema."""
 
 
 class FlatBuffer:
@@ -45,7 +45,7 @@ class FlatBuffer:
         """Accounts for `work` bytes of reading.
 
         Raises:
-            CorruptError: More than a sound file can need.
+            CorruptError: More than a valid file can need.
         """
         self._budget -= work
         if self._budget < 0:
@@ -71,7 +71,7 @@ class FlatBuffer:
 
 
 class Table:
-    """One table; a field that is absent reads as its default, as the format wants it."""
+    """One table; an absent field reads as its default, as the format requires."""
 
     def __init__(self, buffer: FlatBuffer, position: int) -> None:
         from flatbuffers import number_types, table
@@ -105,7 +105,7 @@ class Table:
         """A name; empty when absent.
 
         Raises:
-            CorruptError: It is no printable UTF-8, or longer than any name.
+            CorruptError: It is not printable UTF-8, or is longer than any name.
         """
         field = self._field(slot)
         if field is None:
@@ -116,7 +116,7 @@ class Table:
         self._buffer.spend(count)
         text = bytes(self._buffer.data[start : start + count]).decode(errors="replace")
         if not text.isprintable() or "\ufffd" in text:
-            raise CorruptError("a name is no readable text")
+            raise CorruptError("a name is not readable text")
         return text
 
     def table(self, slot: int) -> Table | None:
@@ -152,7 +152,7 @@ class Table:
         return self._list(slot, item_bytes)[1]
 
     def content(self, slot: int) -> memoryview:
-        """A list of bytes, not copied."""
+        """A list of bytes, without a copy."""
         start, count = self._list(slot, 1)
         return self._buffer.data[start : start + count]
 

@@ -4,7 +4,7 @@
     inputs/0.x.bin ...   expected/0.logits.bin ...
     inputs/long/0.x.bin ...   expected/long/0.logits.bin ...
 
-The last line is of a recipe that names sizes. Tensors are stored as their raw little-endian
+The last line is for a recipe that names sizes. Tensors are stored as their raw little-endian
 contiguous bytes.
 """
 
@@ -20,7 +20,7 @@ PROGRAM_FILE = "program.pte"
 PROGRAM_INFO = "program.json"
 EXPORT_INFO = "export.json"
 ETRECORD_FILE = "etrecord.bin"
-# In a provenance's details: the note that torch.export's other mode was taken.
+# In a provenance's details: notes that torch.export's other mode was used.
 RETRACED = "retraced"
 
 
@@ -31,7 +31,7 @@ class TensorFile(Value):
         path: Relative to the program folder.
         dtype: torch's name.
         shape: Of the contiguous tensor.
-        name: As in the model's code, `logits` or `hidden.0`; empty where it is not known.
+        name: As in the model's code, `logits` or `hidden.0`; empty if it is unknown.
     """
 
     path: str
@@ -40,7 +40,7 @@ class TensorFile(Value):
     name: str = ""
 
 
-# An input or output: plain values stand in `export.json` itself.
+# An input or output; plain values are in `export.json` itself.
 Stored = TensorFile | Plain
 
 
@@ -56,11 +56,11 @@ class OutputQuantization(Value):
 
 
 class InputSet(Value):
-    """Inputs of one size, and what the eager model gave for them.
+    """Inputs of one size, and the eager model's outputs for them.
 
     Attributes:
-        name: Of the size in the recipe; empty for the example inputs of a recipe without sizes.
-        sizes: Dimensions with their sizes, as the recipe names them.
+        name: Of the size, as in the recipe; empty for the example inputs of a recipe without sizes.
+        sizes: Dimensions with their sizes, as in the recipe.
     """
 
     name: str = ""
@@ -70,25 +70,26 @@ class InputSet(Value):
 
 
 class Provenance(Value):
-    """How the program came to be.
+    """How the program was made.
 
     Attributes:
-        source: The model source as a person reads it: `example mlp`, `file.py:factory`.
+        source: The model source in readable form: `example mlp`, `file.py:factory`.
         backend: The backend that it was lowered to; None for a finished program.
         quantization: The scheme; None for a finished program.
         inputs: Inputs of the method, in order.
-        expected: What the eager model gave for those inputs, in order; empty for a finished
+        expected: The eager model's outputs for those inputs, in order; empty for a finished
             program.
         output_quantization: For each expected output; None for one that no dequantisation gives
             directly. Empty where it is not known.
-        sets: Inputs of the sizes that the recipe names; then they are measured and not `inputs`.
+        sets: Inputs of the sizes that the recipe names; if there are any, they are measured and not
+            `inputs`.
         etrecord: Whether `etrecord.bin` is there.
         versions: Of Python, torch, executorch and torchao at export; `qnn` is that of the QNN SDK
             that compiled the program.
         code_files: Digest of each file that the model's code and weights came from.
         seconds: Time of each step: load, export, quantize, lower, write.
         details: Delegated and undelegated nodes by operator, and the like.
-        notes: Sentences for the user, such as that the example inputs calibrated.
+        notes: Sentences for the user, such as that the example inputs were used for calibration.
     """
 
     source: str
@@ -107,7 +108,7 @@ class Provenance(Value):
 
     @property
     def measured(self) -> dict[str, InputSet]:
-        """What a measurement runs with, by the name of its size."""
+        """The input sets of a measurement, by the name of their size."""
         example = InputSet(inputs=self.inputs, expected=self.expected)
         return {each.name: each for each in self.sets or (example,)}
 

@@ -17,7 +17,7 @@ from etdeploy.program.flatbuffer import CorruptError, FlatBuffer, Table
 from etdeploy.program.model import Delegate, Method, Operator, Plain, Program, TensorInfo
 from etdeploy.program.pte import PteFile, damaged, map_pte
 
-# enum ScalarType of schema/scalar_type.fbs, by torch's names.
+# The enum ScalarType of schema/scalar_type.fbs, with torch's names.
 _DTYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32",
     7: "float64", 11: "bool", 12: "qint8", 13: "quint8", 14: "qint32", 15: "bfloat16",
@@ -25,7 +25,7 @@ _DTYPES = {
     25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16", 28: "uint32", 29: "uint64",
 }  # fmt: skip
 
-# Slots of the tables, named as the schema names them.
+# Slots of the tables, named as in the schema.
 _VERSION, _EXECUTION_PLAN, _CONSTANT_BUFFER, _DELEGATE_DATA, _SEGMENTS = range(5)
 _CONSTANT_SEGMENT, _MUTABLE_DATA_SEGMENTS, _NAMED_DATA = range(5, 8)
 _PLAN_NAME, _PLAN_VALUES, _PLAN_INPUTS, _PLAN_OUTPUTS = 0, 2, 3, 4
@@ -44,7 +44,7 @@ def inspect_file(path: Path) -> Program:
     """What the program at `path` holds.
 
     Raises:
-        UsageError: There is no file, it is no program, or it is damaged or cut short.
+        UsageError: There is no file, it is not a program, or it is damaged or truncated.
     """
     pte = map_pte(path)
     try:
@@ -84,7 +84,7 @@ def _method(root: Table, plan: Table, pte: PteFile) -> Method:
 
 
 def _value(plan: Table, index: int) -> TensorInfo | None:
-    """The value as a tensor; None when it is another kind."""
+    """The value as a tensor; None if it is of another kind."""
     value = plan.table_at(_PLAN_VALUES, index)
     if value.uint8(_UNION_TYPE) != _TENSOR:
         return None
@@ -102,7 +102,7 @@ def _value(plan: Table, index: int) -> TensorInfo | None:
 
 
 def _plain(plan: Table, index: int) -> Plain | None:
-    """The value as a number, a boolean or None; None when it is of another kind still."""
+    """The value as a number, a boolean or None; None if it is of any other kind."""
     value = plan.table_at(_PLAN_VALUES, index)
     kind, content = value.uint8(_UNION_TYPE), value.table(_UNION_VALUE)
     if kind == _NULL:
@@ -133,7 +133,7 @@ def _calls(plan: Table) -> tuple[int, list[Table]]:
 
 
 def _operators(plan: Table, calls: list[Table]) -> tuple[Operator, ...]:
-    """Operators by falling number of calls; one that is listed and never called has 0."""
+    """Operators by descending number of calls, including those that are never called."""
     names = [_operator_name(o) for o in plan.tables(_PLAN_OPERATORS)]
     counts: Counter[str] = Counter(dict.fromkeys(names, 0))
     dtypes: dict[str, set[str]] = {name: set() for name in names}
@@ -206,12 +206,12 @@ def _segment(root: Table, index: int, pte: PteFile) -> memoryview:
 
 
 def _constant_bytes(root: Table, pte: PteFile) -> int:
-    """Bytes of weights and initial states, delegates' named data included, their payloads not."""
+    """Bytes of weights and initial states, with delegates' named data but not their payloads."""
     inline = sum(len(buffer.content(0)) for buffer in root.tables(_CONSTANT_BUFFER))
     segments = {data.uint32(1) for data in root.tables(_NAMED_DATA)}
     constants = root.table(_CONSTANT_SEGMENT)
     for part in (*([constants] if constants else []), *root.tables(_MUTABLE_DATA_SEGMENTS)):
-        # Index 0 of the offsets stands for "no constant": a segment with less is not used.
+        # Index 0 of the offsets stands for "no constant": a shorter segment is not used.
         if part.length(1, item_bytes=8) > 1:
             segments.add(part.uint32(0))
     return inline + sum(len(_segment(root, index, pte)) for index in segments)

@@ -1,4 +1,4 @@
-"""A program: the `.pte` file, and what inspection of it says."""
+"""A program: what inspection of a `.pte` file finds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class TensorInfo(Value):
 
 
 class Plain(Value):
-    """An input or output that is no tensor.
+    """An input or output that is not a tensor.
 
     Attributes:
-        kind: ExecuTorch's name of it.
+        kind: By ExecuTorch's name.
         value: None also for a Double that is infinite or undefined, which JSON cannot hold.
-        name: As in the model's code; empty where it is not known.
+        name: As in the model's code; empty if it is unknown.
     """
 
     kind: Literal["Int", "Double", "Bool", "None"]
@@ -35,7 +35,7 @@ class Plain(Value):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of a single value."""
+        """The shape of a single value."""
         return ()
 
 
@@ -58,15 +58,15 @@ class Operator(Value):
 
 
 class CompiledFor(Value):
-    """For what, and by what, a partition was compiled for Qualcomm's QNN.
+    """The SoC that a QNN partition was compiled for, and the SDK that compiled it.
 
     Attributes:
-        soc_id: The SoC by QNN's number.
+        soc_id: QNN's number of the SoC.
         soc: Its name, like SM8650; None for a number that ExecuTorch's table does not have.
-        htp_arch: Generation of its Hexagon tensor processor, like V75; None where none is named.
-        sdk_version: Of the QNN SDK, as its build id has it, like 2.37.0.250724175447; None where
-            the context binary does not show it.
-        profiled: Whether it was compiled to tell the times of its operators.
+        htp_arch: Generation of its Hexagon tensor processor, like V75; None if none is named.
+        sdk_version: Of the QNN SDK, as in its build id, like 2.37.0.250724175447; None if the
+            context binary does not show it.
+        profiled: Whether it was compiled to report the times of its operators.
     """
 
     soc_id: int
@@ -81,8 +81,8 @@ class Delegate(Value):
 
     Attributes:
         backend_id: Name of the backend.
-        size_bytes: Of what the backend made of it.
-        nodes: The backend's own nodes in it where its payload can be read, else None.
+        size_bytes: Of its payload.
+        nodes: The backend's own nodes in it, if its payload can be read.
         compiled_for: The SoC and the SDK, for a partition of QNN.
     """
 
@@ -95,8 +95,8 @@ class Delegate(Value):
 class Method(Value):
     """An entry point of the program.
 
-    An input that is no tensor takes the value that is written here, and no other. Outputs that are
-    no tensors, and inputs of other kinds, are None in the lists.
+    An input that is not a tensor accepts only the value given here. Outputs that are not tensors,
+    and inputs of other kinds, are None in the lists.
     """
 
     name: str
@@ -129,10 +129,10 @@ class Program(Value):
 
     @property
     def compiled_for(self) -> tuple[CompiledFor, ...]:
-        """For what its QNN partitions were compiled, each thing once; empty without QNN."""
+        """What its QNN partitions were compiled for, without duplicates; empty without QNN."""
         found = (d.compiled_for for m in self.methods for d in m.delegates)
         return tuple(dict.fromkeys(c for c in found if c))
 
 
-# A program that calls no operator and delegates nothing: no other needs less of a runtime.
+# A program that calls no operator and delegates nothing: no program requires less.
 EMPTY_PROGRAM = Program(sha256="", size_bytes=0, schema_version=0, constant_bytes=0, methods=())

@@ -1,4 +1,4 @@
-"""The layout of a `.pte` file: a FlatBuffer, and data segments behind it.
+"""The layout of a `.pte` file: a FlatBuffer, followed by data segments.
 
     byte 0   offset of the root table     4   file identifier "ET12"
          8   extended header: "eh00", its length (u32), size of the FlatBuffer (u64),
@@ -26,9 +26,9 @@ _HEADER = struct.Struct("<4sIQQ")
 _HEADER_MAGIC = b"eh00"
 _HEADER_AT = 8
 _SMALLEST = 8
-_COPY_FIRST = "Give a file. What comes through a pipe has to be saved first: cat > model.pte"
+_COPY_FIRST = "Name a file. Save what comes through a pipe first: cat > model.pte"
 
-# What people hand in by mistake: where it shows, what it is, what to do.
+# Files that people name by mistake: offset, magic bytes, what it is, what to do.
 _OTHER_FILES: tuple[tuple[int, bytes, str, str], ...] = (
     (
         0,
@@ -82,7 +82,7 @@ class PteFile:
         """
         if offset + size > len(self.segments):
             missing = offset + size - len(self.segments)
-            raise CorruptError(f"a data segment ends {missing} bytes behind the end of the file")
+            raise CorruptError(f"a data segment ends {missing} bytes after the end of the file")
         return self.segments[offset : offset + size]
 
 
@@ -90,7 +90,7 @@ def map_pte(path: Path) -> PteFile:
     """Maps a program into memory, without reading it, and splits it into its parts.
 
     Raises:
-        UsageError: It is missing, a folder, unreadable, empty, another kind of file or cut short.
+        UsageError: It is missing, a folder, unreadable, empty, another kind of file or truncated.
     """
     try:
         if path.is_dir():
@@ -101,7 +101,7 @@ def map_pte(path: Path) -> PteFile:
             size_bytes = os.fstat(stream.fileno()).st_size
             if size_bytes < _SMALLEST:
                 raise _too_small(path, size_bytes)
-            # Unmapped with the last view of it: closing it by hand would need all of them.
+            # Unmapped with the last view of it: closing it explicitly would need all of them.
             mapped = mmap(stream.fileno(), 0, access=ACCESS_READ)
     except FileNotFoundError:
         raise UsageError(
@@ -119,7 +119,7 @@ def map_pte(path: Path) -> PteFile:
 
 
 def damaged(path: Path, problem: str) -> UsageError:
-    """The error for a file that is a program but no sound one."""
+    """The error for a damaged program file."""
     return UsageError(
         f"the program is damaged: {problem}",
         place=str(path),
@@ -148,15 +148,15 @@ def _split(path: Path, view: memoryview) -> PteFile:
 
 def _cut_short(path: Path, expected: int, actual: int) -> UsageError:
     return UsageError(
-        f"the program is cut short: its header says {expected:,} bytes, the file has {actual:,}; "
-        "probably it was copied or downloaded incompletely",
+        f"the program is truncated: its header says {expected:,} bytes, the file has {actual:,}; "
+        "it was probably copied or downloaded incompletely",
         place=str(path),
         remedy="Copy or download it again and compare digests (sha256sum), or export it again.",
     )
 
 
 def _too_small(path: Path, size_bytes: int) -> UsageError:
-    what = "the file is empty" if size_bytes == 0 else f"{size_bytes} bytes are no program"
+    what = "the file is empty" if size_bytes == 0 else f"{size_bytes} bytes are not a program"
     return UsageError(
         what, place=str(path), remedy="Export the program again; a full disk may have cut it off."
     )
@@ -175,10 +175,10 @@ def _other_file(path: Path, head: bytes) -> UsageError:
             remedy="Export it again with the ExecuTorch version that `etdeploy doctor` shows.",
         )
     return UsageError(
-        f"this is no ExecuTorch program: bytes 4 to 7 are {found!r}, "
+        f"this is not an ExecuTorch program: bytes 4 to 7 are {found!r}, "
         f"a .pte has {FILE_IDENTIFIER!r}",
         place=str(path),
-        remedy="Give a .pte file, as `etdeploy export` makes it.",
+        remedy="Name a .pte file, such as one from `etdeploy export`.",
     )
 
 

@@ -1,9 +1,9 @@
-"""Reads for what a QNN delegate was compiled.
+"""Reads what a QNN delegate was compiled for.
 
-Each carries a compile spec, a FlatBuffer of backends/qualcomm/serialization/qc_compiler_spec.fbs in
+Each has a compile spec, a FlatBuffer of backends/qualcomm/serialization/qc_compiler_spec.fbs in
 ExecuTorch's wheel: it names the SoC. Its payload is the context binary that Qualcomm's SDK wrote,
-whose format is not published; where the SDK's version is in it as text, it is read. It is so in
-what ExecuTorch's own checkout has (2.37), and in what 2.49 writes.
+whose format is not published. The SDK's version is read if it is there as text, as in the files of
+ExecuTorch's own checkout (2.37) and in those that 2.49 writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etdeploy.targets.android import soc_of
 BACKEND_ID = "QnnBackend"
 _COMPILE_SPEC = "qnn_compile_spec"
 
-# Slots, named as schema/program.fbs names them.
+# Slots, named as in schema/program.fbs.
 _DELEGATE_SPECS = 2
 _SPEC_KEY, _SPEC_VALUE = 0, 1
 # And of qc_compiler_spec.fbs.
@@ -25,12 +25,12 @@ _SOC_INFO, _PROFILE_LEVEL = 0, 6
 _SOC_MODEL, _HTP_INFO = 0, 1
 _HTP_ARCH = 0
 
-# v2.37.0.250724175447_124859: the date and time tell it from every other number.
+# v2.37.0.250724175447_124859: the date and time distinguish it from all other numbers.
 _BUILD_ID = re.compile(rb"v(2\.\d{1,3}\.\d{1,2}\.\d{12})")
 
 
 def compiled_for(delegate: Table, payload: memoryview) -> CompiledFor | None:
-    """For what a QNN delegate was compiled; None where it has no compile spec.
+    """What a QNN delegate was compiled for; None if it has no compile spec.
 
     Args:
         delegate: Its entry in the program.

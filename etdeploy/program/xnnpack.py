@@ -20,10 +20,10 @@ _XNODES = 1
 
 
 def count_nodes(payload: memoryview) -> int | None:
-    """The number of XNNPACK nodes; None for a payload of a format that is not known here.
+    """The number of XNNPACK nodes; None for a payload in an unknown format.
 
     Raises:
-        CorruptError: The payload's parts lie outside of it.
+        CorruptError: A part of the payload lies outside of it.
     """
     magic = bytes(payload[4:8])
     if magic[:2] == _GRAPH_MAGIC:
@@ -32,7 +32,7 @@ def count_nodes(payload: memoryview) -> int | None:
         return None
     _, _, offset, size = _HEADER.unpack_from(payload)
     if offset + size > len(payload):
-        raise CorruptError("an XNNPACK partition reaches beyond its data")
+        raise CorruptError("an XNNPACK partition extends beyond its data")
     return _nodes(payload[offset : offset + size])
 
 

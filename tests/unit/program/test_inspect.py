@@ -85,13 +85,13 @@ def test_a_payload_of_an_unknown_format_has_no_node_count(tmp_path: Path) -> Non
     ("content", "message"),
     [
         (b"", "empty"),
-        (b"abc", "3 bytes are no program"),
+        (b"abc", "3 bytes are not a program"),
         (b"PK\x03\x04" + b"\0" * 60, "zip archive"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer"),
         (b"<!doctype html><html></html>", "web page"),
         (b"\x10\0\0\0BP08" + b"\0" * 60, "bundled program"),
         (b"\x10\0\0\0ET99" + b"\0" * 60, "ET99"),
-        (b"\x10\0\0\0nope" + b"\0" * 60, "no ExecuTorch program"),
+        (b"\x10\0\0\0nope" + b"\0" * 60, "not an ExecuTorch program"),
         (b"\x10\0\0\0ET12" + b"\0" * 60, "no method"),
         (b"\xff\xff\xff\xffET12" + b"\0" * 60, "damaged"),
     ],
@@ -125,7 +125,7 @@ def test_a_segment_behind_the_end_is_noticed(tmp_path: Path) -> None:
     content = bytearray(_mixed())
     # The size of all segments in the header: with 0, as old files have it, only the segments tell.
     struct.pack_into("<Q", content, 32, 0)
-    with pytest.raises(UsageError, match="behind the end of the file"):
+    with pytest.raises(UsageError, match="after the end of the file"):
         inspect_file(_file(tmp_path, bytes(content[:-51])))
 
 
@@ -139,7 +139,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no readable text"):
+    with pytest.raises(UsageError, match="not readable text"):
         inspect_file(_file(tmp_path, pte(Plan("\x1b[2Jforward"))))
 
 
@@ -187,7 +187,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         inspect_file(tmp_path / "model.pte")
     assert str(caught.value) == (
         f"{tmp_path}/model.pte: cannot be read: this is a FIFO (named pipe), not a regular file\n"
-        "  what to do: Give a file. What comes through a pipe has to be saved first: "
+        "  what to do: Name a file. Save what comes through a pipe first: "
         "cat > model.pte"
     )
 

@@ -91,7 +91,7 @@ def test_methods_that_share_one_context_binary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        (CompiledFor(soc_id=57, soc="SM8650"), "for SM8650, by a QNN that it does not name"),
+        (CompiledFor(soc_id=57, soc="SM8650"), "for SM8650, by an unknown version of QNN"),
         (
             CompiledFor(soc_id=999, htp_arch="V99", sdk_version="2.60.0.270101000000"),
             "for QNN's SoC number 999 (HTP V99), by QNN 2.60.0.270101000000",
