@@ -74,7 +74,12 @@ def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterato
 def other_soc(job: Job, program: Program | None) -> Iterator[Blocker]:
     """What keeps a compiled program from running on the job's device."""
     reported = job.facts.soc if job.facts else None
-    yield from program_blockers(program.compiled_for if program else (), job.device_label, reported)
+    yield from program_blockers(
+        program.compiled_for if program else (),
+        job.device_label,
+        reported,
+        finished=job.loaded.recipe.model.program is not None,
+    )
 
 
 def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extras:

@@ -41,7 +41,7 @@ def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocke
 
 
 def program_blockers(
-    compiled: Iterable[CompiledFor], device: str, reported: str | None
+    compiled: Iterable[CompiledFor], device: str, reported: str | None, *, finished: bool = False
 ) -> Iterator[Blocker]:
     """What prevents a compiled program from running on a device.
 
@@ -51,6 +51,7 @@ def program_blockers(
         compiled: What the program says (`Program.compiled_for`).
         device: Its name.
         reported: The SoC that it reports.
+        finished: Whether the program was given as a file, so that no recipe can change it.
     """
     has = QUALCOMM_SOCS.get(soc_name(reported, None) or "")
     for number in sorted({c.soc_id for c in compiled}) if has else ():
@@ -61,8 +62,7 @@ def program_blockers(
                 what="the program's SoC",
                 why=f"the program was compiled for {name}, and {device} has {has.name} (HTP "
                 f"{has.htp_arch}): a QNN program runs only on the SoC that it was compiled for",
-                remedy=f"Export the model for this phone: --set export.backend=qnn --set "
-                f"export.soc={has.name}\nor name a device that has "
+                remedy=f"{_export_for(has.name, finished=finished)}\nor name a device that has "
                 f"{soc.name if soc else 'that SoC'}: etdeploy devices",
             )
 
@@ -76,6 +76,12 @@ def compiled_version(compiled: Iterable[CompiledFor], noted: str | None) -> str 
     """
     shown = [c.sdk_version for c in compiled if c.sdk_version]
     return noted or max(shown, key=version_numbers, default=None)
+
+
+def _export_for(soc: str, *, finished: bool) -> str:
+    if finished:
+        return f"Export the model again for {soc}, and name the new file in model.program,"
+    return f"Export the model for this phone: --set export.backend=qnn --set export.soc={soc}"
 
 
 def _named(wanted: str | None) -> bool:

@@ -9,13 +9,28 @@ from dataclasses import dataclass
 # Of what is taken from a log into a message.
 _LONGEST = 200
 
+NEW_FILE = "and name the new file in\nmodel.program"
+"""Ends a remedy for a finished program, which no option of the recipe can change."""
+
 
 @dataclass(frozen=True)
 class Cause:
-    """A usual cause and what to do about it; `{device}` in a remedy is left to the caller."""
+    """A usual cause and what to do about it; `{device}` in a remedy is left to the caller.
+
+    Attributes:
+        cause: What happened.
+        remedy: What to do.
+        finished: What to do instead where the recipe names a finished program; the same when
+            empty.
+    """
 
     cause: str
     remedy: str
+    finished: str = ""
+
+    def remedy_for(self, *, finished: bool) -> str:
+        """What to do about it, also where the program cannot be exported from the recipe."""
+        return (finished and self.finished) or self.remedy
 
 
 # A pattern with named groups, and the cause whose texts may name them in braces. Two groups may
@@ -33,10 +48,10 @@ def first_cause(text: str, words: Iterable[Word]) -> Cause | None:
 
 
 def _filled(cause: Cause, found: re.Match[str]) -> Cause:
-    told, remedy = cause.cause, cause.remedy
     for group, value in found.groupdict().items():
         if value:
             name = "{" + group.rstrip("2") + "}"
             shown = "".join(c if c.isprintable() else " " for c in value[:_LONGEST])
-            told, remedy = told.replace(name, shown), remedy.replace(name, shown)
-    return Cause(told, remedy)
+            texts = (cause.cause, cause.remedy, cause.finished)
+            cause = Cause(*(text.replace(name, shown) for text in texts))
+    return cause

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.bench.failures.causes import Cause, Word, first_cause
+from etdeploy.bench.failures.causes import NEW_FILE, Cause, Word, first_cause
 from etdeploy.bench.failures.qnn_words import qnn_cause
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import RunOutcome
@@ -16,20 +16,24 @@ _LAST_LINES = 8
 _LONGEST_LINE = 300
 _PREFIX = "etdeploy-runner: error: "
 
-
 # Debug and info lines of ExecuTorch's log; warnings and errors begin with another letter.
 _CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
 
 # Stands for remedies that follow from recipe and device.
 _CRASHED = ""
+_SMALLER = "Close other apps, or make the model smaller, for instance by export.quantization."
+_SMALLER_FILE = (
+    f"Close other apps, or export a smaller model, for instance a quantised one, {NEW_FILE}."
+)
+_SAME_VERSION = "Export it again with the same ExecuTorch version: etdeploy clean programs"
+_SAME_VERSION_FILE = f"Export the model again with the runner's version of ExecuTorch, {NEW_FILE}."
 _KILLED = Cause(
     "something killed it from outside, and it was not the system for want of memory",
     "Run the same command again; if it is killed again, look for what ends processes there.",
 )
 _SIGNALS = {
     "SIGKILL": Cause(
-        "the system killed it, nearly always because memory ran out",
-        "Close other apps, or make the model smaller, for instance by export.quantization.",
+        "the system killed it, nearly always because memory ran out", _SMALLER, _SMALLER_FILE
     ),
     "SIGILL": Cause(
         "the processor lacks an instruction that the libraries use",
@@ -48,12 +52,16 @@ _SIGNALS = {
     "SIGTERM": Cause("something on the device asked it to end", "Run the same command again."),
 }  # fmt: skip
 
-# What the runner's own exit codes ask for; templates/runner/arguments.h names them.
+# What the runner's own exit codes ask for, also of a finished program;
+# templates/runner/arguments.h names them.
 _EXITS = {
-    2: "Runner and etdeploy do not fit together. Build the runner anew: etdeploy clean runners",
-    3: "Export it again with the same ExecuTorch version: etdeploy clean programs",
-    4: "Export again, with inputs that fit the method: etdeploy clean programs",
-    6: "Look for room and write permission on the device: etdeploy clean --device {device}",
+    2: ("Runner and etdeploy do not fit together. Build the runner anew: etdeploy clean runners",),
+    3: (_SAME_VERSION, _SAME_VERSION_FILE),
+    4: (
+        "Export again, with inputs that fit the method: etdeploy clean programs",
+        "Make its inputs again: etdeploy clean programs",
+    ),
+    6: ("Look for room and write permission on the device: etdeploy clean --device {device}",),
 }
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
@@ -61,15 +69,21 @@ _WORDS: tuple[Word, ...] = (
     (r"[Mm]issing operator: \[\d+\] (?P<name>\S+)", Cause(
         "the runner has no kernel for {name}",
         "Build it anew: etdeploy clean runners; or let a backend take it: "
-        "--set export.backend=xnnpack")),
+        "--set export.backend=xnnpack",
+        "Build it anew: etdeploy clean runners; or export the model again for a backend that "
+        f"takes\nthe operator, {NEW_FILE}.")),
     (r"XNNPACKBackend\S* Failed to initialize", Cause(
         "XNNPACK could not start on this device, mostly because it cannot read what CPU it has",
         "Look whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run without "
-        "XNNPACK: --set export.backend=portable")),
+        "XNNPACK: --set export.backend=portable",
+        "Look whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export the "
+        f"model\nagain without XNNPACK, {NEW_FILE}.")),
     (r"[Bb]ackend (?P<name>\S+) is not (?:registered|available)", Cause(
         "the backend {name} is not in the runner",
         "Build it anew: etdeploy clean runners; or lower to another: "
-        "--set export.backend=xnnpack")),
+        "--set export.backend=xnnpack",
+        "Build it anew: etdeploy clean runners; or export the model again for another backend,\n"
+        f"{NEW_FILE}.")),
     (r"the program has no method (?P<name>\S+)", Cause(
         "the recipe's benchmark.method does not exist in the program",
         "Name one of the program's methods, as `etdeploy inspect` lists them: "
@@ -78,8 +92,7 @@ _WORDS: tuple[Word, ...] = (
         "the device's storage is full",
         "Free some space, for instance: etdeploy clean --device {device}")),
     (r"out of memory|MemoryAllocationFailed|bad_alloc", Cause(
-        "memory ran out",
-        "Close other apps, or make the model smaller, for instance by export.quantization.")),
+        "memory ran out", _SMALLER, _SMALLER_FILE)),
     (r"without the component etdump", Cause(
         "the runner was built without tracing",
         "Build it anew: etdeploy clean runners; or leave the profile out: "
@@ -91,7 +104,7 @@ _WORDS: tuple[Word, ...] = (
         "Let the device choose the target: leave out --target.")),
     (r"is no sound program|InvalidProgram", Cause(
         "the program is damaged, or its format is newer than the runner's libraries",
-        "Export it again with the same ExecuTorch version: etdeploy clean programs")),
+        _SAME_VERSION, _SAME_VERSION_FILE)),
 )  # fmt: skip
 
 
@@ -114,7 +127,8 @@ def run_error(
     said = [line for line in last_lines(outcome.stderr) if not _is_told(line, known)]
     if said:
         message += "\n" + "\n".join(f"  | {line}" for line in said)
-    remedy = known.remedy.replace("{device}", quote(device)) if known else ""
+    finished = recipe.model.program is not None
+    remedy = known.remedy_for(finished=finished).replace("{device}", quote(device)) if known else ""
     return RunError(message, place=device, remedy=remedy or _crashed(recipe, device), log=log)
 
 
@@ -138,7 +152,11 @@ def _is_told(line: str, known: Cause | None) -> bool:
 def _crashed(recipe: Recipe, device: str) -> str:
     """What narrows a crash down."""
     lines = []
-    if recipe.export.backend != "portable":
+    if recipe.model.program:
+        lines.append(
+            f"See whether a backend is the cause: export the model again without one,\n{NEW_FILE}"
+        )
+    elif recipe.export.backend != "portable":
         lines.append("See whether the backend is the cause: --set export.backend=portable")
     if device != "host":
         lines.append("See whether the device is the cause: --device host")
@@ -180,6 +198,6 @@ def _own_words(outcome: RunOutcome) -> Cause | None:
     """The runner's own message; it ends with one line when it cannot go on."""
     for line in reversed(outcome.stderr.splitlines()):
         if line.startswith(_PREFIX):
-            remedy = _EXITS.get(outcome.exit_code or 0, _CRASHED)
-            return Cause(line.removeprefix(_PREFIX), remedy)
+            remedies = _EXITS.get(outcome.exit_code or 0, (_CRASHED,))
+            return Cause(line.removeprefix(_PREFIX), *remedies)
     return None

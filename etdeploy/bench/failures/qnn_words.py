@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from etdeploy.bench.failures.causes import Cause, Word, first_cause
+from etdeploy.bench.failures.causes import NEW_FILE, Cause, Word, first_cause
 from etdeploy.targets.qnn_sdk import VARIABLE
 from etdeploy.targets.qnn_versions import ADAPTOR_SDK, dotted, version_numbers
 
@@ -18,13 +18,18 @@ _MISMATCH = re.compile(
     f"Stub lib id mismatch: expected {_BUILD_ID.format('expected')}, "
     f"detected {_BUILD_ID.format('detected')}"
 )
+# For an exported program, and for a finished one.
 _AS_THE_PHONE = (
-    "Let the phone say which SoC it has, and export for that: --set export.soc=auto\n"
-    "(a finished program: etdeploy inspect names the SoC that it was compiled for)"
+    "Let the phone say which SoC it has, and export for that: --set export.soc=auto",
+    f"Export the model again for this phone's SoC, {NEW_FILE}.\n"
+    "etdeploy inspect names the SoC that the old one was compiled for.",
 )
 _ONE_SDK = (
     "Take one SDK to export, to build and to run: etdeploy doctor shows it; then\n"
-    "etdeploy clean programs runners"
+    "etdeploy clean programs runners",
+    "Take one SDK to export, to build and to run: etdeploy doctor shows it. Export the model\n"
+    f"again with it, {NEW_FILE}; then\n"
+    "etdeploy clean runners",
 )
 _OWN_WORDS = "See what the phone says itself: adb logcat -d | grep -i -e qnn -e adsprpc"
 
@@ -32,24 +37,27 @@ _WORDS: tuple[Word, ...] = (
     (r"Failed in loading stub: .*library \"(?P<name>libQnn\w+\.so)\" not found", Cause(
         "Qualcomm's library wants {name}, the stub for this phone's HTP, which the bundle does "
         "not have: the program was made for another HTP",
-        _AS_THE_PHONE)),
+        *_AS_THE_PHONE)),
     (r"Request feature vtcm size with value (?P<size>\d+) unsupported", Cause(
         "the program wants {size} bytes of the HTP's own memory (VTCM), and this phone's has less: "
         "it was compiled for another SoC",
-        _AS_THE_PHONE)),
+        *_AS_THE_PHONE)),
     (r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)", Cause(
         "Qualcomm's {name} could not be loaded: {why}",
         f"Push it again: etdeploy clean --device {{device}}\n{_OWN_WORDS}")),
     (r"(?P<what>Unknown QNN (?:Binary|Graph)Info version \d+)", Cause(
         "the program was compiled by a newer QNN than the runner was built with ({what})",
-        _ONE_SDK)),
+        *_ONE_SDK)),
     (r"(?:Can't create context from binary\. Error|create context from binary with err) "
      r"(?:5000|0x1388)\b", Cause(
         "the phone's QNN libraries cannot load the program (QNN error 5000): a newer QNN compiled "
         "it, or it is for another SoC",
         "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
         f"The SDK that {VARIABLE} names must be as new; or export again with it: "
-        "etdeploy clean programs")),
+        "etdeploy clean programs",
+        "See what compiled it, and for what: etdeploy inspect PROGRAM.pte\n"
+        f"The SDK that {VARIABLE} names must be as new; or export the model again with it,\n"
+        f"{NEW_FILE}.")),
     (r"(?:openSession qnn_open failed|Unable to load Skel Library|Failed to load skel|"
      r"Failed to create transport|Unable to load Remote symbols)[^\d\n]*(?P<code>0x[\da-f]+|\d+)",
      Cause(
@@ -60,17 +68,18 @@ _WORDS: tuple[Word, ...] = (
         "QNN refuses how its device was to be set up (error 14001): the stub for the phone's HTP "
         "is missing, or the libraries have another layout than the headers that the runner was "
         "built with",
-        _ONE_SDK)),
+        *_ONE_SDK)),
     (r"Failed to interpret QNN context binary\. Error code (?P<code>\d+)", Cause(
         "QNN finds no context binary in the program that it can read (error {code}): the "
         "libraries on the phone are older than the QNN that compiled it, or of a runtime that was "
         "made for another backend",
-        "See what compiled it: etdeploy inspect PROGRAM.pte\n"
-        f"{_ONE_SDK}")),
+        *(f"See what compiled it: etdeploy inspect PROGRAM.pte\n{remedy}" for remedy in _ONE_SDK))),
     (r"[Bb]ackend QnnBackend is not registered", Cause(
         "the backend QnnBackend is not in the runner, which was made for other backends",
         "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
-        "--target android-arm64\nor lower to another: --set export.backend=xnnpack")),
+        "--target android-arm64\nor lower to another: --set export.backend=xnnpack",
+        "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
+        f"--target android-arm64\nor export the model again for another backend, {NEW_FILE}.")),
 )  # fmt: skip
 
 

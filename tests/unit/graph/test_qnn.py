@@ -70,6 +70,8 @@ def test_a_phone_with_another_soc_is_refused_whatever_else_is_missing(job: Job) 
         preflight.refuse_early(resolve(_on(job, "SM8550")))
     (blocker,) = explain(resolve(_on(job, "SM8550"))).blockers
     assert blocker.what == "the program's SoC"
+    assert "--set export" not in blocker.remedy
+    assert blocker.remedy.startswith("Export the model again for SM8550, and name the new file")
 
 
 def test_a_machine_without_the_sdk_is_refused(job: Job, strange_home: Path) -> None:

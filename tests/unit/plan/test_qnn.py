@@ -63,7 +63,7 @@ def test_a_phone_that_says_nothing_needs_a_soc_in_the_recipe() -> None:
     assert "--set export.soc=SM8650" in blocker.remedy
 
 
-def test_a_finished_program_for_another_soc_is_refused() -> None:
+def test_a_program_for_another_soc_is_refused() -> None:
     assert not list(program_blockers((V75,), PHONE, "SM8650"))
     assert not list(program_blockers((V75,), PHONE, None))
     (blocker,) = program_blockers((V75, V75), PHONE, "SM8550-AC")
@@ -73,6 +73,11 @@ def test_a_finished_program_for_another_soc_is_refused() -> None:
     )
     assert blocker.remedy == (
         "Export the model for this phone: --set export.backend=qnn --set export.soc=SM8550\n"
+        "or name a device that has SM8650: etdeploy devices"
+    )
+    (blocker,) = program_blockers((V75,), PHONE, "SM8550-AC", finished=True)
+    assert blocker.remedy == (
+        "Export the model again for SM8550, and name the new file in model.program,\n"
         "or name a device that has SM8650: etdeploy devices"
     )
 

@@ -65,8 +65,11 @@ def test_remedies_name_what_can_be_tried() -> None:
     assert str(run.folder / "outputs") in remedy
 
 
-def test_remedies_leave_out_what_is_the_case_already() -> None:
-    run = make_run(outputs=(_WRONG,), program=make_program(backend="portable"))
+@pytest.mark.parametrize("backend", ["portable", None])
+def test_remedies_leave_out_what_is_the_case_already_or_what_a_finished_program_ignores(
+    backend: str | None,
+) -> None:
+    run = make_run(outputs=(_WRONG,), program=make_program(backend=backend))
     with pytest.raises(MismatchError) as raised:
         require_match(run)
     remedy = str(raised.value.remedy)

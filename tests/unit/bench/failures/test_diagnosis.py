@@ -1,0 +1,56 @@
+"""What is said of a finished program, which no option of the recipe can export again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.devices.base import RunOutcome
+from tests.support.bench_values import make_recipe
+
+_XNNPACK = "E 1 executorch:a.cpp:1] XNNPACKBackend::init Failed to initialize XNNPACK"
+
+
+def _remedy(stderr: str, code: int = 5, signal: str | None = None) -> str:
+    outcome = RunOutcome(code, signal, "", stderr, 1.0)
+    recipe = make_recipe(model={"program": "model.pte"})
+    return run_error(outcome, "timing", recipe, "android:X", Path("/out/stderr.txt")).remedy or ""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "helps"),
+    [
+        ("Missing operator: [0] my::op.out", "for a backend that takes\nthe operator"),
+        (_XNNPACK, "export the model\nagain without XNNPACK"),
+        ("Backend FooBackend is not registered", "export the model again for another backend"),
+        ("Backend QnnBackend is not registered", "export the model again for another backend"),
+        ("etdeploy-runner: error: out of memory", "export a smaller model"),
+        ("model.pte is no sound program", "with the runner's version of ExecuTorch"),
+        ("Request feature vtcm size with value 8 unsupported", "again for this phone's SoC"),
+        ("Unknown QNN BinaryInfo version 3", "Export the model\nagain with it"),
+        ("Failed to interpret QNN context binary. Error code 1", "Export the model\nagain with it"),
+        ("Can't create context from binary. Error 5000", "export the model again with it"),
+    ],
+)
+def test_a_finished_program_has_to_be_exported_again(stderr: str, helps: str) -> None:
+    remedy = _remedy(stderr)
+    assert helps in remedy
+    assert "and name the new file in\nmodel.program" in remedy
+    assert "--set export." not in remedy
+    assert "clean programs" not in remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "signal"), [(137, "SIGKILL"), (139, "SIGSEGV"), (134, "SIGABRT"), (3, None)]
+)
+def test_a_finished_program_that_ends_badly(code: int, signal: str | None) -> None:
+    remedy = _remedy("etdeploy-runner: error: odd", code, signal)
+    assert "and name the new file in\nmodel.program" in remedy
+    assert "export." not in remedy
+
+
+def test_the_inputs_of_a_finished_program_are_made_again() -> None:
+    remedy = _remedy("etdeploy-runner: error: method forward expects input 0", code=4)
+    assert remedy == "Make its inputs again: etdeploy clean programs"
