@@ -13,14 +13,14 @@ from etdeploy.core.values import Value
 
 
 class DeviceFacts(Value):
-    """What stays the same while a device is connected; None where it does not tell.
+    """What stays the same while a device is connected; None where it is not reported.
 
     Attributes:
         kind: host, qemu, android or ios.
         target: What a runner for it is built for.
         model: Of the device, or of its processor.
         manufacturer: Of the device.
-        soc: Name of the system on a chip, as the device tells it.
+        soc: Name of the system on a chip, as the device reports it.
         abi: The instruction set, by Android's name.
         os: Name and version of the system.
         cpu_count: Logical processors.
@@ -45,17 +45,17 @@ class DeviceFacts(Value):
     emulator: str | None = None
     """What runs the programs where the device is emulated, with its version."""
     emulated_cpu: str | None = None
-    """The processor that it plays, as `QEMU_CPU` names it."""
+    """The processor that it emulates, as `QEMU_CPU` names it."""
 
 
 class CpuCluster(Value):
-    """Cores that change their frequency together; None where the device does not tell.
+    """Cores that change their frequency together; None where it is not reported.
 
     Attributes:
         cpus: Their numbers.
         governor: What chooses the frequency: schedutil, walt, performance, powersave...
         current_khz: The frequency now.
-        min_khz, max_khz: Between these it is chosen; a device that throttles lowers the upper one.
+        min_khz, max_khz: The range that it is chosen from; a throttling device lowers the maximum.
     """
 
     cpus: tuple[int, ...]
@@ -66,7 +66,7 @@ class CpuCluster(Value):
 
 
 class DeviceState(Value):
-    """What changes from minute to minute; None where the device does not tell.
+    """What changes from minute to minute; None where it is not reported.
 
     Attributes:
         battery_percent: How full the battery is.
@@ -88,7 +88,7 @@ class DeviceState(Value):
 
 
 class Leftover(Value):
-    """A runner of an earlier run that still ran, and was ended.
+    """A runner of an earlier run that was still running, and was ended.
 
     Attributes:
         pid: Of its process.
@@ -102,7 +102,7 @@ class Leftover(Value):
 
     @property
     def duration(self) -> str:
-        """How long it had run, for people."""
+        """How long it had run, as text for people."""
         minutes = self.seconds / 60
         return f"{self.seconds:.0f} s" if minutes < 3 else f"{minutes:.0f} min"
 
@@ -124,7 +124,7 @@ class DeviceListing(Value):
 
 
 class BundleFile(Value):
-    """A file of a bundle: where it is here, where it goes, what it must be there."""
+    """A file of a bundle: where it is here, where it goes, and its content there."""
 
     source: str
     path: str
@@ -135,7 +135,7 @@ class BundleFile(Value):
 
 
 class Bundle(Value):
-    """All that goes to a device for one program and runner.
+    """Everything that goes to a device for one program and runner.
 
     Attributes:
         files: What is pushed.
@@ -159,10 +159,10 @@ class PushReport:
     Attributes:
         pushed_files: Contents that went to the device.
         pushed_bytes: Their size.
-        kept_files: Contents that it had.
-        seconds: Wall time of all of it.
-        verify_seconds: The part of it that the device took to read again what had arrived.
-        removed_bytes: Of other bundles, which were used longest ago, to make room.
+        kept_files: Contents that it already had.
+        seconds: Wall time of the whole push.
+        verify_seconds: The part of it in which the device read back what had arrived.
+        removed_bytes: Of the least recently used bundles, which were removed to make room.
     """
 
     pushed_files: int
@@ -182,10 +182,10 @@ class RunOutcome:
             time limit did.
         signal_name: SIGSEGV and the like when a signal ended it.
         stdout, stderr: Text of the runner.
-        seconds: Wall time seen from here, connection included.
-        timed_out: Whether it took longer than its time limit, even if it ended by itself then.
-        out_of_memory: Whether the system killed a process for want of memory meanwhile; None when
-            it does not tell.
+        seconds: Wall time measured on this machine, connection included.
+        timed_out: Whether it took longer than its time limit, even if it then ended by itself.
+        out_of_memory: Whether the system killed a process meanwhile because memory ran out; None
+            when the system does not report that.
     """
 
     exit_code: int | None
@@ -213,10 +213,10 @@ class RunFolder(Protocol):
         ...
 
     def pull(self, relative: str, to: Path) -> None:
-        """Copies a file or folder of the run's folder here.
+        """Copies a file or folder from the run's folder to this machine.
 
         Raises:
-            DeviceError: It is not there, or the device went away.
+            DeviceError: It does not exist, or the device went away.
         """
         ...
 
@@ -231,11 +231,11 @@ class Device(Protocol):
 
     @property
     def identity(self) -> str:
-        """The same for every name of the same device, for its lock; the device may be asked."""
+        """The same for every name of the same device, for its lock; may query the device."""
         ...
 
     def facts(self) -> DeviceFacts:
-        """Asks the device what it is.
+        """Queries what the device is.
 
         Raises:
             DeviceError: It cannot be reached, is offline or unauthorised.
@@ -243,22 +243,22 @@ class Device(Protocol):
         ...
 
     def state(self) -> DeviceState:
-        """Asks for battery and temperatures."""
+        """Queries battery and temperatures."""
         ...
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
-        """Brings every file that the device does not have yet, by digest, and verifies it.
+        """Copies every file that the device does not have yet, by digest, and verifies it.
 
         Raises:
-            DeviceError: No room, gone in the middle, or a file that arrived changed.
+            DeviceError: There is no room, the device went away, or a file arrived changed.
         """
         ...
 
     def end_leftovers(self) -> tuple[Leftover, ...]:
-        """Ends runners of ours that earlier runs left, and says which; the caller has the lock.
+        """Ends the runners that earlier runs left, and returns them; the caller has the lock.
 
         Raises:
-            DeviceError: One cannot be ended, another computer's run goes on, or the device went
+            DeviceError: One cannot be ended, another computer's run is active, or the device went
                 away.
         """
         ...
@@ -268,7 +268,7 @@ class Device(Protocol):
         ...
 
     def clean(self) -> Mapping[str, int]:
-        """Removes all that etdeploy left on the device; bytes freed by folder."""
+        """Removes everything that etdeploy left on the device; returns bytes freed by folder."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What every device does with a bundle, whatever it is made of."""
+"""What every kind of device does with a bundle."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def by_content(bundle: Bundle) -> list[BundleFile]:
 
 
 def check_bundle(bundle: Bundle) -> None:
-    """Makes sure that no file of the bundle leaves its folder.
+    """Raises unless every file of the bundle stays in its folder.
 
     Raises:
         ValueError: A path is absolute, leads upwards or occurs twice, or a digest or the name of
-            a variable is none.
+            a variable is not valid.
     """
     for name in bundle.environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -39,7 +39,7 @@ def check_bundle(bundle: Bundle) -> None:
     for file in bundle.files:
         check_relative(file.path)
         if not re.fullmatch(r"[0-9a-f]{64}", file.sha256):
-            raise ValueError(f"{file.path}: {file.sha256!r} is no SHA-256")
+            raise ValueError(f"{file.path}: {file.sha256!r} is not a SHA-256")
     paths = [file.path for file in bundle.files]
     if len(set(paths)) != len(paths):
         raise ValueError(f"a path occurs twice in the bundle: {sorted(paths)}")

@@ -26,7 +26,7 @@ FILES = (
 def parse_clusters(text: str) -> tuple[CpuCluster, ...]:
     """Reads `path:content` lines, as `grep -H . FILES` prints them.
 
-    What is not among them could not be read there, and is None.
+    What is missing from them could not be read on the device, and is None.
     """
     policies: dict[str, dict[str, str]] = {}
     for path, content in re.findall(r"^([^:\n]+):(.*)$", text, re.MULTILINE):
@@ -56,5 +56,5 @@ def _cpus(text: str) -> tuple[int, ...]:
 
 
 def _khz(text: str | None) -> int | None:
-    """`scaling_cur_freq` is `<unknown>` where the hardware does not tell."""
+    """`scaling_cur_freq` is `<unknown>` where the hardware does not report it."""
     return int(text) if text and text.isdigit() else None

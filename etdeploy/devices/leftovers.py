@@ -1,8 +1,8 @@
-"""Which processes are runners of ours, by what Linux tells in /proc; all pure.
+"""Which processes are etdeploy's runners, according to /proc on Linux; all pure.
 
-One of ours was started from a folder of bundles and works in the folder of a run. Both are asked
-for, so that neither an editor that has a bundle's file open nor a runner that somebody started by
-hand from elsewhere is taken for one.
+Such a runner was started from a folder of bundles and works in the folder of a run. Both are
+required, so that neither an editor with a bundle's file open nor a runner that somebody started
+manually from elsewhere is mistaken for one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Process:
     seconds: float
 
     def leftover(self, root: str) -> Leftover | None:
-        """What it is, if it is a runner of ours.
+        """The leftover that it is; None for anything but etdeploy's runner.
 
         Args:
             root: The folder of all bundles; runs are in its folder `runs`.
@@ -57,7 +57,7 @@ class Process:
 
 
 def run_of(folder: str, root: str) -> str | None:
-    """The run whose folder this is, or that it is in; its folder may be removed already."""
+    """The run whose folder this is, or that contains it; the folder may already be removed."""
     runs = f"{root}/runs/"
     if not folder.startswith(runs):
         return None
@@ -72,12 +72,12 @@ def seconds_since_start(stat: str, uptime: str) -> float:
         uptime: That of /proc/uptime.
 
     Raises:
-        ValueError: They are cut short.
+        ValueError: They are truncated.
     """
     fields = stat.rpartition(")")[2].split()
     # What follows the name is the third field.
     if len(fields) <= _START_TIME - 3 or not re.match(r"\d", uptime):
-        raise ValueError(f"{stat!r} is no /proc/PID/stat")
+        raise ValueError(f"{stat!r} is not a /proc/PID/stat")
     return max(0.0, float(uptime.split()[0]) - int(fields[_START_TIME - 3]) / _TICKS_PER_S)
 
 

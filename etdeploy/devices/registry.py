@@ -23,7 +23,7 @@ def open_device(spec: str, workspace: Workspace | None = None) -> Device:
 
     Raises:
         UsageError: There is no such kind of device.
-        DeviceError: It is not there, cannot be used, or several are and none is named.
+        DeviceError: It is not connected, cannot be used, or one of several has to be named.
     """
     parsed = parse_spec(spec)
     if parsed.kind == "ios":
@@ -44,7 +44,7 @@ def list_devices(workspace: Workspace | None = None) -> list[DeviceListing]:
     Devices on the network that no adb server knows are not searched for.
 
     Raises:
-        UsageError: The environment variables of the adb server hold no address.
+        UsageError: The environment variables of the adb server do not hold an address.
     """
     return [*_local_devices(workspace), *_android_devices()]
 
@@ -67,7 +67,7 @@ def _android_devices() -> list[DeviceListing]:
         described = dict(
             zip(
                 [d.serial for d in usable],
-                pool.map(lambda d: _asked(open_listed(d, _LIST_S), "android"), usable),
+                pool.map(lambda d: _queried(open_listed(d, _LIST_S), "android"), usable),
                 strict=True,
             )
         )
@@ -85,10 +85,10 @@ def _described(name: str, kind: str, workspace: Workspace | None) -> DeviceListi
         device = open_device(name, workspace)
     except DeviceError as error:
         return _failed(name, kind, "missing", error)
-    return _asked(device, kind)
+    return _queried(device, kind)
 
 
-def _asked(device: Device, kind: str) -> DeviceListing:
+def _queried(device: Device, kind: str) -> DeviceListing:
     try:
         facts = device.facts()
         return DeviceListing(

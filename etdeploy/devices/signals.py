@@ -1,4 +1,4 @@
-"""Signals by the numbers of Linux, whatever this machine is."""
+"""Signals by the numbers of Linux, on any machine."""
 
 from __future__ import annotations
 

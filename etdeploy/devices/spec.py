@@ -1,4 +1,4 @@
-"""Reads what `--device` is given: host, qemu, android[:SERIAL or :HOST:PORT], ios[:UDID]."""
+"""Reads the value of `--device`: host, qemu, android[:SERIAL or :HOST:PORT], ios[:UDID]."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_spec(text: str) -> DeviceSpec:
         raise UsageError(f"there is no device {text!r}", remedy=_suggestion(kind, colon + serial))
     if colon and not serial:
         raise UsageError(
-            f"{text!r} lacks the serial number after the colon", remedy=f"--device {kind}"
+            f"{text!r} has no serial number after the colon", remedy=f"--device {kind}"
         )
     if serial and kind in ("host", "qemu"):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A device spoken to directly, where no adb server has it: over TCP or USB."""
+"""A device that is reached directly, over TCP or USB, where no adb server has it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _user_key() -> Signer:
 
 
 class DirectTransport:
-    """A way to a device that connects on first use, and again after a connection broke.
+    """A connection to a device, made on first use, and again after it broke.
 
     Args:
         connect: Opens the pipe.
         description: How the device is reached, for people.
-        signer: Gives the user's key.
+        signer: Returns the user's key.
         confirm_s: How long to wait for the user's consent on the device's screen.
     """
 

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to an Android device, told apart by what adb answers."""
+"""Errors of the connection to an Android device, distinguished by what adb answers."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from pathlib import Path
 
 
 class AdbError(Exception):
-    """Something went wrong on the way to the device; the message is for the user."""
+    """The connection to the device failed; the message is for the user."""
 
 
 class AdbGoneError(AdbError):
-    """The connection ended before its time."""
+    """The connection ended prematurely."""
 
 
 class AdbTimeoutError(AdbError):
-    """Nothing came or went for too long."""
+    """Nothing was sent or received for too long."""
 
 
 class AdbRefusedError(AdbError):
-    """The device said no; the message is what it said."""
+    """The device refused; the message is what it said."""
 
 
 class AdbServerError(AdbError):
-    """The adb server itself ended, hangs, or does not speak as one."""
+    """The adb server itself ended, hangs, or does not answer like one."""
 
 
 class AdbStateError(AdbError):
     """The device is known and cannot be used.
 
     Args:
-        state: As `adb devices` names it; None for a device that is not there any more.
+        state: As `adb devices` names it; None for a device that is no longer connected.
     """
 
     def __init__(self, state: str | None) -> None:
@@ -46,7 +46,7 @@ class AdbBusyError(AdbError):
 
 
 class AdbTlsError(AdbError):
-    """The device wants an encrypted connection, which only the adb program speaks."""
+    """The device requires an encrypted connection, which only the adb program speaks."""
 
 
 class AdbKeyError(AdbError):
@@ -55,7 +55,7 @@ class AdbKeyError(AdbError):
     Args:
         path: The key's file.
         why: What is wrong with it.
-        broken: Whether the file holds something else; if not, it cannot be read or made.
+        broken: Whether the file holds something else; if not, it cannot be read or created.
     """
 
     def __init__(self, path: Path, why: str, broken: bool) -> None:

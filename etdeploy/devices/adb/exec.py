@@ -18,7 +18,7 @@ _READ = 1 << 16
 
 @dataclass(frozen=True)
 class ShellResult:
-    """What a command left."""
+    """The result of a command."""
 
     exit_code: int
     output: str
@@ -54,7 +54,7 @@ class RunningCommand:
 
 
 def start_command(transport: Transport, command: str, patience: Patience) -> RunningCommand:
-    """Starts a command of ours; every word from outside must have gone through shlex.quote.
+    """Starts a command; every word in it from outside must have gone through shlex.quote.
 
     Raises:
         AdbError: The device or the adb server went away, or did not answer in time.
@@ -68,7 +68,7 @@ def start_command(transport: Transport, command: str, patience: Patience) -> Run
 
 
 def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
-    """As `start_command`, and waits for the end.
+    """Like `start_command`, but waits for the end.
 
     Raises:
         AdbError: The device went away, or the command took too long.
@@ -82,7 +82,7 @@ def parse_marked(output: bytes, marker: str) -> ShellResult:
     """Takes the exit code from behind the marker.
 
     Raises:
-        AdbGoneError: There is no marker, so the shell did not come to its end.
+        AdbGoneError: There is no marker, so the shell did not finish.
     """
     before, found, after = output.rpartition(f"{marker}:".encode())
     code = after.strip()

@@ -34,14 +34,14 @@ def server_address() -> tuple[str, int]:
     """Where adb's own environment variables say that the server listens.
 
     Raises:
-        UsageError: They hold no address.
+        UsageError: They do not hold an address.
     """
     whole = re.fullmatch(r"tcp:(?:(.+):)?(\d+)", os.environ.get("ADB_SERVER_SOCKET", ""))
     host = whole[1] if whole else os.environ.get("ANDROID_ADB_SERVER_ADDRESS")
     port = whole[2] if whole else os.environ.get("ANDROID_ADB_SERVER_PORT", str(_DEFAULT_PORT))
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise UsageError(
-            f"ANDROID_ADB_SERVER_PORT is {port!r}, which is no port number",
+            f"ANDROID_ADB_SERVER_PORT is {port!r}, which is not a port number",
             remedy="unset ANDROID_ADB_SERVER_PORT",
         )
     return host or "127.0.0.1", int(port)
@@ -60,7 +60,7 @@ def _listens(address: tuple[str, int]) -> bool:
     return True
 
 
-def connected(address: tuple[str, int], patience: Patience) -> SocketStream:
+def connect(address: tuple[str, int], patience: Patience) -> SocketStream:
     """A connection to the server, with the patience for opening.
 
     Raises:
@@ -73,14 +73,14 @@ def connected(address: tuple[str, int], patience: Patience) -> SocketStream:
     return SocketStream(connection, patience.for_opening)
 
 
-def asked(address: tuple[str, int], text: str, patience: Patience) -> str:
+def ask(address: tuple[str, int], text: str, patience: Patience) -> str:
     """The server's own answer to a request.
 
     Raises:
-        AdbServerError: It does not answer as an adb server.
-        AdbRefusedError: It says no.
+        AdbServerError: It does not answer like an adb server.
+        AdbRefusedError: It refuses the request.
     """
-    with closing(connected(address, patience)) as stream, server_errors(address):
+    with closing(connect(address, patience)) as stream, server_errors(address):
         try:
             request(stream, text)
             return _text(stream)
@@ -116,7 +116,7 @@ def _text(stream: SocketStream) -> str:
 
 @contextmanager
 def server_errors(address: tuple[str, int]) -> Iterator[None]:
-    """What goes wrong before the server has named a device is the server's."""
+    """Blames the server for what fails before it has reached a device."""
     try:
         yield
     except AdbTimeoutError as error:

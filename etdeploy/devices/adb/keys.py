@@ -1,4 +1,4 @@
-"""The key by which a device knows this computer: the same that the adb program uses."""
+"""The key by which a device recognises this computer: the one that the adb program uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def user_signer(path: Path) -> Signer:
     """The user's key; a new one is made when there is none, readable by the user alone.
 
     Raises:
-        AdbKeyError: The key cannot be read or made, or is no RSA key without a password.
+        AdbKeyError: The key cannot be read or created, or is not an RSA key without a password.
     """
     try:
         return _signer(path)
@@ -40,8 +40,8 @@ def user_signer(path: Path) -> Signer:
         why = f"{error.filename or path}: {error.strerror or error}"
         raise AdbKeyError(path, why, broken=False) from error
     except (ValueError, TypeError) as error:
-        # The libraries' words on this go on for lines.
-        why = "it holds no RSA key in PEM format without a password"
+        # The libraries' own messages are several lines long.
+        why = "it does not hold an RSA key in PEM format without a password"
         raise AdbKeyError(path, why, broken=True) from error
 
 
@@ -74,7 +74,7 @@ def _require_rsa(path: Path) -> None:
 
 
 def _make_key(path: Path, generate: Callable[[str], None]) -> None:
-    """Makes the key in a private folder, so that it is never readable by others nor half there."""
+    """Makes the key in a private folder, so that it is never readable by others or half written."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         new = Path(folder) / path.name
         generate(str(new))

@@ -101,12 +101,12 @@ class UsbPipe:
 
 
 def usb_transport_of(serial: str) -> Any:
-    """The phone with a serial number, wherever on USB it is now.
+    """The phone with a serial number, wherever it is on USB now.
 
     A phone that was plugged in again, or whose debugging was switched, has another address.
 
     Raises:
-        AdbStateError: It is not there, or this user may not open it.
+        AdbStateError: It is not connected, or this user has no permission to open it.
     """
     found = usb_transports()
     transport = found.get(serial)
@@ -118,7 +118,7 @@ def usb_transport_of(serial: str) -> Any:
 def usb_transports() -> dict[str, Any]:
     """The phones on USB by serial number; none where libusb is not installed.
 
-    A phone whose USB interface this user may not open has no transport, and its port for a name.
+    A phone whose USB interface this user may not open has no transport, and is named by its port.
     """
     try:
         from adb_shell.transport.usb_transport import UsbTransport

@@ -1,6 +1,6 @@
 """Devices behind a running adb server.
 
-Its reasons are prose, so what state a device is in is asked for anew.
+The server gives its reasons in prose, so the state of a device is queried again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from etdeploy.core import cancel
 from etdeploy.devices.adb.errors import AdbError, AdbRefusedError, AdbStateError
 from etdeploy.devices.adb.host import (
     FailError,
-    asked,
-    connected,
+    ask,
+    connect,
     request,
     server_address,
     server_errors,
@@ -47,36 +47,36 @@ class ServerDevice:
 
 
 def list_devices() -> list[ServerDevice]:
-    """What the server knows, unusable devices too; nothing when no server runs.
+    """The devices that the server knows, unusable ones too; none when no server runs.
 
     Raises:
-        AdbServerError: The server does not answer as one.
+        AdbServerError: The server does not answer like one.
     """
     if not server_is_running():
         return []
-    return parse_devices(asked(server_address(), "host:devices-l", _ASKING))
+    return parse_devices(ask(server_address(), "host:devices-l", _ASKING))
 
 
 def reconnect(serial: str) -> str | None:
-    """Makes the server connect anew to a device in the network that it lists as offline.
+    """Makes the server reconnect to a device on the network that it lists as offline.
 
-    After a restart of the device's adbd the server tries that by itself, but seldom.
+    After a restart of the device's adbd the server tries that by itself, but rarely.
 
     Args:
         serial: HOST:PORT, as the server lists it.
 
     Returns:
-        None when the device can be used now, else what the server said or its state.
+        None when the device can be used now; otherwise what the server said, or the state.
 
     Raises:
-        AdbServerError: The server does not answer as one.
+        AdbServerError: The server does not answer like one.
         Interrupted: The run was asked to stop.
     """
     address = server_address()
     try:
-        asked(address, f"host:disconnect:{serial}", _ASKING)
+        ask(address, f"host:disconnect:{serial}", _ASKING)
         # The server answers OKAY to a connection that failed, too: the state counts.
-        said = asked(address, f"host:connect:{serial}", _CONNECTING)
+        said = ask(address, f"host:connect:{serial}", _CONNECTING)
     except AdbRefusedError as error:
         return str(error)
     deadline = time.monotonic() + _SETTLE_S
@@ -89,7 +89,7 @@ def reconnect(serial: str) -> str | None:
 
 
 def _state(address: tuple[str, int], serial: str, patience: Patience) -> str | None:
-    listed = parse_devices(asked(address, "host:devices-l", patience))
+    listed = parse_devices(ask(address, "host:devices-l", patience))
     return next((d.state for d in listed if d.serial == serial), None)
 
 
@@ -121,7 +121,7 @@ class ServerTransport:
         return "adb server"
 
     def open(self, service: str, patience: Patience) -> SocketStream:
-        stream = connected(self._address, patience)
+        stream = connect(self._address, patience)
         try:
             with server_errors(self._address):
                 request(stream, f"host:transport:{self._serial}")

@@ -1,4 +1,4 @@
-"""The one thing that both ways to a device give: a stream of bytes to a service of its adbd."""
+"""What both connections to a device provide: a stream of bytes to a service of its adbd."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Buffer = bytes | memoryview
 class Patience:
     """How long a single read or write may wait, in seconds, and whether a stop request ends it.
 
-    Opening a service has a limit of its own, since a program may be silent for as long as it runs,
-    and an adb server or a device that hangs shall not be taken for one. Cleaning up after a stop
-    must not be stopped by the same request.
+    Opening a service has its own limit, since a program may be silent for as long as it runs, and
+    an adb server or a device that hangs must not be mistaken for one. Cleaning up after a stop must
+    not be stopped by the same request.
     """
 
     idle_s: float = 30.0
@@ -36,7 +36,7 @@ class Patience:
 
     @property
     def for_opening(self) -> Patience:
-        """That of each read and write until a service is open."""
+        """The patience of each read and write until a service is open."""
         return replace(self, idle_s=self.open_s)
 
     def check(self, since: float) -> float:
@@ -44,7 +44,7 @@ class Patience:
 
         Raises:
             Interrupted: The run was asked to stop.
-            AdbTimeoutError: The time is over.
+            AdbTimeoutError: The time is up.
         """
         if self.heed_cancel:
             cancel.checkpoint()
@@ -78,7 +78,7 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """A way to a device.
+    """A connection to a device.
 
     Every method raises AdbError, or Interrupted where the patience heeds it.
     """
@@ -99,7 +99,7 @@ def receive_exactly(stream: Stream, size: int) -> bytes:
     """Exactly `size` bytes.
 
     Raises:
-        AdbGoneError: The stream ended before.
+        AdbGoneError: The stream ended first.
     """
     parts = bytearray()
     while len(parts) < size:
@@ -111,7 +111,7 @@ def receive_exactly(stream: Stream, size: int) -> bytes:
 
 
 class SocketStream:
-    """A stream on a socket that notices stop requests and a peer that went away silently."""
+    """A stream on a socket that notices stop requests and a peer that disappeared."""
 
     def __init__(self, connection: socket.socket, patience: Patience) -> None:
         self._socket = connection

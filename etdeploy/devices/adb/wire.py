@@ -1,7 +1,7 @@
 """Adb's packets (protocol.txt in AOSP): the connection to adbd, and the streams in it.
 
 Files go at the speed of the cable only with packets of the size that the device allows and without
-the byte sum of old versions, so this is spoken here; adb-shell gives USB and the keys.
+the byte sum of old versions, so the protocol is implemented here; adb-shell provides USB and keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WireConnection:
 
     Args:
         pipe: Carries the packets.
-        signer: Gives the key; asked for only when the device wants one.
+        signer: Returns the key; called only when the device requires one.
         confirm_s: How long to wait for the user's consent on the device's screen.
     """
 
@@ -60,20 +60,20 @@ class WireConnection:
         self.max_data = 4096
 
     def connect(self) -> None:
-        """Greets the device and proves who we are.
+        """Greets the device and authenticates.
 
         Raises:
             AdbStateError: The device does not know our key, and nobody confirmed it.
-            AdbKeyError: There is no key that can be used.
-            AdbTlsError: The device wants TLS.
-            AdbError: It went away, or is no adbd.
+            AdbKeyError: There is no usable key.
+            AdbTlsError: The device requires TLS.
+            AdbError: It went away, or is not adbd.
         """
         self._send(Packet(b"CNXN", _VERSION, _MAX_DATA, b"host::\0"))
         answer = self._receive()
         if answer.command == b"AUTH":
             answer = self._authenticate(answer)
         if answer.command == b"STLS":
-            raise AdbTlsError("the device wants an encrypted connection")
+            raise AdbTlsError("the device requires an encrypted connection")
         if answer.command != b"CNXN":
             raise AdbGoneError(f"the device answered {answer.command!r} to the greeting")
         self._byte_sum = answer.arg0 < _VERSION

@@ -1,4 +1,4 @@
-"""Which Android device a name means, and the way to it."""
+"""Which Android device a name means, and how to reach it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECT_STEPS = (
     "   then Settings > Developer options > turn on USB debugging.\n"
     "2. Plug it in and confirm the prompt `Allow USB debugging?`.\n"
     "3. adb devices    (starts the adb server; the phone's state must be `device`)\n"
-    "A device in the network:  adb connect HOST:PORT   or   --device android:HOST:PORT"
+    "A device on the network:  adb connect HOST:PORT   or   --device android:HOST:PORT"
 )
 
 
@@ -56,7 +56,7 @@ def known_devices() -> list[ServerDevice]:
     """The devices of the adb server; where none runs, those that libusb finds.
 
     Raises:
-        DeviceError: What runs on the adb server's port does not answer as one.
+        DeviceError: What runs on the adb server's port does not answer like one.
     """
     with _server_errors():
         if server_is_running():
@@ -74,7 +74,7 @@ def _server_errors() -> Iterator[None]:
     except AdbError as error:
         host, port = server_address()
         raise DeviceError(
-            f"what listens on {host}:{port} does not answer as an adb server: {error}",
+            f"what listens on {host}:{port} does not answer like an adb server: {error}",
             place="android",
             remedy="adb kill-server && adb start-server",
         ) from error
@@ -104,13 +104,13 @@ def _open_known(device: ServerDevice) -> AndroidDevice:
 
 
 def _reconnect(serial: str) -> None:
-    """Once, and says so; an adb server takes its time to notice that a device is back."""
+    """Reconnects once, and says so: an adb server is slow to notice that a device is back."""
     name = f"android:{serial}"
     with _server_errors():
         problem = adb_server.reconnect(serial)
     if problem:
         raise still_offline(name, problem)
-    console.message(f"{name}: the adb server had it as offline, and connected to it anew")
+    console.message(f"{name}: the adb server listed it as offline, and has reconnected to it")
 
 
 def _only(known: Sequence[ServerDevice]) -> ServerDevice:
@@ -131,7 +131,7 @@ def _only(known: Sequence[ServerDevice]) -> ServerDevice:
         raise DeviceError(
             f"no Android device can be used: {states}",
             place="android",
-            remedy="etdeploy devices    tells what to do about each",
+            remedy="etdeploy devices    says what to do about each",
         )
     raise DeviceError("no Android device is connected", place="android", remedy=CONNECT_STEPS)
 

@@ -31,7 +31,7 @@ class AndroidDevice:
 
     Args:
         serial: Its serial number or HOST:PORT.
-        transport: The way to it; connects when it is first used.
+        transport: How to reach it; connects on first use.
         idle_s: How long to wait for an answer.
     """
 
@@ -62,7 +62,7 @@ class AndroidDevice:
 
     def state(self) -> DeviceState:
         command = android_facts.STATE_COMMAND
-        result = self._link.shell(command, "asking for its battery", _DUMPSYS_S)
+        result = self._link.shell(command, "reading its battery state", _DUMPSYS_S)
         return android_facts.android_state(result.output)
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
@@ -97,4 +97,4 @@ class AndroidDevice:
 
     @cached_property
     def _facts_output(self) -> str:
-        return self._link.require(android_facts.FACTS_COMMAND, "asking what it is")
+        return self._link.require(android_facts.FACTS_COMMAND, "reading its properties")

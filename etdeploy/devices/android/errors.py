@@ -26,7 +26,7 @@ def explained(error: AdbError, name: str, doing: str) -> DeviceError:
     Args:
         error: What went wrong.
         name: The device's name for the user.
-        doing: What was going on: "asking for its battery".
+        doing: What etdeploy was doing: "reading its battery state".
     """
     if isinstance(error, AdbStateError):
         return unusable(name, error.state)
@@ -67,21 +67,21 @@ def _told(error: AdbError, name: str, doing: str) -> tuple[str, str]:
 
 
 _NEEDS_TLS = (
-    "the device wants an encrypted connection (wireless debugging), "
+    "the device requires an encrypted connection (wireless debugging), "
     "which only the adb program speaks"
 )
 
 
 def _pairing(name: str) -> str:
     return (
-        "Pair once, with address and code from Settings > Developer options > Wireless\n"
+        "Pair once, with the address and code from Settings > Developer options > Wireless\n"
         "debugging, then connect:\n"
         f"adb pair HOST:PAIRING_PORT && adb connect {quote(_serial(name))}"
     )
 
 
 def unusable(name: str, state: str | None) -> DeviceError:
-    """The adb server, or libusb, has a device in a state in which it cannot be used.
+    """The error for a device that the adb server or libusb lists as one that cannot be used.
 
     Args:
         name: The device's name for the user.
@@ -100,7 +100,7 @@ def unusable(name: str, state: str | None) -> DeviceError:
         return _offline(name)
     if state == "no permissions":
         return DeviceError(
-            "this user may not use the device's USB interface",
+            "this user has no permission to use the device's USB interface",
             place=name,
             remedy="sudo apt install android-sdk-platform-tools-common && "
             "sudo usermod -aG plugdev $USER\n"
@@ -135,16 +135,16 @@ def _offline(name: str) -> DeviceError:
 
 
 def still_offline(name: str, said: str) -> DeviceError:
-    """A device in the network that connecting anew did not bring back.
+    """The error for a device on the network that reconnecting did not bring back.
 
     Args:
         name: The device's name for the user.
         said: The adb server's answer; it does not list the device any more.
     """
     return DeviceError(
-        f"the device is offline, and the adb server could not connect to it anew: {said}",
+        f"the device is offline, and the adb server could not reconnect to it: {said}",
         place=name,
-        remedy="Wake the device, see that it is in the network and its debugger is on, then:\n"
+        remedy="Wake the device, check that it is on the network and its debugger is on, then:\n"
         f"adb connect {quote(_serial(name))}",
     )
 
@@ -154,8 +154,8 @@ def _unreachable(error: AdbUnreachableError, name: str) -> DeviceError:
     return DeviceError(
         f"nothing answers at this address ({error})",
         place=name,
-        remedy="Is the address right, and is the device on and in the same network? Its debugger\n"
-        "must listen on that port. A phone on a cable is told to so by:\n"
+        remedy="Is the address right, and is the device on and on the same network? Its debugger\n"
+        "must listen on that port. To make a phone on a cable listen:\n"
         f"adb tcpip {port if port.isdigit() else 5555}\n"
         "With wireless debugging: the port on its screen, after `adb pair` and `adb connect`.",
     )

@@ -1,7 +1,7 @@
-"""What Android's own tools say, as values; every function here is pure.
+"""Parses the output of Android's own tools; every function here is pure.
 
-Output of getprop, /proc/meminfo, dumpsys battery and dumpsys thermalservice, as Android 6 to 16
-print it. What is absent gives None.
+They are getprop, /proc/meminfo, dumpsys battery and dumpsys thermalservice, as Android 6 to 16
+print them. What is absent gives None.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def parse_getprop(text: str) -> dict[str, str]:
-    """Reads `[name]: [value]` lines; a value may go over several lines."""
+    """Reads `[name]: [value]` lines; a value may span several lines."""
     return {
         match[1]: match[2]
         for match in re.finditer(r"^\[([^\]]+)\]: \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
@@ -89,10 +89,10 @@ def android_abi(output: str) -> str | None:
 def android_identity(serial: str, output: str) -> str:
     """A name that is the same over USB, TCP and every adb server.
 
-    Emulators share one serial number; they are told apart by the id of their boot.
+    Emulators share one serial number; their boot id distinguishes them.
 
     Args:
-        serial: What the connection calls the device; taken when it tells nothing of itself.
+        serial: What the connection calls the device; used when the device reports no identity.
         output: Of FACTS_COMMAND.
     """
     parts = sections(output)
@@ -136,7 +136,7 @@ def parse_thermal_status(text: str) -> str | None:
 def parse_temperatures(text: str) -> dict[str, float]:
     """Sensors by name in degrees Celsius, read now; what the service had cached is older.
 
-    Some phones list a sensor that is not there with the value NaN or below absolute zero.
+    Some phones list a sensor that does not exist with the value NaN or below absolute zero.
     """
     heading = "Current temperatures from HAL:"
     start = text.find(heading)

@@ -1,9 +1,9 @@
-"""The folder on a device that one push sends into, held by a shell there as long as it goes on.
+"""The folder on a device that one push sends into, held by a shell there while the push lasts.
 
     incoming/TOKEN.PID/   what one push sends; PID is the shell that holds the folder
 
-The shell ends with the connection, whoever broke it, and removes the folder then. A folder whose
-shell is gone all the same (the device restarted, or ended it) goes with the next push. No date is
+The shell ends with the connection, whatever broke it, and then removes the folder. The next push
+removes a folder whose shell is gone anyway (the device restarted, or ended it). No date is
 compared: a device's clock may be wrong, and a push may take hours.
 """
 
@@ -23,7 +23,7 @@ _LONGEST_ANSWER = 1024
 
 
 def sweep_command(incoming: str) -> str:
-    """Removes what pushes left that are over; what no push of today's layout made goes too."""
+    """Removes what finished pushes left, and anything that no push of this layout made."""
     return (
         f"cd {quote(incoming)} 2>/dev/null && for d in *; do\n"
         # A process with this number that has the token in its command is the folder's holder.
@@ -33,7 +33,7 @@ def sweep_command(incoming: str) -> str:
 
 
 def hold_command(incoming: str, token: str) -> str:
-    """Makes a folder, prints its name, and removes it when nobody listens any more."""
+    """Makes a folder, prints its name, and removes it when nobody listens any longer."""
     return "\n".join(
         (
             f"cd {quote(incoming)} && d={token}.$$ && mkdir $d || exit 1",
@@ -52,7 +52,7 @@ def held_folder(link: AndroidLink, incoming: str) -> Iterator[str]:
         DeviceError: The device went away, or cannot make it.
     """
     token = secrets.token_hex(8)
-    doing = "making room for what is pushed"
+    doing = "making a folder for the push"
     with contextlib.ExitStack() as stack:
         with link.errors(doing):
             command = f"exec:{hold_command(incoming, token)}"
@@ -62,7 +62,7 @@ def held_folder(link: AndroidLink, incoming: str) -> Iterator[str]:
         if not re.fullmatch(rf"{token}\.\d+", answer):
             raise DeviceError(f"the device failed while {doing}: {answer}", place=link.name)
         folder = f"{incoming}/{answer}"
-        # The holder does it too, a moment later; not where the device ended it.
+        # The holder does so too, a moment later, unless the device ended it.
         stack.callback(link.tidy, f"rm -rf {quote(folder)}")
         yield folder
 

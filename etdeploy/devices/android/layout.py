@@ -4,9 +4,9 @@
       store/SHA256       every content once, verified
       stamps/SHA256      size, inode, mode and dates of the content when it was verified
       bundles/DIGEST/    a bundle's paths, as symbolic links into the store
-      uses/DIGEST        a bundle's contents, with the date of its last push (android_store.py)
+      uses/DIGEST        a bundle's contents, with the date of its last push (store.py)
       runs/RUN_ID/       one run's working folder
-      incoming/          a folder for each push that goes on (see android_incoming.py)
+      incoming/          a folder for each push in progress (incoming.py)
 
 Symbolic links, because SELinux forbids hard links to adb's user. Every change of a file or its
 mode changes its ctime, so equal stamps mean an untouched content, and nothing is read again.
@@ -41,10 +41,10 @@ class Survey:
     """What a device has.
 
     Attributes:
-        free_bytes: Room under ROOT; None when the device does not tell.
+        free_bytes: Room under ROOT; None when the device does not report it.
         stamps: The stamp of every content now.
         verified: The stamp that every content had when it was verified.
-        links: Inode that each path of the asked bundle leads to.
+        links: Inode that each path of the requested bundle leads to.
     """
 
     free_bytes: int | None
@@ -68,7 +68,7 @@ class Survey:
 
 
 def survey_command(bundle: Bundle, digest: str) -> str:
-    """Tells what the device has of a bundle; makes the folders, removes what killed runs left."""
+    """Prints what the device has of a bundle; makes the folders, removes what killed runs left."""
     paths = " ".join(quote(f.path) for f in bundle.files)
     folders = " ".join(f"{ROOT}/{name}" for name in _FOLDERS)
     return "\n".join(
@@ -151,7 +151,7 @@ def keep_command(part: str, sha256: str, executable: bool) -> str:
 
 
 def layout_command(bundle: Bundle, digest: str, part: str) -> str:
-    """Makes the bundle's folder of links aside, and moves it into place."""
+    """Makes the bundle's folder of links elsewhere, and moves it into place."""
     folders = sorted({posixpath.dirname(f.path) for f in bundle.files} - {""})
     lines = [f"rm -rf {part} && mkdir -p {part} && cd {part} || exit 1"]
     if folders:
@@ -165,7 +165,7 @@ def layout_command(bundle: Bundle, digest: str, part: str) -> str:
 
 
 def clean_command() -> str:
-    """Prints the size of each folder in KiB, and removes all."""
+    """Prints the size of each folder in KiB, and removes everything."""
     return (
         f"[ -d {ROOT} ] || exit 0\ncd {ROOT} && du -sk -- * 2>/dev/null\ncd {BASE} && rm -rf {ROOT}"
     )
@@ -191,8 +191,8 @@ def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]
     """Runs a program in a run's folder with its output in files there; prints its exit code.
 
     The shell leads a process group; `.pid` lets `kill_command` end all of it. A second shell waits
-    for the end of the connection, which it sees at its input, and ends the group then: nobody else
-    would, when etdeploy was killed. `.watch` has its number.
+    for the end of the connection, which it sees at its input, and then ends the group: nothing else
+    would if etdeploy was killed. `.watch` has its process id.
     """
     exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
     return "\n".join(
@@ -218,5 +218,5 @@ def parse_exit_code(output: str) -> int | None:
 
 
 def kill_command(folder: str) -> str:
-    """Ends the program of a run and all that it started."""
+    """Ends the program of a run and everything that it started."""
     return f"read pid <{quote(folder)}/.pid && kill -9 -$pid; true"

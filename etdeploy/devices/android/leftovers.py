@@ -1,4 +1,4 @@
-"""Runners of earlier runs that still run on an Android device."""
+"""Runners of earlier runs that are still running on an Android device."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _POLL_S = 0.1
 
 
 def end_leftovers(link: AndroidLink) -> tuple[Leftover, ...]:
-    """Ends them, and says which they were.
+    """Ends them, and returns them.
 
-    A run of another computer, whose connection still stands, is not a leftover.
+    A run from another computer whose connection is still open is not a leftover.
 
     Raises:
-        DeviceError: Such a run goes on, a leftover cannot be ended, or the device went away.
+        DeviceError: Such a run is active, a leftover cannot be ended, or the device went away.
     """
     found = _find(link)
     for leftover in found:
@@ -51,13 +51,13 @@ def _find(link: AndroidLink) -> tuple[Leftover, ...]:
 
 
 def parse_folders(output: str) -> dict[int, str]:
-    """The working folders of processes that work in a run's, by process."""
+    """The working folders of processes that run in a run's folder, by process."""
     links = re.findall(r"/proc/(\d+)/cwd -> (.*)$", output, re.MULTILINE)
     return {int(pid): folder for pid, folder in links if run_of(folder, ROOT)}
 
 
 def processes_command(pids: Mapping[int, str]) -> str:
-    """Tells of each process what it was started from, and when."""
+    """Prints for each process what it was started from, and when."""
     lines = [
         f"echo '#p{pid}'; readlink /proc/{pid}/exe; cat /proc/{pid}/stat; "
         f"tr '\\0' '\\n' </proc/{pid}/cmdline"
@@ -67,7 +67,7 @@ def processes_command(pids: Mapping[int, str]) -> str:
 
 
 def parse_processes(output: str, folders: Mapping[int, str]) -> tuple[Leftover, ...]:
-    """The runners of ours in the output of `processes_command`."""
+    """The runners of etdeploy in the output of `processes_command`."""
     return tuple(_leftovers(sections(output), folders))
 
 
@@ -91,14 +91,14 @@ def _is_watched_command(run_id: str) -> str:
 
 
 def _end_command(leftover: Leftover) -> str:
-    """Ends a process if it still is the one that was found."""
+    """Ends a process if it is still the one that was found."""
     pid, folder = leftover.pid, run_folder(leftover.run_id)
     return f'case "$(readlink /proc/{pid}/cwd)/" in {quote(folder)}[/\\ ]*) kill -9 {pid};; esac'
 
 
 def _in_use(link: AndroidLink, leftover: Leftover) -> DeviceError:
     return DeviceError(
-        f"another run of etdeploy is at work on the device: {leftover.run_id}, "
+        f"another run of etdeploy is active on the device: {leftover.run_id}, "
         f"process {leftover.pid}, for {leftover.duration}",
         place=link.name,
         remedy="Wait until it has ended: two runs at once would disturb each other's times.",
@@ -107,8 +107,8 @@ def _in_use(link: AndroidLink, leftover: Leftover) -> DeviceError:
 
 def _immortal(link: AndroidLink, leftover: Leftover) -> DeviceError:
     return DeviceError(
-        f"a runner of the earlier run {leftover.run_id} still runs on the device and cannot be "
-        f"ended: process {leftover.pid}",
+        f"a runner of the earlier run {leftover.run_id} is still running on the device and cannot "
+        f"be ended: process {leftover.pid}",
         place=link.name,
-        remedy=f"Start the device again:\nadb -s {quote(link.serial)} reboot",
+        remedy=f"Restart the device:\nadb -s {quote(link.serial)} reboot",
     )

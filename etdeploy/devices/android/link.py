@@ -37,22 +37,22 @@ class AndroidLink:
         return self.name.partition(":")[2]
 
     def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        """Runs a command of ours in the device's shell.
+        """Runs one of etdeploy's commands in the device's shell.
 
         Args:
             command: Quoted for the shell.
-            doing: What it is for, in the message of an error: "asking for its battery".
+            doing: What it is for, in the message of an error: "reading its battery state".
             idle_s: How long it may be silent.
 
         Raises:
-            DeviceError: The device went away, does not let us in, or does not answer.
+            DeviceError: The device went away, refuses the connection, or does not answer.
         """
         patience = self.patience if idle_s is None else replace(self.patience, idle_s=idle_s)
         with self.errors(doing):
             return run_command(self.transport, command, patience)
 
     def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
-        """As `shell`, for a command that must succeed; its output.
+        """Like `shell`, for a command that must succeed; returns its output.
 
         Raises:
             DeviceError: It did not, or the device went away.
@@ -74,7 +74,7 @@ class AndroidLink:
                 return
 
     def pull(self, source: str, to: Path, doing: str) -> None:
-        """Copies a file from the device; `to` is replaced when all of it has come.
+        """Copies a file from the device; `to` is replaced once all of it has arrived.
 
         Raises:
             DeviceError: It cannot be read, or the device went away.

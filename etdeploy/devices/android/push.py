@@ -1,4 +1,4 @@
-"""Brings a bundle to an Android device: only what is missing, verified, whole or not at all."""
+"""Copies a bundle to an Android device: only what is missing, verified, whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
 
-# Reading a content of several GB again takes its time on a slow phone.
+# Reading back a content of several GB takes a while on a slow phone.
 _HASH_S = 900.0
 
 
 def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushReport:
-    """Makes the device have every file of the bundle.
+    """Copies every file of the bundle that the device does not have.
 
     Raises:
-        DeviceError: No room, gone in the middle, or a file that arrived changed.
+        DeviceError: There is no room, the device went away, or a file arrived changed.
         Interrupted: The run was asked to stop.
     """
     started = time.monotonic()
     check_bundle(bundle)
     limit = store.limit_bytes()
-    # First of all, so that the room that is told is that of what was removed too.
+    # First, so that the free space that is read includes what this removes.
     link.require(
         f"mkdir -p {layout.INCOMING} && {sweep_command(layout.INCOMING)}",
-        "looking at what it has",
+        "checking what it has",
     )
     with held_folder(link, layout.INCOMING) as folder:
         push = _Push(link, bundle, bundle_digest(bundle), progress, folder)
@@ -47,7 +47,7 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
         verify_seconds = push.send(missing)
         if missing or not survey.is_laid_out(bundle):
             push.lay_out()
-        link.require(store.used_command(folder, push.digest), "noting its use")
+        link.require(store.used_command(folder, push.digest), "recording its use")
     return PushReport(
         pushed_files=len(missing),
         pushed_bytes=sum(f.size_bytes for f in missing),
@@ -60,7 +60,7 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
 
 @dataclass(frozen=True)
 class _Push:
-    """The steps of one push; `folder` on the device is its own."""
+    """The steps of one push; `folder` on the device is for this push alone."""
 
     link: AndroidLink
     bundle: Bundle
@@ -69,7 +69,7 @@ class _Push:
     folder: str
 
     def make_room(self, limit: int | None) -> tuple[layout.Survey, int]:
-        """What the device has, once what was used longest ago is gone; bytes of that."""
+        """Removes what was used longest ago; returns what is left, and bytes removed."""
         noting = store.note_command(self.bundle, self.folder)
         survey, uses = self._survey(f"{noting} || exit 1")
         gone = store.removal(survey, uses, self.bundle, self.digest, limit)
@@ -82,11 +82,11 @@ class _Push:
     def _survey(self, before: str) -> tuple[layout.Survey, store.Uses]:
         survey = layout.survey_command(self.bundle, self.digest)
         command = f"{before}\n{survey}\n{store.uses_command()}"
-        output = self.link.require(command, "looking at what it has")
+        output = self.link.require(command, "checking what it has")
         return layout.parse_survey(output), store.parse_uses(output)
 
     def missing(self, survey: layout.Survey) -> list[BundleFile]:
-        """The contents that must go; those with a changed stamp are read again on the device."""
+        """The contents to send; those with a changed stamp are verified on the device first."""
         contents = by_content(self.bundle)
         unsound = [f for f in contents if not survey.is_sound(f.sha256, f.executable)]
         doubtful = [f for f in unsound if f.sha256 in survey.stamps]
@@ -107,7 +107,7 @@ class _Push:
             raise _no_room(self.link.name, needed, survey.free_bytes)
 
     def send(self, missing: list[BundleFile]) -> float:
-        """Pushes contents one by one, so that each that has arrived stays; seconds of verifying."""
+        """Pushes contents one by one, so that what has arrived stays; returns seconds verifying."""
         total = sum(f.size_bytes for f in missing) or 1
         before = 0
         verify_seconds = 0.0
@@ -181,7 +181,9 @@ class _Push:
         )
 
     def _refused(self, file: BundleFile, said: str) -> DeviceError:
-        free = layout.parse_df(self.link.shell(f"df -k {layout.BASE}", "asking for room").output)
+        free = layout.parse_df(
+            self.link.shell(f"df -k {layout.BASE}", "checking its free space").output
+        )
         if "space" in said.lower() or (free is not None and free < file.size_bytes):
             return _no_room(self.link.name, file.size_bytes, free, file.path)
         return DeviceError(

@@ -1,4 +1,4 @@
-"""One run on an Android device, in a folder of its own."""
+"""One run on an Android device, in its own folder."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AndroidRun:
 
     def _wait(self, command: str, timeout_s: float) -> int | None:
         """The exit code; None when the program took longer than the time limit."""
-        # The shell says nothing until the program has ended, so its silence is the run's time.
+        # The shell is silent until the program has ended, so its silence lasts as long as the run.
         patience = replace(self._link.patience, idle_s=timeout_s)
         with self._link.errors("starting the program"):
             running = start_command(self._link.transport, command, patience)

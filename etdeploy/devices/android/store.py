@@ -1,11 +1,11 @@
-"""What makes room in the store on an Android device; all pure but the limit's variable.
+"""What makes room in the store on an Android device; pure except for the limit's variable.
 
     uses/DIGEST             the contents of a bundle; its date is that of the bundle's last push
     incoming/*/uses         the contents of what is being pushed now
     runs/RUN_ID/.bundle     the bundle of a run
 
-What was used longest ago goes first. The device's dates are compared with each other and with its
-own clock only, so a wrong clock costs a push at most.
+What was used longest ago is removed first. The device's dates are compared only with each other and
+with its own clock, so a wrong clock costs a push at most.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from etdeploy.devices.bundles import by_content
 
 LIMIT_VARIABLE = "ETDEPLOY_DEVICE_STORE_MAX"
 _LIMIT_BYTES = 8_000_000_000
-# Between its push and its run, nothing but its date shows that a bundle is wanted.
+# Between its push and its run, only its date shows that a bundle is needed.
 _YOUNG_S = 600
 
 
@@ -34,10 +34,10 @@ def limit_bytes() -> int | None:
     a phone of 64 GB to its user.
 
     Returns:
-        None without a bound: `0` or `none`.
+        None for no limit: `0` or `none`.
 
     Raises:
-        UsageError: The variable is no size.
+        UsageError: The variable is not a size.
     """
     chosen = os.environ.get(LIMIT_VARIABLE, "").strip()
     if chosen.lower() == "none":
@@ -50,10 +50,10 @@ class Uses:
     """Who uses which contents.
 
     Attributes:
-        now_s: The device's clock; None when it does not tell.
+        now_s: The device's clock; None when the device does not report it.
         last_s: When each bundle was pushed last, by the same clock.
         contents: Of each bundle, by SHA-256.
-        live: Bundles of runs, and contents of pushes, that go on.
+        live: Bundles of active runs, and contents of active pushes.
     """
 
     now_s: int | None = None
@@ -62,14 +62,14 @@ class Uses:
     live: frozenset[str] = frozenset()
 
     def is_live(self, digest: str) -> bool:
-        """Whether a run uses a bundle, or will at once."""
+        """Whether a run uses a bundle, or is about to."""
         age_s = None if self.now_s is None else self.now_s - self.last_s.get(digest, 0)
         return digest in self.live or (age_s is not None and 0 <= age_s < _YOUNG_S)
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What goes: bundles by digest, contents by SHA-256, and the room that this gives."""
+    """What is removed: bundles by digest, contents by SHA-256, and the bytes that this frees."""
 
     bundles: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
@@ -77,18 +77,18 @@ class Removal:
 
 
 def note_command(bundle: Bundle, folder: str) -> str:
-    """Notes the contents of a bundle in the folder of its push."""
+    """Records the contents of a bundle in the folder of its push."""
     words = " ".join(file.sha256 for file in by_content(bundle))
     return f"printf '%s\\n' {words} >{folder}/uses"
 
 
 def used_command(folder: str, digest: str) -> str:
-    """Notes at the end of a push that a bundle was used."""
+    """Records at the end of a push that a bundle was used."""
     return f"touch {folder}/uses && mv -f {folder}/uses {ROOT}/uses/{digest}"
 
 
 def uses_command() -> str:
-    """Tells who uses which contents."""
+    """Prints who uses which contents."""
     return "\n".join(
         (
             "echo '#now'; date +%s",
@@ -119,17 +119,17 @@ def parse_uses(output: str) -> Uses:
 
 
 def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int | None) -> Removal:
-    """What has to go before a bundle is pushed, so that it has room and the store keeps its bound.
+    """What to remove before a bundle is pushed, so that it fits and the store keeps to its limit.
 
-    Nothing of the bundle itself or of another that is in use goes, even where the bound is
-    exceeded then.
+    Nothing of the bundle itself or of another that is in use is removed, even if the store then
+    exceeds its limit.
 
     Args:
         survey: What the device has.
         uses: Who uses it.
         bundle: What is to be pushed.
-        digest: Its own.
-        limit: The bytes that the store may hold; None without a bound.
+        digest: Of that bundle.
+        limit: The bytes that the store may hold; None for no limit.
     """
     sizes = {sha256: int(stamp.split()[0]) for sha256, stamp in survey.stamps.items()}
     needed = sum(f.size_bytes for f in by_content(bundle) if f.sha256 not in sizes)
@@ -152,7 +152,7 @@ def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int 
 def _in_turn(
     sizes: Mapping[str, int], uses: Uses, own: str, kept: set[str]
 ) -> Iterator[tuple[str | None, Sequence[str]]]:
-    """Bundles with the contents that nobody needs any more after each; first what none needs."""
+    """Bundles with the contents that nothing needs once each is gone; first what none needs now."""
     left = dict(uses.contents)
     removed: set[str] = set()
 
@@ -170,7 +170,7 @@ def _in_turn(
 
 
 def removal_command(gone: Removal) -> str:
-    """Removes it, except for what a push that began meanwhile uses."""
+    """Removes all of it except what a push that has begun meanwhile uses."""
     lines = [f"cd {ROOT} || exit 1"]
     if gone.bundles:
         names = " ".join(f"bundles/{digest} uses/{digest}" for digest in gone.bundles)

@@ -46,7 +46,7 @@ class Emulator:
 
     @property
     def cpu(self) -> str:
-        """The processor that it plays."""
+        """The processor that it emulates."""
         return qemu.chosen_cpu() or _CPU
 
     @property

@@ -1,4 +1,4 @@
-"""What this machine says of itself."""
+"""Facts and state of this machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def memory_bytes() -> int | None:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
-    """How many processes Linux has killed for want of memory since it started."""
+    """How many processes Linux has killed since it started because memory ran out."""
     found = re.search(r"^oom_kill (\d+)$", read_text(vmstat), re.MULTILINE)
     return int(found[1]) if found else None
 

@@ -1,4 +1,4 @@
-"""Runners of earlier runs that still run on this machine."""
+"""Runners of earlier runs that are still running on this machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _POLL_S = 0.02
 
 
 def end_leftovers(root: Path) -> tuple[Leftover, ...]:
-    """Ends them, and says which they were; none where there is no /proc.
+    """Ends them, and returns them; none where there is no /proc.
 
     Args:
-        root: The folder of all bundles and runs; the caller holds the device's lock, so no run of
-            it goes on.
+        root: The folder of all bundles and runs; the caller holds the device's lock, so none of
+            its runs is active.
 
     Raises:
         DeviceError: One cannot be ended.
@@ -36,7 +36,7 @@ def end_leftovers(root: Path) -> tuple[Leftover, ...]:
 
 
 def find_leftovers(root: Path, proc: Path = _PROC) -> Iterator[Leftover]:
-    """The runners of ours that run now."""
+    """The runners of etdeploy that are running now."""
     uptime = read_text(proc / "uptime")
     for folder in proc.glob("[0-9]*"):
         try:
@@ -58,12 +58,12 @@ def find_leftovers(root: Path, proc: Path = _PROC) -> Iterator[Leftover]:
 
 def _end(leftover: Leftover, root: Path) -> None:
     deadline = time.monotonic() + _END_S
-    # Looked at again each time: the number may be another process's by now.
+    # Checked again each time: the number may have become another process's.
     while any(found.pid == leftover.pid for found in find_leftovers(root)):
         if time.monotonic() > deadline:
             raise DeviceError(
-                f"a runner of the earlier run {leftover.run_id} still runs and cannot be ended: "
-                f"process {leftover.pid}",
+                f"a runner of the earlier run {leftover.run_id} is still running and cannot be "
+                f"ended: process {leftover.pid}",
                 place=str(root),
                 remedy=f"kill -9 {leftover.pid}",
             )

@@ -42,11 +42,11 @@ class LocalStore:
         return self.root / "runs" / run_id
 
     def push(self, bundle: Bundle, progress: Progress) -> PushReport:
-        """Copies what is not there, verified, and lays out the bundle's folder.
+        """Copies and verifies what is missing, and lays out the bundle's folder.
 
         Raises:
-            DeviceError: A source that is gone or changed, or nothing can be written.
-            OSError: The disk is full; it says which file.
+            DeviceError: A source is gone or has changed, or nothing can be written.
+            OSError: The disk is full; the error names the file.
         """
         started = time.monotonic()
         check_bundle(bundle)
@@ -72,7 +72,8 @@ class LocalStore:
         return DeviceError(
             f"cannot copy the bundle: {error.strerror or error}",
             place=str(error.filename or self.root),
-            remedy=f"{size_bytes} bytes are to be copied. Is there room, and may you write there?\n"
+            remedy=f"{size_bytes} bytes have to be copied. Is there room, and may you write "
+            "there?\n"
             f"df -h {folder} && ls -ld {folder}",
         )
 
@@ -131,7 +132,7 @@ class LocalStore:
                 for file in bundle.files:
                     (work / file.path).parent.mkdir(parents=True, exist_ok=True)
                     _link(self._content(file), work / file.path)
-        # When it was used last, for who makes room in the cache.
+        # The date of its last use, by which the cache makes room.
         os.utime(folder)
         for file in by_content(bundle):
             _set_mode(self._content(file), file.executable)

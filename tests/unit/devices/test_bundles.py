@@ -37,7 +37,7 @@ def test_paths_that_leave_their_folder_are_refused(path: str) -> None:
 def test_other_bundles_that_are_refused() -> None:
     with pytest.raises(ValueError, match="occurs twice"):
         check_bundle(make("a", "a"))
-    with pytest.raises(ValueError, match="no SHA-256"):
+    with pytest.raises(ValueError, match="not a SHA-256"):
         check_bundle(make("a", sha256="$(reboot)"))
     with pytest.raises(ValueError, match="cannot name a variable"):
         check_bundle(make("a").model_copy(update={"environment": {"A;B": "1"}}))

@@ -44,7 +44,7 @@ def test_a_runner_of_ours_was_started_from_a_bundle_and_works_in_a_run(
 def test_how_long_a_process_has_run() -> None:
     assert seconds_since_start(STAT, "2000.50 1.00\n") == 2000.5 - 1234.5
     for stat, uptime in (("", "1.0 1.0"), (STAT, ""), ("7 (a) S 1", "1.0 1.0")):
-        with pytest.raises(ValueError, match="is no /proc"):
+        with pytest.raises(ValueError, match="is not a /proc"):
             seconds_since_start(stat, uptime)
 
 

@@ -58,7 +58,7 @@ def test_specifications(
         ),
         (
             "android:",
-            "'android:' lacks the serial number after the colon\n  what to do: --device android",
+            "'android:' has no serial number after the colon\n  what to do: --device android",
         ),
     ],
 )

@@ -764,7 +764,7 @@ def test_a_device_whose_daemon_restarted_is_connected_anew(
         time.sleep(0.05)
     android_x86_64.start_adbd()
     assert open_device(android_x86_64.spec).facts().model == "EX-S928B"
-    assert "connected to it anew" in capsys.readouterr().err
+    assert "has reconnected to it" in capsys.readouterr().err
 
 
 def test_a_device_that_stays_away_is_told_with_what_the_server_said(
@@ -774,7 +774,7 @@ def test_a_device_that_stays_away_is_told_with_what_the_server_said(
     android_x86_64.kill_adbd()
     while "offline" not in adb_server.adb("devices"):
         time.sleep(0.05)
-    with pytest.raises(DeviceError, match=r"connect to it anew: .*Connection refused") as caught:
+    with pytest.raises(DeviceError, match=r"reconnect to it: .*Connection refused") as caught:
         open_device("android")
     assert str(caught.value.remedy).endswith(f"adb connect {android_x86_64.serial}")
 
@@ -825,7 +825,7 @@ def test_packets_travel_over_usb_as_well(android_x86_64: AndroidRoot, bundle: Bu
         assert run.run(["hang"], 1.0).timed_out
         assert run.run(["exit", "3"], 20).exit_code == 3
     android_x86_64.kill_adbd()
-    with pytest.raises(DeviceError, match="the device went away while asking for its battery"):
+    with pytest.raises(DeviceError, match="the device went away while reading its battery state"):
         device.state()
     device.close()
 

@@ -109,9 +109,9 @@ def test_unauthorized_after_it_was_listed(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("spec", ["android", "android:10.0.0.7:5555"])
 def test_offline_in_the_network(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
     assert str(refusal(monkeypatch, ("10.0.0.7:5555 offline\n", ""), spec)) == (
-        "android:10.0.0.7:5555: the device is offline, and the adb server could not connect to it "
-        "anew: who knows\n"
-        "  what to do: Wake the device, see that it is in the network and its debugger is on, "
+        "android:10.0.0.7:5555: the device is offline, and the adb server could not reconnect to "
+        "it: who knows\n"
+        "  what to do: Wake the device, check that it is on the network and its debugger is on, "
         "then:\n"
         "              adb connect 10.0.0.7:5555"
     )
@@ -129,7 +129,7 @@ def test_a_device_that_is_back_in_the_network_is_connected_once(
         "host:disconnect:10.0.0.7:5555",
         "host:connect:10.0.0.7:5555",
     ]
-    assert "android:10.0.0.7:5555: the adb server had it as offline" in capsys.readouterr().err
+    assert "android:10.0.0.7:5555: the adb server listed it as offline" in capsys.readouterr().err
 
 
 def test_offline_on_a_cable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_offline_on_a_cable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_permissions(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refusal(monkeypatch, "A1 no permissions (user is in the plugdev group); see [x]\n")
-    assert "may not use the device's USB interface" in error.message
+    assert "has no permission to use the device's USB interface" in error.message
     assert "usermod -aG plugdev" in str(error.remedy)
 
 
@@ -180,7 +180,7 @@ def test_names_in_remedies_can_be_pasted_into_a_shell(monkeypatch: pytest.Monkey
 def test_what_listens_is_no_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_adbd(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
-        with pytest.raises(DeviceError, match="does not answer as an adb server") as caught:
+        with pytest.raises(DeviceError, match="does not answer like an adb server") as caught:
             open_device("android")
     assert f"127.0.0.1:{port}" in caught.value.message
 
@@ -215,7 +215,8 @@ def test_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_server("A1 device\n", None) as port, pytest.raises(DeviceError) as caught:
         through_server(monkeypatch, port).facts()
     assert caught.value.message == (
-        f"the adb server on 127.0.0.1:{port} hangs: no answer within 0.3 s, while asking what it is"
+        f"the adb server on 127.0.0.1:{port} hangs: no answer within 0.3 s, "
+        "while reading its properties"
     )
     assert caught.value.remedy == "adb kill-server && adb start-server"
 
@@ -229,7 +230,9 @@ def test_a_server_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_behind_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         fake_server("A1 device\n", service_answer=None) as port,
-        pytest.raises(DeviceError, match="the device stopped answering while asking what it is"),
+        pytest.raises(
+            DeviceError, match="the device stopped answering while reading its properties"
+        ),
     ):
         through_server(monkeypatch, port).facts()
 
@@ -263,7 +266,7 @@ def test_what_the_device_refuses_is_in_its_own_words(monkeypatch: pytest.MonkeyP
         with pytest.raises(DeviceError) as caught:
             device.facts()
     assert caught.value.message == (
-        "the device failed while asking what it is: offline, not found, closed"
+        "the device failed while reading its properties: offline, not found, closed"
     )
     assert caught.value.remedy
 
@@ -332,7 +335,7 @@ def test_a_key_that_is_none(tmp_path: Path, content: Callable[[], bytes]) -> Non
     with fake_adbd(b"AUTH") as port, pytest.raises(DeviceError) as caught:
         directly(port, folder / "adbkey").facts()
     assert "key for adb" in caught.value.message
-    assert "holds no RSA key in PEM format" in caught.value.message
+    assert "does not hold an RSA key in PEM format" in caught.value.message
     moved = shlex.split(str(caught.value.remedy).splitlines()[-1].partition(";")[0])
     assert moved == ["mv", str(folder / "adbkey"), str(folder / "adbkey.broken")]
     assert not (folder / "adbkey.pub").exists()
@@ -368,7 +371,7 @@ class USBErrorBusy(Exception):  # noqa: N818
     ("error", "told"),
     [
         (USBErrorNoDevice(), "the device went away"),
-        (USBErrorAccess(), "this user may not use"),
+        (USBErrorAccess(), "this user has no permission"),
         (USBErrorBusy(), "another program holds"),
         (AssertionError("no endpoint"), "its USB interface cannot be opened"),
     ],
@@ -401,7 +404,7 @@ def test_a_phone_that_knows_our_key_lets_us_in(tmp_path: Path) -> None:
 def test_a_phone_that_wants_tls(tmp_path: Path) -> None:
     with fake_adbd(b"STLS") as port, pytest.raises(DeviceError) as caught:
         directly(port, tmp_path / "adbkey").facts()
-    assert "wants an encrypted connection" in caught.value.message
+    assert "requires an encrypted connection" in caught.value.message
     assert "adb pair HOST:PAIRING_PORT && adb connect A1" in str(caught.value.remedy)
     assert not (tmp_path / "adbkey").exists()
 
