@@ -50,14 +50,12 @@ def run_steps(
         EtdeployError: The first failure, as the step raised it, with the step's log.
         Interrupted: The run was asked to stop; the state of finished steps is kept.
     """
-    from doit.doit_cmd import DoitMain
-
     state.mkdir(parents=True, exist_ok=True)
     run = _Run(state, display)
     loader = _loader(run.task_dicts(steps), state, _reporter_for(run))
     config = {"GLOBAL": {"num_process": parallel, "par_type": "thread", "verbosity": 0}}
-    code = DoitMain(loader, config_filenames=(), extra_config=config).run(["run", *names])
-    run.raise_failure(code)
+    command = _run_command()(task_loader=loader, config=config, bin_name="etdeploy")
+    run.raise_failure(command.parse_execute(list(names)))
 
 
 def step_statuses(
@@ -219,6 +217,26 @@ def _tasks(dicts: list[dict[str, Any]]) -> list[Any]:
     from doit.task import dict_to_task
 
     return [dict_to_task(d) for d in dicts]
+
+
+def _run_command() -> Any:
+    from doit.cmd_run import Run
+    from doit.dependency import SqliteDB
+
+    class Command(Run):  # type: ignore[misc]  # doit has no types
+        """doit's `run` without plugins.
+
+        They would change what a run does, and to find them doit reads the metadata of every
+        installed package, three times.
+        """
+
+        def get_reporters(self) -> dict[str, Any]:
+            return {}
+
+        def get_backends(self) -> dict[str, Any]:
+            return {"sqlite3": SqliteDB}
+
+    return Command
 
 
 def _loader(dicts: list[dict[str, Any]], state: Path, reporter: Any) -> Any:

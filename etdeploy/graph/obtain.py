@@ -21,22 +21,15 @@ from etdeploy.provider.checkout import (
     read_options,
     require_readable,
 )
-from etdeploy.provider.clone import (
-    clone,
-    fetch_submodules,
-)
 from etdeploy.provider.libraries import Libraries
-from etdeploy.provider.submodules import (
-    require_complete,
-)
 from etdeploy.provider.wheel import obtain_wheel, wheel_problem
-from etdeploy.runner.build import runner_key
-from etdeploy.runner.missing import find_missing, require_present, submodules_of
 from etdeploy.targets.platforms import find_target
 
 
 def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
     """What is not installed here and needed for the plan, or for the program where it is known."""
+    from etdeploy.runner.missing import find_missing
+
     job, plan, sources = resolved.job, resolved.plan, resolved.sources
     found = (sources.problem or sources.checkout) if sources else None
     return (
@@ -90,6 +83,10 @@ def libraries_problem(libraries: Libraries, workspace: Workspace) -> str | None:
 def _sources(
     resolved: Resolved, exported_with: str | None, progress: Progress, log: Path | None
 ) -> Libraries:
+    from etdeploy.provider.clone import clone, fetch_submodules
+    from etdeploy.provider.submodules import require_complete
+    from etdeploy.runner.missing import require_present, submodules_of
+
     job, plan = resolved.job, resolved.plan
     if resolved.sources:
         resolved.sources.require_usable()
@@ -111,6 +108,8 @@ def _sources(
 
 def _is_built(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> bool:
     """Whether the runner of the plan is in the cache, so that no tool is needed for it."""
+    from etdeploy.runner.build import runner_key
+
     if checkout is None:
         return False
     key = runner_key(plan, Libraries(checkout=checkout), job.host)

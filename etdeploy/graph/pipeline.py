@@ -1,16 +1,17 @@
-"""The pipeline from recipe to run record, as steps; what each does stays in its own package."""
+"""The pipeline from recipe to run record, as steps; what each does stays in its own package.
+
+Most runs skip most steps, so an action imports what only it needs.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.bench.measure import measure
 from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
-from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
@@ -33,8 +34,6 @@ from etdeploy.plan.model import BuiltRunner, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.provider.libraries import Libraries
-from etdeploy.runner.build import build_runner
-from etdeploy.runner.check import require_runnable
 
 _THREADS = "runtime.threads"
 # An upgrade may decide otherwise from the same recipe and program.
@@ -177,6 +176,8 @@ def _runner(resolved: Resolved) -> Step:
     output = stage_path(job, StepName.RUNNER)
 
     def act(log: StepLog) -> str:
+        from etdeploy.runner.build import build_runner
+
         plan = RuntimePlan.load(stage_path(job, StepName.PLAN))
         libraries = Libraries.load(stage_path(job, StepName.RUNTIME))
         exported, _ = load_program(job)
@@ -218,6 +219,8 @@ def _check(resolved: Resolved) -> Step:
     output = stage_path(job, StepName.CHECK)
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        from etdeploy.runner.check import require_runnable
+
         _, program = load_program(job)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         finished = job.loaded.recipe.model.program is not None
@@ -243,6 +246,8 @@ def _bundle(resolved: Resolved) -> Step:
     inputs_list = job.state / "inputs.txt"
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        from etdeploy.deploy.bundle import make_bundle
+
         exported, program = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
@@ -303,6 +308,8 @@ def _bench(job: Job) -> Step:
     output = stage_path(job, StepName.BENCH)
 
     def act(log: StepLog) -> str:
+        from etdeploy.bench.measure import measure
+
         exported, program = load_program(job)
         with job.device_lock(log.progress) as device:
             run = measure(

@@ -15,7 +15,6 @@ from etdeploy.graph.steps import reasons_to_run
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import require_readable
-from etdeploy.runner.missing import require_present
 
 
 def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
@@ -48,6 +47,8 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
     if resolved.sources:
         resolved.sources.require_usable()
     if _builds(resolved):
+        from etdeploy.runner.missing import require_present
+
         require_present(certainly_missing(resolved))
     if resolved.program:
         # What the bundle would be refused for after the build.

@@ -9,7 +9,6 @@ from pathlib import Path
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError, ExportError
 from etdeploy.deploy.extras import Extras
-from etdeploy.deploy.qnn import qnn_extras, sdk_blockers
 from etdeploy.graph.job import Job
 from etdeploy.plan.blockers import htp_blocker
 from etdeploy.plan.model import RuntimePlan
@@ -62,6 +61,8 @@ def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterato
     """What the QNN SDK on this machine lacks for a plan with QNN, and for the program."""
     if plan.option("EXECUTORCH_BUILD_QNN") != "ON":
         return
+    from etdeploy.deploy.qnn import sdk_blockers
+
     compiled = program.compiled_for if program else ()
     sdk, soc = find_sdk(os.environ, Path.home()), wanted_soc(job) or _soc_of(compiled)
     if isinstance(sdk, Blocker):
@@ -97,6 +98,8 @@ def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extra
     compiled = program.compiled_for
     if not compiled:
         return Extras()
+    from etdeploy.deploy.qnn import qnn_extras
+
     for blocker in other_soc(job, program):
         raise CheckError(blocker.why, remedy=blocker.remedy)
     reported = job.facts.soc if job.facts else None

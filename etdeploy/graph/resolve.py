@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import BuildError
-from etdeploy.custom_ops.kernels import CustomOps, read_custom_ops
 from etdeploy.export.cache import program_key
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.job import Job
@@ -22,12 +22,14 @@ from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
-from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Program
 from etdeploy.provider.checkout import Checkout, find_checkout, read_options
 from etdeploy.provider.wheel import executorch_version
 from etdeploy.runner.fingerprint import rules_digest, runner_fingerprint
 from etdeploy.targets.platforms import find_target
+
+if TYPE_CHECKING:
+    from etdeploy.custom_ops.kernels import CustomOps
 
 
 @dataclass(frozen=True)
@@ -184,13 +186,19 @@ def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
 def _finished(job: Job) -> Program | None:
     """A program that needs no export. One that is not there is for the export to tell."""
     named = job.loaded.recipe.model.program
-    return inspect_file(Path(named)) if named and Path(named).is_file() else None
+    if not named or not Path(named).is_file():
+        return None
+    from etdeploy.program.inspect import inspect_file
+
+    return inspect_file(Path(named))
 
 
 def _custom_ops_of(job: Job) -> CustomOps | None:
     runtime = job.loaded.recipe.runtime
     if runtime.custom_ops is None:
         return None
+    from etdeploy.custom_ops.kernels import read_custom_ops
+
     return read_custom_ops(Path(runtime.custom_ops), runtime.custom_ops_target)
 
 

@@ -65,6 +65,13 @@ HEAVY = {
     "adb_shell", "adbutils", "cryptography", "doit", "elftools", "flatbuffers", "jinja2", "numpy",
     "rich", "torch",
 }  # fmt: skip
+# What only the actions of steps use: a run that skips them must not pay for it either.
+OF_ACTIONS = {
+    "etdeploy.bench.assemble", "etdeploy.bench.measure", "etdeploy.custom_ops.kernels",
+    "etdeploy.deploy.bundle", "etdeploy.deploy.qnn", "etdeploy.provider.clone",
+    "etdeploy.runner.build", "etdeploy.runner.builder", "etdeploy.runner.check",
+    "etdeploy.runner.missing",
+}  # fmt: skip
 # Where a heavy import at the top costs nobody else: these modules are imported when needed.
 HEAVY_OWNERS = ("export/worker/*",)
 PRINTS = {"print", "sys.stdout", "sys.__stdout__"}
@@ -204,6 +211,29 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         for text in rule(name, ast.parse(path.read_text()))
     ]
     assert broken == []
+
+
+def test_a_run_with_nothing_to_do_imports_no_module_of_an_action() -> None:
+    found: set[str] = set()
+    waiting = {"etdeploy.cli.verbs.run", "etdeploy.cli.invocation"}
+    while waiting:
+        module = waiting.pop()
+        found.add(module)
+        path = PACKAGE.parent / (module.replace(".", "/") + ".py")
+        tops = [use.name for use in imports(ast.parse(path.read_text())) if use.top]
+        waiting |= {name for top in tops for name in _modules(top)} - found
+    assert len(found) > 50
+    assert found & OF_ACTIONS == set()
+
+
+def _modules(name: str) -> Iterator[str]:
+    """The modules of etdeploy that importing this name imports."""
+    for module in (name, name.rpartition(".")[0]):
+        if (
+            module.startswith("etdeploy.")
+            and (PACKAGE.parent / (module.replace(".", "/") + ".py")).is_file()
+        ):
+            yield module
 
 
 def test_every_package_has_a_layer() -> None:

@@ -60,8 +60,7 @@ def measure_and_show(
     Raises:
         MismatchError: The outputs differ; the record was printed first.
     """
-    from etdeploy.bench.measure import require_match
-    from etdeploy.bench.notes import output_notes
+    from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import invoke
     from etdeploy.graph.stage_values import load_last_run
 
@@ -78,6 +77,8 @@ def measure_and_show(
     ) as job:
         run = load_last_run(job)
     if as_json:
+        from etdeploy.bench.notes import output_notes
+
         console.result_json(run.printed())
         for note in output_notes(run.record.workload.outputs):
             console.warn(note)

@@ -30,7 +30,7 @@ PHONE = "android:R5CX"
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Of a recipe with the finished program, which does not say that it is QNN's."""
     monkeypatch.setattr(
-        "etdeploy.graph.obtain.find_missing", lambda *_: ()
+        "etdeploy.runner.missing.find_missing", lambda *_: ()
     )  # tools: another test's affair
     plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=SPEC)
     (tmp_path / "model.pte").write_bytes(pte(plan, segments=(CONTEXT,)))
@@ -105,7 +105,7 @@ def test_the_sdk_is_looked_at_also_where_a_runner_was_built_before(
 def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
     soc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etdeploy.graph.obtain.find_missing", lambda *_: ())
+    monkeypatch.setattr("etdeploy.runner.missing.find_missing", lambda *_: ())
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"model: {{example: mlp}}\nexport: {{backend: qnn, soc: {soc}}}\n")
     job = Job(
