@@ -18,8 +18,9 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.units import KINDS, Unit, find_units
 from etdeploy.cache.uses import use_lock
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.files.basic import remove_tree, tree_size
+from etdeploy.core.files.basic import tree_size
 from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.files.leftovers import remove_tree
 from etdeploy.core.files.locks import if_free
 
 _GONE = ".gone"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etdeploy.core.files.disk import naming
-from etdeploy.core.files.leftovers import claim, claimed
+from etdeploy.core.files.leftovers import claim, claimed, remove_tree
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -122,17 +121,6 @@ def new_folder(final: Path) -> Iterator[Path]:
     finally:
         for folder in (work, old):
             remove_tree(folder)
-
-
-def remove_tree(path: Path) -> None:
-    """Deletes a folder with all that is in it; of a symbolic link or a file only itself.
-
-    What cannot be deleted stays.
-    """
-    if path.is_symlink() or path.is_file():
-        path.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def tree_size(path: Path) -> int:

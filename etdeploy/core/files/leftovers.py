@@ -65,7 +65,7 @@ def sweep(folder: Path) -> None:
     """Deletes what killed runs left in a folder of the cache; everything else stays."""
     for path in _entries(folder):
         if _ASIDE.fullmatch(path.name) and is_abandoned(path):
-            delete(path)
+            remove_tree(path)
 
 
 def sweep_empty(folder: Path, names: re.Pattern[str]) -> None:
@@ -76,9 +76,12 @@ def sweep_empty(folder: Path, names: re.Pattern[str]) -> None:
                 path.rmdir()
 
 
-def delete(path: Path) -> None:
-    """Deletes a file, or a folder with all that is in it; what cannot be deleted stays."""
-    if path.is_dir():
+def remove_tree(path: Path) -> None:
+    """Deletes a file, a symbolic link, or a folder with everything in it.
+
+    What cannot be deleted stays.
+    """
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):

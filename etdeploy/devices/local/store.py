@@ -20,7 +20,7 @@ from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import new_folder, write_atomic
 from etdeploy.core.files.disk import no_room_in
-from etdeploy.core.files.leftovers import claim, delete, is_abandoned
+from etdeploy.core.files.leftovers import claim, is_abandoned, remove_tree
 from etdeploy.core.hashing import sha256_file, stamp
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
@@ -89,7 +89,7 @@ class LocalStore:
         """Removes what killed runs left."""
         for folder in (self.root / "runs").glob("*"):
             if is_abandoned(folder):
-                delete(folder)
+                remove_tree(folder)
 
     def _content(self, file: BundleFile) -> Path:
         return self.root / "store" / file.sha256

@@ -14,7 +14,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files import basic as files
 from etdeploy.core.files.basic import new_folder, write_atomic
-from etdeploy.core.files.leftovers import claim, claimed, sweep, sweep_empty
+from etdeploy.core.files.leftovers import claim, claimed, remove_tree, sweep, sweep_empty
 
 KEY = "0123456789abcdef" * 2
 OURS = (
@@ -72,6 +72,17 @@ def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
     os.utime(tmp_path / OURS[0], (0, 0), follow_symlinks=False)
     sweep(tmp_path)
     assert names(tmp_path) == {"theirs", OURS[0]}
+
+
+def test_of_a_link_only_the_link_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "gone" / "below").mkdir(parents=True)
+    for name in ("link", "fifo", "gone", "not there"):
+        remove_tree(tmp_path / name)
+    assert names(tmp_path) == {"kept"}
+    assert names(tmp_path / "kept") == {"below"}
 
 
 def test_a_folder_that_is_not_there_has_nothing_to_sweep(tmp_path: Path) -> None:
