@@ -8,7 +8,6 @@ note of them, and a later run compares that note with the files as they are now.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.hashing import digest_json, sha256_bytes
+from etdeploy.core.hashing import digest_json
+from etdeploy.core.resources import code_digest
 from etdeploy.core.values import Value
 from etdeploy.export.digests import FileDigests
 from etdeploy.export.installed import installed_version, module_file, tool_versions
@@ -30,6 +30,8 @@ _NOT_IN_KEY = {
     "python", "calibration", "inputs", "custom_ops", "exported", "program", "weights",
     "wanted_versions", "places",
 }  # fmt: skip
+# The parts of etdeploy that make a program folder.
+_MAKING = ("export", "program")
 
 
 class Remembered(Value):
@@ -83,7 +85,7 @@ class Situation:
                 "functions": [str(r) for r in (spec.python, spec.calibration, spec.inputs) if r],
                 "files": {role: digests.of(path) for role, path in paths.items()},
                 "tools": tool_versions(spec),
-                "exporter": _own_code_digest(),
+                "exporter": code_digest(*_MAKING),
             }
         )
         digests.save()
@@ -161,15 +163,3 @@ def _strings(place: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _strings(f"{place}[{index}]", item)
-
-
-@functools.cache
-def _own_code_digest() -> str:
-    """Of the code that makes a program folder: export/ and what it takes from program/."""
-    package = Path(__file__).resolve().parent.parent
-    files = sorted(p for part in ("export", "program") for p in (package / part).rglob("*.py"))
-    return digest_json({p.relative_to(package).as_posix(): _digest(p) for p in files})
-
-
-def _digest(path: Path) -> str:
-    return sha256_bytes(path.read_bytes())
