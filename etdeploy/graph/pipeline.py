@@ -12,7 +12,7 @@ from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
-from etdeploy.devices.base import Bundle
+from etdeploy.devices.base import Bundle, PushReport
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import Job
@@ -192,7 +192,8 @@ def _runner(resolved: Resolved) -> Step:
         )
         runner.save(output)
         kind = "portable runner" if runner.loader else "runner"
-        return f"{kind} for {runner.target} with {len(runner.operators)} operators"
+        operators = console.count(len(runner.operators), "operator")
+        return f"{kind} for {runner.target} with {operators}"
 
     def sound() -> str | None:
         folder = Path(BuiltRunner.load(output).path)
@@ -283,14 +284,7 @@ def _push(job: Job) -> Step:
         with job.device_lock(log.progress) as device:
             report = device.push(bundle, log.progress)
         Pushed(device=job.device_label, files=tuple(f.sha256 for f in bundle.files)).save(output)
-        if not report.pushed_files:
-            return f"the device has all {report.kept_files} files"
-        removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"
-        return (
-            f"{console.count(report.pushed_files, 'file')}, "
-            f"{console.size(report.pushed_bytes)}; "
-            f"{report.kept_files} were there{removed if report.removed_bytes else ''}"
-        )
+        return pushed_line(report)
 
     return Step(
         StepName.PUSH,
@@ -300,6 +294,18 @@ def _push(job: Job) -> Step:
         needs=(StepName.BUNDLE,),
         always=True,
         value=Pushed,
+    )
+
+
+def pushed_line(report: PushReport) -> str:
+    """What a push sent, kept and removed."""
+    if not report.pushed_files:
+        return f"the device already has {console.count(report.kept_files, 'file')}"
+    removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"
+    return (
+        f"{console.count(report.pushed_files, 'file')}, "
+        f"{console.size(report.pushed_bytes)}; "
+        f"{report.kept_files:,} already there{removed if report.removed_bytes else ''}"
     )
 
 
@@ -326,7 +332,8 @@ def _bench(job: Job) -> Step:
         path = run.record_path
         Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
         latency = run.record.workload.latency_ms
-        return f"median {duration(latency.median)} over {len(latency.samples)} runs"
+        runs = console.count(len(latency.samples), "run")
+        return f"median {duration(latency.median)} over {runs}"
 
     def sound() -> str | None:
         measured = Measured.load(output)

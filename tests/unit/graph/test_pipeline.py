@@ -1,12 +1,13 @@
-"""What the export step tells of the program that it gives."""
+"""The lines with which steps report what they did."""
 
 from __future__ import annotations
 
 import pytest
 
+from etdeploy.devices.base import PushReport
 from etdeploy.export.run import ExportedProgram
 from etdeploy.export.spec import ExportSpec
-from etdeploy.graph.pipeline import origin
+from etdeploy.graph.pipeline import origin, pushed_line
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,19 @@ from etdeploy.graph.pipeline import origin
 def test_a_finished_program_is_not_made(spec: ExportSpec, cached: bool, told: str) -> None:
     exported = ExportedProgram(folder="/cache/k", key="k", cached=cached, sha256="0")
     assert origin(spec, exported) == told
+
+
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        (PushReport(1, 2_000_000, 1, 0.5), "1 file, 2.0 MB; 1 already there"),
+        (PushReport(8, 2_000_000, 0, 0.5), "8 files, 2.0 MB; 0 already there"),
+        (PushReport(0, 0, 1, 0.5), "the device already has 1 file"),
+        (
+            PushReport(2, 2_000_000, 0, 0.5, removed_bytes=3_000_000),
+            "2 files, 2.0 MB; 0 already there; removed 3.0 MB of what was used longest ago",
+        ),
+    ],
+)
+def test_a_push_counts_its_files(report: PushReport, line: str) -> None:
+    assert pushed_line(report) == line
