@@ -23,8 +23,8 @@ def open_pipeline() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
     loaded = load_recipe(doit_variable("recipe") or "xnnpack")
     output = Path(doit_variable("output") or "etdeploy-out")
     context = ExitStack()
-    # doit reads this file once and runs the tasks afterwards: the device stays open until its end,
-    # and no other run of the recipe begins before.
+    # doit reads this file once and runs the tasks afterwards: the device stays open until doit
+    # ends, and no other run of the recipe starts before that.
     atexit.register(context.close)
     job = context.enter_context(open_job(loaded, output, device, target))
     context.enter_context(job.state_lock(lambda text, _fraction=None: console.message(text)))

@@ -1,8 +1,8 @@
 """Runs steps on doit; the only module that imports it.
 
 doit decides what is up to date, orders the steps, runs independent ones side by side in threads
-and keeps its state in an sqlite file. Only small JSON values are its file dependencies; the large
-artefacts that they point to are verified by the cache.
+and keeps its state in an SQLite file. Its file dependencies are only small JSON values; the cache
+verifies the large artefacts that they point to.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StepStatus:
 
 
 class StepError(Exception):
-    """An error of ours inside a step, with the step's name; the cause is chained."""
+    """A bug of etdeploy in a step, with the step's name; the cause is chained."""
 
 
 def run_steps(
@@ -44,7 +44,7 @@ def run_steps(
     display: console.TaskDisplay,
     parallel: int = 2,
 ) -> None:
-    """Runs the named steps and all that they need.
+    """Runs the named steps and all steps that they need.
 
     Raises:
         EtdeployError: The first failure, as the step raised it, with the step's log.
@@ -61,7 +61,7 @@ def run_steps(
 def step_statuses(
     steps: tuple[Step, ...], names: tuple[str, ...], state: Path
 ) -> tuple[StepStatus, ...]:
-    """What a run would do, without doing it."""
+    """What a run would do; nothing is run."""
     from doit.dependency import Dependency, SqliteDB
 
     chosen = with_needs(steps, names)
@@ -78,7 +78,7 @@ def plain_doit_tasks(
     steps: tuple[Step, ...], state: Path
 ) -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
     """The same tasks and configuration for a dodo.py that the `doit` command reads."""
-    run = _Run(state, console.TaskDisplay(live=False), tell_failures=True)
+    run = _Run(state, console.TaskDisplay(live=False), print_failures=True)
     state.mkdir(parents=True, exist_ok=True)
     config = {
         "dep_file": str(state / DATABASE),
@@ -100,7 +100,7 @@ def doit_variable(name: str, default: str | None = None) -> str | None:
 def _status(
     step: Step, before: Mapping[str, StepStatus], manager: Any, tasks: Mapping[str, Any]
 ) -> StepStatus:
-    """The step's own reasons; those of the steps before it; then doit's."""
+    """The first that gives reasons: the step itself, the steps before it, doit."""
     reasons = reasons_to_run(step)
     waiting = [n for n in step.needs if before[n].would_run]
     if not reasons and waiting:
@@ -117,16 +117,16 @@ def _status(
 
 
 class _Run:
-    """One run: its failures, times and lines for people, shared by the worker threads."""
+    """One run: its failures, times and messages, shared by the worker threads."""
 
     def __init__(
-        self, state: Path, display: console.TaskDisplay | None, tell_failures: bool = False
+        self, state: Path, display: console.TaskDisplay | None, print_failures: bool = False
     ) -> None:
         self.state = state
         self.display = display
-        # Plain doit ends with its own exit code and never asks for the error.
-        self._tell_failures = tell_failures
-        # doit's threads do not inherit it.
+        # Plain doit exits with its own code and never shows the error.
+        self._print_failures = print_failures
+        # doit's threads do not inherit the flag.
         self._flag = cancel.current()
         self._failures: list[tuple[str, BaseException]] = []
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class _Run:
                 error.log = log
             with self._lock:
                 self._failures.append((step.name, error))
-            if self._tell_failures:
+            if self._print_failures:
                 console.message(f"error in {step.name}: {error}")
             return False
         self._lines[step.name] = line
@@ -243,7 +243,7 @@ def _loader(dicts: list[dict[str, Any]], state: Path, reporter: Any) -> Any:
     from doit.cmd_base import TaskLoader2
 
     class Loader(TaskLoader2):  # type: ignore[misc]  # doit has no types
-        """Hands doit the steps of this run instead of a dodo.py."""
+        """Gives doit the steps of this run instead of a dodo.py."""
 
         def load_doit_config(self) -> dict[str, Any]:
             return {
@@ -262,7 +262,7 @@ def _reporter_for(run: _Run) -> Any:
     from doit.reporter import ZeroReporter
 
     class Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
-        """Hands doit's events to the display; failures are kept by the run itself."""
+        """Passes doit's events to the display; the run itself keeps the failures."""
 
         def execute_task(self, task: Any) -> None:
             run.started(task.name)

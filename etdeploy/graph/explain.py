@@ -1,4 +1,4 @@
-"""What `etdeploy plan` tells: the runtime plan, the tasks, and what stands in the way."""
+"""What `etdeploy plan` shows: the runtime plan, the tasks, and what prevents a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Task(Value):
 
 
 class Change(Value):
-    """What the program changed in the plan that followed from the recipe alone.
+    """What the program changed in the plan that was derived from the recipe alone.
 
     `before` or `now` is None for something that only the other plan has.
     """
@@ -38,11 +38,11 @@ class Change(Value):
 
 
 class Explanation(Value):
-    """The whole answer of `etdeploy plan`; its JSON form is an interface.
+    """Everything that `etdeploy plan` shows; its JSON form is an interface.
 
-    `blockers` keep the plan from being built anywhere, or the program from running on the device;
-    `not_installed` is needed and not on this machine: a run is refused for that, unless it gets it
-    by itself.
+    `blockers` keep the plan from being built anywhere, or the program from running on the device.
+    `not_installed` lists what the plan needs and this machine does not have: it stops a run, unless
+    the run fetches it.
     """
 
     recipe: str
@@ -64,7 +64,7 @@ class Explanation(Value):
 
 
 def explain(resolved: Resolved) -> Explanation:
-    """Tells what a run would do, from the program where it is known, else from the recipe."""
+    """Explains what a run would do, from the program if it is known, else from the recipe."""
     job, plan = resolved.job, resolved.plan
     steps = make_steps(resolved)
     statuses = step_statuses(steps, (steps[-1].name,), job.state)
@@ -92,7 +92,7 @@ def explain(resolved: Resolved) -> Explanation:
 
 
 def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:
-    """Options and the provider that differ, those of the provisional plan first."""
+    """The options and the provider that differ, those of the provisional plan first."""
     if now.provisional:
         return ()
     old, new = ({e.name: e for e in (plan.provider, *plan.options)} for plan in (before, now))
@@ -110,12 +110,12 @@ def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:
 
 def _task(step: Step, status: StepStatus, exported: bool) -> Task:
     if step.name == StepName.EXPORT and status.would_run and exported:
-        # Another device, or `etdeploy export`, made it.
-        return _named(step, "run", "the program is in the cache and only has to be taken from it")
+        # A run for another device, or `etdeploy export`, exported it.
+        return _named(step, "run", "the program only has to be taken from the cache")
     return _named(
         step,
         "run" if status.would_run else "up to date",
-        "; ".join(status.reasons) or "nothing that it depends on changed",
+        "; ".join(status.reasons) or "its inputs did not change",
     )
 
 

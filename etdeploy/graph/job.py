@@ -1,4 +1,4 @@
-"""One job: a recipe, where it goes, and the folders that it uses."""
+"""One job: a recipe, its device or target, and the folders that it uses."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Job:
     """What a run works on.
 
     Attributes:
-        loaded: The recipe with where it came from.
+        loaded: The recipe, and where it came from.
         target: What the runner is built for.
         host: This machine's target.
         workspace: The cache.
         output: The folder for run records.
         device: The device; None when only a target was named.
-        facts: What the device said of itself.
-        measure_again: Whether an unchanged measurement is repeated.
+        facts: What the device reported about itself.
+        measure_again: Whether to repeat an unchanged measurement.
     """
 
     loaded: LoadedRecipe
@@ -45,19 +45,19 @@ class Job:
 
     @property
     def device_label(self) -> str:
-        """The device's name, or the target's where there is no device."""
+        """The device's name, or the target's if there is no device."""
         return self.device.name if self.device else self.target.name
 
     @property
     def state(self) -> Path:
-        """The folder of this recipe on this device, the same for every change of the recipe."""
+        """The folder of this recipe on this device; it stays the same when the recipe changes."""
         origin = str(self.loaded.path or self.loaded.name)
         recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
         return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 
     @contextmanager
     def device_lock(self, progress: Progress) -> Iterator[Device]:
-        """The device, for this run alone."""
+        """Holds the device for this run alone."""
         if self.device is None:
             raise RuntimeError("a step that needs a device was selected without one")
         lock = self.workspace.lock_path("device", self.device.identity)
@@ -66,14 +66,15 @@ class Job:
 
     @contextmanager
     def state_lock(self, progress: Progress = silent) -> Iterator[None]:
-        """Keeps a second run of the same recipe on the same device waiting."""
+        """Makes a second run of the same recipe on the same device wait."""
         lock = self.workspace.lock_path(CacheKind.STATE, self.state.parent.name, self.state.name)
         with exclusive(lock, f"recipe {self.loaded.name} on {self.device_label}", progress):
             yield
 
 
 def _require_runnable(chosen: Target, own: Target, device: str) -> None:
-    """A static runner needs nothing but the kernel, which is Linux on Android too."""
+    """Raises UsageError unless the device can run what is built for the chosen target."""
+    # A static runner needs only the kernel, which is Linux on Android too.
     static = chosen.static and own.system in ("linux", "android") and chosen.arch == own.arch
     if chosen.name != own.name and not static:
         raise UsageError(
@@ -83,7 +84,7 @@ def _require_runnable(chosen: Target, own: Target, device: str) -> None:
 
 
 def slug(text: str) -> str:
-    """A name for files: letters, digits, dot, dash and underscore only."""
+    """The text as a file name: only letters, digits, dots, dashes and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
 
 
@@ -95,18 +96,18 @@ def open_job(
     target: str | None = None,
     measure_again: bool = False,
 ) -> Iterator[Job]:
-    """Opens the device, asks it what it is and derives the target from it.
+    """Opens the device, reads its facts and derives the target from them.
 
     Args:
         loaded: The recipe.
         output: The folder for run records.
         device: As the command line names it; None when `target` is enough.
-        target: Overrides the device's own, or stands alone.
-        measure_again: Whether an unchanged measurement is repeated.
+        target: Replaces the device's own target, or is used without a device.
+        measure_again: Whether to repeat an unchanged measurement.
 
     Raises:
-        UsageError: Unknown device kind or target, a machine that ExecuTorch does not know, a
-            target that the device does not run, or a cache folder that cannot be used.
+        UsageError: The kind of device or the target is unknown, ExecuTorch does not support this
+            machine, the device cannot run the target, or the cache folder cannot be used.
         BuildError: There is no room for the cache.
         DeviceError: The device cannot be reached or chosen.
     """

@@ -1,4 +1,4 @@
-"""Gets what the plan's provider gives: the wheel's libraries, or a checkout with its submodules."""
+"""Gets ExecuTorch from the plan's provider: the wheel's libraries, or a checkout's sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from etdeploy.targets.platforms import find_target
 
 
 def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
-    """What is not installed here and needed for the plan, or for the program where it is known."""
+    """What the plan, and the program if it is known, need and this machine does not have."""
     from etdeploy.runner.missing import find_missing
 
     job, plan, sources = resolved.job, resolved.plan, resolved.sources
@@ -41,16 +41,16 @@ def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
 def obtain_libraries(
     resolved: Resolved, exported_with: str | None, progress: Progress, log: Path | None
 ) -> Libraries:
-    """Gets what the plan's provider gives.
+    """Gets ExecuTorch from the plan's provider.
 
     Args:
         resolved: Its plan is feasible.
-        exported_with: The version of ExecuTorch that made the program, where it is known.
-        progress: Told each step.
-        log: Gets every command with its output.
+        exported_with: The version of ExecuTorch that exported the program, if it is known.
+        progress: Reports each step.
+        log: Receives every command with its output.
 
     Raises:
-        BuildError: It cannot be had, or is not what the plan was made for.
+        BuildError: It cannot be obtained, or is not what the plan was made for.
     """
     job, plan = resolved.job, resolved.plan
     if plan.provider.value == Provider.SOURCE:
@@ -60,14 +60,15 @@ def obtain_libraries(
     absent = sorted(set(plan.component_names) - set(wheel.components))
     if absent:
         raise BuildError(
-            f"the ExecuTorch {wheel.version} libraries in {wheel.root} lack {', '.join(absent)}",
-            remedy="Build ExecuTorch from its sources: --set runtime.provider=source",
+            f"the ExecuTorch {wheel.version} libraries in {wheel.root} do not include "
+            f"{', '.join(absent)}",
+            remedy="Build ExecuTorch from source: --set runtime.provider=source",
         )
     return Libraries(wheel=wheel)
 
 
 def libraries_problem(libraries: Libraries, workspace: Workspace) -> str | None:
-    """Why what was obtained can no longer be used; None when it can."""
+    """Why what was obtained can no longer be used; None if it can."""
     if libraries.wheel:
         return wheel_problem(libraries.wheel, workspace)
     known = libraries.checkout
@@ -92,11 +93,11 @@ def _sources(
         resolved.sources.require_usable()
     checkout = resolved.checkout
     if not _is_built(job, plan, checkout):
-        # What only this program needs was not asked for before it was exported.
+        # Before the export, nobody could check for what only this program needs.
         require_present(missing_for(resolved))
     if checkout is None:
         checkout = clone(job.workspace, plan.executorch_version, os.environ, progress, log)
-    # A plan that was made before the clone followed from what the release is known to have.
+    # Without a clone, the plan was derived from the options that this release is known to have.
     spelled_for(plan.options, read_options(checkout.folder))
     needed = submodules_of(plan)
     if checkout.origin == "cache":
@@ -107,7 +108,7 @@ def _sources(
 
 
 def _is_built(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> bool:
-    """Whether the runner of the plan is in the cache, so that no tool is needed for it."""
+    """Whether the cache has the plan's runner, so that no tool is needed."""
     from etdeploy.runner.build import runner_key
 
     if checkout is None:

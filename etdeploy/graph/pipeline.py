@@ -41,7 +41,7 @@ _CODE = "the code of etdeploy"
 
 
 def make_steps(resolved: Resolved) -> tuple[Step, ...]:
-    """Every step in order; push and bench only where there is a device. Nothing is looked up."""
+    """Every step in order; push and bench only if there is a device. Looks nothing up."""
     job = resolved.job
     steps = (
         _export(resolved),
@@ -93,10 +93,10 @@ def _export(resolved: Resolved) -> Step:
 
 
 def origin(spec: ExportSpec, exported: ExportedProgram) -> str:
-    """Where the program comes from; a finished one is never made here."""
+    """Where the program comes from; a finished one is never exported."""
     if spec.program:
         return f"taken from {Path(spec.program).name}"
-    return "taken from the cache" if exported.cached else "made"
+    return "taken from the cache" if exported.cached else "exported"
 
 
 def _briefly(program: Program) -> str:
@@ -123,7 +123,7 @@ def _plan(resolved: Resolved) -> Step:
     keys = {key: v for key, v in flat("runtime", recipe.runtime).items() if key != _THREADS}
     return Step(
         StepName.PLAN,
-        "derive what the runner needs from the program",
+        "derive from the program what the runner needs",
         output,
         act,
         needs=(StepName.EXPORT,),
@@ -228,7 +228,7 @@ def _check(resolved: Resolved) -> Step:
         require_runnable(program, runner, finished=finished)
         checked = Checked(program_sha256=program.sha256, runner_sha256=runner.sha256)
         checked.save(output)
-        return "the runner has every operator and backend of the program"
+        return "the runner has every operator and backend that the program needs"
 
     return Step(
         StepName.CHECK,
@@ -288,7 +288,7 @@ def _push(job: Job) -> Step:
 
     return Step(
         StepName.PUSH,
-        "bring to the device what it does not have",
+        "send the device what it does not have",
         output,
         act,
         needs=(StepName.BUNDLE,),
@@ -339,7 +339,7 @@ def _bench(job: Job) -> Step:
         measured = Measured.load(output)
         path = Path(measured.record)
         if job.measure_again:
-            return "a new measurement was asked for"
+            return "a new measurement was requested"
         if not path.is_file() or sha256_file(path) != measured.sha256:
             return "the last run record is gone or was changed"
         return (

@@ -1,4 +1,4 @@
-"""Looks ahead: what would stop a run, and what to know before it starts."""
+"""Checks before a run what would stop it, and what to know before it starts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from etdeploy.provider.checkout import require_readable
 
 
 def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
-    """Stops a run that cannot end well before it exports anything.
+    """Stops a run that cannot succeed before it exports anything.
 
     Args:
-        resolved: What is to be run.
-        with_runner: Whether it builds a runner, too.
+        resolved: What to run.
+        with_runner: Whether the run also builds a runner.
 
     Raises:
         UsageError: The program will not have the method that the recipe runs.
         ExportError: The backend needs an SDK, or a package for exporting is missing.
-        BuildError: No runner can be built for what the recipe asks, or something for it is missing.
-        CheckError: The program was compiled for another SoC than the device's.
+        BuildError: The recipe asks for a runner that cannot be built, or that needs something that
+            is not installed.
+        CheckError: The program was compiled for a SoC other than the device's.
     """
     job, spec = resolved.job, resolved.export_spec
-    if with_runner and not spec.program:  # a finished program is asked when it is read
+    if with_runner and not spec.program:  # a finished program is checked when it is read
         wanted = job.loaded.recipe.benchmark.method
         require_method(wanted, EXPORTED_METHODS, str(job.loaded.path))
     # First: an SDK need not be fetched for a device or a target that cannot use it.
@@ -51,14 +52,14 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
 
         require_present(certainly_missing(resolved))
     if resolved.program:
-        # What the bundle would be refused for after the build.
+        # Raises now what would stop the bundle after the build.
         extras_for(job, resolved.program, resolved.exported.versions if resolved.exported else {})
 
 
 def _builds(resolved: Resolved) -> bool:
-    """Whether the runner has to be made for what is asked now.
+    """Whether this run has to build the runner.
 
-    That the program changes is no reason yet: the plan that follows from it may be the same.
+    A changed program is not a reason yet: the plan derived from it may be the same.
     """
     steps = {step.name: step for step in make_steps(resolved)}
     return any(
@@ -67,10 +68,10 @@ def _builds(resolved: Resolved) -> bool:
 
 
 def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:
-    """What is not installed and needed for the plan, and for every other that may follow.
+    """What is not installed, and needed for this plan and any that the program may lead to.
 
-    A program that is not exported yet may need less than its recipe lets expect, but never less
-    than one that calls no operator and delegates nothing.
+    A program that is not exported yet may need less than its recipe suggests, but never less than
+    one that calls no operator and delegates nothing.
     """
     missing = missing_for(resolved)
     if not resolved.plan.provisional:
@@ -81,7 +82,7 @@ def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:
 
 
 def version_notes(resolved: Resolved) -> tuple[str, ...]:
-    """What to know of the checkout's release beside the one that made the program.
+    """What to know if the checkout's release is not the one that exported the program.
 
     Raises:
         BuildError: The checkout's runtime cannot read the program.

@@ -1,4 +1,4 @@
-"""The runtime plan as a CMakePresets.json: the same build by plain cmake or an IDE."""
+"""The runtime plan as a CMakePresets.json: the same build with plain cmake or an IDE."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _FORMAT = 6
 def cmake_presets(resolved: Resolved) -> dict[str, Any]:
     """A configure and a build preset called `etdeploy`, for the runner's CMakeLists.txt.
 
-    Paths of things that are not on this machine yet are taken from the environment variables that
-    etdeploy itself reads.
+    Paths that do not exist on this machine yet come from the environment variables that etdeploy
+    itself reads.
 
     Raises:
-        BuildError: The plan selects operators, and the program is not exported yet; or the
-            checkout's folder has a name that ExecuTorch refuses.
+        BuildError: The plan selects operators and the program is not exported yet, or ExecuTorch
+            rejects the name of the checkout's folder.
     """
     job, plan = resolved.job, resolved.plan
     variables = {**plan_definitions(plan), **_places(resolved), **_own_kernels(resolved)}
@@ -82,7 +82,7 @@ def _places(resolved: Resolved) -> dict[str, str]:
         return _toolchain_file(plan) | {"CMAKE_PREFIX_PATH": root}
     if checkout and checkout.folder.name != "executorch":
         raise BuildError(
-            f"plain cmake needs the checkout in a folder called executorch, and it is in "
+            f"plain cmake needs the checkout in a folder called executorch, but it is in "
             f"{checkout.path}",
             remedy=f"mv {quoted(checkout.path)} {quoted(checkout.folder.parent / 'executorch')}",
         )
@@ -112,7 +112,7 @@ def _own_kernels(resolved: Resolved) -> dict[str, str]:
 
 
 def _toolchain(job: Job, plan: RuntimePlan, checkout: Checkout | None) -> dict[str, str]:
-    """The toolchain as it is on this machine, else by the variable that names it."""
+    """The toolchain found on this machine, else the environment variable that names it."""
     found = toolchain_for(plan, find_target(plan.build_target), job.host, checkout)
     if isinstance(found, Blocker):
         return _toolchain_file(plan)

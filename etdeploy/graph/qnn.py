@@ -1,4 +1,4 @@
-"""What a QNN program asks of the job: the phone's SoC, the SDK, and Qualcomm's libraries."""
+"""What a QNN program needs from the job: the phone's SoC, the SDK, and Qualcomm's libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKEND_ID = "QnnBackend"
 def wanted_soc(job: Job) -> str | None:
     """The SoC to compile for, by QNN's name: the recipe's, or with `auto` the device's.
 
-    None while neither is known.
+    None if neither is known.
     """
     named = job.loaded.recipe.export.soc
     if named != "auto":
@@ -33,7 +33,7 @@ def wanted_soc(job: Job) -> str | None:
 
 
 def sdk_seen(recipe: Recipe) -> str | None:
-    """The SDK whose libraries a bundle would have; None for a recipe that cannot need one."""
+    """The SDK whose libraries a bundle would include; None for a recipe that cannot need one."""
     if recipe.export.backend != "qnn" and not recipe.model.program:
         return None
     sdk = find_sdk(os.environ, Path.home())
@@ -41,10 +41,10 @@ def sdk_seen(recipe: Recipe) -> str | None:
 
 
 def require_soc(job: Job) -> None:
-    """Passes a job whose device has an HTP, and the SoC that the recipe names.
+    """Raises unless the device has an HTP, and the SoC that the recipe names.
 
     Raises:
-        ExportError: It has none or another, or does not say which.
+        ExportError: The device has no HTP or another SoC, or does not report its SoC.
     """
     recipe = job.loaded.recipe
     if recipe.export.backend != "qnn" or recipe.model.program:
@@ -58,7 +58,7 @@ def require_soc(job: Job) -> None:
 
 
 def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterator[Blocker]:
-    """What the QNN SDK on this machine lacks for a plan with QNN, and for the program."""
+    """What a plan with QNN, and the program, need and the QNN SDK here does not provide."""
     if plan.option("EXECUTORCH_BUILD_QNN") != "ON":
         return
     from etdeploy.deploy.qnn import sdk_blockers
@@ -73,7 +73,7 @@ def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterato
 
 
 def other_soc(job: Job, program: Program | None) -> Iterator[Blocker]:
-    """What keeps a compiled program from running on the job's device."""
+    """What prevents a compiled program from running on the job's device."""
     reported = job.facts.soc if job.facts else None
     yield from program_blockers(
         program.compiled_for if program else (),
@@ -87,12 +87,12 @@ def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extra
     """Qualcomm's libraries for the bundle of a program; none for one without QNN.
 
     Args:
-        job: Where it is to run.
-        program: What it holds.
-        versions: Of what exported it, where that is known (`Provenance.versions`).
+        job: Where the program will run.
+        program: What the file contains.
+        versions: Of what exported it, if known (`Provenance.versions`).
 
     Raises:
-        CheckError: The program was compiled for another SoC than the device's.
+        CheckError: The program was compiled for a SoC other than the device's.
         BuildError: The SDK is missing, too old, or older than the one that compiled the program.
     """
     compiled = program.compiled_for

@@ -1,6 +1,6 @@
-"""Looks up once all that decides a job's steps: the program, the kernels, the checkout, the plan.
+"""Looks up once everything that determines a job's steps: program, kernels, checkout and plan.
 
-Making the steps touches nothing after that, and neither does deriving a plan from what was found.
+After that, making the steps reads nothing, and neither does deriving a plan from what was found.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportedBefore:
-    """The program that an export would give now, as the cache has it.
+    """The program in the cache that an export now would produce again.
 
     Attributes:
-        folder: Of the cache.
-        program: What its inspection says.
-        versions: Of what exported it, where that is known.
+        folder: Its folder in the cache.
+        program: What inspection found in it.
+        versions: Of what exported it, if known.
     """
 
     folder: Path
@@ -54,13 +54,13 @@ class ExportedBefore:
 
 @dataclass(frozen=True)
 class Sources:
-    """The checkout that a build would take.
+    """The checkout that a build would use.
 
     Attributes:
-        checkout: None when there is none yet, so that a run clones it, or when the one that is
-            named cannot be used.
-        problem: Why the one that is named cannot be used.
-        options: What can be set in it.
+        checkout: None if there is none yet, so that a run clones it, or if the named one cannot be
+            used.
+        problem: Why the named checkout cannot be used.
+        options: The cmake options that it has.
     """
 
     checkout: Checkout | None = None
@@ -68,29 +68,29 @@ class Sources:
     options: OptionTable | None = None
 
     def require_usable(self) -> None:
-        """Raises the problem, where there is one."""
+        """Raises the problem, if there is one."""
         if self.problem:
             raise self.problem
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job with all that was looked up for it.
+    """A job with everything that was looked up for it.
 
     Attributes:
         job: What a run works on.
-        export_spec: What is to be exported; `soc: auto` is replaced by the device's SoC.
-        program_key: By what the cache knows the program; None when only an export can tell.
-        exported: What the cache has of the program, where it is exported and up to date.
+        export_spec: What to export; `soc: auto` is replaced by the device's SoC.
+        program_key: The program's key in the cache; None if only an export can determine it.
+        exported: The program in the cache, if it is exported and up to date.
         program: What the plan is derived from; also a finished program, which needs no export.
-            None where only the recipe is known.
-        custom_ops: The kernels that the recipe brings.
-        sources: Of a build; None where the plan takes the wheel.
-        plan: From the program, or from the recipe alone where that is not exported yet.
+            None if only the recipe is known.
+        custom_ops: The recipe's own kernels.
+        sources: Of a build; None if the plan uses the wheel.
+        plan: From the program, or from the recipe alone if that is not exported yet.
         fingerprints: Of the runner's sources and compiler, by the targets that may be built for.
-        rules: Digest of etdeploy's own code that decides: another release may decide otherwise.
-        qnn_sdk: The SDK whose libraries a bundle would have; None for a recipe without QNN.
-        wheel_version: The release of ExecuTorch whose wheel is taken.
+        rules: Digest of the code that decides: another release of etdeploy may decide otherwise.
+        qnn_sdk: The SDK whose libraries a bundle would include; None for a recipe without QNN.
+        wheel_version: The release of ExecuTorch whose wheel is used.
     """
 
     job: Job
@@ -108,20 +108,20 @@ class Resolved:
 
     @property
     def checkout(self) -> Checkout | None:
-        """The checkout, where there is one that can be used."""
+        """The checkout, if there is one that can be used."""
         return self.sources.checkout if self.sources else None
 
     def provisional_plan(self) -> RuntimePlan:
-        """The plan that follows from the recipe alone."""
+        """The plan derived from the recipe alone."""
         return self.with_program(None).plan
 
     def with_program(self, program: Program | None) -> Resolved:
-        """The same with the plan for another program.
+        """The same job with the plan for another program.
 
-        The sources are looked up where the plan needs them now and did not before.
+        Looks up the sources if the plan needs them now and did not before.
 
         Raises:
-            BuildError: A derived option is unknown to the checkout: a mistake of etdeploy.
+            BuildError: A derived option is unknown to the checkout: a bug in etdeploy.
         """
         job = self.job
         plan = _derive(job, program, self.custom_ops, self.sources, self.wheel_version)
@@ -139,8 +139,8 @@ def resolve(job: Job) -> Resolved:
     Raises:
         UsageError: The finished program is damaged, or not a program.
         BuildError: The folder of the recipe's own kernels cannot be used, or a derived option is
-            unknown to the checkout. A checkout that cannot be used does not stop this: the plan
-            can be shown, and a run says why before it starts.
+            unknown to the checkout. A checkout that cannot be used is not an error here: the plan
+            can still be shown, and a run raises it before it starts.
     """
     spec = export_spec_of(job)
     key = program_key(spec, job.workspace)
@@ -166,7 +166,7 @@ def resolve(job: Job) -> Resolved:
 
 
 def export_spec_of(job: Job) -> ExportSpec:
-    """What is to be exported; `soc: auto` becomes the SoC that the device names."""
+    """What to export; `soc: auto` becomes the SoC that the device reports."""
     spec = export_spec(job.loaded.recipe, job.loaded.places)
     soc = wanted_soc(job) if spec.soc else None
     return spec.model_copy(update={"soc": soc}) if soc else spec
@@ -184,7 +184,7 @@ def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
 
 
 def _finished(job: Job) -> Program | None:
-    """A program that needs no export. One that is not there is for the export to tell."""
+    """A program that needs no export. If its file is missing, the export step reports it."""
     named = job.loaded.recipe.model.program
     if not named or not Path(named).is_file():
         return None
@@ -214,7 +214,7 @@ def _find_sources(job: Job, version: str) -> Sources:
 
 
 def _fingerprints(job: Job) -> dict[str, str]:
-    """Which of the two is built for is known when the plan is."""
+    """For both targets: only the plan decides which of the two is built for."""
     candidates = {job.target.name, job.target.portable or job.target.name}
     return {name: runner_fingerprint(job.host, find_target(name)) for name in sorted(candidates)}
 

@@ -1,4 +1,4 @@
-"""What each stage of a job left: typed values in the folder of its state."""
+"""What each stage of a job produced: typed values in the folder of its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from etdeploy.program.model import Program
 
 
 class StepName(Kind):
-    """The steps of the pipeline; also the names of the files that they leave."""
+    """The steps of the pipeline; also the names of the files that they write."""
 
     EXPORT = "export"
     PLAN = "plan"
@@ -39,47 +39,47 @@ class Measured(Value):
 
 
 class Checked(Value):
-    """The program and runner that were found to fit."""
+    """The program and runner that were found to match."""
 
     program_sha256: str
     runner_sha256: str
 
 
 class Pushed(Value):
-    """What is on which device."""
+    """What was pushed to which device."""
 
     device: str
     files: tuple[str, ...]
 
 
 def load_last_run(job: Job) -> StoredRun:
-    """The run that the bench step made last."""
+    """The last run of the bench step."""
     measured = Measured.load(stage_path(job, StepName.BENCH))
     return load_run(Path(measured.record))
 
 
 def load_program(job: Job) -> tuple[ExportedProgram, Program]:
-    """The program that the export step made last."""
+    """The last program of the export step."""
     exported = ExportedProgram.load(stage_path(job, StepName.EXPORT))
     return exported, Program.load(Path(exported.folder) / PROGRAM_INFO)
 
 
 def load_runner(job: Job) -> BuiltRunner:
-    """The runner that the runner step built last."""
+    """The last runner of the runner step."""
     return BuiltRunner.load(stage_path(job, StepName.RUNNER))
 
 
 def load_bundle(job: Job) -> Bundle:
-    """The bundle that was listed last."""
+    """The last bundle of the bundle step."""
     return Bundle.load(stage_path(job, StepName.BUNDLE))
 
 
 def stage_path(job: Job, name: StepName) -> Path:
-    """The file with the value of a stage."""
+    """The file with a stage's value."""
     return job.state / f"{name}.json"
 
 
 def flat(name: str, section: Any) -> Mapping[str, Any]:
-    """A recipe section as dotted names, so that a change can be told by its key."""
+    """A recipe section by dotted names, so that a changed key can be named."""
     content = section.model_dump(mode="json")
     return {f"{name}.{key}": value for key, value in content.items()}

@@ -1,4 +1,4 @@
-"""What a step of the pipeline is: a typed value in a file, made from other steps' values."""
+"""A step of the pipeline: it makes a typed value in a file from other steps' values."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Step:
 
     Attributes:
         name: As `doit list`, the display and the log file name it.
-        title: What it does, for people.
+        title: What it does, for the user.
         needs: Steps whose output it reads.
         output: The JSON value that it writes.
-        value: Of which kind that is; a file that holds something else makes the step run again.
-        inputs: All else that decides its output, by name; a change makes it run, and says why.
-        sound: Whether what the output points to is still there and whole; None means yes. Asked
-            only when the output itself can be read.
-        action: Does the work, writes `output`, and returns a line for people.
-        always: Runs whenever it is selected (a device may have changed in the meantime).
+        value: The type of that value; the step runs again if the file contains anything else.
+        inputs: Everything else that determines the output, by name; a change is a reason to run.
+        sound: Why what the output points to is missing or damaged; None if it is not. Called only
+            if the output itself can be read.
+        action: Does the work, writes `output`, and returns a line for the user.
+        always: Whether it runs whenever it is selected (the device may have changed meanwhile).
     """
 
     name: str
@@ -56,7 +56,7 @@ class Step:
 
 
 def changed_inputs(step: Step) -> list[str]:
-    """What differs from the last run of the step, as sentences."""
+    """What changed since the step's last run, as sentences."""
     try:
         before = json.loads(step.inputs_path.read_bytes())
     except (OSError, ValueError):
@@ -76,9 +76,9 @@ def _from_to(before: object, now: object) -> str:
 
 
 def reasons_to_run(step: Step) -> list[str]:
-    """Why the step would run, looking at its own inputs and output; empty when it would not."""
+    """Why the step would run, from its own inputs and output; empty if it would not."""
     if step.always:
-        return ["the device is asked each time"]
+        return ["the device is checked each time"]
     if not step.output.is_file():
         return ["it has not run yet"]
     if step.value and step.value.load_or_none(step.output) is None:
@@ -90,7 +90,7 @@ def reasons_to_run(step: Step) -> list[str]:
 
 
 def with_needs(steps: tuple[Step, ...], names: tuple[str, ...]) -> tuple[Step, ...]:
-    """The named steps and all that they need, in order."""
+    """The named steps and all steps that they need, in order."""
     by_name = {step.name: step for step in steps}
     wanted: set[str] = set()
 

@@ -124,7 +124,7 @@ def test_plan_before_and_after_the_export(cli: Cli) -> None:
     assert [t["value"] for t in before["tasks"]] == ["run"] * 8
     cli.ok("export", "--recipe", recipe)
     exported = cli.ok("plan", "--recipe", recipe, "--json").json["tasks"][0]
-    assert exported["reason"] == "the program is in the cache and only has to be taken from it"
+    assert exported["reason"] == "the program only has to be taken from the cache"
     cli.ok("build", "--recipe", recipe)
     after = cli.ok("plan", "--recipe", recipe, "--format", "json").json
     assert not after["provisional"]

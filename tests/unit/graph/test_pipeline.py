@@ -13,7 +13,7 @@ from etdeploy.graph.pipeline import origin, pushed_line
 @pytest.mark.parametrize(
     ("spec", "cached", "told"),
     [
-        (ExportSpec(example="mlp"), False, "made"),
+        (ExportSpec(example="mlp"), False, "exported"),
         (ExportSpec(example="mlp"), True, "taken from the cache"),
         (ExportSpec(program="/models/net.pte"), False, "taken from net.pte"),
         (ExportSpec(program="/models/net.pte"), True, "taken from net.pte"),
