@@ -1,8 +1,8 @@
-# Builds static programs for 64-bit Arm Linux with zig (PyPI: ziglang), which brings a compiler, a
-# linker and the musl C library. They need nothing of the system that they run on but its kernel.
+# Builds static programs for 64-bit Arm Linux with zig (PyPI: ziglang), which includes a compiler,
+# a linker and the musl C library. They need nothing of the system that they run on but its kernel.
 #
-# CMAKE_CXX_COMPILER names the program that stands for zig: etdeploy writes it, together with those
-# for C, for archives and for the index of archives beside it.
+# CMAKE_CXX_COMPILER names a program that starts zig: etdeploy writes it, with those for C, archives
+# and archive indexes beside it.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 if(NOT CMAKE_CXX_COMPILER)
@@ -12,7 +12,7 @@ string(REGEX REPLACE "clang\\+\\+$" "" etdeploy_musl "${CMAKE_CXX_COMPILER}")
 if(NOT CMAKE_C_COMPILER)
   set(CMAKE_C_COMPILER "${etdeploy_musl}clang")
 endif()
-# The machine's own cannot write the index of objects of another architecture.
+# The machine's own tools cannot index objects of another architecture.
 set(CMAKE_AR "${etdeploy_musl}ar" CACHE FILEPATH "")
 set(CMAKE_RANLIB "${etdeploy_musl}ranlib" CACHE FILEPATH "")
 unset(etdeploy_musl)

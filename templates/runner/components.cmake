@@ -1,4 +1,4 @@
-# Which targets a component is. A wheel names its shared libraries executorch::<component>; a checkout
+# Maps components to targets. A wheel names its shared libraries executorch::<component>; a checkout
 # and its install have static libraries with bare names.
 set(etdeploy_targets_runtime
     "executorch" "executorch_core" "extension_module_static" "extension_data_loader"
@@ -22,7 +22,7 @@ set(etdeploy_targets_backend_neuron "neuron_backend")
 set(etdeploy_targets_backend_enn "enn_backend")
 set(etdeploy_targets_backend_vgf "vgf_backend")
 # Components that register operators or backends from static initialisers. Nothing refers to them, so
-# that the linker drops them from a static library unless it is told to keep the whole of it.
+# the linker drops them from a static library unless that is linked whole.
 set(etdeploy_registers "^(kernels|backend)_")
 
 function(etdeploy_link_component runner component)
@@ -58,7 +58,7 @@ endfunction()
 function(etdeploy_link_static runner library component)
   get_target_property(options ${library} INTERFACE_LINK_OPTIONS)
   get_target_property(type ${library} TYPE)
-  # Most of these targets say themselves that they are linked whole. Saying it twice would link them
+  # Most of these targets already request to be linked whole. A second request would link them
   # twice, and two registrations of one operator end the process before main().
   if(component MATCHES "${etdeploy_registers}" AND type STREQUAL "STATIC_LIBRARY"
      AND NOT "${options}" MATCHES "whole-archive|force_load|WHOLEARCHIVE")

@@ -1,4 +1,4 @@
-// What depends on which ExecuTorch components are linked.
+// The parts that depend on the linked ExecuTorch components.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 #include "files.h"
 
 #ifdef HAS_threadpool
-// The wheel exports the thread pool without its header. These are the functions that are called
-// here; none is virtual, so that the layout of the class does not matter.
+// The wheel exports the thread pool without its header. These functions are called here; none is
+// virtual, so the layout of the class does not matter.
 namespace executorch::extension::threadpool {
 class ThreadPool {
  public:
@@ -54,7 +54,7 @@ inline unsigned use_threads(unsigned threads) {
 }
 
 // QNN's profiler follows what the program was compiled with, and changes the times of every
-// inference: where nothing is traced it stays off. To be called before a method is loaded.
+// inference: it stays off unless a trace is wanted. Call this before a method is loaded.
 inline void profile_nothing() {
 #ifdef HAS_backend_qnn
   executorch::runtime::BackendOption off{"qnn_runtime_profile_level", 0};
@@ -64,7 +64,7 @@ inline void profile_nothing() {
 #endif
 }
 
-// A tracer for the method; none when there is no file for its trace.
+// A tracer for the method; none without a file for its trace.
 inline std::unique_ptr<executorch::runtime::EventTracer> make_tracer(const std::string& path) {
   if (path.empty()) {
     return nullptr;

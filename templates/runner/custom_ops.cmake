@@ -1,11 +1,11 @@
-# The recipe's own kernels: the sources of a folder, or a target of its own CMakeLists.txt.
+# The recipe's own kernels: the sources of a folder, or a target of its CMakeLists.txt.
 #
 #   ETDEPLOY_CUSTOM_OPS               the folder
 #   ETDEPLOY_CUSTOM_OPS_SOURCES       sources, relative to it
-#   ETDEPLOY_CUSTOM_OPS_REGISTRATION  the file that registers their kernels; none when they do
+#   ETDEPLOY_CUSTOM_OPS_REGISTRATION  the file that registers their kernels; unset if they do
 #   ETDEPLOY_CUSTOM_OPS_TARGET        the target to link, in place of sources
 
-# What kernels compile with: ExecuTorch's headers and definitions, of a package or of a checkout.
+# What kernels compile with: ExecuTorch's headers and definitions, from a package or a checkout.
 add_library(etdeploy_executorch INTERFACE)
 add_library(etdeploy::executorch ALIAS etdeploy_executorch)
 if(TARGET executorch::runtime)
@@ -27,7 +27,7 @@ endif()
 function(etdeploy_link_custom_sources runner)
   list(TRANSFORM ETDEPLOY_CUSTOM_OPS_SOURCES PREPEND "${ETDEPLOY_CUSTOM_OPS}/"
        OUTPUT_VARIABLE sources)
-  # Kernels register from static initialisers. Of objects, unlike of a static library, all are kept.
+  # Kernels register from static initialisers. Unlike a static library's, all objects are kept.
   add_library(etdeploy_custom_ops OBJECT ${sources} ${ETDEPLOY_CUSTOM_OPS_REGISTRATION})
   target_include_directories(etdeploy_custom_ops PRIVATE "${ETDEPLOY_CUSTOM_OPS}"
                                                          "${ETDEPLOY_CUSTOM_OPS}/include")
@@ -51,7 +51,7 @@ function(etdeploy_link_custom_target runner)
   elseif(type MATCHES "^(OBJECT|INTERFACE)_LIBRARY$")
     target_link_libraries(${runner} PRIVATE ${target})
   else()
-    # A shared library would have to go to the device too, and to be found there.
+    # A shared library would have to be deployed too, and found on the device.
     message(FATAL_ERROR "the target '${target}' of ${file} is a ${type}; make it a STATIC or an "
                         "OBJECT library, which becomes a part of the runner")
   endif()

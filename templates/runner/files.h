@@ -48,7 +48,7 @@ inline std::string json_sizes(const std::vector<int64_t>& sizes) {
   return json_list(sizes, [](int64_t size) { return std::to_string(size); });
 }
 
-// What every JSON text of the runner starts with.
+// The start of every JSON text of the runner.
 const std::string kJsonHead = "{\n  \"schema_version\": 1,\n  \"executorch_version\": " +
     json_string(EXECUTORCH_VERSION);
 

@@ -1,5 +1,5 @@
 // Loads a program, runs one of its methods, and writes times, memory and outputs to files.
-// The list of kernels goes to stdout, what is for people to stderr.
+// The list of kernels goes to stdout, messages for people to stderr.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ static int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// The most memory that this program has had resident so far, in bytes; 0 when unknown.
+// The peak resident memory of this process so far, in bytes; 0 if unknown.
 static int64_t peak_rss_bytes() {
 #ifdef __APPLE__
   rusage usage{};
@@ -45,7 +45,7 @@ static void require(Error error, Exit code, const std::string& what) {
 }
 
 // Checks a program thoroughly, which keeps a damaged file from crashing the loader; gives the time
-// as JSON. An application seldom does this, so that it is no part of loading.
+// as JSON. Applications seldom do this, so it is not part of loading.
 static std::string verify(const std::string& program) {
   if (!std::ifstream(program)) {
     throw Failure(kProgram, "cannot read the program " + program);
@@ -69,8 +69,8 @@ static std::string load(Module& module, const std::string& program, const std::s
       ",\n  \"load_method_ms\": " + json_ms(now_ns() - loaded);
 }
 
-// One inference as an application does it: inputs are set each time, since the method may use
-// their memory for something else once it has read them.
+// One inference as in an application: inputs are set each time, since the method may reuse their
+// memory once it has read them.
 static std::vector<EValue> infer(Module& module, const std::string& method, const Inputs& inputs,
                                  int64_t& elapsed_ns) {
   const int64_t started = now_ns();
@@ -103,7 +103,7 @@ static void run(Arguments& arguments) {
   const auto memory = provide_outputs(module, meta);
   int64_t first_ns = 0;
   const auto outputs = infer(module, method, inputs, first_ns);
-  // These outputs count: a method with state gives others from now on.
+  // These outputs are stored: a method with state gives others from now on.
   json << ",\n  \"first_inference_ms\": " << json_ms(first_ns)
        << ",\n  \"outputs\": " << (folder.empty() ? "[]" : write_outputs(outputs, folder));
   for (unsigned i = 0; i < counts["--warmup"]; ++i) {
@@ -128,7 +128,7 @@ static int fail(Exit code, const char* message) {
 }
 
 int main(int argc, char** argv) {
-  // Reached also from code that was built without exceptions.
+  // Also reached from code that was built without exceptions.
   std::set_new_handler([] { _exit(fail(kMemory, "out of memory")); });
   executorch::runtime::runtime_init();
   try {
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const Failure& failure) {
     return fail(failure.code, failure.what());
-  } catch (const std::exception& error) { // a folder that cannot be made
+  } catch (const std::exception& error) { // a folder that cannot be created
     return fail(kOutput, error.what());
   }
 }

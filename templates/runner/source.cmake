@@ -1,20 +1,20 @@
-# ExecuTorch from a checkout, as a part of this build, so that only what the runner links is compiled.
+# ExecuTorch from a checkout, as a part of this build: only what the runner links is compiled.
 #
-# It is not installed first: an install compiles every target of the checkout, its package insists on
+# It is not installed first: an install compiles every target of the checkout, its package requires
 # the portable kernels even where no program needs them, a selective build for data types cannot be
 # exported at all, and the headers and the definition of the tracer are not in it (seen in 1.4.1).
 
 # XNNPACK and others are written in C.
 enable_language(C)
-# Installing would need every target; with this the rules are not even written.
+# Installing would need every target; this omits the install rules.
 set(CMAKE_SKIP_INSTALL_RULES ON)
 # The source tree's own paths in messages; equal sources then give equal files on every machine.
 get_filename_component(etdeploy_parent "${ETDEPLOY_EXECUTORCH_SOURCE}" DIRECTORY)
 get_filename_component(etdeploy_real_source "${ETDEPLOY_EXECUTORCH_SOURCE}" REALPATH)
 add_compile_options("-ffile-prefix-map=${etdeploy_parent}/="
                     "-ffile-prefix-map=${etdeploy_real_source}=executorch")
-# ExecuTorch asks `if(NOT <path>)` whether a model was named, which is false only for the name of a
-# variable that is on.
+# ExecuTorch tests with `if(NOT <path>)` whether a model was named, which is false only for the name
+# of a variable that is on.
 if(EXECUTORCH_SELECT_OPS_MODEL)
   set("${EXECUTORCH_SELECT_OPS_MODEL}" ON)
 endif()
@@ -22,8 +22,8 @@ endif()
 add_subdirectory("${ETDEPLOY_EXECUTORCH_SOURCE}" "${CMAKE_CURRENT_BINARY_DIR}/et"
                  EXCLUDE_FROM_ALL)
 
-# Of the kernels' sources only those are compiled that the selected operators need. The others would
-# be compiled, one for each operator there is, and then dropped by the linker.
+# Only the kernel sources that the selected operators need are compiled. Otherwise the sources of
+# every operator would be compiled, and then dropped by the linker.
 function(etdeploy_keep_needed_kernels library)
   get_target_property(sources ${library} SOURCES)
   foreach(source IN LISTS sources)
@@ -48,7 +48,7 @@ if(TARGET flatccrt)
   set_target_properties(flatccrt PROPERTIES ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 endif()
 file(STRINGS "${ETDEPLOY_EXECUTORCH_SOURCE}/version.txt" EXECUTORCH_BUILD_VERSION LIMIT_COUNT 1)
-# The LLM kernels are compiled for ARMv8.2, and hand that on to what links them: the runner itself
+# The LLM kernels are compiled for ARMv8.2, and pass that on to what links them: the runner itself
 # would end with an illegal instruction on older processors, whatever its program (seen in 1.4.1).
 if(TARGET custom_ops)
   set_target_properties(custom_ops PROPERTIES INTERFACE_COMPILE_OPTIONS "")
@@ -59,14 +59,14 @@ if(TARGET kleidiai AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_V
   target_compile_options(kleidiai PRIVATE -fno-tree-loop-vectorize)
 endif()
 
-# EXECUTORCH_OPTIMIZE_SIZE takes the exceptions from everything, and this library catches bad_alloc
+# EXECUTORCH_OPTIMIZE_SIZE disables exceptions everywhere, and this library catches bad_alloc
 # where it packs weights: its XNNWeightsCache.cpp would not compile (seen in 1.4.1).
 if(EXECUTORCH_OPTIMIZE_SIZE AND TARGET xnnpack_backend AND NOT MSVC)
   target_compile_options(xnnpack_backend PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fexceptions>)
 endif()
 
-# ExecuTorch's switches are definitions of whole folders and reach XNNPACK, which knows none of them.
-# Without them its files, nearly all that there is to compile, stay as they are when a switch changes.
+# ExecuTorch's switches are definitions of whole folders and reach XNNPACK, which uses none of them.
+# Without them its files, nearly all of the build, are not recompiled when a switch changes.
 function(etdeploy_forget_switches directory)
   get_property(definitions DIRECTORY "${directory}" PROPERTY COMPILE_DEFINITIONS)
   list(FILTER definitions EXCLUDE REGEX "^(ET_|ENABLE_XNNPACK_)")

@@ -48,7 +48,7 @@ inline void reorder(const uint8_t* from, const Shape& from_strides, uint8_t* to,
   }
 }
 
-// A tensor of the kind that the method takes or gives at one place.
+// A tensor with the type of one of the method's inputs or outputs.
 inline executorch::extension::TensorPtr make_tensor(
     const Shape& shape, Bytes& bytes, const executorch::runtime::TensorInfo& info) {
   const std::vector<uint8_t> dim_order(info.dim_order().begin(), info.dim_order().end());
@@ -97,7 +97,7 @@ inline void add_tensor(Inputs& inputs, std::istream& line, const std::string& dt
 
 // Reads a list with a line for each input; files are relative to the list.
 //     float32 4 1 3 224 224 inputs/0.bin     dtype, dimensions, sizes, contiguous bytes
-//     Int 5, Double 0.5, Bool 1 or None      an input that is no tensor
+//     Int 5, Double 0.5, Bool 1 or None      an input that is not a tensor
 inline Inputs read_inputs(const std::string& path, const executorch::runtime::MethodMeta& meta) {
   Inputs inputs;
   std::ifstream list(path);
@@ -138,7 +138,7 @@ inline std::vector<Bytes> provide_outputs(executorch::extension::Module& module,
     }
     const auto info = *meta.output_tensor_meta(i);
     auto& buffer = buffers.emplace_back(info.nbytes() + kPadding);
-    // Refused for an output that is an input or a constant: that one has its memory.
+    // Rejected for an output that is an input or a constant: that one already has memory.
     (void)module.set_output(
         meta.name(), make_tensor({info.sizes().begin(), info.sizes().end()}, buffer, info), i);
   }
