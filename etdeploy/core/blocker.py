@@ -15,15 +15,16 @@ T = TypeVar("T")
 class Blocker:
     """A tool that is not installed, a backend that does not run there, an SDK that is too old.
 
-    Every look for something that may not be there gives it or a blocker, as in
-    `find_zig() -> Zig | Blocker`. Who cannot go on without it says `require(find_zig())`.
+    A function that looks for something that may be missing returns it or a blocker, as in
+    `find_zig() -> Zig | Blocker`. A caller that cannot continue without it calls
+    `require(find_zig())`.
 
     Attributes:
-        what: Its name, as people call it.
+        what: Its usual name.
         why: What was found instead and what is wrong with it, or what it is needed for.
         remedy: What to do, if possible a command.
-        fetched: Whether a run gets it by itself.
-        of_program: Whether only the program is at fault, and not this machine.
+        fetched: Whether a run fetches it by itself.
+        of_program: Whether the cause is the program alone, and not this machine.
     """
 
     what: str
@@ -34,10 +35,10 @@ class Blocker:
 
 
 def require(found: T | Blocker, error: type[EtdeployError] = BuildError) -> T:
-    """What was looked for.
+    """Returns what was found.
 
     Raises:
-        EtdeployError: It was not found; of the given kind.
+        EtdeployError: It was not found; an error of the given kind.
     """
     if isinstance(found, Blocker):
         raise error(found.why, remedy=found.remedy)
@@ -45,7 +46,7 @@ def require(found: T | Blocker, error: type[EtdeployError] = BuildError) -> T:
 
 
 def joined(blockers: Iterable[Blocker]) -> Blocker | None:
-    """All of them as one; None when there are none."""
+    """All of them as one; None if there are none."""
     each = list(dict.fromkeys(blockers))
     if not each:
         return None
@@ -59,9 +60,9 @@ def joined(blockers: Iterable[Blocker]) -> Blocker | None:
 
 
 def refuse(blockers: Iterable[Blocker], error: type[EtdeployError] = BuildError) -> None:
-    """Passes when there is none.
+    """Raises unless there are none.
 
     Raises:
-        EtdeployError: There are some; all of them are named.
+        EtdeployError: There are blockers; the message names all of them.
     """
     require(joined(blockers), error)

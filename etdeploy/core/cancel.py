@@ -4,9 +4,9 @@ Ctrl-C and SIGTERM only raise a flag here and end the children; each stage notic
 `checkpoint()` and unwinds through its context managers, so nothing half-written stays behind and
 the task graph still saves its state.
 
-Each run has a flag of its own (`trapped_signals`), so that runs in several threads do not stop each
-other; a signal is for all of them. A thread that a run starts has to be told whose it is (`bound`);
-where it is not, it belongs to the only run that there is.
+Each run has its own flag (`trapped_signals`), so that runs in several threads do not stop each
+other; a signal stops all of them. A thread that a run starts must be bound to the run's flag
+(`bound`); without that, it belongs to the only run, if there is just one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from etdeploy.core.errors import Interrupted
 
 
 class Flag:
-    """Whether somebody was asked to stop; up, too, when the flag that it is under is up.
+    """A request to stop; a flag is also up while the flag above it is up.
 
-    A plain value and no threading.Event: the handler of a signal may interrupt the thread that
-    holds an event's lock.
+    A plain value, not a threading.Event: a signal handler may interrupt the thread that holds the
+    event's lock.
     """
 
     def __init__(self, above: Flag | None = None) -> None:
@@ -46,7 +46,7 @@ class Flag:
         self._is_up = False
 
 
-# Above those of all runs: what a signal raises.
+# Above the flags of all runs; a signal raises it.
 _requested = Flag()
 _signalled = Flag()
 _current: ContextVar[Flag | None] = ContextVar("etdeploy_run", default=None)
@@ -56,7 +56,7 @@ _on_request: list[Callable[[], None]] = []
 
 
 def current() -> Flag:
-    """The flag of this thread's run; outside of a run, the one above those of all runs."""
+    """The flag of this thread's run; outside of a run, the flag above all runs."""
     mine = _current.get()
     if mine is not None:
         return mine
@@ -66,7 +66,7 @@ def current() -> Flag:
 
 @contextmanager
 def bound(flag: Flag) -> Iterator[None]:
-    """Makes this thread one of the run with that flag, while the block runs."""
+    """Binds this thread to the run with that flag while the block runs."""
     token = _current.set(flag)
     try:
         yield
@@ -91,11 +91,11 @@ def request() -> None:
     flag.set()
     if flag is _requested or _runs in ([], [flag]):
         _act()
-    # Else each child is ended by the thread that waits for it: the others are other runs'.
+    # Else the thread that waits for a child ends it: other children belong to other runs.
 
 
 def on_request(action: Callable[[], None]) -> None:
-    """Registers what happens at once when all runs are to stop (in the signal handler)."""
+    """Registers an action to call when all runs are asked to stop (in the signal handler)."""
     _on_request.append(action)
 
 
@@ -106,7 +106,7 @@ def _act() -> None:
 
 def _handle(signum: int, _frame: FrameType | None) -> None:
     if _signalled.is_set() and signum == signal.SIGINT:
-        # A second Ctrl-C: the user will not wait for the tidy end.
+        # A second Ctrl-C: the user will not wait for an orderly stop.
         os._exit(130)
     _signalled.set()
     _requested.set()
@@ -115,9 +115,10 @@ def _handle(signum: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def trapped_signals() -> Iterator[None]:
-    """Gives the block a flag of its own, and turns SIGINT and SIGTERM into requests for all runs.
+    """Gives the block its own flag, and turns SIGINT and SIGTERM into requests to all runs.
 
-    Python lets the main thread alone handle signals; in another one the block has its flag only.
+    In Python only the main thread can handle signals; in another thread the block only gets its
+    flag.
     """
     flag = Flag(current() if _current.get() is not None else _requested)
     with _runs_lock:

@@ -15,10 +15,10 @@ class Collector:
     Args:
         streams: The child's `stdout` and `stderr`; None for one that is not a pipe.
         on_line: Called with each line as it comes.
-        log: Gets each line as it comes.
+        log: Receives each line as it comes.
 
     A process that left the child's group may hold a pipe open forever. `finish` does not wait for
-    it; its thread keeps emptying the pipe and discards what it reads.
+    it; the thread keeps emptying the pipe and discards what it reads.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Collector:
     def _take(self, name: str, line: bytes) -> None:
         self._parts[name].append(line)
         if self._log:
-            with suppress(OSError):  # a full disk; the pipe has to be emptied all the same
+            with suppress(OSError):  # a full disk; the pipe must be emptied anyway
                 self._log.write(line)
         if self._on_line:
             self._on_line(line.decode(errors="replace").rstrip("\r\n"))

@@ -48,7 +48,7 @@ class _Output(io.TextIOWrapper):
 def open_streams() -> None:
     """Turns failed writes to stdout into an OutputError, and opens closed streams.
 
-    The caller has made sure that file descriptors 1 and 2 are open.
+    The caller must have opened file descriptors 1 and 2.
     """
     if sys.stdout is None:
         sys.stdout = _Output(os.fdopen(1, "wb"))
@@ -126,7 +126,7 @@ class TaskDisplay:
         self._live_wanted = (sys.stderr.isatty() if live is None else live) and not quiet
         self._quiet = quiet
         self._lock = threading.Lock()
-        # Rich draws while it opens and prints, and drawing takes `_lock`: do not hold it then.
+        # Rich draws while it opens and prints, and drawing takes `_lock`: do not hold that then.
         self._opening = threading.Lock()
         self._running: dict[str, tuple[float, str, float | None]] = {}
         self._spoken: dict[str, float] = {}
@@ -225,7 +225,7 @@ class TaskDisplay:
 
 
 def size(size_bytes: int) -> str:
-    """A size as people read it, in decimal units: `12.3 MB`."""
+    """A readable size in decimal units: `12.3 MB`."""
     value = float(size_bytes)
     for unit in ("B", "kB", "MB"):
         if value < 1000:

@@ -1,7 +1,7 @@
 """Errors that a user can act on: what happened, where, what to do, and the exit code.
 
 Library code raises one of these; `cli/main.py` is the only place that catches them.
-Everything else that escapes is a bug of ours and ends with exit code 9.
+Any other exception that escapes is a bug in etdeploy and ends with exit code 9.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class EtdeployError(Exception):
         message: What happened, in a sentence or two.
         place: Where it happened: `file:line:column`, a device, a folder.
         remedy: What to do next, if possible a command to copy.
-        log: The log file with the whole story.
+        log: The log file with the details.
     """
 
     exit_code: ClassVar[int] = 9
@@ -58,7 +58,7 @@ class OutputError(EtdeployError):
 
 
 class UsageError(EtdeployError):
-    """The command line asks for something that does not exist or fit together."""
+    """The command line asks for something that does not exist or does not fit together."""
 
     exit_code = 2
     kind = "usage"
@@ -111,7 +111,7 @@ class CheckError(EtdeployError):
 
 
 class DeviceError(EtdeployError):
-    """A device cannot be reached, chosen or written to, or was disconnected."""
+    """A device cannot be reached, selected or written to, or was disconnected."""
 
     exit_code = 6
     kind = "device"

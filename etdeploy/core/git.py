@@ -1,4 +1,4 @@
-"""Queries git about a folder; changes nothing."""
+"""Asks git about a folder; changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ask(folder: Path, *arguments: str, timeout_s: float = 10.0) -> str | None:
         return None
     request = process.Request(
         (str(program), "-C", str(folder), *arguments),
-        # Without this, `git status` writes the index anew.
+        # Without this, `git status` rewrites the index.
         env={"GIT_OPTIONAL_LOCKS": "0"},
         timeout_s=timeout_s,
     )

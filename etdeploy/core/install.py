@@ -10,7 +10,7 @@ from etdeploy.core.shell import quoted
 def pip_command(requirement: str) -> str:
     """The command that installs a package for the Python that runs etdeploy.
 
-    Environments that uv makes have no pip of their own.
+    Environments created by uv have no pip.
     """
     from importlib.util import find_spec
 
@@ -21,5 +21,5 @@ def pip_command(requirement: str) -> str:
 
 
 def system_command(package: str) -> str:
-    """The command that installs a program of the system's packages."""
+    """The command that installs a package of the system."""
     return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"

@@ -1,4 +1,4 @@
-"""The base of every closed set of names."""
+"""The base class of every closed set of names."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """A name of a closed set; it is written and compared as its plain text.
+    """A name from a closed set, written and compared as plain text.
 
-    Python has StrEnum for this from 3.11 on.
+    Python has StrEnum for this since 3.11.
     """
 
     def __str__(self) -> str:

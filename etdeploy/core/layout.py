@@ -1,4 +1,4 @@
-"""Text for a given width: tables, and lines that are wrapped below where they begin."""
+"""Text for a given width: tables, and lines wrapped with a hanging indent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-# A last column that is narrower than this is no longer read as one.
+# A last column narrower than this no longer reads as a column.
 _LEAST_COLUMN = 16
 
 
@@ -22,8 +22,8 @@ def table(
         columns: Their names.
         rows: Their cells; None is shown as a dash.
         right: The names of columns that are aligned to the right.
-        width: Where the lines end. The last column is wrapped to it; where that leaves too little,
-            each row becomes a paragraph. None for lines as long as they have to be.
+        width: The maximum line length. The last column is wrapped to it; if that leaves too
+            little room, each row becomes a paragraph. None for lines of any length.
     """
     cells = [["-" if value is None else str(value) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(columns)]
@@ -37,7 +37,7 @@ def table(
 
 
 def fit(text: str, width: int | None) -> str:
-    """Wraps long lines below the place where their last column begins; words stay whole."""
+    """Wraps long lines, indented to where their last column begins; words stay whole."""
     if width is None:
         return text
     return "\n".join(_fit(line, width) for line in text.split("\n"))
@@ -49,7 +49,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _room(widths: Sequence[int], width: int | None) -> int:
-    """For the last column."""
+    """The width that is left for the last column."""
     return widths[-1] if width is None else width - sum(w + 2 for w in widths[:-1])
 
 
@@ -63,7 +63,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> str:
-    """The row's name behind its mark, where it has one; then a line for each other cell."""
+    """The row's name after its mark, if it has one; then a line for each other cell."""
     named = 1 if columns[0] else 2
     rest = [
         f"  {name}: {cell}"

@@ -1,18 +1,18 @@
 """Kills the children of a run that was itself killed; a script that `core/process.py` starts.
 
 It reads from stdin: `?PIPE` before a child is started, where PIPE is the inode of a pipe that only
-this child inherits; `+PID PIPE` when it runs, as the leader of a session of its own, or `!PIPE`
-when it could not be started; `-PID` when it has ended. Only the run holds the other end of stdin,
-so the end of the input means that the run is gone, however it ended: what is still noted is killed
-with all of its descendants. Until then the script sleeps in read(2) and takes no time from a
+this child inherits; `+PID PIPE` when it runs, as the leader of its own session, or `!PIPE` when it
+could not be started; `-PID` when it has ended. Only the run holds the other end of stdin, so the
+end of the input means that the run is gone, however it ended: the script then kills every child
+that is still noted, with all descendants. Until then it sleeps in read(2) and does not disturb a
 measurement.
 
 Linux could send a signal at the death of the parent (PR_SET_PDEATHSIG), but it sends it when the
 *thread* that started the child ends, reaches no grandchildren, and is set between fork and exec,
 where a program with threads must not run Python.
 
-It runs as a file, without the package, and imports what it needs for killing only then: most runs
-end by themselves and should not pay for it.
+It runs as a file, without the package, and imports what it needs for killing only when it kills:
+most runs end by themselves.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _PAUSE_S = 0.05
 
 
 def watch(lines: Iterable[bytes]) -> tuple[set[int], set[int]]:
-    """Reads notes to their end; returns which sessions are left, and which starts.
+    """Reads all notes; returns the sessions and the starts that are left.
 
     Returns:
         The leaders of the sessions that have not ended, and the pipes of the children that were
-        being started: a run may be killed before it knows the process id of its child.
+        being started: a run may be killed before it knows its child's process id.
     """
     leaders: set[int] = set()
     starts: set[int] = set()
@@ -55,12 +55,13 @@ def members(
 ) -> set[int]:
     """The processes of these sessions and all of their descendants.
 
-    Ninja gives each compiler a process group, and others open sessions of their own.
+    Descendants count because ninja gives each compiler a process group, and other programs open
+    their own sessions.
 
     Args:
         leaders: Of the sessions.
-        parents: The parent of each process that runs.
-        sessions: The session of each process that runs.
+        parents: The parent of each running process.
+        sessions: The session of each running process.
     """
     found = {pid for pid, session in sessions.items() if session in leaders}
     while True:
@@ -71,7 +72,7 @@ def members(
 
 
 def holders(pipes: Collection[int]) -> set[int]:
-    """The leaders of sessions that hold one of these pipes (Linux; elsewhere it is not known)."""
+    """The leaders of sessions that hold one of these pipes (Linux only; elsewhere none)."""
     from pathlib import Path
 
     names = {f"pipe:[{inode}]" for inode in pipes}
@@ -82,7 +83,7 @@ def holders(pipes: Collection[int]) -> set[int]:
             # A child leads its session before it closes the pipe that this script reads.
             if str(entry.readlink()) in names and os.getsid(pid) == pid:
                 found.add(pid)
-        except OSError:  # it has ended meanwhile, or is another user's
+        except OSError:  # it has ended since, or is another user's
             continue
     return found
 
@@ -99,13 +100,13 @@ def kill(leaders: Collection[int]) -> None:
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
-            except OSError:  # it has ended meanwhile
+            except OSError:  # it has ended since
                 continue
         time.sleep(_PAUSE_S)
 
 
 def _parents() -> dict[int, int]:
-    """The parent of each process that runs; those that only wait to be collected are left out."""
+    """The parent of each running process, without zombies."""
     if sys.platform == "darwin":
         return _parents_on_macos()
     from pathlib import Path
@@ -113,9 +114,9 @@ def _parents() -> dict[int, int]:
     found = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name before the last parenthesis may hold anything, even parentheses.
+            # The name before the last parenthesis may contain anything, even parentheses.
             state, parent = entry.read_bytes().rpartition(b")")[2].split()[:2]
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it has ended since
             continue
         if state not in (b"Z", b"X"):
             found[int(entry.parent.name)] = int(parent)
@@ -123,7 +124,7 @@ def _parents() -> dict[int, int]:
 
 
 def _parents_on_macos() -> dict[int, int]:
-    """From libproc.h, whose functions give the number of process ids that they wrote."""
+    """Uses libproc.h, whose functions return the number of process ids that they wrote."""
     import ctypes
 
     system = ctypes.CDLL(None)
@@ -142,7 +143,7 @@ def _sessions(pids: Iterable[int]) -> dict[int, int]:
     for pid in pids:
         try:
             found[pid] = os.getsid(pid)
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it has ended since
             continue
     return found
 

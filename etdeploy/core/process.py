@@ -1,8 +1,8 @@
 """The only module that starts processes.
 
 A request goes in, an outcome comes out. Arguments are a list, never a shell string. Every child
-leads a session of its own, so that a stop reaches its children too. When this process is killed
-and can stop nothing any more, a script beside it does (`orphans.py`).
+leads its own session, so that a stop reaches its children too. If this process is killed and can
+no longer stop anything, the script `orphans.py` does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GRACE_S = 3.0
 _POLL_S = 0.2
 
 _children: set[subprocess.Popen[bytes]] = set()
-# The handler of a signal may interrupt the thread that holds it.
+# Reentrant: a signal handler may interrupt the thread that holds it.
 _children_lock = threading.RLock()
 _watcher: list[subprocess.Popen[bytes]] = []
 
@@ -44,10 +44,10 @@ class Request:
         argv: Program and arguments.
         cwd: Working folder; the caller's when None.
         env: Changes to the environment; a value of None removes the variable.
-        timeout_s: After this many seconds the process is ended, and one that ended by itself after
-            that has timed out as well; None waits forever.
-        log: File that gets the command and all of its output, appended.
-        on_line: Called with each line of output as it comes (stdout and stderr merged then).
+        timeout_s: After this many seconds the process is ended; one that ended by itself after that
+            has timed out as well. None waits forever.
+        log: The command and all of its output are appended to this file.
+        on_line: Called with each line of output as it comes; merges stdout and stderr.
     """
 
     argv: tuple[str, ...]
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a process left: exit code (negative signal number when killed), output, times."""
+    """The result of a process: exit code (negative signal number if killed), output, time."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -75,12 +75,12 @@ class Outcome:
 
     @property
     def signal_name(self) -> str | None:
-        """`SIGSEGV` and the like when a signal ended the process."""
+        """The signal that ended the process, like `SIGSEGV`, if one did."""
         return signal_name(-self.exit_code) if self.exit_code < 0 else None
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, or its number where this system has no name for it."""
+    """The name of a signal, or its number if this system has no name for it."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -165,7 +165,7 @@ def _start_watcher() -> None:
             script = Path(__file__).with_name("orphans.py")
             _watcher.append(
                 subprocess.Popen(
-                    # Isolated: what the user's environment would have Python import is not for it.
+                    # Isolated from what the user's environment makes Python import.
                     [sys.executable, "-I", "-S", str(script)],
                     cwd="/",
                     stdin=subprocess.PIPE,
@@ -206,7 +206,7 @@ def _start(request: Request, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
 
 @atexit.register
 def _dismiss_watcher() -> None:
-    """Lets the watcher go at the end of this process, which leaves no child of ours."""
+    """Ends the watcher when this process ends and none of its children is left."""
     while _watcher:
         watcher = _watcher.pop()
         if watcher.stdin:
@@ -215,7 +215,7 @@ def _dismiss_watcher() -> None:
 
 
 def _note(line: str) -> None:
-    """Notifies the watcher; if somebody has ended it, runs continue without one."""
+    """Notifies the watcher; if it was ended, runs continue without it."""
     with contextlib.suppress(OSError):
         for watcher in _watcher:
             if watcher.stdin:
@@ -223,7 +223,7 @@ def _note(line: str) -> None:
 
 
 def _wait(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
-    """Waits for the end; False when that came after the deadline, or the deadline brought it."""
+    """Waits until the child ends; False if it ended after the deadline or because of it."""
     with _waiting(child) as ended:
         while True:
             left_s = math.inf if deadline is None else deadline - time.monotonic()
@@ -242,9 +242,9 @@ def _wait(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
 
 @contextlib.contextmanager
 def _waiting(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], bool]]:
-    """A function that waits for the end of a child, so many seconds at most.
+    """A function that waits up to a number of seconds for a child to end.
 
-    The kernel reports the end at once (pidfd_open(2), since Linux 5.3), without any polling that
+    The kernel reports the end at once (pidfd_open(2), since Linux 5.3), without polling, which
     could disturb a measurement; elsewhere Python polls.
     """
     try:
@@ -269,14 +269,14 @@ def _ended(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Terminate, then kill, the child's whole group."""
+    """Terminates, then kills, the child's whole group."""
     _signal_group(child, signal.SIGTERM)
     try:
         child.wait(timeout=_GRACE_S)
     except subprocess.TimeoutExpired:
         _signal_group(child, signal.SIGKILL)
         child.wait()
-    # What the child started may have ignored the first signal.
+    # The child's own children may have ignored the first signal.
     _signal_group(child, signal.SIGKILL)
 
 

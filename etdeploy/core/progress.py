@@ -1,4 +1,4 @@
-"""How long-running work reports progress, without knowing who displays it."""
+"""How long tasks report progress, without knowing who displays it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called with a short text and, where known, the done fraction from 0 to 1."""
+    """Called with a short text and, if known, the fraction that is done, from 0 to 1."""
 
     def __call__(self, text: str, fraction: float | None = None) -> None: ...
 

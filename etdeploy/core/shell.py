@@ -10,6 +10,6 @@ def quoted(path: Path | str) -> str:
     """One word of a POSIX shell's command line; a plain path stays as it is.
 
     Args:
-        path: Whatever a remedy names: a user's folder may have spaces and quotes in its name.
+        path: Anything that a remedy names: a user's folder may have spaces and quotes in its name.
     """
     return shlex.quote(str(path))

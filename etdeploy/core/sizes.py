@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes as users write them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from decimal import Decimal
 from etdeploy.core.errors import UsageError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
-# Decimal and binary units of IEC 80000-13; also their first letters, as dd and du have them.
+# Decimal and binary units of IEC 80000-13; also their first letters, as dd and du take them.
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power, _letter: 1000**_power}
 
 
 def parse_size(text: str, variable: str | None = None) -> int:
-    """The bytes that a size like `20 GB`, `512MiB`, `1.5g` or `1000` stands for.
+    """The number of bytes in a size like `20 GB`, `512MiB`, `1.5g` or `1000`.
 
     Args:
         text: A number with or without a unit: B, kB, MB, GB, TB (powers of 1000, their first
             letter is enough), KiB, MiB, GiB, TiB (powers of 1024); upper or lower case.
-        variable: Where it was set, for the message.
+        variable: The variable that it comes from, for the message.
 
     Raises:
-        UsageError: It is no size.
+        UsageError: It is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     factor = _UNITS.get(match[2].lower()) if match else None

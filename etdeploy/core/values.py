@@ -1,4 +1,4 @@
-"""The base of every typed value that travels between stages."""
+"""The base class of every typed value that is passed between stages."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Value(BaseModel):
 
         Raises:
             OSError: The file cannot be read.
-            pydantic.ValidationError: The file holds something else.
+            pydantic.ValidationError: The file contains something else.
         """
         return cls.model_validate_json(path.read_bytes())
 
     @classmethod
     def load_or_none(cls: type[V], path: Path) -> V | None:
-        """Reads what this release wrote; None for a file that is not there or holds something else.
+        """Reads what this release wrote; None for a file that is missing or contains anything else.
 
-        For state that can be made again: another release has other fields, and a file may be cut
-        short.
+        For state that can be made again: another release has other fields, and a file may be
+        truncated.
         """
         try:
             return cls.load(path)
@@ -47,7 +47,7 @@ class Value(BaseModel):
 class Explained(Value):
     """A choice with its reason: a component, a cmake option, a task.
 
-    `by_hand` tells a choice of the recipe's author from one that a rule made.
+    `by_hand` distinguishes a choice of the recipe's author from that of a rule.
     """
 
     name: str

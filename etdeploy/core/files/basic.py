@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and paths that stay inside their folder."""
+"""Files that are written completely or not at all, and paths that stay inside their folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replaces `path` in one step; a reader sees the old content or the new one."""
+    """Replaces `path` in one step; a reader sees the old content or the new."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
@@ -42,7 +42,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def write_if_changed(path: Path, content: str) -> bool:
-    """Writes only changed content, so that build tools see an old date on an unchanged file."""
+    """Writes only changed content, so that an unchanged file keeps its date for build tools."""
     if path.is_file() and path.read_text() == content:
         return False
     write_atomic(path, content)
@@ -50,7 +50,7 @@ def write_if_changed(path: Path, content: str) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; empty when it cannot be read."""
+    """The text of a file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -58,23 +58,23 @@ def read_text(path: Path) -> str:
 
 
 def not_regular(path: Path) -> str | None:
-    """What a path is that is no regular file, as words: "a folder"; None when it is one.
+    """What a path is instead of a regular file, like "a folder"; None for a regular file.
 
-    Reading anything else may wait for ever (a FIFO), never end (a device), or mean nothing.
+    Reading anything else may block forever (a FIFO), never end (a device), or make no sense.
 
     Raises:
-        OSError: It is not there, or cannot be looked at.
+        OSError: It does not exist, or cannot be accessed.
     """
     return _other_than_regular(path.stat().st_mode)
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file that a user names for reading, and never waits for it.
+    """Opens a file that a user named for reading; never blocks.
 
     Raises:
         OSError: It cannot be read, or is not a regular file; its strerror says what it is.
     """
-    # Opening some devices does something, so they are not even opened.
+    # Opening some devices has side effects, so they are not even opened.
     _require_regular(path, path.stat().st_mode)
     # It may be another file now.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -94,14 +94,14 @@ def _require_regular(path: Path, mode: int) -> None:
 def _other_than_regular(mode: int) -> str | None:
     if stat.S_ISREG(mode):
         return None
-    return _KINDS.get(stat.S_IFMT(mode), "no file")
+    return _KINDS.get(stat.S_IFMT(mode), "not a file")
 
 
 @contextmanager
 def new_folder(final: Path) -> Iterator[Path]:
-    """Gives an empty folder beside `final` that takes its place when the block ends well.
+    """Yields an empty folder beside `final` that replaces it when the block succeeds.
 
-    What was at `final` is deleted with all that is in it: only for folders of the cache.
+    The old `final` is deleted with everything in it: only for folders of the cache.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
@@ -138,7 +138,7 @@ def tree_size(path: Path) -> int:
 
 
 def inside(folder: Path, relative: str) -> Path:
-    """`folder / relative`, or ValueError when that is not below `folder`."""
+    """`folder / relative`, or ValueError if that is not below `folder`."""
     path = (folder / relative).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise ValueError(f"{relative!r} leads out of {folder}")

@@ -1,7 +1,7 @@
-"""Copies into a folder that the user names: nothing of the user's is ever lost there.
+"""Copies results to a folder that the user names, without losing any of the user's files.
 
-A folder that was delivered holds a list of its files with their digests. It is replaced only while
-it holds just those, unchanged; every other folder has to be new or empty.
+A delivered folder contains a list of its files with their digests. It is replaced only if it
+contains just those, unchanged; any other folder must be new or empty.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _CHOOSE = "Name a new or empty folder: --output FOLDER"
 
 @dataclass(frozen=True)
 class Delivery:
-    """Where a copy goes.
+    """The destination of a copy.
 
     Attributes:
         folder: As the user named it.
         content: What is delivered, for the message: "program", "runner".
-        kept: Folders that must not be replaced, nor any folder around them, by what they are.
+        kept: Folders that must not be replaced, nor any folder around them, by description.
         cache: The cache folder; nothing is delivered into it either.
     """
 
@@ -47,12 +47,12 @@ class Delivery:
     cache: Path
 
     def require_free(self) -> None:
-        """Looks whether the folder is new, empty, or one that was delivered and left as it was.
+        """Checks that the folder is new, empty, or an unchanged delivery.
 
         Raises:
-            UsageError: It is not, or can never be replaced; with the reason.
+            UsageError: It is none of these, or can never be replaced; with the reason.
         """
-        with self._told_where():
+        with self._naming_folder():
             self._require_place()
             self._require_ours()
             _require_writable(self.folder.resolve().parent)
@@ -69,9 +69,9 @@ class Delivery:
 
         Raises:
             UsageError: The folder cannot be replaced, or something cannot be written.
-            OSError: The disk is full; it says which file.
+            OSError: The disk is full; its filename says where.
         """
-        with self._told_where():
+        with self._naming_folder():
             self._require_place()
             final = self.folder.resolve()
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class Delivery:
             if path.resolve().is_relative_to(resolved):
                 raise self._refused(f"is or contains the {what} ({path})", self._below())
         if resolved.is_relative_to(self.cache.resolve()):
-            raise self._refused("is in the cache, which etdeploy tidies by itself", _CHOOSE)
+            raise self._refused("is in the cache, which etdeploy tidies", _CHOOSE)
 
     def _require_ours(self) -> None:
         if not self.folder.exists():
@@ -106,13 +106,13 @@ class Delivery:
         if foreign := list(islice(foreign_names(self.folder, self.content), _SHOWN + 1)):
             more = " and more" if len(foreign) > _SHOWN else ""
             raise self._refused(
-                f"holds what this command did not write: {', '.join(foreign[:_SHOWN])}{more}; "
+                f"contains what this command did not write: {', '.join(foreign[:_SHOWN])}{more}; "
                 "nothing was changed",
                 _CHOOSE,
             )
 
     @contextlib.contextmanager
-    def _told_where(self) -> Iterator[None]:
+    def _naming_folder(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -132,16 +132,16 @@ class Delivery:
 
 
 def _require_writable(folder: Path) -> None:
-    """Tells before the work what could not be written after it; OSError."""
+    """Raises OSError before the work for a folder that cannot be written to after it."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{existing} is not a folder")
-    # Not os.access, which says yes to root where a file system still refuses.
+    # Not os.access, which says yes to root even if the file system refuses.
     Path(tempfile.mkdtemp(prefix=".etdeploy.", dir=existing)).rmdir()
 
 
 def foreign_names(folder: Path, content: str) -> Iterator[str]:
-    """What is in a folder beside an unchanged delivery of `content`, as relative paths."""
+    """What a folder contains besides an unchanged delivery of `content`, as relative paths."""
     listed = _listed(folder, content)
     expected = {parent.as_posix() for name in listed for parent in Path(name).parents}
     for path in _walk(folder):
@@ -156,7 +156,7 @@ def foreign_names(folder: Path, content: str) -> Iterator[str]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Everything below a folder, a folder before what is in it; links are not followed."""
+    """Everything below a folder, each folder before its content; links are not followed."""
     for path in sorted(folder.iterdir()):
         yield path
         if path.is_dir() and not path.is_symlink():
@@ -200,7 +200,7 @@ def _aside(final: Path) -> Iterator[Path]:
 
 
 def _exchange(work: Path, final: Path) -> None:
-    """Puts `work` in the place of `final`, which is a delivery, empty or not there."""
+    """Replaces `final`, which is a delivery, empty or missing, with `work`."""
     try:
         work.rename(final)
     except OSError as error:
@@ -219,7 +219,7 @@ def _exchange(work: Path, final: Path) -> None:
 
 
 def _remove_delivery(folder: Path) -> None:
-    """Removes the files that are listed; whatever came into the folder meanwhile stays in it.
+    """Removes the listed files; anything that was added to the folder since stays in it.
 
     Only names that are found below the folder are removed: the list may name others.
     """

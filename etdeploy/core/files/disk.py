@@ -1,4 +1,4 @@
-"""A full disk: which one it is, and what helps there."""
+"""A full disk: which one it is, and what to do about it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pathlib import Path
 from etdeploy.core.console import size
 from etdeploy.core.errors import BuildError
 
-# Left by a file system without room, or a quota that is used up.
+# The errors of a full file system and an exhausted quota.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# The texts of the C library, which Python and compilers show; Python adds the file.
-_TOLD = re.compile(r"(No space left on device|Disk quota exceeded)(?:: '([^'\n]+)')?")
-# So few inodes are the reason, not the bytes.
+# The C library's messages, which Python and compilers print; Python adds the file.
+_MESSAGE = re.compile(r"(No space left on device|Disk quota exceeded)(?:: '([^'\n]+)')?")
+# With fewer free inodes, these are the reason and not the bytes.
 _FEW_FILES = 10
 CACHE_VARIABLE = "ETDEPLOY_CACHE_DIR"
 _OTHER_CACHE = f"export {CACHE_VARIABLE}=/path/on/a/larger/disk"
 
 
 def no_room_in(error: BaseException | None) -> OSError | None:
-    """The error of a full disk that an error is, or was caused by."""
+    """The full-disk error that an error is, or was caused by."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return error
@@ -35,9 +35,9 @@ def no_room_in(error: BaseException | None) -> OSError | None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Names the file in errors of a full disk that come out of the block: those of writes do not.
+    """Adds the file's name to full-disk errors of the block; those of writes have none.
 
-    Without it nobody can say later which disk was full: what was half-written is deleted by then.
+    Later nobody could say which disk was full: the half-written file is deleted by then.
     """
     try:
         yield
@@ -50,10 +50,10 @@ def naming(path: Path) -> Iterator[None]:
 def full_disk(
     error: OSError, cache: Path, log: Path | None = None, doing: str | None = None
 ) -> BuildError:
-    """What is said when there is no room: on which file system, and what helps there.
+    """The error for the user: which file system is full, and what to do about it.
 
     Args:
-        error: With ENOSPC or EDQUOT; its filename says where, if it has one.
+        error: ENOSPC or EDQUOT; its filename says where, if it has one.
         cache: The cache folder.
         log: Of the step that failed.
         doing: What failed, for the message: "storing the runner".
@@ -61,9 +61,9 @@ def full_disk(
     # Copying names the source first.
     name = error.filename2 or error.filename
     place = Path(name) if name else None
-    lines = ["Make room and run the same command again: it goes on from there."]
+    lines = ["Make room and run the same command again: it continues from there."]
     if place is None or _device(place) == _device(cache):
-        lines.append("etdeploy clean   shows what the cache holds, and deletes parts of it")
+        lines.append("etdeploy clean   shows what is in the cache, and deletes parts of it")
     lines += _elsewhere(place, cache)
     return BuildError(
         f"{f'{doing} failed: the disk is full: ' if doing else ''}{error.strerror}{_where(place)}",
@@ -74,22 +74,22 @@ def full_disk(
 
 
 def require_room(folder: Path, least_bytes: int, least_files: int) -> None:
-    """Raises the error that a write would give soon: OSError with ENOSPC and the folder."""
+    """Raises the error that a write would soon raise: OSError with ENOSPC and the folder."""
     free = os.statvfs(folder)
-    # Some file systems have no fixed number of files, and say 0.
+    # Some file systems have no fixed number of files and report 0.
     few_files = free.f_files and free.f_favail < least_files
     if few_files or free.f_bavail * free.f_frsize < least_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def no_room_told(output: str, *candidates: Path) -> OSError | None:
-    """The error of a full disk that a program wrote about.
+    """The full-disk error that a program reported in its output.
 
     Args:
-        output: What it wrote.
-        candidates: Where it writes; the fullest is taken where it does not say which file it was.
+        output: What it printed.
+        candidates: Where it writes; the fullest is used if the output names no file.
     """
-    match = _TOLD.search(output)
+    match = _MESSAGE.search(output)
     if match is None:
         return None
     place = match[2] or str(fullest(*candidates))
@@ -97,7 +97,7 @@ def no_room_told(output: str, *candidates: Path) -> OSError | None:
 
 
 def fullest(*folders: Path) -> Path:
-    """The folder with the least room left, for a tool that does not say where it had none."""
+    """The folder with the least room left, for a tool that does not say which one was full."""
     return min(folders, key=lambda folder: shutil.disk_usage(_existing(folder)).free)
 
 
@@ -130,7 +130,7 @@ def _mount(folder: Path) -> Path:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest folder around it that is there."""
+    """The path, or the nearest folder above it that exists."""
     return next((p for p in (path, *path.parents) if p.exists()), Path("/"))
 
 

@@ -1,7 +1,7 @@
 """A lock on a folder that runs with different caches share, held by a context manager.
 
-The folder itself is locked: nothing is written, so that it may be read-only, and whoever comes by
-another path or with another cache sees the lock.
+The folder itself is locked: nothing is written, so that it may be read-only, and a run that uses
+another path or another cache sees the lock.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _POLL_S = 0.2
 def exclusive_folder(folder: Path, what: str, progress: Progress = silent) -> Iterator[None]:
     """Holds a folder; waits for another run that holds it, and says so.
 
-    A file system without such locks, as some network ones, is passed over: runs with one cache have
-    that cache's own lock all the same.
+    File systems without such locks, like some network ones, are ignored: runs with the same cache
+    still have that cache's own lock.
 
     Args:
-        folder: One that is there.
-        what: How the message calls it.
-        progress: Told once when it has to be waited for.
+        folder: An existing folder.
+        what: Its name in the message.
+        progress: Called once if the run has to wait.
 
     Raises:
         Interrupted: The run was stopped while waiting.
@@ -45,7 +45,7 @@ def exclusive_folder(folder: Path, what: str, progress: Progress = silent) -> It
             time.sleep(_POLL_S)
         yield
     finally:
-        os.close(handle)  # which gives the lock back
+        os.close(handle)  # which releases the lock
 
 
 def _taken(handle: int) -> bool:

@@ -1,8 +1,8 @@
 """What a killed run leaves half-written, and how a later run knows that nobody is using it.
 
-Whoever writes aside holds a lock on the file or folder itself (flock(2)). The system releases it
-when the process ends, however it ends, so there is no need to trust a process id, which may have
-been reused, or the clock.
+A run that writes a temporary file or folder holds a lock on it (flock(2)). The system releases the
+lock when the process ends, however it ends, so there is no need to trust a process id, which may
+have been reused, or the clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASIDE = re.compile(
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Shows other runs that a file or folder is in use, while the block runs."""
+    """Marks a file or folder as in use, for other runs, while the block runs."""
     handle = os.open(path, os.O_RDONLY)
     try:
         claim(handle)
@@ -39,7 +39,7 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def claim(handle: int) -> None:
-    """Does the same for an open file, until it is closed."""
+    """Marks an open file as in use until it is closed."""
     with suppress(OSError):  # some file systems have no locks; nothing is swept there
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -54,7 +54,7 @@ def is_abandoned(path: Path) -> bool:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # it is in use, or that cannot be found out
+    except OSError:  # it is in use, or nobody can tell
         return False
     finally:
         os.close(handle)
@@ -62,7 +62,7 @@ def is_abandoned(path: Path) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Deletes what killed runs left in a folder of the cache; everything else stays."""
+    """Deletes what killed runs left in a folder of the cache, and nothing else."""
     for path in _entries(folder):
         if _ASIDE.fullmatch(path.name) and is_abandoned(path):
             remove_tree(path)

@@ -15,7 +15,7 @@ from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.progress import Progress, silent
 
 _POLL_S = 0.2
-# Of file systems without locks.
+# The errors of file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -24,9 +24,9 @@ def exclusive(path: Path, what: str, progress: Progress = silent) -> Iterator[No
     """Holds the lock file `path`; waits for another run that holds it, and says so.
 
     Args:
-        path: The lock file; its folder is made when missing.
-        what: What is being shared, for the message: "device host", "program 12ab".
-        progress: Told once when the lock has to be waited for.
+        path: The lock file; its folder is created if missing.
+        what: What is shared, for the message: "device host", "program 12ab".
+        progress: Called once if the run has to wait.
 
     Raises:
         Interrupted: The run was stopped while waiting.
@@ -53,10 +53,10 @@ def exclusive(path: Path, what: str, progress: Progress = silent) -> Iterator[No
 
 
 def open_shared(path: Path) -> int:
-    """Takes a lock that others may hold at the same time, and gives the open file.
+    """Takes a lock that others may hold at the same time, and returns the open file.
 
-    The lock lasts until the file is closed, or the process has ended. Who holds it alone does so
-    for a moment only (`if_free`), and is waited for.
+    The lock lasts until the file is closed or the process ends. An exclusive holder has it only for
+    a moment (`if_free`), and is waited for.
 
     Raises:
         Interrupted: The run was stopped while waiting.
@@ -74,21 +74,21 @@ def open_shared(path: Path) -> int:
 
 
 def make_sole(handle: int) -> bool:
-    """Turns the lock of `open_shared` into one that nobody else holds; False when others do."""
+    """Makes the lock of `open_shared` exclusive; False if others hold it too."""
     if _taken(handle, fcntl.LOCK_EX):
         return True
-    make_shared(handle)  # A change that fails may have let go of it.
+    make_shared(handle)  # A failed change may have released it.
     return False
 
 
 def make_shared(handle: int) -> None:
-    """Turns the lock back into one that others may hold, too."""
+    """Makes the lock shared again."""
     _taken(handle, fcntl.LOCK_SH)
 
 
 @contextmanager
 def if_free(path: Path) -> Iterator[bool]:
-    """Holds a lock that nobody else holds; gives whether that was so, and never waits."""
+    """Takes an exclusive lock without waiting; yields whether nobody else holds it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -111,7 +111,7 @@ def _taken(handle: int, kind: int) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        # Nobody can know who else is there: nothing is removed then.
+        # Other holders cannot be seen: count as shared, so that nothing is removed.
         return kind == fcntl.LOCK_SH
     return True
 

@@ -106,7 +106,7 @@ def test_what_the_user_put_there_is_named_and_stays(
     put(source)
     assert callable(spoil)
     spoil(working / "out")
-    assert f"out: the folder holds what this command did not write: {named}" in refusal("out")
+    assert f"out: the folder contains what this command did not write: {named}" in refusal("out")
     with pytest.raises(UsageError, match="did not write"):
         put(source)
     assert names(working) == ["out"]
