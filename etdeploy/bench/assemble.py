@@ -23,11 +23,11 @@ from etdeploy.bench.revision import Revision
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.statistics import summarize
 from etdeploy.export.methods import require_method
-from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import Provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.paths import relative_path, relative_paths
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerResults
 
 

@@ -17,10 +17,11 @@ from etdeploy.bench.sizes import Checks, compare_sizes
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.runner.model import BuiltRunner
 
 __all__ = ["measure", "require_match"]
 

@@ -10,8 +10,8 @@ from etdeploy.core.files.basic import inside, write_if_changed
 from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.extras import Extras
 from etdeploy.devices.base import Bundle, BundleFile
-from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import inputs_list
 
 _RUNNER_FOLDER = "runner"

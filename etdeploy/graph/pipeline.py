@@ -30,10 +30,11 @@ from etdeploy.graph.stage_values import (
 )
 from etdeploy.graph.steps import Step, StepLog
 from etdeploy.plan.derive import require_feasible
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.provider.libraries import Libraries
+from etdeploy.runner.model import BuiltRunner
 
 _THREADS = "runtime.threads"
 # An upgrade may decide otherwise from the same recipe and program.

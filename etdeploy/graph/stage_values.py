@@ -12,9 +12,9 @@ from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle
 from etdeploy.export.run import ExportedProgram
 from etdeploy.graph.job import Job
-from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
+from etdeploy.runner.model import BuiltRunner
 
 
 class StepName(Kind):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.kinds import Kind
@@ -83,41 +81,3 @@ class RuntimePlan(Value):
                 "custom_ops": self.custom_ops,
             }
         )
-
-
-class BuiltRunner(Value):
-    """A runner in the cache.
-
-    Attributes:
-        path: Of the folder with the files.
-        executable: Relative path of the runner itself.
-        libraries: Relative paths of the shared libraries that it needs.
-        loader: Relative path of the C library's loader, for a portable runner.
-        target: The build target.
-        sha256: Of the executable.
-        operators: All operators that are registered in it, by full name.
-        backends: All backends that are registered in it.
-        executorch_version: Of its libraries.
-        listed_by: What lists operators and backends: the `runner` itself, started here or under
-            qemu, or the names in its `libraries` (from source, in the executable too) if it cannot
-            be started here.
-        size_bytes: Of the executable.
-        provider: Where ExecuTorch came from: `wheel` or `source`.
-        revision: Of the checkout that it was built from.
-        options: The plan's cmake options, by name.
-    """
-
-    path: str
-    executable: str
-    libraries: tuple[str, ...]
-    loader: str | None
-    target: str
-    sha256: str
-    operators: tuple[str, ...]
-    backends: tuple[str, ...]
-    executorch_version: str
-    listed_by: Literal["runner", "libraries"] = "runner"
-    size_bytes: int = 0
-    provider: Provider = Provider.WHEEL
-    revision: str | None = None
-    options: dict[str, str] = {}

@@ -13,10 +13,11 @@ from etdeploy.core.hashing import digest_json
 from etdeploy.core.progress import Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps, names_to_find
 from etdeploy.plan.derive import require_feasible
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.builder import RUNNER_INFO, Builder
 from etdeploy.runner.fingerprint import qnn_sdk, rules_digest, runner_fingerprint
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import Target, find_target, host_target
 
 

@@ -16,7 +16,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
-from etdeploy.plan.model import BuiltRunner, Provider, RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.build_tree import BuildTree, open_tree
@@ -36,6 +36,7 @@ from etdeploy.runner.fingerprint import (
 )
 from etdeploy.runner.kernel_sources import aten_operators, needed_sources
 from etdeploy.runner.kleidiai import failed_download, require_kleidiai
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.registered import Kernels, ask_runner, find_names, read_built, read_libraries
 from etdeploy.runner.shared_libraries import closure, read_dependencies, system_library
 from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs, find_tools

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.plan.components import backend_component, operator_component
-from etdeploy.plan.model import BuiltRunner, Provider
+from etdeploy.plan.model import Provider
 from etdeploy.program.model import Program
+from etdeploy.runner.model import BuiltRunner
 
 
 def check_program(

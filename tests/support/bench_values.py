@@ -20,10 +20,10 @@ from etdeploy.bench.records.record import (
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceFacts, DeviceState
-from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.recipe.model import Recipe
+from etdeploy.runner.model import BuiltRunner
 
 FOLDER = Path("/out/20261121T084449Z-mlp-host-ab12cd34")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from etdeploy.cache.workspace import Workspace
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
-from etdeploy.plan.model import BuiltRunner
 from etdeploy.program.model import Program
 from etdeploy.provider.libraries import Libraries
 from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.build import build_runner
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.program_files import Plan, pte
 from tests.support.runtime_values import make_method, make_program, make_recipe

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.plan.derive import Available, derive_plan
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import Plain, Program
 from etdeploy.provider.libraries import Libraries
 from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.build import build_runner
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerResults, inputs_list, load_results
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_values import make_recipe

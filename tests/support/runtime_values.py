@@ -6,9 +6,10 @@ from typing import Any
 
 from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Delegate, Method, Operator, Program
 from etdeploy.recipe.model import Recipe
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import find_target
 
 

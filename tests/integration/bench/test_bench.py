@@ -24,11 +24,12 @@ from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import LocalDevice, open_host
 from etdeploy.export.run import export_program
 from etdeploy.export.spec import export_spec
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.report.summary import summary
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_values import make_program_folder, make_recipe
 from tests.support.program_files import Plan, Tensor, pte

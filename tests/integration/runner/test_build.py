@@ -12,10 +12,11 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import BuildError, Interrupted
-from etdeploy.plan.model import BuiltRunner, RuntimePlan
+from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.libraries import Libraries
 from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.build import build_runner, runner_key
+from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.registered import read_built, read_libraries
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_runs import Start, build, differences, export_programs, plan_here
