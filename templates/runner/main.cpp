@@ -84,13 +84,13 @@ static void run(Arguments& arguments) {
   auto& [listing, texts, counts] = arguments;
   const std::string &method = texts["--method"], &folder = texts["--outputs"];
   std::ostringstream json;
+  if (texts["--etdump"].empty()) {
+    profile_nothing();
+  }
   json << kJsonHead << ",\n  \"method\": " << json_string(method)
        << ",\n  \"started_unix_s\": " << std::time(nullptr)
        << ",\n  \"threads\": " << use_threads(counts["--threads"])
        << ",\n  \"warmup\": " << counts["--warmup"] << verify(texts["--program"]);
-  if (texts["--etdump"].empty()) {
-    profile_nothing();
-  }
   Module module(texts["--program"], Module::LoadMode::Mmap, make_tracer(texts["--etdump"]));
   json << load(module, texts["--program"], method)
        << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();

@@ -622,7 +622,7 @@ def test_the_plan_is_made_on_a_machine_that_has_nothing(tmp_path: Path) -> None:
     assert plan["build_target"] == "android-arm64"
     assert plan["blockers"] == []
     for option in plan["options"]:
-        assert set(option) == {"name", "value", "reason"}
+        assert set(option) == {"name", "value", "reason", "by_hand"}
         assert isinstance(option["value"], str)
         assert option["reason"]
     names = {option["name"]: option["value"] for option in plan["options"]}
