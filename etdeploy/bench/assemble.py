@@ -33,7 +33,7 @@ from etdeploy.runner.protocol import RunnerResults
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured, and what is known of it."""
+    """What is measured, and what is known about it."""
 
     loaded: LoadedRecipe
     program_folder: Path
@@ -114,7 +114,7 @@ def _workload(subject: Subject, results: Mapping[str, PassResult], checks: Check
 
 
 def _peak_rss_bytes(results: Mapping[str, PassResult]) -> int | None:
-    """Of the memory pass; None without one, and where the system does not tell (0)."""
+    """Of the memory pass; None without one, and where the system does not report it (0)."""
     return (results["memory"].results.peak_rss_bytes or None) if "memory" in results else None
 
 

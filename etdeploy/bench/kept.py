@@ -19,16 +19,16 @@ DESCRIPTIONS = {
     "record": "`record.json` itself",
     "outputs": "folder with the outputs of the first inference: `0.bin` and so on, raw "
     "little-endian contiguous bytes; data type and shape are in the timing pass's file",
-    "log": "what the runner said in each pass, and how it ended",
-    "timing": "what the runner wrote in the timing pass: raw samples, times of loading, outputs",
-    "memory": "the same of the memory pass; not where `benchmark.memory` is off",
-    "profile": "the same of the profile pass; not where `benchmark.profile` is off",
+    "log": "the runner's output in each pass, and how it ended",
+    "timing": "what the runner wrote in the timing pass: raw samples, load times, outputs",
+    "memory": "the same for the memory pass; absent where `benchmark.memory` is off",
+    "profile": "the same for the profile pass; absent where `benchmark.profile` is off",
     "program_info": "methods of the program with inputs, outputs, operators and delegates",
-    "export": "how the program came to be: source, versions, times, what quantisation cost",
+    "export": "how the program was made: source, versions, times, what quantisation cost",
     "plan": "components and cmake options of the runner, each with its reason",
     "etdump": "the trace of the profile pass, for ExecuTorch's Inspector",
     "etrecord": "the model's graph and weights, with which the Inspector names what is in the "
-    "trace; a hard link to the cache's file where the file system has them, else a copy",
+    "trace; a hard link to the cache's file where the file system supports it, else a copy",
 }
 
 
@@ -38,10 +38,10 @@ def keep_files(
     program_folder: Path,
     plan: RuntimePlan | None,
 ) -> dict[str, str]:
-    """Brings together what belongs to a record.
+    """Collects the files that belong to a record.
 
-    The program itself stays in the cache: its digest names it, and what inspection says of it is
-    here. The ETRecord, which names the operators of a trace, comes along where there is a trace.
+    The program itself stays in the cache: its digest names it, and the result of its inspection is
+    kept here. The ETRecord, which names the operators of a trace, is kept where there is a trace.
 
     Args:
         here: The run's folder, with the results of the passes.
@@ -50,7 +50,7 @@ def keep_files(
         plan: Of the runner.
 
     Returns:
-        Paths relative to `here`, by what they are.
+        Paths relative to `here`, by their role.
 
     Raises:
         OSError: A file cannot be read or written.
@@ -75,9 +75,9 @@ def keep_files(
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """A hard link where the file system allows it: an ETRecord has the model's weights in it.
+    """A hard link where the file system allows it: an ETRecord contains the model's weights.
 
-    Nothing writes into the cache's file, and a cache whose file was changed is noticed by digest.
+    Nothing writes to the cache's file, and its digest shows when it was changed.
     """
     try:
         os.link(source, target)

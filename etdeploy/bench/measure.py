@@ -46,15 +46,15 @@ def measure(
         bundle: As `make_bundle` gave it.
         loaded: The recipe.
         program_folder: Holds the program, its expected outputs and its provenance.
-        program: What inspection said of it.
+        program: The result of its inspection.
         runner: What is in the bundle.
         output: The folder that gets a folder for this run.
-        progress: Told each pass.
+        progress: Called for each pass.
         plan: Of the runner; kept beside the record.
 
     Raises:
-        UsageError: The program lacks the recipe's method, or `output` cannot be written to.
-        RunError: The runner failed; what it said stays in `output`.
+        UsageError: The program does not have the recipe's method, or `output` cannot be written to.
+        RunError: The runner failed; its log stays in `output`.
         DeviceError: The device went away.
         Interrupted: The run was stopped; nothing of it stays.
     """
@@ -106,7 +106,7 @@ def _run_passes(
 
 
 def _state_after(device: Device) -> DeviceState:
-    """The device's state; an empty one when it has gone, since the measurement is complete."""
+    """The device's state; empty when the device has gone, since the measurement is complete."""
     try:
         return device.state()
     except DeviceError:

@@ -13,20 +13,20 @@ SPREAD_SAMPLES = 5
 # A phone that throttles gets slower over the run instead of at random.
 DRIFT_LIMIT = 0.10
 DRIFT_SAMPLES = 10
-# The gate that react-native-executorch's benchmarks set for batteries.
+# The limit that react-native-executorch's benchmarks set for batteries.
 WARM_CELSIUS = 37.0
 # More work waiting than there are processors for it.
 BUSY_PER_CPU = 1.0
 
 
 def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
-    """Sentences on outputs whose comparison says little or nothing."""
+    """Sentences about outputs whose comparison says little or nothing."""
     for check in outputs:
         if check.within_tolerance is None:
             yield (
                 f"Nothing of {check.name} was compared: {check.remark}. Call the model in Python "
                 "with the same inputs. Usual causes are weights that were not loaded, inputs "
-                "outside of the range that the model expects, and 16-bit floats that overflow."
+                "outside the range that the model expects, and 16-bit floats that overflow."
             )
         elif check.remark:
             yield f"The comparison of {check.name} is weak: {check.remark}."
@@ -35,12 +35,12 @@ def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
 def measurement_notes(
     latency: Latency, device: DeviceRecord, portable_runner: bool, warmup: int
 ) -> tuple[str, ...]:
-    """Sentences on the device, the runner and the samples, in this order.
+    """Sentences about the device, the runner and the samples, in this order.
 
     Args:
         latency: The timed samples, in the order in which they were measured.
         device: Its facts and states.
-        portable_runner: Whether the runner brought its own C library.
+        portable_runner: Whether the runner has its own C library.
         warmup: Iterations between the first inference and the timed ones.
     """
     return (
@@ -55,7 +55,7 @@ _QEMU = (
     "phone, and the memory includes the emulator's.",
 )
 _PORTABLE = (
-    "The portable runner was used: it brings a Linux C library along instead of using Android's, "
+    "The portable runner was used: it uses its own Linux C library instead of Android's, "
     "so that no NDK is needed. Times may differ a little from those of a native runner.",
 )
 
@@ -66,12 +66,12 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
         yield from _QEMU
     for ended in device.ended:
         yield (
-            "A runner of an earlier run still ran on the device, and was ended before measuring: "
-            f"process {ended.pid} of {ended.run_id}, after {ended.duration}."
+            "A runner of an earlier run was still running on the device, and was ended before "
+            f"measuring: process {ended.pid} of {ended.run_id}, after {ended.duration}."
         )
     if before.battery_celsius is not None and before.battery_celsius > WARM_CELSIUS:
         yield (
-            f"The battery had {before.battery_celsius:.0f} °C at the start: a warm device is "
+            f"The battery was at {before.battery_celsius:.0f} °C at the start: a warm device is "
             "slower. Let it cool below 37 °C and measure again."
         )
     status = after.thermal_status
@@ -83,12 +83,12 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
 
 
 def sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
-    """Sentences on the samples alone."""
+    """Sentences about the samples alone."""
     samples = latency.samples
     spread = latency.stddev / latency.median if latency.median > 0 else 0.0
     if len(samples) >= SPREAD_SAMPLES and spread > SPREAD_LIMIT:
         yield (
-            f"The times vary much: their standard deviation is "
+            f"The times vary a lot: their standard deviation is "
             f"{100 * spread:.0f} % of the median. Compare medians, and end other "
             "work on the device."
         )
@@ -96,7 +96,7 @@ def sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
     if drift is not None and drift > DRIFT_LIMIT:
         yield (
             f"The second half of the samples is {100 * drift:.0f} % slower than the first: the "
-            "device may get warm and throttle, or other work came in between."
+            "device may be getting warm and throttling, or other work interfered."
         )
     if drift is not None and drift < -DRIFT_LIMIT:
         yield (
@@ -107,7 +107,7 @@ def sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
 
 
 def _drift(samples: Sequence[float]) -> float | None:
-    """Median of the second half by that of the first, less 1; None for few samples."""
+    """Median of the second half divided by that of the first, minus 1; None for few samples."""
     if len(samples) < DRIFT_SAMPLES:
         return None
     middle = len(samples) // 2

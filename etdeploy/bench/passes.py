@@ -1,7 +1,7 @@
 """The passes of a measurement: separate processes on the device, each for one purpose.
 
-Timing runs without tracer, since a tracer changes the times. Memory runs on its own, since files
-of outputs and long lists of samples would count. The profile pass records an ETDump.
+Timing runs without a tracer, which would change the times. Memory runs on its own, since output
+files and long lists of samples would count. The profile pass records an ETDump.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
 RUNNER_LOG = "runner.stderr.txt"
 
-# The plan of memory is fixed before the first inference; a second one shows what stays allocated.
+# Memory is planned before the first inference; a second one shows what stays allocated.
 _MEMORY_ITERATIONS = 2
 # A trace grows with every iteration, and the shares of operators settle quickly.
 _PROFILE_ITERATIONS = 10
@@ -51,7 +51,7 @@ class Pass:
 
     @property
     def key(self) -> str:
-        """Tells it from all others: `timing`, and `timing-long` for a further size."""
+        """Identifies the pass: `timing`, and `timing-long` for a further size."""
         return f"{self.name}-{self.size}" if self.further else self.name
 
     @property
@@ -67,11 +67,11 @@ class Pass:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass gave.
+    """The results of a pass.
 
     Attributes:
         results: As the runner wrote them.
-        seconds: Wall time seen from here, connection included.
+        seconds: Wall time measured on the machine that runs etdeploy, connection included.
         file: Its results, in the run's folder.
         outputs: The folder with its outputs, in the run's folder; None where it wrote none.
     """
@@ -83,10 +83,10 @@ class PassResult:
 
 
 def passes(recipe: Recipe) -> tuple[Pass, ...]:
-    """The passes that a recipe asks for, in the order in which they run.
+    """The passes that a recipe requests, in the order in which they run.
 
-    Every size is a process of its own, so that its first inference is a first one. The profile is
-    that of the first size.
+    Every size has its own process, so that its first inference really is a first one. The profile
+    is of the first size.
     """
     wanted = recipe.benchmark
     sizes = [(size, i > 0) for i, size in enumerate(wanted.sizes or ("",))]
@@ -123,14 +123,14 @@ def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
 
 
 def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: Path) -> PassResult:
-    """Runs one pass and brings its results here.
+    """Runs one pass and copies its results here.
 
     Args:
         folder: Of the run on the device.
         step: The pass.
         recipe: Gives method, threads and time limit.
         device: Its name, for messages.
-        here: The run's folder on this machine; its `runner.stderr.txt` gets what the runner said.
+        here: The run's folder on this machine; its `runner.stderr.txt` gets the runner's output.
 
     Raises:
         RunError: The runner crashed, refused, took too long or left no usable results.

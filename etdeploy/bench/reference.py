@@ -1,4 +1,4 @@
-"""docs/records.md, made from the models of the run record."""
+"""docs/records.md, generated from the models of the run record."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from etdeploy.core.kinds import Kind
 
 _INTRODUCTION = """# Run records
 
-<!-- Made from etdeploy/bench/records/record.py by `doit run reference`; edit there. -->
+<!-- Generated from etdeploy/bench/records/record.py by `doit run reference`; edit there. -->
 
-Each measurement makes a folder in `etdeploy-out/`, or where `--output` says, named by time, recipe, device and some random digits. `record.json` in it has the numbers and all that one has to know of them. The folder stands alone: zip it, mail it, and every path in it still leads to its file.
+Each measurement creates a folder in `etdeploy-out/`, or in the folder that `--output` names. Its name consists of time, recipe, device and some random digits. `record.json` in it has the numbers and everything that is needed to interpret them. The folder is self-contained: zip it, mail it, and every path in it still leads to its file.
 
-`etdeploy run --json` prints the record with one more key, `folder`: where it lies on this machine.
+`etdeploy run --json` prints the record with one more key, `folder`: its place on this machine.
 
 ## Versions
 
-`schema_version` is raised by every change of the keys. etdeploy reads records of all versions up to its own; one of a newer version ends with a message and exit code 2.
+Every change of the keys raises `schema_version`. etdeploy reads records of all versions up to its own; one of a newer version ends with a message and exit code 2.
 
 | version | what changed |
 | --- | --- |
 | 1 | the first one |
-| 2 | What belongs to inference stands under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is apart from `load_ms`, which had it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. `workload.sizes` has what each size of the recipe gave. |
+| 2 | The results of inference are under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is separate from `load_ms`, which included it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. `workload.sizes` has the results of each size of the recipe. |
 
 ## Paths of the machine that measured
 
-Paths in `record.json` are relative: those of `files` to the record's folder, those of `recipe` to the folder of the recipe's file. Absolute ones are left only where they are part of what was built or written by hand: values of `runner.options`, `recipe.content.model.arguments` and `recipe.content.runtime.cmake`. `export.json` names the files that the model's code came from, and `plan.json` the tools.
+Paths in `record.json` are relative: those of `files` to the record's folder, those of `recipe` to the folder of the recipe's file. Absolute paths remain only in values that were built or written that way: `runner.options`, `recipe.content.model.arguments` and `recipe.content.runtime.cmake`. `export.json` names the files with the model's code, and `plan.json` the tools.
 """  # noqa: E501 - a paragraph of Markdown is one line
 
 _KINDS = {
@@ -67,7 +67,7 @@ def _files() -> Iterator[str]:
     for name, text in DESCRIPTIONS.items():
         yield f"| `{name}` | {text} |"
     yield (
-        "\nWith `benchmark.sizes`, these are of the first size, and each further one has its own "
+        "\nWith `benchmark.sizes`, these are of the first size, and each further size has its own "
         "`outputs`, `timing` and `memory`: `timing-long` and so on for the size `long`.\n"
     )
 
@@ -93,9 +93,9 @@ def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
         yield f"{_summary(model)}\n"
     yield "| key | type | what it is |"
     yield "| --- | --- | --- |"
-    told = descriptions(model)
+    texts = descriptions(model)
     for name, field in model.model_fields.items():
-        yield f"| `{prefix}{name}` | {_kind(field.annotation)} | {told.get(name, '')} |"
+        yield f"| `{prefix}{name}` | {_kind(field.annotation)} | {texts.get(name, '')} |"
 
 
 def _nested(annotation: Any) -> tuple[type[BaseModel] | None, str]:

@@ -19,7 +19,7 @@ from etdeploy.core.files.leftovers import claimed, sweep_empty
 # another machine that has the same device.
 _RANDOM_BYTES = 4
 _ATTEMPTS = 10
-# What `run_id` gives, and gave when it had fewer random bytes.
+# What `run_id` gives now, and what it gave when it had fewer random bytes.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}([0-9a-f]{4})?")
 
 
@@ -27,10 +27,10 @@ _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}([0-9a-f]{4})?")
 def results_folder(output: Path, started: datetime, recipe: str, device: str) -> Iterator[Path]:
     """A new folder in `output`, named by the run's id.
 
-    When the block fails, only what the runner said stays in it; after an interruption nothing does.
+    When the block fails, only the runner's log stays in it; after an interruption nothing does.
 
     Args:
-        output: Made when it is not there.
+        output: Created when it does not exist.
         started: In UTC; ids sort by it.
         recipe: Name of the recipe.
         device: Name of the device.
@@ -55,7 +55,7 @@ def results_folder(output: Path, started: datetime, recipe: str, device: str) ->
 
 
 def _new_folder(output: Path, started: datetime, recipe: str, device: str) -> Path:
-    """Made by this call: a folder that is there belongs to another run and is left alone."""
+    """Always a new one: a folder that exists belongs to another run and is left alone."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         for _ in range(_ATTEMPTS):
@@ -80,7 +80,7 @@ def run_id(started: datetime, recipe: str, device: str) -> str:
 
 
 def _keep_log(folder: Path, error: BaseException) -> None:
-    """Empties the folder but for the runner's log, and removes it where there is none."""
+    """Empties the folder except for the runner's log, and removes it where there is none."""
     log = folder / RUNNER_LOG
     said = log.is_file() and log.stat().st_size and not isinstance(error, Interrupted)
     for path in folder.iterdir() if said else ():
@@ -95,7 +95,7 @@ def _keep_log(folder: Path, error: BaseException) -> None:
 
 
 def _is_about(error: OSError, folder: Path) -> bool:
-    """Whether results could not be written, rather than something else not read or reached."""
+    """Whether writing the results failed, rather than reading or reaching something else."""
     names = [Path(str(name)) for name in (error.filename, error.filename2) if name is not None]
     return any(name.is_relative_to(folder) for name in names)
 

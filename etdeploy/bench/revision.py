@@ -22,8 +22,8 @@ _NONE = Revision(None, None)
 def revision_of(path: Path) -> Revision:
     """The revision of the folder that `path` is in.
 
-    Without git, outside of a repository, and for a file that the repository ignores (an installed
-    package inside of it), both fields are None.
+    Without git, outside a repository, and for a file that the repository ignores (an installed
+    package inside it), both fields are None.
     """
     folder = path.parent
     if not folder.is_dir():

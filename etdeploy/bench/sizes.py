@@ -1,4 +1,4 @@
-"""What each size of a recipe gave, from the results of its passes."""
+"""The results of each size of a recipe, from its passes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def size_records(
 
 
 def size_notes(results: Mapping[str, PassResult], checks: Checks) -> Iterator[str]:
-    """What is to be said of the samples of further sizes."""
+    """Notes about the samples of further sizes."""
     for name, suffix in _suffixes(checks):
         timing = results[f"timing{suffix}"].results
         for note in sample_notes(summarize(timing.samples_ms), timing.warmup) if suffix else ():
@@ -64,7 +64,7 @@ def size_notes(results: Mapping[str, PassResult], checks: Checks) -> Iterator[st
 
 
 def _suffixes(checks: Checks) -> Iterator[tuple[str, str]]:
-    """Sizes by name, with what the keys of their passes end with."""
+    """Sizes by name, with the suffix of their passes' keys."""
     for index, name in enumerate(checks):
         if name:
             yield name, f"-{name}" if index else ""

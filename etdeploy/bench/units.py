@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """A unit of time; `per_ms` of it are a millisecond."""
+    """A unit of time; `per_ms` of them make a millisecond."""
 
     name: str
     per_ms: float
@@ -26,7 +26,7 @@ class TimeUnit:
 
 
 _UNITS = (TimeUnit("ms", 1.0), TimeUnit("µs", 1e3), TimeUnit("ns", 1e6))
-# From a tenth of a unit on; what is shorter is shown in the next one.
+# From a tenth of a unit upwards; what is shorter is shown in the next unit.
 _LEAST = 0.1
 
 

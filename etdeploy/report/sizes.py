@@ -1,4 +1,4 @@
-"""The sizes of a run record as a table, a line for each."""
+"""The sizes of a run record as a table, one line for each."""
 
 from __future__ import annotations
 

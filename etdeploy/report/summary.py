@@ -1,4 +1,4 @@
-"""A run record as the text that ends a run."""
+"""A run record as the text that is printed at the end of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A usual cause with what to do about it, found by the words of a log."""
+"""Usual causes and their remedies, found by the words of a log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Of what is taken from a log into a message.
+# Characters that a message quotes of a log.
 _LONGEST = 200
 
 NEW_FILE = "and name the new file in\nmodel.program"

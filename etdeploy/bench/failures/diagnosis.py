@@ -1,4 +1,4 @@
-"""Why a runner did not end well: what its end and its last words usually mean."""
+"""Why a runner failed: what its exit and its last lines usually mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFIX = "etdeploy-runner: error: "
 # Debug and info lines of ExecuTorch's log; warnings and errors begin with another letter.
 _CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
 
-# Stands for remedies that follow from recipe and device.
+# Stands for remedies that depend on the recipe and the device.
 _CRASHED = ""
 _SMALLER = "Close other apps, or make the model smaller, for instance by export.quantization."
 _SMALLER_FILE = (
@@ -28,7 +28,7 @@ _SMALLER_FILE = (
 _SAME_VERSION = "Export it again with the same ExecuTorch version: etdeploy clean programs"
 _SAME_VERSION_FILE = f"Export the model again with the runner's version of ExecuTorch, {NEW_FILE}."
 _KILLED = Cause(
-    "something killed it from outside, and it was not the system for want of memory",
+    "something killed it from outside, and it was not the system, for lack of memory",
     "Run the same command again; if it is killed again, look for what ends processes there.",
 )
 _SIGNALS = {
@@ -36,18 +36,18 @@ _SIGNALS = {
         "the system killed it, nearly always because memory ran out", _SMALLER, _SMALLER_FILE
     ),
     "SIGILL": Cause(
-        "the processor lacks an instruction that the libraries use",
+        "the processor does not have an instruction that the libraries use",
         "Run on a newer device; ExecuTorch's prebuilt libraries choose kernels by processor, so "
         "this is\nworth reporting with the output of: etdeploy devices",
     ),
     "SIGSEGV": Cause("it read or wrote memory that is not its own", _CRASHED),
     "SIGBUS": Cause("a file that it had mapped was cut short, or memory was misaligned", _CRASHED),
     "SIGFPE": Cause("a kernel divided by zero", _CRASHED),
-    "SIGABRT": Cause("it gave up itself: a failed check in ExecuTorch or in the C library",
+    "SIGABRT": Cause("it aborted itself: a check in ExecuTorch or in the C library failed",
                      _CRASHED),
     "SIGSYS": Cause(
-        "the system forbids a call that it made, as Android does inside of apps",
-        "Use a device whose adb shell may run programs of its own, or: --device qemu",
+        "the system forbids a call that it made, as Android does inside apps",
+        "Use a device whose adb shell may run your own programs, or: --device qemu",
     ),
     "SIGTERM": Cause("something on the device asked it to end", "Run the same command again."),
 }  # fmt: skip
@@ -55,34 +55,34 @@ _SIGNALS = {
 # What the runner's own exit codes ask for, also of a finished program;
 # templates/runner/arguments.h names them.
 _EXITS = {
-    2: ("Runner and etdeploy do not fit together. Build the runner anew: etdeploy clean runners",),
+    2: ("The runner does not match etdeploy. Build it again: etdeploy clean runners",),
     3: (_SAME_VERSION, _SAME_VERSION_FILE),
     4: (
         "Export again, with inputs that fit the method: etdeploy clean programs",
         "Make its inputs again: etdeploy clean programs",
     ),
-    6: ("Look for room and write permission on the device: etdeploy clean --device {device}",),
+    6: ("Check free space and write permission on the device: etdeploy clean --device {device}",),
 }
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
 _WORDS: tuple[Word, ...] = (
     (r"[Mm]issing operator: \[\d+\] (?P<name>\S+)", Cause(
         "the runner has no kernel for {name}",
-        "Build it anew: etdeploy clean runners; or let a backend take it: "
+        "Build it again: etdeploy clean runners; or let a backend take it: "
         "--set export.backend=xnnpack",
-        "Build it anew: etdeploy clean runners; or export the model again for a backend that "
+        "Build it again: etdeploy clean runners; or export the model again for a backend that "
         f"takes\nthe operator, {NEW_FILE}.")),
     (r"XNNPACKBackend\S* Failed to initialize", Cause(
-        "XNNPACK could not start on this device, mostly because it cannot read what CPU it has",
-        "Look whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run without "
+        "XNNPACK could not start on this device, usually because it cannot read which CPU it has",
+        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run without "
         "XNNPACK: --set export.backend=portable",
-        "Look whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export the "
+        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export the "
         f"model\nagain without XNNPACK, {NEW_FILE}.")),
     (r"[Bb]ackend (?P<name>\S+) is not (?:registered|available)", Cause(
         "the backend {name} is not in the runner",
-        "Build it anew: etdeploy clean runners; or lower to another: "
+        "Build it again: etdeploy clean runners; or lower to another: "
         "--set export.backend=xnnpack",
-        "Build it anew: etdeploy clean runners; or export the model again for another backend,\n"
+        "Build it again: etdeploy clean runners; or export the model again for another backend,\n"
         f"{NEW_FILE}.")),
     (r"the program has no method (?P<name>\S+)", Cause(
         "the recipe's benchmark.method does not exist in the program",
@@ -95,10 +95,11 @@ _WORDS: tuple[Word, ...] = (
         "memory ran out", _SMALLER, _SMALLER_FILE)),
     (r"without the component etdump", Cause(
         "the runner was built without tracing",
-        "Build it anew: etdeploy clean runners; or leave the profile out: "
+        "Build it again: etdeploy clean runners; or leave the profile out: "
         "--set benchmark.profile=false")),
     (r"loading shared libraries: (?P<name>\S+):|library \"(?P<name2>[^\"]+)\" not found", Cause(
-        "the device has no library {name}", "Build the runner anew: etdeploy clean runners")),
+        "the device does not have the library {name}",
+        "Build the runner again: etdeploy clean runners")),
     (r"[Ee]xec format error|cannot execute", Cause(
         "the runner is built for another kind of processor",
         "Let the device choose the target: leave out --target.")),
@@ -118,13 +119,13 @@ def run_error(
         pass_name: timing, memory or profile.
         recipe: For the remedies.
         device: The device's name.
-        log: Where the runner's words are kept.
+        log: The file with the runner's output.
     """
     known = _cause(outcome, recipe)
     message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
     if known:
         message += f": {known.cause}"
-    said = [line for line in last_lines(outcome.stderr) if not _is_told(line, known)]
+    said = [line for line in last_lines(outcome.stderr) if not _is_shown(line, known)]
     if said:
         message += "\n" + "\n".join(f"  | {line}" for line in said)
     finished = recipe.model.program is not None
@@ -133,7 +134,7 @@ def run_error(
 
 
 def last_lines(text: str) -> list[str]:
-    """The last lines that say something, each of bounded length and free of control characters.
+    """The last lines that are not empty, each of bounded length and free of control characters.
 
     Lines that ExecuTorch logs for information are left out.
     """
@@ -145,7 +146,7 @@ def last_lines(text: str) -> list[str]:
     ]
 
 
-def _is_told(line: str, known: Cause | None) -> bool:
+def _is_shown(line: str, known: Cause | None) -> bool:
     return known is not None and line == _PREFIX + known.cause
 
 
@@ -174,9 +175,9 @@ def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
 def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
     if outcome.timed_out:
         return _too_slow(recipe)
-    told = qnn_cause(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
-    if told:
-        return told
+    found = qnn_cause(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
+    if found:
+        return found
     if outcome.signal_name == "SIGKILL" and outcome.out_of_memory is False:
         return _KILLED
     if outcome.signal_name:
@@ -195,7 +196,7 @@ def _too_slow(recipe: Recipe) -> Cause:
 
 
 def _own_words(outcome: RunOutcome) -> Cause | None:
-    """The runner's own message; it ends with one line when it cannot go on."""
+    """The runner's own message: the line with which it ends when it cannot continue."""
     for line in reversed(outcome.stderr.splitlines()):
         if line.startswith(_PREFIX):
             remedies = _EXITS.get(outcome.exit_code or 0, (_CRASHED,))

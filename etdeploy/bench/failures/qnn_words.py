@@ -1,8 +1,7 @@
-"""What Qualcomm's libraries and ExecuTorch's QNN backend say on a phone, and what it means.
+"""What Qualcomm's libraries and ExecuTorch's QNN backend log on a phone, and what it means.
 
-Their lines are those that users sent with ExecuTorch's issues, and of backends/qualcomm/runtime of
-1.5. QNN says more lines than one of a failure: the first pattern that is found is nearest to the
-cause. ExecuTorch has only the errors (`<E>`) shown, not the warnings.
+The lines come from reports in ExecuTorch's issues, and from backends/qualcomm/runtime of 1.5.
+ExecuTorch shows only the errors (`<E>`), not the warnings.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ _MISMATCH = re.compile(
 )
 # For an exported program, and for a finished one.
 _AS_THE_PHONE = (
-    "Let the phone say which SoC it has, and export for that: --set export.soc=auto",
+    "Export for the SoC that the phone reports: --set export.soc=auto",
     f"Export the model again for this phone's SoC, {NEW_FILE}.\n"
     "etdeploy inspect names the SoC that the old one was compiled for.",
 )
 _ONE_SDK = (
-    "Take one SDK to export, to build and to run: etdeploy doctor shows it; then\n"
+    "Use one SDK to export, to build and to run: etdeploy doctor shows it; then\n"
     "etdeploy clean programs runners",
-    "Take one SDK to export, to build and to run: etdeploy doctor shows it. Export the model\n"
+    "Use one SDK to export, to build and to run: etdeploy doctor shows it. Export the model\n"
     f"again with it, {NEW_FILE}; then\n"
     "etdeploy clean runners",
 )
-_OWN_WORDS = "See what the phone says itself: adb logcat -d | grep -i -e qnn -e adsprpc"
+_OWN_WORDS = "See the phone's own log: adb logcat -d | grep -i -e qnn -e adsprpc"
 
+# QNN logs several lines about one failure: the first pattern that matches is nearest to the cause.
 _WORDS: tuple[Word, ...] = (
     (r"Failed in loading stub: .*library \"(?P<name>libQnn\w+\.so)\" not found", Cause(
         "Qualcomm's library wants {name}, the stub for this phone's HTP, which the bundle does "
-        "not have: the program was made for another HTP",
+        "not have: the program was compiled for another HTP",
         *_AS_THE_PHONE)),
     (r"Request feature vtcm size with value (?P<size>\d+) unsupported", Cause(
         "the program wants {size} bytes of the HTP's own memory (VTCM), and this phone's has less: "
@@ -61,21 +61,21 @@ _WORDS: tuple[Word, ...] = (
     (r"(?:openSession qnn_open failed|Unable to load Skel Library|Failed to load skel|"
      r"Failed to create transport|Unable to load Remote symbols)[^\d\n]*(?P<code>0x[\da-f]+|\d+)",
      Cause(
-        "the way to the HTP could not be opened (QNN error {code}): its stub or its skel could not "
-        "be loaded, they are of two versions, or the phone does not let adb's user reach the HTP",
+        "the connection to the HTP could not be opened (QNN error {code}): its stub or its skel "
+        "could not be loaded, their versions differ, or the phone does not let adb's user reach it",
         f"Push them again, from one whole SDK: etdeploy clean --device {{device}}\n{_OWN_WORDS}")),
     (r"(?:unknown custom config|error[=:] ?14001|failed: 14001)", Cause(
-        "QNN refuses how its device was to be set up (error 14001): the stub for the phone's HTP "
+        "QNN rejects the configuration of its device (error 14001): the stub for the phone's HTP "
         "is missing, or the libraries have another layout than the headers that the runner was "
         "built with",
         *_ONE_SDK)),
     (r"Failed to interpret QNN context binary\. Error code (?P<code>\d+)", Cause(
         "QNN finds no context binary in the program that it can read (error {code}): the "
-        "libraries on the phone are older than the QNN that compiled it, or of a runtime that was "
-        "made for another backend",
+        "libraries on the phone are older than the QNN that compiled it, or belong to a runtime "
+        "for another backend",
         *(f"See what compiled it: etdeploy inspect PROGRAM.pte\n{remedy}" for remedy in _ONE_SDK))),
     (r"[Bb]ackend QnnBackend is not registered", Cause(
-        "the backend QnnBackend is not in the runner, which was made for other backends",
+        "the backend QnnBackend is not in the runner, which was built for other backends",
         "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
         "--target android-arm64\nor lower to another: --set export.backend=xnnpack",
         "Build ExecuTorch with it, for the phone: --set runtime.provider=source "
@@ -84,7 +84,7 @@ _WORDS: tuple[Word, ...] = (
 
 
 def qnn_cause(text: str) -> Cause | None:
-    """What QNN's words in a runner's log mean; None where it says nothing that is known."""
+    """What QNN's lines in a runner's log mean; None where none is known."""
     mismatch = _MISMATCH.search(text)
     if mismatch:
         return _other_stub(mismatch["expected"], mismatch["detected"])
@@ -92,20 +92,20 @@ def qnn_cause(text: str) -> Cause | None:
 
 
 def _other_stub(expected: str, detected: str) -> Cause:
-    """Of the two, the phone's own library is the one that nobody can replace."""
+    """The phone's own library is the one of the two that nobody can replace."""
     cause = (
-        f"QNN {expected} loaded a stub of QNN {detected}: the phone has libraries of its own, in "
-        "/odm or /vendor, which win over those that were pushed"
+        f"QNN {expected} loaded a stub of QNN {detected}: the phone has its own libraries, in "
+        "/odm or /vendor, which take precedence over those that were pushed"
     )
     least = dotted(ADAPTOR_SDK)
     if version_numbers(detected)[:2] >= ADAPTOR_SDK:
         return Cause(
             cause,
-            f"Take the SDK of the phone's version to export, to build and to run:\n"
+            f"Use the SDK of the phone's version to export, to build and to run:\n"
             f"export {VARIABLE}=/path/to/qairt/{detected}",
         )
     return Cause(
         cause,
         f"ExecuTorch needs QNN {least} or newer: update the phone's system, whose QNN is older,\n"
-        "or take a phone without libraries of its own: adb shell ls /odm/lib64 /vendor/lib64",
+        "or use a phone without its own libraries: adb shell ls /odm/lib64 /vendor/lib64",
     )

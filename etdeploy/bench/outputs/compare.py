@@ -1,4 +1,4 @@
-"""Outputs of a run against the expected ones of the eager model."""
+"""Compares the outputs of a run with the expected ones of the eager model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from etdeploy.runner.protocol import RunnerOutput
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the outputs are held to.
+    """What the outputs are compared with.
 
     Attributes:
         tensors: The eager model's outputs; empty when there are none.
@@ -51,7 +51,7 @@ def compare_outputs(
     """Compares every expected output; a difference is part of the result, not an error.
 
     Args:
-        outputs: What the runner says it wrote.
+        outputs: What the runner reports as written.
         folder: Where those files are now.
         expectation: Without tensors the result is empty.
     """
@@ -76,11 +76,11 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
     if isinstance(expected, Plain):
         return check_plain(_name(index, expected), output, expected, expectation.tolerance)
     if output.kind != "Tensor" or output.path is None:
-        raise UnreadableError(f"a value of kind {output.kind} came instead of a tensor")
+        raise UnreadableError(f"a value of kind {output.kind} was received instead of a tensor")
     have = f"{output.dtype} {list(output.shape or ())}"
     want = f"{expected.dtype} {list(expected.shape)}"
     if have != want:
-        raise UnreadableError(f"{have} came instead of {want}")
+        raise UnreadableError(f"{have} was received instead of {want}")
     actual = read_tensor(_inside(folder, output.path), expected.dtype, expected.shape)
     wanted = read_tensor(_inside(expectation.folder, expected.path), expected.dtype, expected.shape)
     distance = measure_distance(actual, wanted)

@@ -1,7 +1,7 @@
 """How far a tensor is from the expected one.
 
 NaN at the same place in both counts as equal, and so does the same infinity: the model itself
-gives it. Errors and cosine are those of the places that are finite in both.
+produces it. Errors and cosine cover the places that are finite in both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Distance:
         max_abs_error: Over the places that are finite in both; None where there is none.
         rms_error: Root of the mean square difference of the same places.
         cosine_similarity: Of the same places. Exactly 1 where they are equal, 0 where only one
-            side is all zero.
+            side is all zeros.
         odd_places: Places where only one is NaN or infinite, or both are in different ways.
         elements: All places.
         compared: Places that are finite in both.
@@ -47,7 +47,7 @@ class Distance:
 
 
 def measure_distance(actual: NDArray[Any], expected: NDArray[Any]) -> Distance:
-    """How far `actual` is from `expected`; both have one shape and data type."""
+    """How far `actual` is from `expected`; both have the same shape and data type."""
     import numpy as np
 
     if not np.issubdtype(expected.dtype, np.floating):

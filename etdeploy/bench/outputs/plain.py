@@ -1,4 +1,4 @@
-"""Outputs that are no tensors against the expected ones."""
+"""Compares outputs that are not tensors with the expected ones."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ def check_plain(
 ) -> OutputCheck:
     """The verdict on a number, a boolean or None.
 
-    A number that is infinite or undefined on both sides counts as equal: the runner does not tell
+    A number that is infinite or undefined on both sides counts as equal: the runner does not report
     which of these it is.
 
     Raises:
         UnreadableError: A value of another kind came.
     """
     if output.kind != expected.kind:
-        raise UnreadableError(f"a value of kind {output.kind} came instead of {expected.kind}")
+        raise UnreadableError(
+            f"a value of kind {output.kind} was received instead of {expected.kind}"
+        )
     have, want = output.value, expected.value
     if have is None or want is None:
-        problem = None if have is want else f"{_shown(have)} came instead of {_shown(want)}"
+        problem = None if have is want else f"{_shown(have)} was received instead of {_shown(want)}"
         return _verdict(name, expected, None, None, problem)
     import numpy as np
 

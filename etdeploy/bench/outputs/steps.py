@@ -1,4 +1,4 @@
-"""The step of an output's quantisation: by how much its values can differ at least."""
+"""The step of an output's quantisation: the least difference between two of its values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 # 2,500 times.
 _LEAST_VALUES = 4
 _OFF_GRID = 0.01
-# More steps than 16 bits count are no quantisation's.
+# No quantisation has more steps than 16 bits count.
 _MOST_STEPS = 1 << 16
 
 
 def estimate_step(actual: NDArray[Any], expected: NDArray[Any]) -> float | None:
     """The least spacing of the values of both, where all of them lie on a grid with that step.
 
-    For an output whose scale the exporter did not see. A quantised output has few values, so that
-    neighbours are mostly there; where they are not, or where one side is off the grid, there is no
+    For an output whose scale the exporter did not see. A quantised output has few distinct values,
+    so neighbours usually occur; where they do not, or where one side is off the grid, there is no
     estimate, and the output is judged like one that is not quantised.
 
     Args:

@@ -16,7 +16,7 @@ _NUMPY = ("float64", "float32", "float16", "bool", "int8", "int16", "int32", "in
 
 
 class UnreadableError(Exception):
-    """Bytes that are no tensor of the said data type and shape."""
+    """Bytes that are not a tensor of the given data type and shape."""
 
 
 def read_tensor(path: Path, dtype: str, shape: Sequence[int]) -> NDArray[Any]:

@@ -5,8 +5,8 @@ between the outputs must not fall below a limit. Both follow from the data type 
 the quantisation. Integers have to be equal.
 
 Outputs on a grid, where the last step of a static quantisation puts them: the device and the eager
-model round to the grid on their own, so that values between two steps go either way. Where an
-output takes few steps that alone moves the cosine, which then says nothing. Three limits take its
+model round to the grid independently, so that values between two steps go either way. Where an
+output takes few steps, that alone moves the cosine, which then says nothing. Three limits take its
 place; N values with the step q are compared, e are the expected ones and d the errors:
 
 1. The largest |d| is at most 15 % of the largest |e|, or two steps where that is more.
@@ -17,8 +17,8 @@ place; N values with the step q are compared, e are the expected ones and d the 
 3. From N = 16 on, mean(d²) is at most the variance of e + q² (1/2 + 3/(2 √N)): values in another
    order are off by twice their variance, however large their common offset is.
 
-A limit of the recipe takes the place of those that it is about: `max_abs_error` of the first,
-`cosine_similarity` of the other two.
+A limit of the recipe replaces those that it is about: `max_abs_error` the first,
+`cosine_similarity` the other two.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def limits_for(
     """The limits of one output.
 
     Args:
-        dtype: torch's name. Integers and booleans have to be equal, unless the recipe says else.
+        dtype: torch's name. Integers and booleans must be equal, unless the recipe says otherwise.
         quantization: The program's scheme; None or "none" for an unquantised one.
         distance: Gives the number and size of the expected values.
         override: Limits of the recipe; those that it gives replace the ones that follow from the

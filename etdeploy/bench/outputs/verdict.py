@@ -1,4 +1,4 @@
-"""Whether outputs are right, as an error that a user can act on."""
+"""Whether outputs are correct, as an error that a user can act on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LEAST_HEADROOM = 1.2
 
 
 def require_match(run: StoredRun) -> None:
-    """Passes a run whose outputs are within tolerance, or that had nothing to compare.
+    """Raises unless a run's outputs are within tolerance; a run with nothing to compare passes.
 
     Raises:
-        MismatchError: An output differs; the worst one is named.
+        MismatchError: An output differs; it names the worst one.
     """
     record = run.record
     wrong = wrong_outputs(record)
@@ -35,12 +35,12 @@ def require_match(run: StoredRun) -> None:
 
 
 def wrong_outputs(record: RunRecord) -> list[OutputCheck]:
-    """Outputs that were compared and differ, or that cannot be right."""
+    """Outputs that were compared and differ, or that cannot be correct."""
     return [check for check in record.workload.all_outputs if check.within_tolerance is False]
 
 
 def uncompared_outputs(record: RunRecord) -> list[OutputCheck]:
-    """Outputs without any number to compare. That is the model's doing, not the device's."""
+    """Outputs without any number to compare. The cause is the model, not the device."""
     return [check for check in record.workload.all_outputs if check.within_tolerance is None]
 
 
@@ -59,7 +59,7 @@ def explain(check: OutputCheck) -> str:
             f"root mean square error {check.rms_error:.3g} (at most {check.tolerance_rms:.3g})"
         )
     if check.cosine_similarity is not None and check.tolerance_cosine is not None:
-        cosine, limit = _told_apart(check.cosine_similarity, check.tolerance_cosine)
+        cosine, limit = _distinguishable(check.cosine_similarity, check.tolerance_cosine)
         parts.append(f"cosine similarity {cosine} (at least {limit})")
     return ", ".join(parts) or "equal"
 
@@ -67,8 +67,8 @@ def explain(check: OutputCheck) -> str:
 def strain(check: OutputCheck) -> float:
     """How much of its tolerance an output uses: 1 for all of it, more for a wrong one.
 
-    The larger one of error by tolerance, and of what stands for the distribution of the errors:
-    their root mean square, or the cosine's distance from 1, by the limit of it.
+    The larger of two ratios: the error by its tolerance, and the measure of the errors'
+    distribution (their root mean square, or the cosine's distance from 1) by its limit.
     """
     if check.problem or check.max_abs_error is None or check.tolerance_max_abs is None:
         return math.inf
@@ -93,7 +93,7 @@ def _cosine_strain(check: OutputCheck) -> float:
     return _share(1 - check.cosine_similarity, 1 - check.tolerance_cosine)
 
 
-def _told_apart(cosine: float, limit: float) -> tuple[str, str]:
+def _distinguishable(cosine: float, limit: float) -> tuple[str, str]:
     """Both with six significant digits, or as many more as show that they differ."""
     texts = [(f"{cosine:.{digits}g}", f"{limit:.{digits}g}") for digits in range(6, 18)]
     return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
@@ -119,7 +119,7 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun) -> str:
         lines.append("See whether the device is the cause: --device host")
     if not any(check.problem for check in wrong):
         lines.append(
-            f"If the difference is acceptable, say so: {_overrides(record.workload.all_outputs)}"
+            f"If the difference is acceptable, allow it: {_overrides(record.workload.all_outputs)}"
         )
     folders = ", ".join(str(run.folder / record.files[name]) for name in _wrong_folders(record))
     lines.append(f"The device's outputs are in {folders}")
@@ -127,7 +127,7 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun) -> str:
 
 
 def _wrong_folders(record: RunRecord) -> list[str]:
-    """What the record's files call the outputs of every size that has a wrong one."""
+    """The names, in the record's files, of the outputs of every size that has a wrong one."""
     sizes = record.workload.sizes
     return [
         f"outputs-{size.name}" if index else "outputs"
@@ -137,18 +137,18 @@ def _wrong_folders(record: RunRecord) -> list[str]:
 
 
 def _overrides(outputs: Sequence[OutputCheck]) -> str:
-    """Options with which all outputs pass; a limit of the recipe holds for every output."""
+    """Options that make all outputs pass; a limit of the recipe applies to every output."""
     options = []
     if any(_share(c.max_abs_error, c.tolerance_max_abs) > 1 for c in outputs):
         largest = max(c.max_abs_error or 0.0 for c in outputs)
         options.append(f"--set benchmark.tolerance.max_abs_error={_above(largest)}")
-    if any(_is_turned(c) for c in outputs):
+    if any(_fails_by_distribution(c) for c in outputs):
         least = min(c.cosine_similarity for c in outputs if c.cosine_similarity is not None)
         options.append(f"--set benchmark.tolerance.cosine_similarity={_below(least)}")
     return " ".join(options)
 
 
-def _is_turned(check: OutputCheck) -> bool:
+def _fails_by_distribution(check: OutputCheck) -> bool:
     """Whether the distribution of the errors is what makes an output wrong."""
     if check.within_tolerance is not False:
         return False

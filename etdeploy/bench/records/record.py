@@ -1,7 +1,7 @@
-"""The run record: what one measured run gave.
+"""The run record: the results of one measured run.
 
-A change of its keys raises SCHEMA_VERSION; `stored.py` reads the older versions. docs/records.md is
-made from the docstrings here.
+Every change of its keys raises SCHEMA_VERSION; `stored.py` reads the older versions.
+docs/records.md is generated from the docstrings here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Latency(Value):
     """Times of the timed iterations, in milliseconds.
 
     Attributes:
-        samples: Each of them, in the order in which they were measured.
+        samples: All of them, in the order in which they were measured.
         min: The shortest.
         median: Half of them took no longer.
         mean: Their sum by their number.
         p90: 90 % took no longer, interpolated linearly between samples.
-        p99: 99 % took no longer, interpolated likewise.
+        p99: 99 % took no longer, interpolated in the same way.
         stddev: Standard deviation of the sample, with n - 1; 0 for a single one.
     """
 
@@ -55,13 +55,13 @@ class OutputCheck(Value):
         cosine_similarity: Cosine of the angle between both, from -1 to 1; null for integers.
         tolerance_max_abs: The largest `max_abs_error` that passes.
         tolerance_cosine: The least `cosine_similarity` that passes.
-        within_tolerance: Whether the output is right; null when nothing was compared, since every
-            value is NaN or infinite, in the model's own output too.
-        problem: Why the output cannot be right, or cannot be compared, whatever the limits.
+        within_tolerance: Whether the output is correct; null when nothing was compared, because
+            every value is NaN or infinite, in the model's own output too.
+        problem: Why the output cannot be correct, or cannot be compared, whatever the limits.
         remark: What weakens the comparison.
         rms_error: Root of the mean square difference.
         tolerance_rms: The largest `rms_error` that passes.
-        step: Of the quantisation that the values come from; null for an output in no steps.
+        step: Of the quantisation that the values come from; null for one that is not quantised.
     """
 
     name: str
@@ -85,8 +85,8 @@ class DeviceRecord(Value):
     Attributes:
         facts: What stays the same.
         before: Its state before the first pass.
-        after: Its state after the last one; empty when it had gone.
-        ended: Runners of earlier runs that still ran, and were ended before it.
+        after: Its state after the last pass; empty when the device had gone away.
+        ended: Runners of earlier runs that were still running, and were ended before this one.
     """
 
     facts: DeviceFacts
@@ -102,7 +102,7 @@ class ProgramRecord(Value):
         sha256: Of the `.pte` file.
         size_bytes: Of the `.pte` file.
         method: The method that was run.
-        operators: All that the program calls outside of delegates, in every method.
+        operators: All that the program calls outside delegates, in every method.
         backends: All that its delegates name, in every method.
         operator_calls: Of the method that was run.
         delegates: Of the method that was run.
@@ -129,9 +129,9 @@ class RunnerRecord(Value):
     Attributes:
         sha256: Of the executable.
         target: What it was built for.
-        portable: Whether it brought its own C library to the device.
+        portable: Whether its own C library went to the device with it.
         executorch_version: Of its libraries.
-        threads: That its thread pool had.
+        threads: Number of threads in its pool.
         size_bytes: Of the executable.
         provider: Where ExecuTorch came from: `wheel` or `source`.
         revision: Of the checkout that it was built from.
@@ -158,10 +158,10 @@ class RecipeRecord(Value):
         name: Its own name, or that of its file.
         file: Name of its file.
         files: SHA-256 of every file that it was read from, by path.
-        git_revision: Commit of the folder that the file is in; null outside of a repository.
+        git_revision: Commit of the folder that the file is in; null outside a repository.
         git_dirty: Whether files below that folder differ from the commit.
-        content: All values. Those of `model.arguments` and `runtime.cmake` are as the recipe has
-            them.
+        content: All values. Those of `model.arguments` and `runtime.cmake` are as written in the
+            recipe.
     """
 
     name: str
@@ -178,7 +178,7 @@ class PassRecord(Value):
     Attributes:
         warmup: Iterations between the first inference and the timed ones.
         iterations: Timed ones.
-        seconds: Wall time seen from here, connection included.
+        seconds: Wall time measured on the machine that runs etdeploy, connection included.
     """
 
     warmup: int
@@ -187,16 +187,16 @@ class PassRecord(Value):
 
 
 class SizeRecord(Value):
-    """What one of the recipe's sizes gave.
+    """The results of one of the recipe's sizes.
 
     Attributes:
-        name: As the recipe has it.
+        name: As in the recipe.
         sizes: Dimensions with their sizes, as the recipe names them; the rest are the example's.
         shapes: Of the input tensors, by name.
         latency_ms: Of the timed inferences at this size.
         first_inference_ms: The first inference of a process that runs at this size alone.
-        peak_rss_bytes: Most memory resident in its memory pass; null when it was not measured.
-        outputs: One entry for each output that is expected or came at this size.
+        peak_rss_bytes: Peak resident memory in its memory pass; null when it was not measured.
+        outputs: One entry for each output that was expected or received at this size.
     """
 
     name: str
@@ -211,13 +211,13 @@ class SizeRecord(Value):
 class Inference(Value):
     """A workload that calls the method again and again with the same inputs.
 
-    Where the recipe names sizes, all but `sizes` is of the first one.
+    Where the recipe names sizes, everything but `sizes` is about the first one.
 
     Attributes:
         kind: `inference`.
         latency_ms: Of the timed inferences; setting the inputs is part of each.
-        first_inference_ms: The first inference, before all warm-up.
-        outputs: One entry for each output that is expected or came.
+        first_inference_ms: The first inference, before any warm-up.
+        outputs: One entry for each output that was expected or received.
         outputs_compared: False when there is nothing to compare with.
         sizes: One entry for each size that the recipe names, in its order.
     """
@@ -231,7 +231,7 @@ class Inference(Value):
 
     @property
     def all_outputs(self) -> tuple[OutputCheck, ...]:
-        """The outputs of every size; with sizes, the name says of which."""
+        """The outputs of every size; with sizes, each name includes its size."""
         if not self.sizes:
             return self.outputs
         return tuple(
@@ -241,7 +241,7 @@ class Inference(Value):
         )
 
 
-# `kind` tells workloads apart. pydantic takes no union of one: with a second kind this becomes
+# `kind` distinguishes workloads. pydantic takes no union of one: with a second kind this becomes
 # Annotated[Inference | ..., Field(discriminator="kind")].
 Workload = Inference
 
@@ -249,7 +249,7 @@ Workload = Inference
 def _relative(path: str) -> str:
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or "\\" in path:
-        raise ValueError(f"{path!r} is no path inside of the record's folder")
+        raise ValueError(f"{path!r} is not a path inside the record's folder")
     return path
 
 
@@ -257,26 +257,26 @@ FolderPath = Annotated[str, AfterValidator(_relative)]
 
 
 class RunRecord(Value):
-    """What one measured run gave.
+    """The results of one measured run.
 
     Attributes:
         schema_version: Of these keys.
-        run_id: Names the run; its folder has that name at first.
+        run_id: Names the run, and originally its folder.
         started_at: Date and time in UTC, ISO 8601.
         workload: What was run on the device; `kind` says which keys it has.
         load_ms: Loading the program and its method; the file was read shortly before.
         verify_ms: ExecuTorch's thorough check of the program, before it is loaded. null from a
-            runner that checked while it loaded: there `load_ms` has both.
-        peak_rss_bytes: Most memory resident in the memory pass, at the recipe's first size; null
+            runner that checked while it loaded: there `load_ms` includes both.
+        peak_rss_bytes: Peak resident memory in the memory pass, at the recipe's first size; null
             when it was not measured.
         device: What it ran on.
         program: What ran.
         runner: What ran it.
-        recipe: What asked for it.
-        versions: At export, with those of etdeploy and of the runner's libraries.
+        recipe: What defined the run.
+        versions: Of the tools at export, of etdeploy, and of the runner's libraries.
         passes: By name: timing, memory, profile; those of further sizes end with the size's name,
             `timing-long`.
-        files: What is in the record's folder, by what it is; paths are relative to that folder.
+        files: The files in the record's folder, by their role; paths are relative to that folder.
         notes: Sentences that a reader of the numbers has to know.
     """
 

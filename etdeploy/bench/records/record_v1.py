@@ -1,7 +1,7 @@
 """Version 1 of the run record, as one of version 2.
 
-In version 1 what belongs to inference stood at the top, paths were absolute, and `load_ms` had the
-check of the program in it.
+In version 1 the results of inference were at the top level, paths were absolute, and `load_ms`
+included the check of the program.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _OF_THE_WORKLOAD = ("latency_ms", "first_inference_ms", "outputs", "outputs_comp
 def converted(content: dict[str, Any]) -> dict[str, Any]:
     """The same run with the keys of version 2.
 
-    Files outside of the record's folder, the program and the ETRecord in the cache, are left out.
+    Files outside the record's folder, the program and the ETRecord in the cache, are left out.
 
     Raises:
         KeyError: A key is missing.
-        TypeError, AttributeError: A value is of another kind.
+        TypeError, AttributeError: A value has another type.
     """
     kept = {key: value for key, value in content.items() if key not in _OF_THE_WORKLOAD}
     moved = {key: content[key] for key in _OF_THE_WORKLOAD}

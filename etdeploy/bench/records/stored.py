@@ -22,7 +22,7 @@ _UPGRADE = "Read it with the etdeploy that wrote it, or a newer one: pip install
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run record and the folder that it lies in now.
+    """A run record and the folder that it is in now.
 
     Attributes:
         folder: With the record and all files that it names.
@@ -58,7 +58,7 @@ def load_run(path: Path) -> StoredRun:
         path: Of the folder, or of the record's file in it.
 
     Raises:
-        UsageError: As `load_record` raises it.
+        UsageError: As for `load_record`.
     """
     file = path / RECORD_FILE if path.is_dir() else path
     return StoredRun(file.parent, load_record(file))
@@ -68,13 +68,13 @@ def load_record(path: Path) -> RunRecord:
     """Reads a run record of any version as one of the newest.
 
     Raises:
-        UsageError: The file cannot be read, is no run record, or a newer etdeploy wrote it.
+        UsageError: The file cannot be read, is not a run record, or a newer etdeploy wrote it.
     """
     content = _content(path)
     version = content["schema_version"]
     if version > SCHEMA_VERSION:
         raise UsageError(
-            f"the run record is of version {version}; this etdeploy reads versions 1 to "
+            f"the run record has version {version}; this etdeploy reads versions 1 to "
             f"{SCHEMA_VERSION}",
             place=str(path),
             remedy=_UPGRADE,
@@ -104,19 +104,19 @@ def _content(path: Path) -> dict[str, Any]:
             f"the run record cannot be read: {error.strerror or error}", place=str(path)
         ) from error
     except ValueError as error:
-        raise UsageError(f"this is no run record: {error}", place=str(path)) from error
+        raise UsageError(f"this is not a run record: {error}", place=str(path)) from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if type(version) is not int or version < 1:
-        raise UsageError("this is no run record: it has no schema_version", place=str(path))
+        raise UsageError("this is not a run record: it has no schema_version", place=str(path))
     return {key: value for key, value in content.items() if key != FOLDER_KEY}
 
 
 def _unreadable(path: Path, error: Exception) -> UsageError:
     if not isinstance(error, ValidationError):
-        return UsageError(f"the run record is not whole: {error!r}", place=str(path))
+        return UsageError(f"the run record is not complete: {error!r}", place=str(path))
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] in ("extra_forbidden", "literal_error"):
-        what = f"this etdeploy does not know what the run record has as {key}"
+        what = f"this etdeploy does not know the run record's value of {key}"
         return UsageError(what, place=str(path), remedy=_UPGRADE)
-    return UsageError(f"the run record is not whole: {key}: {first['msg']}", place=str(path))
+    return UsageError(f"the run record is not complete: {key}: {first['msg']}", place=str(path))

@@ -87,9 +87,9 @@ def test_only_the_profile_pass_traces_and_only_timing_writes_outputs() -> None:
     ("signal", "cause"),
     [
         ("SIGKILL", "memory ran out"),
-        ("SIGILL", "lacks an instruction"),
+        ("SIGILL", "does not have an instruction"),
         ("SIGSEGV", "memory that is not its own"),
-        ("SIGABRT", "gave up itself"),
+        ("SIGABRT", "it aborted itself"),
     ],
 )
 def test_signals_are_named_with_their_usual_cause(signal: str, cause: str) -> None:
@@ -101,7 +101,7 @@ def test_signals_are_named_with_their_usual_cause(signal: str, cause: str) -> No
 def test_what_was_killed_by_hand_did_not_run_out_of_memory() -> None:
     killed = replace(_ended(137, signal="SIGKILL"), out_of_memory=False)
     message, remedy = _explained(killed)
-    assert "it was not the system for want of memory" in message
+    assert "it was not the system, for lack of memory" in message
     assert "smaller" not in remedy
     message, _ = _explained(replace(killed, out_of_memory=True))
     assert "memory ran out" in message
@@ -164,12 +164,12 @@ def test_time_limit_tells_how_to_raise_it() -> None:
         ),
         (
             "ld.so: error while loading shared libraries: libfoo.so.1: cannot open\n",
-            "no library libfoo.so.1",
+            "does not have the library libfoo.so.1",
             "clean runners",
         ),
         (
             'CANNOT LINK EXECUTABLE "x": library "libfoo.so" not found\n',
-            "no library libfoo.so",
+            "does not have the library libfoo.so",
             "clean runners",
         ),
         ("sh: ./x: not executable: Exec format error\n", "another kind of processor", "--target"),

@@ -190,9 +190,9 @@ def test_empty_and_scalar_tensors(tmp_path: Path) -> None:
 
 def test_another_shape_or_data_type_is_a_problem(tmp_path: Path) -> None:
     shape = _compare(tmp_path, np.zeros((2, 3), "float32"), np.zeros((3, 2), "float32"))
-    assert shape.problem == "float32 [2, 3] came instead of float32 [3, 2]"
+    assert shape.problem == "float32 [2, 3] was received instead of float32 [3, 2]"
     dtype = _compare(tmp_path, np.zeros(2, "int32"), np.zeros(2, "float32"))
-    assert dtype.problem == "int32 [2] came instead of float32 [2]"
+    assert dtype.problem == "int32 [2] was received instead of float32 [2]"
 
 
 def _expectation(folder: Path, *shapes: tuple[int, ...], dtype: str = "float32") -> Expectation:
@@ -256,7 +256,7 @@ def test_missing_short_and_surplus_outputs_are_problems(tmp_path: Path) -> None:
 def test_other_kinds_and_types_are_problems(tmp_path: Path) -> None:
     expectation = _expectation(tmp_path, (2,))
     (number,) = compare_outputs((RunnerOutput(kind="Int", value=3),), tmp_path, expectation)
-    assert number.problem == "a value of kind Int came instead of a tensor"
+    assert number.problem == "a value of kind Int was received instead of a tensor"
     strange = _expectation(tmp_path, (2,), dtype="float8_e5m2")
     (check,) = compare_outputs((_output(dtype="float8_e5m2"),), tmp_path, strange)
     assert check.problem == "outputs of data type float8_e5m2 cannot be compared"

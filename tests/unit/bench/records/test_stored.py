@@ -78,7 +78,7 @@ def test_version_1_is_read_as_version_2(tmp_path: Path) -> None:
 
 def test_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
     path = _write(tmp_path, {"schema_version": 3, "anything": "else"})
-    with pytest.raises(UsageError, match="of version 3; this etdeploy reads versions 1 to 2") as e:
+    with pytest.raises(UsageError, match="has version 3; this etdeploy reads versions 1 to 2") as e:
         load_record(path)
     assert e.value.exit_code == 2
     assert e.value.place == str(path)
@@ -92,9 +92,9 @@ def _changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (_changed(energy_j=3.0), "does not know what the run record has as energy_j"),
+        (_changed(energy_j=3.0), "does not know the run record's value of energy_j"),
         (_changed(workload={**_changed()["workload"], "kind": "generation"}),
-         "does not know what the run record has as workload.kind"),
+         "does not know the run record's value of workload.kind"),
     ],
 )  # fmt: skip
 def test_what_only_a_newer_release_knows_is_named(
@@ -108,18 +108,18 @@ def test_what_only_a_newer_release_knows_is_named(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "no run record"),
-        ('{"schema_version": 2', "no run record"),
+        ("", "not a run record"),
+        ('{"schema_version": 2', "not a run record"),
         ("[1]", "no schema_version"),
         ({"name": "mlp"}, "no schema_version"),
         ({"schema_version": "2"}, "no schema_version"),
         ({"schema_version": True}, "no schema_version"),
         ({"schema_version": 0}, "no schema_version"),
-        ({"schema_version": 1}, "not whole"),
-        ({**_version_1(), "files": {}}, "not whole"),
-        ({**_version_1(), "recipe": "mlp"}, "not whole"),
-        ({"schema_version": 2}, "not whole: run_id: Field required"),
-        (_changed(load_ms="soon"), "not whole: load_ms"),
+        ({"schema_version": 1}, "not complete"),
+        ({**_version_1(), "files": {}}, "not complete"),
+        ({**_version_1(), "recipe": "mlp"}, "not complete"),
+        ({"schema_version": 2}, "not complete: run_id: Field required"),
+        (_changed(load_ms="soon"), "not complete: load_ms"),
     ],
 )
 def test_what_is_no_whole_record_is_told(tmp_path: Path, content: object, told: str) -> None:
@@ -151,5 +151,5 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_no_path_of_this_machine_can_be_written() -> None:
-    with pytest.raises(ValueError, match="no path inside"):
+    with pytest.raises(ValueError, match="not a path inside"):
         RunRecord(**{**dict(make_record()), "files": {"record": "/out/record.json"}})
