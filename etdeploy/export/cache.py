@@ -1,9 +1,9 @@
-"""By what an exported program is known in the cache.
+"""The key of an exported program in the cache.
 
-Two levels, like the direct mode of ccache. The first is what can be told before anything runs:
+Two levels, like the direct mode of ccache. The first is what is known before anything runs:
 the spec, the content of the files that it names, and the versions of the tools. The second adds
-the files that the user's code really read, which only an export can tell: each export leaves a
-note of them, and a later run compares that note with the files as they are now.
+the files that the user's code actually read, which only an export can show: each export records
+them, and a later run compares that record with the files as they are now.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAKING = ("export", "program")
 
 
 class Remembered(Value):
-    """One export of the past: what it read, and the key of what it made."""
+    """A past export: what it read, and the key of the program that it made."""
 
     key: str
     sources: Sources
@@ -51,15 +51,15 @@ def program_key(spec: ExportSpec, workspace: Workspace) -> str | None:
     """The cache key of the program that an export would make now.
 
     Returns:
-        None when only an export can tell: the user's code was not exported before, or something
-        that it read is different now.
+        None when only an export can show it: the user's code was not exported before, or something
+        that it read has changed.
     """
     return Situation.now(spec, workspace).known_key()
 
 
 @dataclass(frozen=True)
 class Situation:
-    """All that is known of an export before it runs.
+    """Everything that is known about an export before it runs.
 
     Attributes:
         spec: What is to be exported.
@@ -96,7 +96,7 @@ class Situation:
     def key(self, sources: Sources) -> str:
         """The cache key of a program that was made from `sources`.
 
-        Without code of the user, the first level has named every file already.
+        Without user code, the first level already covers every file.
         """
         if not self.spec.runs_user_code:
             sources = Sources()
@@ -117,7 +117,7 @@ class Situation:
         return found
 
     def remember(self, key: str, sources: Sources) -> None:
-        """Notes what an export read, for the next run."""
+        """Records what an export read, for the next run."""
         if not self.spec.runs_user_code:
             return
         others = tuple(e for e in self._memory().exports if e.sources != sources)
@@ -154,7 +154,7 @@ def _module_path(reference: CodeReference | None) -> Path | None:
 
 
 def _strings(place: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Each string below a JSON value, with its place; an argument may be the path of a file."""
+    """Each string in a JSON value, with its place; an argument may be the path of a file."""
     if isinstance(value, str) and value and "\n" not in value and len(value) < 1024:
         yield place, value
     elif isinstance(value, Mapping):

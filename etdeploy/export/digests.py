@@ -42,7 +42,7 @@ class FileDigests:
         return digest
 
     def save(self) -> None:
-        """Keeps what was learnt for the next run."""
+        """Saves new digests for the next run."""
         if self._changed:
             write_atomic(self._store, json.dumps(self._known))
             self._changed = False

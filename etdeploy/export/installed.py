@@ -1,4 +1,4 @@
-"""What is installed, found without importing any of it."""
+"""Which packages are installed, found without importing any of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOOLS = ("torch", "torchao", "executorch")
 
 
 def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
-    """Versions of what exports; None for what is not installed. Nothing is imported."""
+    """Versions of the exporting tools; None for one that is not installed. Nothing is imported."""
     versions: dict[str, str | None] = {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "machine": platform.machine(),
@@ -29,7 +29,7 @@ def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
 
 
 def qnn_version() -> str | None:
-    """The version of the QNN SDK that an export takes."""
+    """The version of the QNN SDK that an export uses."""
     sdk = find_sdk(os.environ, Path.home())
     return sdk.version if isinstance(sdk, QnnSdk) else None
 

@@ -1,4 +1,4 @@
-"""The method that a recipe runs is one of the program's."""
+"""Checks that the method that a recipe runs is one of the program's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXPORTED_METHODS = ("forward",)
 
 
 def require_method(wanted: str, methods: Iterable[str], place: str) -> None:
-    """Passes a method that the program has.
+    """Raises unless the program has the method.
 
     Args:
         wanted: As `benchmark.method` names it.

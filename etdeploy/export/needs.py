@@ -1,4 +1,4 @@
-"""What an export needs that may be missing; asked before anything starts."""
+"""What an export needs that may be missing; checked before anything starts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise ExportError(
             f"{needs} on Linux x86_64; this is {sys.platform} {platform.machine()}",
-            remedy="Export on a Linux x86_64 machine, and take the program from there with\n"
+            remedy="Export on a Linux x86_64 machine, and use that program with\n"
             "model: {program: model.pte}",
         )
     sdk = find_sdk(environment, Path.home())
@@ -92,7 +92,7 @@ def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
         raise ExportError(f"{needs}; {sdk.why}", remedy=sdk.remedy)
     if spec.soc in (None, "auto"):
         raise ExportError(
-            "a qnn program is compiled for one SoC, and no device has told which",
+            "a qnn program is compiled for one SoC, and no device has reported which",
             remedy="Name a device with --device android, or the SoC with --set export.soc=SM8650",
         )
     problem = (
@@ -106,7 +106,7 @@ def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
 
 
 def _qualcomm_soc(name: str) -> QualcommSoc:
-    """The SoC that QNN compiles for; the names of variants are told, not taken."""
+    """The SoC that QNN compiles for; the name of a variant is refused with the name to use."""
     soc = QUALCOMM_SOCS.get(name)
     if soc:
         return soc

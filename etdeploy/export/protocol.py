@@ -1,8 +1,8 @@
-"""What the export step and its worker process tell each other.
+"""What the export step and its worker process exchange.
 
 The worker gets the path of a spec and a folder to fill. Beside the spec it leaves `sources.json`,
-the files that the model was made from, or `failure.json`. On its output, lines that start with
-`::progress` say where it is; everything else is for the log.
+the files that the model was made from, or `failure.json`. Lines of its output that start with
+`::progress` report its progress; everything else is for the log.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def progress_line(text: str, fraction: float) -> str:
 
 
 def parse_progress(line: str) -> tuple[str, float] | None:
-    """Text and done fraction of a progress line; None for any other line."""
+    """Text and completed fraction of a progress line; None for any other line."""
     parts = line.split(" ", 2)
     if len(parts) != 3 or parts[0] != PROGRESS_PREFIX:
         return None

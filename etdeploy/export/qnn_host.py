@@ -22,7 +22,7 @@ _PATIENCE_S = 120.0
 # What ExecuTorch's guide to this backend asks for, to build the part that exports.
 _LEAST_COMPILER = 13
 
-# What the dynamic loader says, and what to do.
+# Messages of the dynamic loader, and what to do.
 _LOADER_REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"lib(c\+\+(abi)?|unwind)\.so\S*: cannot open",
@@ -64,10 +64,10 @@ def sdk_environment(sdk: QnnSdk, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def loading_problem(sdk: QnnSdk, environ: Mapping[str, str]) -> Blocker | None:
-    """What keeps the SDK's compiler from being loaded here; it is tried, in a child process.
+    """What prevents loading the SDK's compiler here; a child process tries to load it.
 
-    The loader names what is missing better than any list of what the SDK needs: libc++.so.1 (10895,
-    5120) and a C library that is too old are the usual causes.
+    The loader names what is missing more reliably than any list of the SDK's needs: libc++.so.1
+    (10895, 5120) and a C library that is too old are the usual causes.
     """
     library = sdk.host_libraries / COMPILER
     outcome = process.run(
@@ -80,7 +80,7 @@ def loading_problem(sdk: QnnSdk, environ: Mapping[str, str]) -> Blocker | None:
     if outcome.ok:
         return None
     if outcome.timed_out:
-        said = f"it was not done after {_PATIENCE_S:.0f} s"
+        said = f"it had not finished after {_PATIENCE_S:.0f} s"
     elif outcome.signal_name:
         said = f"it ended with {outcome.signal_name}"
     else:
@@ -89,24 +89,24 @@ def loading_problem(sdk: QnnSdk, environ: Mapping[str, str]) -> Blocker | None:
 
 
 def loader_problem(library: Path, said: str) -> Blocker:
-    """What the dynamic loader's words mean.
+    """What the dynamic loader's message means.
 
     Args:
         library: What was loaded.
         said: The output of the process; its last line counts.
     """
-    lines = said.strip().splitlines() or ["it says nothing"]
+    lines = said.strip().splitlines() or ["it printed nothing"]
     last = re.sub(r"^(OSError|AttributeError): ", "", lines[-1])
     remedy = next((text for pattern, text in _LOADER_REMEDIES if re.search(pattern, last)), None)
     return Blocker(
         "Qualcomm's compiler",
         f"{library} cannot be loaded: {last}",
-        remedy or f"See what it lacks: ldd {library}",
+        remedy or f"See what is missing: ldd {library}",
     )
 
 
 def examine_qnn(environ: Mapping[str, str], home: Path) -> tuple[QnnFinding, ...]:
-    """Looks at all that the backend qnn needs; at the SDK alone where there is none.
+    """Examines everything that the backend qnn needs; only the SDK when it is missing.
 
     Args:
         environ: The environment.
@@ -151,7 +151,7 @@ def _loading(sdk: QnnSdk, environ: Mapping[str, str]) -> QnnFinding:
 
 
 def _compiler() -> Iterator[QnnFinding]:
-    """g++; the wheel's own part for export is built already, so that an export runs without."""
+    """g++; the wheel has the part for export already built, so an export runs without it."""
     path = process.which("g++")
     version = _compiler_version(path) if path else None
     if version is None or int(version.split(".")[0]) < _LEAST_COMPILER:

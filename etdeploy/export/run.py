@@ -1,4 +1,4 @@
-"""Makes sure that a program is in the cache; exports it in a child process when it is not."""
+"""Ensures that a program is in the cache; exports it in a child process if it is not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ExportedProgram(Value):
 
     Attributes:
         folder: Its path.
-        key: By what it is known in the cache.
+        key: Its key in the cache.
         cached: Whether it was there before.
         sha256: Of the `.pte`.
     """
@@ -59,17 +59,17 @@ class ExportedProgram(Value):
 def export_program(
     spec: ExportSpec, workspace: Workspace, progress: Progress, log: Path
 ) -> ExportedProgram:
-    """Gives the program folder of a spec, from the cache or by exporting.
+    """Returns the program folder of a spec, from the cache or by exporting.
 
     Args:
         spec: What is to be exported.
         workspace: The cache.
-        progress: Told of each step.
-        log: Gets all that the worker process prints, with full tracebacks.
+        progress: Called for each step.
+        log: Gets everything that the worker process prints, with full tracebacks.
 
     Raises:
         ExportError: Something that the export needs is missing, or the export failed.
-        OSError: The disk is full; it says which file.
+        OSError: The disk is full; the error names the file.
         Interrupted: The run was stopped; nothing is left behind.
     """
     check_needs(spec)
@@ -154,7 +154,7 @@ def _worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     environment: dict[str, str | None] = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if spec.backend == "qnn":
         sdk = find_sdk(os.environ, Path.home())
-        if isinstance(sdk, QnnSdk):  # else check_needs has refused
+        if isinstance(sdk, QnnSdk):  # otherwise check_needs has raised
             environment |= sdk_environment(sdk, os.environ)
     return environment
 

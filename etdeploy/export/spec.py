@@ -1,4 +1,4 @@
-"""What is to be exported: the part of a recipe that decides the program."""
+"""What is to be exported: the part of a recipe that determines the program."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class ExportSpec(Value):
         backend, quantization: None for a finished program.
         calibration: Yields calibration inputs.
         group_size: Weights that share a scale; None where the scheme has no groups.
-        soc: qnn: the SoC, `auto` while no device has been asked.
-        profiled: qnn: whether the program can tell the times of its operators, which is decided
+        soc: qnn: the SoC, `auto` until a device has been queried.
+        profiled: qnn: whether the program can report the times of its operators, which is decided
             when it is compiled.
         custom_ops: A Python file or a shared library that registers operators with PyTorch.
         strict: Whether torch.export traces with TorchDynamo.
         seed: Of random weights and inputs.
         sizes: Sizes to measure at, by name: dimensions with their sizes.
         inputs: Makes the inputs for such sizes.
-        places: Where keys of the recipe stand, by their dotted names.
+        places: Where keys of the recipe are, by their dotted names.
         method: The method that a finished program's inputs are made for.
         wanted_versions: The versions that are tested together, by distribution.
     """
@@ -90,11 +90,11 @@ class ExportSpec(Value):
 
     @property
     def runs_user_code(self) -> bool:
-        """Whether code of the user decides the program, which may read files of its own."""
+        """Whether user code, which may read further files, determines the program."""
         return bool(self.python or self.calibration or self.custom_ops or self.inputs)
 
     def place(self, *keys: str) -> str:
-        """Where a key of the recipe stands; its dotted name where that is not known."""
+        """Where a key of the recipe is; its dotted name where that is not known."""
         name = ".".join(keys)
         return self.places.get(name, name)
 
@@ -124,11 +124,11 @@ class ExportSpec(Value):
 def export_spec(
     recipe: Recipe, places: Mapping[KeyPath, Place] = MappingProxyType({})
 ) -> ExportSpec:
-    """Takes from a recipe what decides the program.
+    """Takes from a recipe what determines the program.
 
     Args:
         recipe: Loaded, with absolute paths.
-        places: Where its keys stand, for messages.
+        places: Where its keys are, for messages.
 
     Raises:
         RecipeError: A reference names no function, or a finished program cannot use it.

@@ -1,4 +1,4 @@
-"""The user's Python file, read and not run: some mistakes are told before anything starts."""
+"""The user's Python file, parsed and not run: some mistakes are reported before anything starts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from etdeploy.export.failure import short_path
 from etdeploy.export.spec import CodeReference
 
 _SHOWN = 12
-# With one of these in a file, its text does not tell which names it will have.
+# With one of these in a file, its text does not show which names it will define.
 _UNSURE = {
     "__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars",
 }  # fmt: skip
 
 
 def check_function(reference: CodeReference, key: str) -> None:
-    """Refuses a function that its file cannot give.
+    """Refuses a function that its file does not define.
 
     Args:
         reference: The function; the file of one in a module is not looked for.
@@ -59,14 +59,14 @@ def install_remedy(module: str) -> str:
 
 
 def _parsed(path: Path) -> ast.Module | None:
-    """The file as a tree; None when only running it can tell.
+    """The file as a syntax tree; None when only running it can show what it holds.
 
     Raises:
         ExportError: It is not Python.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are told when the file is run
+            warnings.simplefilter("ignore")  # they are shown when the file is run
             return ast.parse(path.read_bytes(), str(path))
     except SyntaxError as error:
         code, shown = (error.text or "").strip(), short_path(str(path))

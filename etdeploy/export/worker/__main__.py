@@ -19,7 +19,7 @@ from etdeploy.export.worker.loading.user_code import run_user_files
 def main(arguments: list[str]) -> int:
     """Runs the export; a failure is described in `failure.json` beside the spec."""
     spec_path, folder = Path(arguments[0]), Path(arguments[1])
-    # Warnings of the libraries are not about the user's recipe; they belong into the log.
+    # Warnings of the libraries are not about the user's recipe; they belong in the log.
     warnings.simplefilter("default")
     add_user_folder(Path.cwd())
     pin_installed()

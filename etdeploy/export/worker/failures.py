@@ -21,7 +21,7 @@ _MEMORY = re.compile(r"can't allocate memory|not enough memory|bad_alloc|cannot 
 
 
 class WorkerError(Exception):
-    """The export cannot go on; `failure` says why."""
+    """The export cannot continue; `failure` says why."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -59,7 +59,7 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
 
 
 def _unregistered(error: BaseException) -> str | None:
-    """What to do when a name of torch.ops is not there."""
+    """What to do when a name in torch.ops does not exist."""
     if not isinstance(error, AttributeError) or "_OpNamespace" not in str(error):
         return None
     return (
@@ -108,7 +108,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the exception's message that says something."""
+    """The first line of the exception's message that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
@@ -135,7 +135,7 @@ def user_line(error: BaseException) -> tuple[str | None, int | None, str | None]
 
 
 def is_user_file(name: str) -> bool:
-    """Whether code in that file is neither Python's, nor an installed package's, nor ours.
+    """Whether code in that file is neither Python's, nor an installed package's, nor etdeploy's.
 
     A bundled example counts as the user's: its line is where to look.
     """
@@ -171,7 +171,7 @@ def _traces(error: BaseException) -> Iterator[TracebackType]:
 
 
 def is_memory(error: BaseException) -> bool:
-    """Whether memory ran out, as Python or as torch tells it."""
+    """Whether memory ran out, as Python or as torch reports it."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and bool(_MEMORY.search(str(error)))
     )

@@ -1,6 +1,6 @@
-"""What exceptions of torch, ExecuTorch and models mean, and what to do: told by their text.
+"""What exceptions of torch, ExecuTorch and models mean, and what to do, by their text.
 
-The texts are those of torch 2.13 and ExecuTorch 1.5; tests keep them whole, as they were met.
+The texts are those of torch 2.13 and ExecuTorch 1.5; tests have them in full, as they occurred.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def user_remedy(error: BaseException, kind: FailureKind) -> str | None:
 
     Args:
         error: The exception.
-        kind: What was going on.
+        kind: The step that failed.
     """
     text = str(error)
     if isinstance(error, FileNotFoundError):

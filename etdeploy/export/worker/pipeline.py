@@ -48,7 +48,7 @@ _VERSIONS = ("torch", "torchao", "executorch", "coremltools")
 
 @dataclass
 class Steps:
-    """Times each step and tells where the export is."""
+    """Times each step and reports the progress of the export."""
 
     tell: Tell
     seconds: dict[str, float] = field(default_factory=dict)
@@ -102,19 +102,19 @@ class Lowered:
 
 
 def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> Sources:
-    """Fills the program folder, but for `program.json`.
+    """Fills the program folder, except for `program.json`.
 
     Args:
         spec: What is to be exported.
         folder: The empty folder.
-        tell: Told of each step.
-        recorder: Knows what was read so far.
+        tell: Called for each step.
+        recorder: Knows what has been read so far.
 
     Returns:
         The files that the model was made from.
 
     Raises:
-        WorkerError: The export cannot go on.
+        WorkerError: The export cannot continue.
     """
     steps = Steps(tell)
     if spec.exported:
@@ -167,8 +167,8 @@ def _in_a_mode_that_works(
         return _lowered(spec, steps, recorder), None
     return in_either_mode(
         spec,
-        # Loaded anew each time: a trace that failed may leave its stand-ins for tensors in objects
-        # of the model.
+        # Loaded again each time: a failed trace may leave its stand-ins for tensors in objects of
+        # the model.
         lambda chosen: _lowered(chosen, steps, recorder),
         lambda text: steps.tell(text, 0.1),
     )
@@ -178,7 +178,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
         source = load_source(spec)
         inputs = flat_inputs(source.module, source.inputs)
-    _import_executorch(steps)  # after the factory, whose own mistakes are seen sooner so
+    _import_executorch(steps)  # after the factory, so that its mistakes show sooner
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         model = _quantized(spec, source)
     with steps.step("export", "tracing with torch.export", 0.6):
@@ -210,8 +210,8 @@ def _quantize_text(spec: ExportSpec) -> str:
 def _quantized(spec: ExportSpec, source: Source) -> Model:
     """The model to lower. Expected outputs are those of the quantised model.
 
-    Only so can a device's outputs be held to a narrow tolerance; what quantisation itself does to
-    the outputs is told apart from that.
+    Only then can a device's outputs be held to a narrow tolerance; how far quantisation itself
+    moves the outputs is reported separately.
     """
     before = run_eagerly(source.module, source.inputs, "the model")
     quantized = quantize(spec, source)

@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> int:
-    """Gives the worker's exit code."""
+    """Returns the worker's exit code."""
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder of this file, whose modules are no top-level ones
     # The package that this file belongs to, whichever other one may be installed.

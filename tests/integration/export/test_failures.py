@@ -120,7 +120,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         "the operator aten::_linalg_svd is not in the core ATen set, so ExecuTorch has no kernel "
         "for it",
         "return self.function(self.linear(x))",
-        "Replace it by other operators in the model's code, or compute it outside the model.",
+        "Replace it with other operators in the model's code, or compute it outside the model.",
     ),
     "custom": (
         "the operator failing::double has no variant with an output argument (.out), which "

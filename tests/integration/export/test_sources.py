@@ -283,7 +283,7 @@ def test_a_dimension_that_became_the_examples_size_is_noted(exports: Exports) ->
     assert exports.provenance("open_batch").notes == (
         "The program takes the size 3 only in dimension 0 of the input x, which the dynamic shapes "
         "leave open: the model's code fixes it to that of the example, which torch.export.Dim.AUTO "
-        "allows. With Dim.DYNAMIC the export tells the cause.",
+        "allows. With Dim.DYNAMIC the export reports the cause.",
         "The program takes the size 1 only in dimension 0 of the input pair, which the dynamic "
         "shapes leave open: the example has size 1 there, which torch.export fixes. Give an "
         "example of 2.",
@@ -335,7 +335,7 @@ def test_notes_tell_what_calibrated_and_what_stayed_in_floats(exports: Exports) 
         "3 calibration inputs of working.py:samples set the ranges.",
     )
     assert exports.provenance("mixed-8da4w").notes == (
-        "Linear layers that stay in floats, since their input size is no multiple of the group "
+        "Linear layers that stay in floats, since their input size is not a multiple of the group "
         "size 32: 2.",
         "8da4w quantised 1 linear layer.",
     )

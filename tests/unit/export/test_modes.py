@@ -96,7 +96,8 @@ def test_the_second_attempt_names_the_line_for_the_recipe() -> None:
     made, note = work.run()
     assert (made, work.tried) == ("made with True", [False, True])
     why = (
-        "the model reaches a buffer also through an object that is no module, as a static cache is"
+        "the model also reaches a buffer through an object that is not a module, such as a static "
+        "cache"
     )
     assert work.told == [f"tracing again with export.strict=true: {why}"]
     assert note == (

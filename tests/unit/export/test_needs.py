@@ -131,7 +131,9 @@ def test_qnn_with_a_variable_that_leads_nowhere(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("linux", "packages")
 def test_qnn_compiles_for_a_soc_that_is_known(sdk: dict[str, str]) -> None:
     error = refusal(spec_of(backend="qnn"), sdk)
-    assert error.message == ("a qnn program is compiled for one SoC, and no device has told which")
+    assert error.message == (
+        "a qnn program is compiled for one SoC, and no device has reported which"
+    )
     assert error.remedy == (
         "Name a device with --device android, or the SoC with --set export.soc=SM8650"
     )

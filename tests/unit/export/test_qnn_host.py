@@ -42,7 +42,7 @@ def sdk(tmp_path: Path) -> QnnSdk:
          "apt-get install libstdc++6"),
         ("libQnnHtp.so: file too short", "Unpack all of the SDK again"),
         ("libQnnHtp.so: undefined symbol: QnnInterface_getProviders", "Unpack all of the SDK"),
-        ("libother.so: cannot open shared object file", f"See what it lacks: ldd {HTP}"),
+        ("libother.so: cannot open shared object file", f"See what is missing: ldd {HTP}"),
     ],
 )  # fmt: skip
 def test_what_the_loader_says(said: str, remedy: str) -> None:
@@ -52,7 +52,7 @@ def test_what_the_loader_says(said: str, remedy: str) -> None:
 
 
 def test_a_loader_that_says_nothing() -> None:
-    assert loader_problem(HTP, "").why == f"{HTP} cannot be loaded: it says nothing"
+    assert loader_problem(HTP, "").why == f"{HTP} cannot be loaded: it printed nothing"
 
 
 @pytest.mark.usefixtures("real_processes")

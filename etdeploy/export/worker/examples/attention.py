@@ -1,4 +1,4 @@
-"""Scaled dot-product attention as the backends take it best."""
+"""Scaled dot-product attention in the form that suits the backends best."""
 
 from __future__ import annotations
 

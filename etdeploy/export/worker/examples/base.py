@@ -1,4 +1,4 @@
-"""What an example model hands to the exporter."""
+"""What an example model provides to the exporter."""
 
 from __future__ import annotations
 

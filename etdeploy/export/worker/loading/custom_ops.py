@@ -27,7 +27,7 @@ def load_custom_ops(path: Path) -> None:
         torch.ops.load_library(str(path))
     except (OSError, RuntimeError) as error:
         version = str(torch.__version__).partition("+")[0]
-        # torch says only that it could not; what the loader said is the cause.
+        # torch says only that loading failed; the loader's message is the cause.
         cause = error.__cause__ or error
         missing = _UNDEFINED.search(str(cause))
         why = (
@@ -64,7 +64,7 @@ def without_out_variant(operator: str) -> tuple[str, str]:
         return why, f"Register it so:\n{line}" if line else f"Change {operator}.out."
     why = "has no variant with an output argument (.out), which ExecuTorch calls"
     if line is None:
-        return why, "Replace the operator by one that returns tensors only."
+        return why, "Replace the operator with one that returns only tensors."
     return why, (
         f"Register it beside {operator}, with an implementation that writes to its output:\n"
         f"{line}\nIts C++ kernel goes into the folder that runtime.custom_ops names."

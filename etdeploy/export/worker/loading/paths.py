@@ -1,8 +1,8 @@
-"""Where imports come from: installed packages first, the user's folders for what is not there.
+"""Where imports come from: installed packages first, then the user's folders.
 
 A folder with ExecuTorch's sources, as `git clone` makes it, often lies in the working folder or
-beside the model. ExecuTorch's wheel is a namespace package: such a folder would win over it, or be
-mixed with it. So the user's folders are not on `sys.path`, but behind all of it.
+beside the model. ExecuTorch's wheel is a namespace package: such a folder would take precedence, or
+be mixed with it. So the user's folders are not on `sys.path`, but searched after all of it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NAMESPACE = "executorch"
 
 
 class UserFolders:
-    """Finds modules in folders of the user, when nothing else has found them.
+    """Finds modules in the user's folders when nothing else has found them.
 
     Attributes:
-        folders: Real paths; the first that has a module gives it.
+        folders: Real paths; the first that has a module provides it.
     """
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ user_folders = UserFolders()
 
 
 def add_user_folder(folder: Path) -> None:
-    """Lets modules in a folder be imported, behind all that is installed.
+    """Makes modules in a folder importable, after everything that is installed.
 
-    That holds too where PYTHONPATH names the folder. The working folder is added first and stays
+    That also holds where PYTHONPATH names the folder. The working folder is added first and stays
     the last to be searched.
     """
     real = os.path.realpath(folder)
@@ -63,7 +63,7 @@ def add_user_folder(folder: Path) -> None:
 def pin_installed() -> None:
     """Fixes where ExecuTorch's namespace package is.
 
-    A namespace package follows each later change of `sys.path`, and many a model's file begins with
+    A namespace package follows every later change of `sys.path`, and many model files begin with
     `sys.path.insert(0, ...)`.
     """
     installed = [p for p in sys.path if os.path.realpath(p) not in user_folders.folders]

@@ -1,4 +1,4 @@
-"""Notes which files the user's code reads, so that a change of any of them exports again."""
+"""Records which files the user's code reads, so that a change of one exports again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FileRecorder:
 
     @contextmanager
     def ignoring(self, module: str) -> Iterator[None]:
-        """Records nothing while a tool is imported, which the user's code may be first to do."""
+        """Records nothing while a tool is imported, even if the user's code imports it first."""
         recording, before = self._recording, set(sys.modules)
         self._recording = False
         try:
@@ -59,7 +59,7 @@ class FileRecorder:
             self._ignored |= {module, *(set(sys.modules) - before)}
 
     def sources(self) -> Sources:
-        """What was read, with the digests of now."""
+        """What was read, with current digests."""
         files = {name: _digest(name, seen) for name, seen in self._opened.items()}
         for path in self._module_files():
             files.setdefault(str(path), sha256_file(path))
@@ -77,7 +77,7 @@ class FileRecorder:
             if isinstance(path, str | bytes | os.PathLike):
                 self._note(os.path.realpath(os.fsdecode(path)), flags)
         except (OSError, ValueError):
-            return  # no file, or one that cannot be looked at: the user's own open will say so
+            return  # not a file, or an unreadable one: the user's own open will say so
         finally:
             self._recording = True
 

@@ -23,7 +23,7 @@ def seed_at_import(seed: int, around: Around) -> None:
 
     Args:
         seed: Of all three.
-        around: Gives a context, by its name, in which each of the two is imported.
+        around: Returns a context, by the module's name, in which each of the two is imported.
     """
     random.seed(seed)
     acts: dict[str, Callable[[Any], object]] = {

@@ -38,7 +38,7 @@ class Source:
         module: In evaluation mode.
         inputs: Example inputs.
         dynamic_shapes: As torch.export takes them; None when all are fixed.
-        calibration: Gives calibration inputs; None when there are only the example inputs.
+        calibration: Returns calibration inputs; None when there are only the example inputs.
         exported: The program that a `.pt2` held; `module` is made from it.
     """
 
@@ -53,7 +53,7 @@ def load_source(spec: ExportSpec) -> Source:
     """Loads or makes the model.
 
     Raises:
-        WorkerError: It cannot be had.
+        WorkerError: It cannot be loaded or made.
     """
     _seed(spec.seed)
     if spec.custom_ops:

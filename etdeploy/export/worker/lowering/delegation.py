@@ -1,4 +1,4 @@
-"""How much of the model the backend took."""
+"""How much of the model the backend accepted."""
 
 from __future__ import annotations
 

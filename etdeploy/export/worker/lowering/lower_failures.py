@@ -1,4 +1,4 @@
-"""Failures of a traced model on its way to a program, told at the user's line."""
+"""Failures of lowering a traced model, reported at the user's line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_CORE = re.compile(r"Operator torch\._ops\.(\w+)\.(\w+)\.\w+ is not in Core 
 _NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
 _UNBOUNDED = "finite upper bound"
 _WHO_IS_AT_FAULT = (
-    "The log has the whole traceback. --set export.backend=portable tells whether the backend is\n"
+    "The log has the whole traceback. --set export.backend=portable shows whether the backend is\n"
     "at fault."
 )
 
@@ -32,7 +32,7 @@ def explaining(
     Args:
         doing: How the message of an exception that is not known begins.
         traced: The model as a graph.
-        spared: What is passed on as it is.
+        spared: Exceptions that are passed on unchanged.
 
     Raises:
         WorkerError: The block raised.
@@ -101,13 +101,13 @@ def _unknown_failure(error: Exception, doing: str) -> Failure:
 
 
 def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) -> Failure | None:
-    """Names the operator that has no place in a program."""
+    """The failure that names the operator that a program cannot contain."""
     text = str(error)
     if found := _NOT_CORE.search(text):
         operator = f"{found[1]}::{found[2]}"
         why = "is not in the core ATen set, so ExecuTorch has no kernel for it"
         remedy = (
-            "Replace it by other operators in the model's code, or compute it outside the model."
+            "Replace it with other operators in the model's code, or compute it outside the model."
         )
     elif found := _NO_OUT_VARIANT.search(text):
         operator = min(name.strip(" '\"") for name in found[1].split(","))

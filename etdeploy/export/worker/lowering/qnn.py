@@ -93,7 +93,7 @@ def check_adaptor() -> None:
         raise fail(
             "lowering",
             f"the installed ExecuTorch cannot compile for QNN: {error}",
-            remedy="Take the wheel for Linux x86_64: pip install executorch",
+            remedy="Install the wheel for Linux x86_64: pip install executorch",
         ) from error
     try:
         PyQnnManagerAdaptor.TensorWrapper(
@@ -119,7 +119,7 @@ def check_adaptor() -> None:
 
 
 def segment_alignment() -> int:
-    """Bytes that the SDK wants a context binary to be aligned to in the program."""
+    """Alignment in bytes that the SDK requires of a context binary in the program."""
     from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
 
     return int(get_qnn_context_binary_alignment())

@@ -39,7 +39,7 @@ def quantize(spec: ExportSpec, source: Source) -> Quantized | None:
     """Quantises the model by the spec's scheme; None where there is nothing to do before lowering.
 
     Raises:
-        WorkerError: The model cannot be quantised so.
+        WorkerError: The model cannot be quantised that way.
     """
     if spec.quantization in (None, "none", "fp16"):
         return None  # 16-bit floats are the backend's own choice of precision
@@ -92,7 +92,7 @@ def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[
 
 
 def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
-    """Runs the observers; gives how many inputs they saw."""
+    """Runs the observers; returns how many inputs they saw."""
     count = 0
     inputs = source.calibration() if static and source.calibration else [source.inputs]
     for sample in _checked(inputs):
@@ -173,7 +173,7 @@ def _nothing_fits(
 def _left_note(names: list[str], group_size: int) -> str:
     shown = ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
     return (
-        f"Linear layers that stay in floats, since their input size is no multiple of the group "
+        f"Linear layers that stay in floats, since their input size is not a multiple of the group "
         f"size {group_size}: {shown}."
     )
 

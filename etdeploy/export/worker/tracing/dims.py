@@ -24,14 +24,14 @@ from etdeploy.export.worker.tracing.tensors import Values
 
 
 @dataclass(frozen=True)
-class AskedDim:
+class RequestedDim:
     """A dimension of an input tensor that the dynamic shapes leave open.
 
     Attributes:
         leaf: The place of the tensor among the program's inputs.
         input: Its name.
         dim: The dimension.
-        asked: A torch.export.Dim, or a hint such as Dim.AUTO.
+        asked: The torch.export.Dim that was requested, or a hint such as Dim.AUTO.
     """
 
     leaf: int
@@ -40,7 +40,7 @@ class AskedDim:
     asked: Any
 
 
-def asked_dims(source: Source) -> Iterator[AskedDim]:
+def requested_dims(source: Source) -> Iterator[RequestedDim]:
     """Every dimension that the source's dynamic shapes leave open."""
     shapes = shapes_by_parameter(source.module, source.inputs, source.dynamic_shapes)
     inputs = by_parameter(source.module, source.inputs)
@@ -49,7 +49,7 @@ def asked_dims(source: Source) -> Iterator[AskedDim]:
             continue
         for dim, asked in _dims(_at(shapes, path)):
             if _is_open(asked):
-                yield AskedDim(index, dotted(path, "input"), dim, asked)
+                yield RequestedDim(index, dotted(path, "input"), dim, asked)
 
 
 def _at(shapes: Any, path: KeyPath) -> Any:
@@ -67,7 +67,7 @@ def _dims(shape: Any) -> list[tuple[int, Any]]:
 
 
 def _is_open(asked: Any) -> bool:
-    """Whether a dimension is asked to be dynamic; None, a number and Dim.STATIC ask it to stay."""
+    """Whether a dimension is to be dynamic; None, a number and Dim.STATIC keep it fixed."""
     if asked is None or isinstance(asked, int):
         return False
     return getattr(getattr(asked, "type", asked), "name", "") != "STATIC"
@@ -76,7 +76,7 @@ def _is_open(asked: Any) -> bool:
 def fixed_notes(source: Source, traced: torch.export.ExportedProgram) -> Iterator[str]:
     """A sentence for each dimension that was to be dynamic and has the example's size only."""
     values = input_values(traced)
-    for asked in asked_dims(source):
+    for asked in requested_dims(source):
         size = fixed_size(values[asked.leaf].shape[asked.dim])
         if size is not None:
             yield (
@@ -86,12 +86,12 @@ def fixed_notes(source: Source, traced: torch.export.ExportedProgram) -> Iterato
 
 
 def check_numbers(source: Source, traced: torch.export.ExportedProgram) -> None:
-    """Refuses a number that the dynamic shapes leave open.
+    """Raises when the dynamic shapes leave a number open.
 
     ExecuTorch writes None in its place, so that the program cannot be given one.
 
     Raises:
-        WorkerError: There is one.
+        WorkerError: They do.
     """
     paths = leaves(by_parameter(source.module, source.inputs))
     for (path, leaf), value in zip(paths, input_values(traced), strict=True):
@@ -106,7 +106,7 @@ def check_numbers(source: Source, traced: torch.export.ExportedProgram) -> None:
 
 
 def constant_notes(inputs: Values) -> Iterator[str]:
-    """A sentence on numbers among the inputs: torch.export makes them a part of the program."""
+    """A sentence about numbers among the inputs: torch.export makes them part of the program."""
     numbers = [f"{v.name} = {v.value}" for v in inputs if isinstance(v.value, int | float)]
     if numbers:
         yield (
@@ -122,5 +122,5 @@ def _why(dim: int, size: int) -> str:
         return f"the example has size {size} there, which torch.export fixes. Give an example of 2."
     return (
         "the model's code fixes it to that of the example, which torch.export.Dim.AUTO allows. "
-        "With Dim.DYNAMIC the export tells the cause."
+        "With Dim.DYNAMIC the export reports the cause."
     )

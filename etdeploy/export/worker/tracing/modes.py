@@ -19,10 +19,10 @@ Made = TypeVar("Made")
 
 # By what the exception says: why strict mode fares better.
 _STRICT_CURES = {
-    # The tensor comes in twice, as a buffer and as a constant; seen with torch 2.13 and the static
-    # cache of transformers. TorchDynamo knows the two by their identity.
-    "expected compiled_fn to be GraphModule": "the model reaches a buffer also through an object "
-    "that is no module, as a static cache is",
+    # The tensor occurs twice, as a buffer and as a constant; seen with torch 2.13 and the static
+    # cache of transformers. TorchDynamo identifies the two as one object.
+    "expected compiled_fn to be GraphModule": "the model also reaches a buffer through an object "
+    "that is not a module, such as a static cache",
     # TorchDynamo traces NumPy's functions as operators of torch.
     ".numpy() is not supported for tensor subclasses": "the model computes with NumPy",
 }
@@ -41,10 +41,10 @@ def in_either_mode(
     Args:
         spec: Names the mode to begin with.
         work: Traces and lowers by a spec.
-        tell: Is told of a second attempt.
+        tell: Called for a second attempt.
 
     Returns:
-        What the work gave, and a sentence for the user when that took the other mode.
+        The result of the work, and a sentence for the user when that took the other mode.
 
     Raises:
         WorkerError: Both failed, or the other mode cannot help.
@@ -92,7 +92,7 @@ def _not_followed(error: BaseException) -> str | None:
 
 
 def _neither(first: Failure, second: Failure, spec: ExportSpec) -> Failure:
-    """The failure to tell when both modes failed: the second says what the model lacks there."""
+    """The failure to report when both modes failed: the second says what the model needs there."""
     message = (
         f"{second.message} (with {_option(not spec.strict)}; with {_option(spec.strict)}: "
         f"{first.message})"

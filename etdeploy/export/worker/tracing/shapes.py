@@ -15,7 +15,7 @@ import torch
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.loading.source import Source
-from etdeploy.export.worker.tracing.dims import AskedDim, asked_dims
+from etdeploy.export.worker.tracing.dims import RequestedDim, requested_dims
 from etdeploy.export.worker.tracing.structure import fixed_size, input_values
 from etdeploy.export.worker.tracing.tensors import flat_inputs
 
@@ -32,7 +32,7 @@ class Shapes:
 
     def __init__(self, source: Source, traced: torch.export.ExportedProgram) -> None:
         self.inputs = flat_inputs(source.module, source.inputs)
-        self._asked = list(asked_dims(source))
+        self._asked = list(requested_dims(source))
         self._values = input_values(traced)
         self._ranges = traced.range_constraints
         # The symbols' values in the example.
@@ -145,7 +145,7 @@ def _expression(size: int | torch.SymInt) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
-def _by_dim_name(asked: AskedDim, key: str, size: int) -> int | None:
+def _by_dim_name(asked: RequestedDim, key: str, size: int) -> int | None:
     """The size of a dimension whose torch.export.Dim has the name, or is derived from such one."""
     if getattr(asked.asked, "__name__", None) == key:
         return size
