@@ -1,4 +1,4 @@
-"""A bug of ours: the traceback goes to a file, the message says where."""
+"""A bug in etdeploy: the traceback goes to a file, and the message names the file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def report_bug(error: Exception, arguments: list[str]) -> None:
         sys.stderr.write(text)
     console.message(
         f"error (bug): this is a bug in etdeploy: {type(error).__name__}: {error}\n"
-        f"  what to do: report it with {'this file' if log else 'the text above'}, which holds the "
-        "traceback" + (f"\n  log: {log}" if log else "")
+        f"  what to do: report it with {'this file' if log else 'the text above'}, which contains "
+        "the traceback" + (f"\n  log: {log}" if log else "")
     )
 
 
 def _written(text: str) -> Path | None:
-    """The file with the text: in the cache, else among temporary files; None where neither can be.
+    """Writes the text to the cache, else to a temporary file; None if neither is possible.
 
     A disk or folder that cannot be written to may be the cause of the bug.
     """

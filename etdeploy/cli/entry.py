@@ -1,4 +1,4 @@
-"""Where the process starts: imports little, so that Ctrl-C works before the rest is loaded."""
+"""The entry point: imports little, so that Ctrl-C works before the rest is loaded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ except KeyboardInterrupt:  # importing it takes longer than Python's own start
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        # Nothing has started that would need a tidy end, and a KeyboardInterrupt would show its
-        # traceback. The same holds once the command line has ended.
+        # Nothing that needs an orderly end has started, and a KeyboardInterrupt would print a
+        # traceback. The same is true once the command line has ended.
         signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
     _occupy_closed_streams()
     from etdeploy.cli.main import run_cli
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _occupy_closed_streams() -> None:
-    """Keeps the numbers 0 to 2 from our files, which writes to those numbers would damage.
+    """Keeps file descriptors 0 to 2 away from our files, which output to them would damage.
 
     Writes to 1 fail, as on a closed stream, so that a lost result is noticed; writes to 2 are
     discarded.
@@ -37,4 +37,4 @@ def _occupy_closed_streams() -> None:
         try:
             os.fstat(handle)
         except OSError:
-            os.open(os.devnull, flags)  # the lowest number that is free
+            os.open(os.devnull, flags)  # the lowest free descriptor

@@ -1,4 +1,4 @@
-"""What every verb that runs steps does around them: load, open, lock, run, show."""
+"""What every verb that runs steps does before and after them: load, open, lock, clean up."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def invoke(
     quiet: bool = False,
     copy_to: Path | None = None,
 ) -> Iterator[Job]:
-    """Runs the named steps and all before them, then gives the job, still holding its device.
+    """Runs the named steps and all before them, then yields the job, with the device still open.
 
     Args:
         recipe: Its name or path.
         overrides: Each as `key=value`.
-        steps: The last ones that are wanted.
+        steps: The last steps to run.
         device: As the command line names it.
         target: As the command line names it.
         output: The folder for run records.
-        measure_again: Whether an unchanged measurement is repeated.
-        quiet: Whether no progress is shown.
-        copy_to: Where `deliver` will copy the result; looked at before anything runs.
+        measure_again: Whether to repeat an unchanged measurement.
+        quiet: Whether to hide progress.
+        copy_to: Where `deliver` will copy the result; checked before anything runs.
 
     Raises:
-        EtdeployError: Whatever the first step that failed raised.
+        EtdeployError: The error of the first step that failed.
     """
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, device, target, measure_again) as job:
@@ -58,7 +58,7 @@ def invoke(
             _delivery(job, copy_to, steps).require_free()
         job.workspace.sweep(job.state)
         with console.TaskDisplay(quiet=quiet) as display, after_others(job, display):
-            # Not before: what the other run leaves is looked at here.
+            # Only now: what the other run left counts.
             resolved = resolve(job)
             refuse_early(resolved, with_runner=steps != (StepName.EXPORT,))
             run_steps(make_steps(resolved), steps, job.state, display)
@@ -68,7 +68,7 @@ def invoke(
 
 @contextmanager
 def after_others(job: Job, display: console.TaskDisplay) -> Iterator[None]:
-    """Waits, as a task of its own, while another run of the same recipe and device goes on."""
+    """Waits for another run of the same recipe on the same device; shows that as a task."""
     waited = False
 
     def tell(text: str, fraction: float | None = None) -> None:
@@ -85,28 +85,28 @@ def after_others(job: Job, display: console.TaskDisplay) -> Iterator[None]:
 
 
 def keep_small(workspace: Workspace, quiet: bool) -> None:
-    """Makes room in a cache that has become too large; a run does not fail for that."""
+    """Makes room in a cache that has become too large; the run does not fail if it cannot."""
     limit = limit_bytes()
     if limit is None:
         return
     try:
         freed = keep_below(workspace, limit).freed_bytes
     except OSError as error:
-        console.warn(f"the cache cannot be made smaller: {error}")
+        console.warn(f"the size of the cache cannot be reduced: {error}")
         return
     if freed and not quiet:
         console.message(
-            f"\ncache: removed {', '.join(freed)} that were used longest ago, "
+            f"\ncache: removed the least recently used {', '.join(freed)}, "
             f"{console.size(sum(freed.values()))}, to stay below {console.size(limit)} "
             f"({LIMIT_VARIABLE})"
         )
 
 
 def deliver(job: Job, source: Path, copy_to: Path, step: str) -> Path:
-    """Copies what a step made to a folder of the user's, and gives that folder's path.
+    """Copies what a step made to a folder of the user, and returns that folder's path.
 
     Raises:
-        UsageError: The folder holds something else, or cannot be written to.
+        UsageError: The folder contains something else, or cannot be written to.
     """
     return _delivery(job, copy_to, (step,)).put(source, NOTES)
 

@@ -1,4 +1,4 @@
-"""Finds the verb, and is the only place that catches errors."""
+"""Runs the verb, and is the only place that catches errors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from etdeploy.core.files.disk import full_disk, no_room_in
 
 # Verbs in the order of the help, so that showing it imports none of them.
 VERBS: dict[str, str] = {
-    "run": "Export, build, deploy, measure and summarise: the whole line.",
+    "run": "Export, build, deploy, measure and summarise, all in one.",
     "plan": "Explain what a run would do and why; change nothing.",
     "export": "Turn the recipe's model into a program (.pte).",
-    "inspect": "Show what a .pte file holds.",
+    "inspect": "Show what a .pte file contains.",
     "build": "Build the runner for the program and a target.",
     "push": "Copy the runner and the program to the device.",
     "bench": "Measure again, even when nothing changed.",
     "devices": "List the devices that can be reached.",
     "recipes": "List, show and describe recipes.",
     "doctor": "Check what is installed, and how to install what is missing.",
-    "clean": "Show what the cache holds, and delete parts of it.",
-    "completion": "Print the completion script of a shell.",
+    "clean": "Show what is in the cache, and delete parts of it.",
+    "completion": "Print the completion script for a shell.",
 }
 
 EXIT_BUG = 9
@@ -34,7 +34,7 @@ EXIT_INTERRUPTED = 130
 
 
 class LazyVerbs(click.Group):
-    """Imports a verb's module only when it is used."""
+    """Imports a verb's module only when the verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -93,12 +93,12 @@ def run_cli(arguments: list[str]) -> int:
         console.message("stopped. Finished steps are kept; run the same command again to continue.")
         return EXIT_INTERRUPTED
     except EtdeployError as error:
-        return _tell(error)
+        return _report(error)
     except Exception as error:
         if surroundings := surroundings_error(error):
-            return _tell(surroundings)
+            return _report(surroundings)
         if full := no_room_in(error):
-            return _tell_no_room(full)
+            return _report_no_room(full)
         from etdeploy.cli.bug import report_bug
 
         report_bug(error, arguments)
@@ -112,14 +112,14 @@ def _help_width() -> int | None:
     return columns if columns and columns < 52 else None
 
 
-def _tell(error: EtdeployError) -> int:
+def _report(error: EtdeployError) -> int:
     if not isinstance(error.__cause__, BrokenPipeError):
         console.message(f"error ({error.kind}): {error}")
-    # Otherwise the reader of our output closed the pipe (`| head`): it has what it wanted.
+    # Else the reader of our output closed the pipe (`| head`): it has what it wanted.
     return error.exit_code
 
 
-def _tell_no_room(error: OSError) -> int:
+def _report_no_room(error: OSError) -> int:
     from etdeploy.cache.workspace import Workspace
 
-    return _tell(full_disk(error, Workspace.default().root))
+    return _report(full_disk(error, Workspace.default().root))

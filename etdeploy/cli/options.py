@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Options that several verbs have."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def target_option(function: F) -> F:
         default=None,
         metavar="TARGET",
         shell_complete=_complete_target,
-        help="Build for this target, e.g. linux-aarch64-musl; by default the device's own.",
+        help="Build for this target, e.g. linux-aarch64-musl; by default for the device's own.",
     )(function)
 
 

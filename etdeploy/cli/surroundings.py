@@ -1,4 +1,4 @@
-"""What can be wrong around a process: its working folder."""
+"""What can be wrong with the surroundings of a process: its working folder."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Measure on the device, even when nothing changed since the last time.
 
-    Steps before the measurement run only where their inputs changed.
+    Steps before the measurement run only if their inputs changed.
     """
     from etdeploy.cli.verbs.run import measure_and_show
 

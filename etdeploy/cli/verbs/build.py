@@ -39,7 +39,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Build the runner that the program needs, and check that it has all of it.
+    """Build the runner for the program, and check that it has everything the program needs.
 
     With --target, no device is contacted.
     """

@@ -14,17 +14,17 @@ from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.shell import quoted
 
-# What can be deleted, and what it costs to have it again.
+# What can be deleted, and what it takes to get it back.
 PARTS: dict[CacheKind, str] = {
-    CacheKind.PROGRAMS: "exported programs; made again by export",
+    CacheKind.PROGRAMS: "exported programs; exported again",
     CacheKind.RUNNERS: "built runners; built again in seconds",
-    CacheKind.BUILDS: "ExecuTorch compiled from source, by target; takes minutes again",
-    CacheKind.SOURCES: "clones of ExecuTorch; fetched again",
+    CacheKind.BUILDS: "ExecuTorch compiled from source, by target; compiled again in minutes",
+    CacheKind.SOURCES: "clones of ExecuTorch; cloned again",
     CacheKind.ZIG: "what zig compiled",
-    CacheKind.WHEELS: "ExecuTorch libraries of other platforms; fetched again",
-    CacheKind.STATE: "which steps are done, logs; every step looks at the cache again",
-    CacheKind.BUNDLES: "what was laid out for host and qemu; copied again",
-    CacheKind.LOGS: "reports of bugs",
+    CacheKind.WHEELS: "ExecuTorch libraries for other platforms; fetched again",
+    CacheKind.STATE: "which steps are done, and logs; every step checks the cache again",
+    CacheKind.BUNDLES: "files copied for host and qemu; copied again",
+    CacheKind.LOGS: "bug reports",
 }
 
 
@@ -34,14 +34,16 @@ PARTS: dict[CacheKind, str] = {
     "--unused",
     is_flag=True,
     help=f"Delete what was not used for {UNUSED_DAYS} days, and programs, runners and wheels that "
-    "the last run of no recipe used; of the PARTS, if any are named.",
+    "no recipe's last run used; only from the PARTS, if any are named.",
 )
-@click.option("-d", "--device", metavar="DEVICE", help="Also remove what etdeploy left there.")
+@click.option(
+    "-d", "--device", metavar="DEVICE", help="Also delete what etdeploy left on this device."
+)
 @json_option
 def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: bool) -> None:
-    """Show what the cache holds; delete the PARTS that are named, or what is unused.
+    """Show what is in the cache; delete the named PARTS, or what is unused.
 
-    What a run is using stays. Run records in etdeploy-out/ are never touched.
+    What a run is using stays. Run records in etdeploy-out/ are never deleted.
     """
     workspace = Workspace.default()
     require_ours(workspace.root)
@@ -76,13 +78,13 @@ def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: b
     else:
         _show(workspace, limit, before, _by_part(old))
     if kept and not as_json:
-        console.message(f"\nkept, since a run is using it or may: {', '.join(kept)}")
+        console.message(f"\nkept, because a run is or may be using it: {', '.join(kept)}")
 
 
 def _remove(
     workspace: Workspace, parts: tuple[CacheKind, ...], units: list[Unit] | None
 ) -> list[Removal]:
-    """Removes all of the parts, or the units of theirs."""
+    """Removes the parts completely, or only those of the units that are in them."""
     try:
         if units is None:
             return [remove_kind(workspace, part) for part in parts]
@@ -91,7 +93,7 @@ def _remove(
         raise UsageError(
             f"this cannot be deleted: {error.strerror or error}",
             place=str(error.filename or workspace.root),
-            remedy=f"Look at who owns it: ls -la {quoted(workspace.root)}",
+            remedy=f"Check who owns it: ls -la {quoted(workspace.root)}",
         ) from error
 
 
@@ -110,7 +112,7 @@ def _show(
         console.size(sum(held.get(part, 0) for part in PARTS)) for held in (sizes, unused)
     )
     rows.append(("all", total, total_unused, ""))
-    bound = f"at most {console.size(limit)}" if limit else "without bound"
+    bound = f"at most {console.size(limit)}" if limit else "unlimited"
     console.result(f"cache: {workspace.root}, {bound} ({LIMIT_VARIABLE})\n")
     columns = ("part", "size", "unused", "what it is")
     console.result(console.table(columns, rows, right=("size", "unused"), width=console.width()))
@@ -120,13 +122,13 @@ def _show(
 
 
 def _clean_device(name: str, workspace: Workspace, kept: list[str]) -> dict[str, int]:
-    """Bytes freed by folder; the device's name goes to `kept` when a run may be using it."""
+    """Bytes freed by folder; adds the device to `kept` if a run may be using it."""
     from etdeploy.core.files.locks import exclusive
     from etdeploy.devices.registry import open_device
 
     opened = open_device(name, workspace)
     try:
-        # A run lets go of the device between its push and its measurement.
+        # A run releases the device between its push and its measurement.
         with alone(workspace) as free:
             if not free:
                 kept.append(f"device {opened.name}")

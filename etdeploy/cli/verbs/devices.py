@@ -33,8 +33,8 @@ def command(as_json: bool) -> None:
             console.message(f"\n{device.name}: {device.remedy}")
     if all(not device.name.startswith("android") for device in found):
         console.message(
-            "\nNo Android device is connected. Turn on USB debugging and plug it in,\n"
-            "or name one on the network: --device android:HOST:PORT"
+            "\nNo Android device is connected. Turn on USB debugging and plug the phone in,\n"
+            "or name a device on the network: --device android:HOST:PORT"
         )
 
 

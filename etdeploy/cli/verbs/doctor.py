@@ -13,7 +13,7 @@ from etdeploy.core import console
 def command(as_json: bool) -> None:
     """Check what is installed here, and say how to install what is missing.
 
-    Only what the main job on this machine needs must be there; the exit code is 4 when it is not.
+    The exit code is 4 if something is missing that a run on this machine needs.
     """
     from etdeploy.core.errors import BuildError
     from etdeploy.doctor import examine
@@ -32,8 +32,8 @@ def command(as_json: bool) -> None:
     missing = [f.name for f in findings if f.state == "missing"]
     if missing:
         raise BuildError(
-            f"not installed, and needed for a run on this machine: {', '.join(missing)}",
-            remedy="Follow the commands above, then run `etdeploy doctor` again.",
+            f"a run on this machine needs what is not installed: {', '.join(missing)}",
+            remedy="Run the commands above, then run `etdeploy doctor` again.",
         )
 
 

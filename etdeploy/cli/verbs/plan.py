@@ -32,14 +32,14 @@ _WIDE = 52
     type=click.Choice(["text", "json", "mermaid", "cmake-preset"]),
     default="text",
     show_default=True,
-    help="How to print it.",
+    help="The output format.",
 )
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
 @click.option("--why", metavar="NAME", help="Explain only this option, component or choice.")
 @click.option(
     "--check",
     is_flag=True,
-    help="Afterwards fail as a run would before its first step, with the same exit code.",
+    help="Then fail if a run would fail before its first step, with the same exit code.",
 )
 def command(
     recipe: str,
@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """Explain every choice and every task of a run; change nothing.
 
-    It succeeds even when a run could not start; --check is for scripts that want to know.
+    Succeeds even if a run could not start; scripts that need to know use --check.
     With --target, no device is contacted. `--format cmake-preset` prints a CMakePresets.json for
     plain cmake and IDEs: put it beside the CMakeLists.txt that it names.
     """
@@ -92,10 +92,10 @@ def _show_choice(found: Explained, form: str) -> None:
 
 
 def explained(plan: Explanation, name: str) -> Explained:
-    """The choice of that name.
+    """The choice with that name.
 
     Raises:
-        UsageError: The plan has none.
+        UsageError: The plan has no such choice.
     """
     from difflib import get_close_matches
 
@@ -110,18 +110,18 @@ def explained(plan: Explanation, name: str) -> Explained:
     near = get_close_matches(bare.upper(), choices, n=3) or get_close_matches(bare, choices, n=3)
     raise UsageError(
         f"the plan for {plan.target} does not set {bare}: ExecuTorch's default applies",
-        remedy=f"Did you mean {' or '.join(near)}?"
-        if near
-        else "etdeploy plan shows what it sets.",
+        remedy=f"Did you mean {' or '.join(near)}?" if near else "etdeploy plan shows what is set.",
     )
 
 
 def text(plan: Explanation, width: int | None = None) -> str:
-    """The explanation as text; lines end at `width`, if that is given."""
+    """The explanation as text, with lines of at most `width` columns if that is given."""
     where = f"device {plan.device}" if plan.device else "no device"
     head = [f"recipe {plan.recipe} for {plan.target} ({where})"]
     if plan.provisional:
-        head.append("provisional: the program is not exported yet, so this follows from the recipe")
+        head.append(
+            "provisional: the program is not exported yet, so this is derived from the recipe"
+        )
     toolchain = [plan.toolchain] if plan.toolchain else []
     parts = [
         "\n".join(head),
@@ -138,12 +138,12 @@ def text(plan: Explanation, width: int | None = None) -> str:
             )
         ),
     ]
-    for title, hindrances in (("blockers", plan.blockers), ("not installed", plan.not_installed)):
-        if hindrances:
+    for title, blockers in (("blockers", plan.blockers), ("not installed", plan.not_installed)):
+        if blockers:
             parts.append(
                 f"{title}\n"
                 + "\n".join(
-                    f"  {h.what}: {h.why}\n{_indented(_indented(h.remedy))}" for h in hindrances
+                    f"  {b.what}: {b.why}\n{_indented(_indented(b.remedy))}" for b in blockers
                 )
             )
     if plan.notes:
@@ -152,14 +152,16 @@ def text(plan: Explanation, width: int | None = None) -> str:
 
 
 def _changed(plan: Explanation) -> list[str]:
-    """What the program changed, as a section; none when nothing is different."""
+    """What the program changed, as a section; nothing if there are no changes."""
     if not plan.changes:
         return []
     lines = [
         f"  {c.name}: {_or_none(c.before)} -> {_or_none(c.now)}  because {c.reason}"
         for c in plan.changes
     ]
-    return ["changed by the program, against the plan from the recipe alone\n" + "\n".join(lines)]
+    return [
+        "changed by the program, compared with the plan from the recipe alone\n" + "\n".join(lines)
+    ]
 
 
 def _or_none(value: str | None) -> str:
@@ -170,7 +172,7 @@ def _section(title: str, items: Sequence[Explained]) -> str:
     if not items:
         return f"{title}\n  none"
     rows = [(f"{i.name}={i.value}" if i.value is not None else i.name, i.reason) for i in items]
-    # One long value must not push all reasons to the right.
+    # A single long value must not push all reasons to the right.
     width = max((len(name) for name, _ in rows if len(name) <= _WIDE), default=0)
     return title + "\n" + "\n".join(f"  {name:<{width}}  because {why}" for name, why in rows)
 

@@ -11,7 +11,7 @@ from etdeploy.core import console
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List the bundled recipes; `show` and `schema` say more."""
+    """List the bundled recipes; `show` and `schema` print details."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_recipes, as_json=False)
 
@@ -45,9 +45,11 @@ def list_recipes(as_json: bool) -> None:
 
 @command.command()
 @recipe_options
-@click.option("--resolved", is_flag=True, help="Every value with defaults and overrides, as JSON.")
+@click.option(
+    "--resolved", is_flag=True, help="Print every value with defaults and overrides, as JSON."
+)
 def show(recipe: str, overrides: tuple[str, ...], resolved: bool) -> None:
-    """Print a recipe's YAML, or every resolved value of it."""
+    """Print a recipe's YAML, or all of its resolved values."""
     from etdeploy.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, overrides)
@@ -59,7 +61,7 @@ def show(recipe: str, overrides: tuple[str, ...], resolved: bool) -> None:
 
 @command.command()
 def schema() -> None:
-    """Print the JSON Schema of recipes, for the completion of editors."""
+    """Print the JSON Schema of recipes, for completion in editors."""
     from etdeploy.recipe.schema import schema as make_schema
 
     console.result_json(make_schema())

@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Export, build, deploy and measure, then show the latencies.
 
-    Steps whose inputs did not change are skipped, the measurement too: --again repeats it.
+    Steps whose inputs did not change are skipped, including the measurement: --again repeats it.
     """
     measure_and_show(recipe, overrides, device, target, output, again, as_json, quiet)
 
@@ -58,7 +58,7 @@ def measure_and_show(
     """Runs all steps and prints the run record or its summary.
 
     Raises:
-        MismatchError: The outputs differ; the record was printed first.
+        MismatchError: The outputs differ; raised after the record is printed.
     """
     from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import invoke

@@ -234,7 +234,7 @@ def test_a_plan_as_text() -> None:
         text(EXPLANATION)
         == """\
 recipe my for linux-x86_64 (device host)
-provisional: the program is not exported yet, so this follows from the recipe
+provisional: the program is not exported yet, so this is derived from the recipe
 
 runtime
   provider=wheel  because it has all
@@ -245,7 +245,7 @@ components
 cmake options
   none
 
-changed by the program, against the plan from the recipe alone
+changed by the program, compared with the plan from the recipe alone
   EXECUTORCH_BUILD_PORTABLE_OPS: ON -> not set  because not needed
 
 tasks
@@ -338,8 +338,8 @@ def test_clean_keeps_what_a_run_may_be_using_and_says_so(
         assert run("clean", "builds") == 0
         assert run("clean", "--device", "host") == 0
     told = capsys.readouterr().err
-    assert "kept, since a run is using it or may: builds linux-1\n" in told
-    assert "kept, since a run is using it or may: device host\n" in told
+    assert "kept, because a run is or may be using it: builds linux-1\n" in told
+    assert "kept, because a run is or may be using it: device host\n" in told
     assert (cache_folder / "builds" / "linux-1").is_dir()
     assert (cache_folder / "bundles" / "store").is_dir()
     assert run("clean", "builds", "--device", "host") == 0
@@ -360,7 +360,7 @@ def test_a_cache_that_became_too_large_is_made_smaller_in_one_line(
     assert not (cache_folder / "builds" / "linux-1").exists()
     told = capsys.readouterr().err.splitlines()
     assert [line for line in told if line] == [
-        "cache: removed builds that were used longest ago, 3.0 kB, to stay below 2.0 kB "
+        "cache: removed the least recently used builds, 3.0 kB, to stay below 2.0 kB "
         "(ETDEPLOY_CACHE_MAX)"
     ] * lines
     keep_small(workspace, quiet=False)
