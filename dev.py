@@ -9,8 +9,8 @@ installs the system packages that the tests with real compilers and devices need
 lists them and skips those tests.
 """
 
-# The part up to `use_supported_python()` is read by every Python 3, so that an old one can say
-# what it needs: no newer syntax there, and no `from __future__ import annotations`.
+# Every Python 3 must be able to read the part up to `use_supported_python()`, so that an old one
+# can say what it needs: no newer syntax there, and no `from __future__ import annotations`.
 import os
 import shutil
 import subprocess
@@ -54,7 +54,7 @@ EXIT_BUILD = 4
 
 @dataclass(frozen=True)
 class SystemPackage:
-    """A program that tests look for, the Debian package that brings it, and what needs it."""
+    """A program that tests look for, the Debian package that provides it, and what needs it."""
 
     program: str
     package: str
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """Sets up and becomes `etdeploy run`, so that signals and the exit code are its own."""
+    """Sets up, then replaces itself with `etdeploy run`, which gets all signals."""
     require_compiler()
     set_up("export")
     program = str(VENV / "bin" / "etdeploy")
@@ -118,7 +118,7 @@ def test(arguments: list[str]) -> int:
 
 
 def require_compiler() -> None:
-    """Looks for a C++ compiler before some GB are downloaded."""
+    """Looks for a C++ compiler before several GB are downloaded."""
     chosen = shlex.split(os.environ.get("CXX", ""))[:1]
     if any(shutil.which(name) for name in chosen or ("c++", "g++", "clang++")):
         return
@@ -264,7 +264,7 @@ def must(command: list[str], remedy: str) -> None:
 
 
 def call(command: list[str]) -> int:
-    """Runs a command in the project's folder; Ctrl-C reaches it too, and it is waited for."""
+    """Runs a command in the project's folder; Ctrl-C reaches it too, and dev.py waits for it."""
     child = subprocess.Popen(command, cwd=ROOT, env=environment())
     before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     try:

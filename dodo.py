@@ -1,8 +1,8 @@
-"""The door for plain doit: the same graph as `etdeploy run`, and tasks for this project's own work.
+"""For plain doit: the same graph as `etdeploy run`, and tasks for working on this project.
 
 doit list
 doit run recipe=portable device=qemu
-doit run reference          # write docs/recipes.md and docs/records.md anew
+doit run reference          # write docs/recipes.md and docs/records.md again
 """
 
 from etdeploy.graph.dodo import open_pipeline
@@ -45,7 +45,7 @@ def task_lint():
 
 
 def task_test():
-    """Run the unit tests (doit run integration: those with real parts)."""
+    """Run the unit tests; `doit run integration` runs those with real parts."""
     return {"actions": [["pytest", "tests/unit", "-q"]], "verbosity": 2}
 
 

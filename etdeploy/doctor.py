@@ -1,4 +1,4 @@
-"""What is installed on this machine, compared with what the line needs."""
+"""What is installed on this machine, compared with what runs need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NEEDED_FREE_BYTES = 2_000_000_000
 class Finding(Value):
     """One thing that was looked for.
 
-    `state` is ok, missing (a run on this machine needs it) or optional (something else does).
+    `state` is ok, missing (a run on this machine needs it) or optional (only something else does).
     """
 
     name: str
@@ -45,14 +45,14 @@ class Finding(Value):
 
 
 def examine() -> tuple[Finding, ...]:
-    """Looks at Python, packages, tools, SDKs and disk space."""
+    """Checks Python, packages, tools, SDKs and disk space."""
     host = host_target()
     return (
         _python(),
         *(_package(name, version) for name, version in TESTED_VERSIONS.items()),
         *_tools(host),
         _program("git", "the recipe's revision in run records", _install("git")),
-        _program("adb", "Android devices over USB that an adb server holds", _install("adb")),
+        _program("adb", "Android devices over USB while an adb server is running", _install("adb")),
         _qemu(host),
         _sources(),
         _ndk(),
@@ -156,7 +156,7 @@ def _ndk() -> Finding:
         name="Android NDK",
         state="ok" if usable else "optional",
         found=f"{found.release} in {found.path}" if isinstance(found, Ndk) else None,
-        needed_for="builds of ExecuTorch for Android (the portable runner does without)",
+        needed_for="builds of ExecuTorch for Android (the portable runner does not need it)",
         remedy=None if isinstance(found, Ndk) else f"{found.why}\n{found.remedy}",
     )
 
@@ -179,7 +179,7 @@ def _sources() -> Finding:
         needed_for="the provider source",
         remedy=None
         if found
-        else f"A run clones them when needed; or\nexport {SOURCE_VARIABLE}=/path/to/checkout",
+        else f"A run clones them if needed. Or:\nexport {SOURCE_VARIABLE}=/path/to/checkout",
     )
 
 
@@ -222,7 +222,7 @@ def _disk() -> Finding:
             name="cache",
             state="missing",
             found=None,
-            needed_for="everything that is made",
+            needed_for="all results",
             remedy=f"{error.place}: {error.message}\n{error.remedy}",
         )
     existing = next(p for p in (folder, *folder.parents) if p.exists())

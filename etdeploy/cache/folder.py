@@ -1,4 +1,4 @@
-"""The cache folder itself: made, marked as ours, and looked at before anything starts."""
+"""The cache folder itself: created, marked as ours, and checked before anything starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
 from etdeploy.core.sizes import parse_size
 
-# What tools for backups leave out (bford.info/cachedir); it also tells that the folder is ours.
+# Makes backup tools skip the folder (bford.info/cachedir); it also marks the folder as ours.
 TAG = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
 _OURS = (
@@ -20,7 +20,7 @@ _OURS = (
 LOCKS = "locks"
 LIMIT_VARIABLE = "ETDEPLOY_CACHE_MAX"
 _LIMIT_BYTES = 20_000_000_000
-# Every name that is made in it.
+# Every name that etdeploy creates in it.
 NAMES = frozenset(
     {"programs", "runners", "builds", "sources", "zig", "wheels", "state", "bundles", "logs",
      LOCKS, TAG, ".gone", "sizes.json"}
@@ -32,10 +32,10 @@ _OTHER = f"export {CACHE_VARIABLE}=/path/to/another/folder"
 
 
 def prepare_cache(root: Path) -> None:
-    """Makes the folder, marks it, and tries to write to it.
+    """Creates the folder, marks it, and tries to write to it.
 
     Raises:
-        UsageError: It cannot be made or written to, or holds something that is not ours.
+        UsageError: It cannot be created or written to, or contains something that is not ours.
         BuildError: The disk has no room for it.
     """
     try:
@@ -45,7 +45,7 @@ def prepare_cache(root: Path) -> None:
             write_atomic(root / TAG, f"{_SIGNATURE}{_OURS}")
         locks = root / LOCKS
         locks.mkdir(exist_ok=True)
-        # Not os.access, which says yes to root where a file system still refuses.
+        # Not os.access, which says yes to root even if the file system refuses.
         with tempfile.TemporaryFile(dir=locks) as probe:
             probe.write(b"x")
         require_room(root, _LEAST_BYTES, _LEAST_FILES)
@@ -53,30 +53,30 @@ def prepare_cache(root: Path) -> None:
         raise _unusable(root, error) from error
     for path in root.iterdir():
         if path.name in NAMES and path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
-            raise _unusable(root, PermissionError(0, "nothing can be written to it", str(path)))
+            raise _unusable(root, PermissionError(0, "it is not writable", str(path)))
 
 
 def require_ours(root: Path) -> None:
-    """Called before anything is deleted.
+    """Raises unless the cache may be deleted from; called before anything is deleted.
 
     Raises:
-        UsageError: The folder is there and was not made by etdeploy.
+        UsageError: The folder exists, but etdeploy did not create it.
     """
     if root.is_dir() and not is_marked(root):
         _require_adoptable(root)
 
 
 def limit_bytes() -> int | None:
-    """The bytes that the cache may hold: `ETDEPLOY_CACHE_MAX`, 20 GB where it is not set.
+    """The maximum size of the cache: `ETDEPLOY_CACHE_MAX`, or 20 GB if it is not set.
 
-    20 GB hold a checkout of ExecuTorch with the builds for a few targets and some dozen programs
-    of a usual size, and leave most of a laptop's disk to its user.
+    20 GB hold a checkout of ExecuTorch with the builds for a few targets and a few dozen programs
+    of usual size, and leave most of a laptop's disk to its user.
 
     Returns:
-        None without a bound: `0` or `none`.
+        Bytes; None for no limit (`0` or `none`).
 
     Raises:
-        UsageError: The variable is no size.
+        UsageError: The variable is not a size.
     """
     chosen = os.environ.get(LIMIT_VARIABLE, "").strip()
     if chosen.lower() == "none":
@@ -85,7 +85,7 @@ def limit_bytes() -> int | None:
 
 
 def is_marked(root: Path) -> bool:
-    """Whether the folder says that it is ours."""
+    """Whether the folder is marked as ours."""
     try:
         return (root / TAG).read_text(errors="replace").startswith(f"{_SIGNATURE}{_OURS}")
     except OSError:
@@ -93,15 +93,15 @@ def is_marked(root: Path) -> bool:
 
 
 def _require_adoptable(root: Path) -> None:
-    """Takes an empty folder, and one that holds nothing but what an older release has made."""
-    # Another run may be writing the mark just now.
+    """Raises unless the folder is empty or contains only what an older release created."""
+    # Another run may be writing the mark right now.
     names = sorted(p.name for p in root.iterdir() if not p.name.startswith(f".{TAG}."))
     foreign = [name for name in names if name not in NAMES]
     if not foreign and (not names or LOCKS in names or names == ["logs"]):
         return
     shown = ", ".join((foreign or names)[:_SHOWN])
     raise UsageError(
-        f"this folder cannot be the cache: it is not empty, and etdeploy did not make it ({shown}"
+        f"this folder cannot be the cache: it is not empty, and etdeploy did not create it ({shown}"
         f"{', ...' if len(foreign or names) > _SHOWN else ''})",
         place=str(root),
         remedy=f"Name a new or empty folder: {_OTHER}",

@@ -1,4 +1,4 @@
-"""What the cache holds, each in a folder of its own."""
+"""What the cache contains, each kind in its own folder."""
 
 from __future__ import annotations
 

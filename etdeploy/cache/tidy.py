@@ -1,7 +1,7 @@
-"""Removes parts of the cache, and never one that a run uses.
+"""Removes parts of the cache, but never one that a run is using.
 
-A part is renamed first, under its locks, and deleted afterwards without them: no run ever finds
-half of it, and none waits for the deletion.
+A part is first renamed under its locks, then deleted without them: no run ever finds half of it,
+and none waits for the deletion.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class Removal:
-    """What was removed, and what stayed because a run uses it."""
+    """What was removed, and what was kept because a run is using it."""
 
     removed: tuple[Unit, ...] = ()
     kept: tuple[Unit, ...] = ()
 
     @property
     def freed_bytes(self) -> dict[str, int]:
-        """Of each kind of which something was removed."""
+        """The bytes freed, by kind."""
         freed: dict[str, int] = {}
         for unit in self.removed:
             freed[unit.kind] = freed.get(unit.kind, 0) + unit.size_bytes
@@ -47,12 +47,12 @@ class Removal:
 def remove_units(
     workspace: Workspace, units: Iterable[Unit], until_s: float | None = None
 ) -> Removal:
-    """Removes those parts that no run uses.
+    """Removes those parts that no run is using.
 
     Args:
         workspace: The cache.
-        units: Of the cache.
-        until_s: No other part is begun after that time (of `time.monotonic`).
+        units: Parts of that cache.
+        until_s: The time (of `time.monotonic`) after which no further part is removed.
 
     Raises:
         UsageError: The folder is not a cache of ours; nothing was removed.
@@ -76,7 +76,7 @@ def remove_units(
 
 
 def remove_kind(workspace: Workspace, kind: CacheKind) -> Removal:
-    """Removes all of one kind: the whole folder, or while other runs go on, what they do not use.
+    """Removes all of one kind; while other runs are active, only what they do not use.
 
     Raises:
         ValueError: There is no such kind.
@@ -84,7 +84,7 @@ def remove_kind(workspace: Workspace, kind: CacheKind) -> Removal:
         OSError: Something cannot be removed.
     """
     if kind not in KINDS:
-        raise ValueError(f"{kind!r} is no part of the cache")
+        raise ValueError(f"{kind!r} is not a part of the cache")
     require_ours(workspace.root)
     folder = workspace.root / kind
     if not folder.is_symlink() and not folder.is_dir():
@@ -101,10 +101,10 @@ def remove_kind(workspace: Workspace, kind: CacheKind) -> Removal:
 
 
 def keep_below(workspace: Workspace, limit_bytes: int) -> Removal:
-    """Removes what was used longest ago until the cache holds no more than `limit_bytes`.
+    """Removes the least recently used parts until the cache has at most `limit_bytes`.
 
-    What this run has used stays, and so does the state of recipes, which is small. What cannot be
-    removed within some seconds is left for the next run.
+    Keeps what this run has used, and the state of recipes, which is small. What cannot be removed
+    within a few seconds is left to the next run.
 
     Raises:
         OSError: Something cannot be removed.
@@ -125,7 +125,7 @@ def keep_below(workspace: Workspace, limit_bytes: int) -> Removal:
 
 @contextmanager
 def alone(workspace: Workspace) -> Iterator[bool]:
-    """Gives whether no other run is going on; while the block runs, none begins then."""
+    """Yields whether no other run is active; if so, none can start while the block runs."""
     mine = workspace.uses.is_live
     free = workspace.uses.is_alone()
     try:
@@ -139,7 +139,7 @@ def alone(workspace: Workspace) -> Iterator[bool]:
 
 @contextmanager
 def _unused(workspace: Workspace, unit: Unit) -> Iterator[bool]:
-    """Gives whether no run uses the part; while the block runs, none begins to."""
+    """Yields whether no run is using the part; if so, none can start to while the block runs."""
     use = use_lock(workspace.locks, unit.kind, unit.name)
     if workspace.uses.has(use):
         yield False
@@ -150,14 +150,14 @@ def _unused(workspace: Workspace, unit: Unit) -> Iterator[bool]:
         else:
             free = locks.enter_context(alone(workspace))
         if unit.is_entry or unit.kind == CacheKind.BUILDS:
-            # Held while it is made.
+            # Held by a run that is making the part.
             made = workspace.lock_path(unit.kind, unit.name)
             free = free and locks.enter_context(if_free(made))
         yield free
 
 
 def _take_away(root: Path, path: Path) -> bool:
-    """Renames it out of every run's sight; False when somebody else was faster.
+    """Renames the part so that no run finds it; False if another run was faster.
 
     Raises:
         OSError: It cannot be renamed.
@@ -171,24 +171,24 @@ def _take_away(root: Path, path: Path) -> bool:
     except OSError as error:
         if no_room_in(error) is None:
             raise
-        remove_tree(path)  # A full disk may have no room for another name.
+        remove_tree(path)  # A full disk may have no room for a new name.
     return True
 
 
 def _drop_locks(locks: Path, kind: str) -> None:
-    """Deletes the files of locks that nobody holds, since no run is going on."""
+    """Deletes the lock files of one kind; nobody holds them, since no other run is active."""
     for path in (*locks.glob(f"use-{kind}-*"), *locks.glob(f"{kind}-*")):
         path.unlink(missing_ok=True)
 
 
 def _empty(gone: Path) -> None:
-    """Deletes what was taken away, also by a run that was killed then."""
+    """Deletes the renamed parts, also those of a run that was killed before it could."""
     for path in gone.glob("*"):
         remove_tree(path)
 
 
 def _drop_contents(workspace: Workspace) -> None:
-    """Deletes the contents that no bundle has any more."""
+    """Deletes the contents that are no longer in any bundle."""
     bundles = workspace.folder(CacheKind.BUNDLES)
     with alone(workspace) as free:
         if not free:
@@ -199,7 +199,7 @@ def _drop_contents(workspace: Workspace) -> None:
             if folder.name not in ("store", "stamps", "runs")
             for path in folder.rglob("*")
             if path.is_file()
-            # Where there are no hard links, a bundle has symbolic ones.
+            # Without hard links, a bundle has symbolic links.
             for info in (path.stat(),)
         }
         for content in (bundles / "store").glob("[!.]*"):

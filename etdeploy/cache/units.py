@@ -1,8 +1,8 @@
-"""What the cache holds, in the parts that are removed one by one, with size and last use.
+"""The parts of the cache that are removed one by one, with size and last use.
 
-programs/KEY  runners/KEY  wheels/KEY     entries: removed while other runs go on, unless one
-                                          of them has marked it
-builds/NAME  sources/VERSION  zig         the rest: removed only while no other run goes on
+programs/KEY  runners/KEY  wheels/KEY     entries: can be removed while other runs are active,
+                                          unless one of them has marked the entry
+builds/NAME  sources/VERSION  zig         the rest: removed only while no other run is active
 bundles/DIGEST  state/RECIPE/DEVICE  logs/FILE
 """
 
@@ -41,11 +41,11 @@ class Unit:
     """A part of the cache that is removed as a whole.
 
     Attributes:
-        kind: The folder of the cache that it is in.
-        name: Its path in there; empty when it is all of it.
+        kind: The folder of the cache that contains it.
+        name: Its path in that folder; empty for the whole folder.
         path: Where it is.
         last_use_s: In seconds since 1970.
-        size_bytes: What its removal sets free.
+        size_bytes: What its removal frees.
     """
 
     kind: CacheKind
@@ -56,18 +56,18 @@ class Unit:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it has a mark of its own; else it stays while any other run goes on."""
+        """Whether runs mark it individually; else it stays while any other run is active."""
         return self.kind in ENTRIES
 
 
 def find_units(workspace: Workspace) -> list[Unit]:
-    """All parts of the cache, the one that was used longest ago first."""
+    """All parts of the cache, the least recently used first."""
     found = [*_entries(workspace), *_build_parts(workspace), *_small_parts(workspace)]
     return sorted(_measured(workspace.root, found), key=lambda unit: unit.last_use_s)
 
 
 def unused_units(workspace: Workspace, units: list[Unit]) -> list[Unit]:
-    """Those not used for 30 days, and entries that the last run of no recipe used."""
+    """Those not used for 30 days, and entries that no recipe's last run used."""
     since_s = time.time() - UNUSED_DAYS * 24 * 3600
     live = [u for u in units if u.kind == CacheKind.STATE and u.last_use_s >= since_s]
     named = {name for unit in live for name in _named_entries(workspace.root, unit.path)}
@@ -87,7 +87,7 @@ def _entries(workspace: Workspace) -> Iterator[Unit]:
 
 
 def _build_parts(workspace: Workspace) -> list[Unit]:
-    """Build folders, and what builds use: the clones and zig's own cache."""
+    """Build folders, and what builds use: the clones and zig's cache."""
     builds = [
         Unit(CacheKind.BUILDS, p.name, p, max(_lock_date(workspace, "builds", p.name), _date(p)))
         for p in _children(workspace.folder(CacheKind.BUILDS))
@@ -117,7 +117,7 @@ def _small_parts(workspace: Workspace) -> Iterator[Unit]:
 
 
 def _children(folder: Path) -> list[Path]:
-    """The folders in a folder; those with a dot are being made or removed."""
+    """The folders in a folder, without those that are being made or removed (with a dot)."""
     try:
         return [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
     except OSError:
@@ -125,7 +125,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _lock_date(workspace: Workspace, *parts: str) -> float:
-    # Written whenever the lock is taken.
+    # Written each time the lock is taken.
     return _date(workspace.lock_path(*parts).with_suffix(".pid"))
 
 
@@ -139,7 +139,7 @@ def _date(path: Path) -> float:
 def _measured(root: Path, units: list[Unit]) -> Iterator[Unit]:
     """The units with their sizes; one that was not used since it was measured is not read again.
 
-    A clone of ExecuTorch has some 100,000 files.
+    A clone of ExecuTorch has about 100,000 files.
     """
     known = _read(root / _SIZES)
     sizes = known if isinstance(known, dict) else {}
@@ -156,20 +156,20 @@ def _measured(root: Path, units: list[Unit]) -> Iterator[Unit]:
     if fresh != sizes:
         try:
             write_atomic(root / _SIZES, json.dumps(fresh))
-        except OSError:  # On a full disk, it is measured again.
+        except OSError:  # On a full disk, the next run measures again.
             return
 
 
 def _size(unit: Unit) -> int:
     if unit.kind != CacheKind.BUNDLES:
         return tree_size(unit.path)
-    # A content has one name in the store, and one in each bundle that has it.
+    # Each content has a name in the store, and one in each bundle that contains it.
     infos = [path.lstat() for path in unit.path.rglob("*") if path.is_file()]
     return sum(info.st_size for info in infos if info.st_nlink <= 2)
 
 
 def _named_entries(root: Path, state: Path) -> Iterator[str]:
-    """`programs/KEY` and the like for each path into the cache that a state's values name."""
+    """The entry, like `programs/KEY`, of each path into the cache that a state's values name."""
     for path in state.glob("*.json"):
         for text in _strings(_read(path)):
             if text.startswith(f"{root}/"):

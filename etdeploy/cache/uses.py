@@ -1,8 +1,8 @@
-"""What a run uses of the cache: marked while it lives, so that nobody removes it meanwhile.
+"""Marks what a run uses of the cache while it is active, so that nobody removes it.
 
-A mark is a shared lock on a file of the `locks` folder. The system lets go of it when the process
-ends, however that ends. The file's date is that of the last use: the entry's own date of access is
-not written on many systems.
+A mark is a shared lock on a file in the `locks` folder. The system releases it when the process
+ends, however it ends. The file's date is the date of the last use: many systems do not update the
+entry's own access time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LIVE = "live.lock"
 
 
 def use_lock(locks: Path, kind: str, key: str) -> Path:
-    """The file whose lock marks an entry, and whose date is that of its last use."""
+    """The file whose lock marks an entry, and whose date is the date of its last use."""
     return locks / f"use-{kind}-{key}.lock"
 
 
@@ -38,9 +38,9 @@ class Uses:
         weakref.finalize(self, _close, self._handles)
 
     def mark(self, kind: str, key: str) -> None:
-        """Notes the use of an entry, which may not be there yet.
+        """Records the use of an entry, which may not exist yet.
 
-        In a run that has marked itself, the entry is marked until `release`.
+        If the run is marked itself, the entry stays marked until `release`.
         """
         path = use_lock(self._locks, kind, key)
         if self.is_live:
@@ -50,7 +50,7 @@ class Uses:
             path.touch()
 
     def mark_live(self) -> None:
-        """Marks that a run is going on, for all that has no mark of its own."""
+        """Marks the run as active, to keep everything that is not marked individually."""
         self._mark(self._locks / _LIVE)
 
     def has(self, path: Path) -> bool:
@@ -63,23 +63,23 @@ class Uses:
         return self.has(self._locks / _LIVE)
 
     def is_alone(self) -> bool:
-        """Whether no other run is going on; none can begin then until `share` or `release_live`."""
+        """Whether no other run is active; if so, none can start until `share` or `release_live`."""
         self.mark_live()
         return make_sole(self._handles[self._locks / _LIVE])
 
     def share(self) -> None:
-        """Lets other runs begin."""
+        """Lets other runs start."""
         make_shared(self._handles[self._locks / _LIVE])
 
     def release_live(self) -> None:
-        """Takes back the mark of this run; others may begin."""
+        """Removes the mark of this run; others may start."""
         with self._mutex:
             handle = self._handles.pop(self._locks / _LIVE, None)
         if handle is not None:
             os.close(handle)
 
     def release(self) -> None:
-        """Gives all marks back."""
+        """Removes all marks."""
         with self._mutex:
             _close(self._handles)
 

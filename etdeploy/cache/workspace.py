@@ -1,12 +1,12 @@
 """The cache: content-addressed entries that are verified before they are used.
 
-    programs/<key>/   what export made          runners/<key>/   built runners
+    programs/<key>/   exported programs         runners/<key>/   built runners
     wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values, logs and database
-    sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which go on growing
-    locks/            one file per shared thing
+    sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which keep growing
+    locks/            one file per shared resource
 
-An entry is a folder with a manifest of digests. It is built aside, under a lock, and renamed into
-place; on use it is compared with its manifest, and built anew when it differs.
+An entry is a folder with a manifest of digests. It is built under a temporary name, under a lock,
+and renamed into place; on use it is compared with its manifest, and built again if it differs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from etdeploy.core.progress import Progress, silent
 
 _MANIFEST = ".manifest.json"
 _STAMPS = ".stamps.json"
-# What an entry holds beside its content.
+# What an entry contains besides its content.
 NOTES = (_MANIFEST, _STAMPS)
-# Where files and folders are written under another name first.
+# Where files and folders are first written under a temporary name.
 _WRITTEN_ASIDE = (
     "programs", "runners", "wheels", "sources", "bundles", "bundles/store", "bundles/stamps",
 )  # fmt: skip
@@ -49,12 +49,12 @@ class Entry:
     uses: Uses = field(compare=False, repr=False)
 
     def is_sound(self) -> bool:
-        """Whether the entry is there and every file is what was stored.
+        """Whether the entry exists and every file is what was stored.
 
-        Files whose size, dates and inode are those of the last check are not read again. The entry
-        counts as used now; while the workspace is `in_use`, it stays until that ends.
+        Files with the same size, dates and inode as at the last check are not read again. The entry
+        counts as used now; while the workspace is `in_use`, nobody removes it.
         """
-        # Before the look at it: nobody removes it afterwards.
+        # Before the check, so that nobody removes it afterwards.
         self.uses.mark(self.kind, self.key)
         manifest = _read_json(self.path / _MANIFEST)
         if not isinstance(manifest, dict):
@@ -108,7 +108,7 @@ class Workspace:
         """`ETDEPLOY_CACHE_DIR`, or the platform's user cache.
 
         Raises:
-            UsageError: The variable names no folder.
+            UsageError: The variable does not name a folder.
         """
         chosen = os.environ.get(CACHE_VARIABLE)
         if chosen:
@@ -126,14 +126,14 @@ class Workspace:
 
     @classmethod
     def opened(cls) -> Workspace:
-        """The default one, made where it is missing, and known to be usable.
+        """The default one, created if missing, and checked to be usable.
 
         Raises:
-            UsageError: It cannot be used, is a folder of somebody else's, or its bound is no size.
+            UsageError: It cannot be used, is not a cache of etdeploy, or its limit is not a size.
             BuildError: There is no room for it.
         """
         workspace = cls.default()
-        # What is wrong with the bound is told now, and not after the work.
+        # A wrong limit is reported now, and not after the work.
         limit_bytes()
         prepare_cache(workspace.root)
         return workspace
@@ -153,12 +153,12 @@ class Workspace:
         progress: Progress = silent,
         usable: Callable[[Path], bool] = lambda _: True,
     ) -> bool:
-        """Makes sure that `entry` is sound; `build(folder)` fills it when it is not.
+        """Makes sure that `entry` is sound; if it is not, `build(folder)` fills it.
 
         Args:
-            entry: What is wanted.
+            entry: The entry that is needed.
             build: Fills an empty folder.
-            progress: Told when another process holds the entry.
+            progress: Called if another process holds the entry.
             usable: Whether this release can read what is in a sound folder.
 
         Returns:
@@ -176,7 +176,7 @@ class Workspace:
             return True
 
     def lock_path(self, *parts: str) -> Path:
-        """The lock file of a shared thing."""
+        """The lock file of a shared resource."""
         safe = "-".join(parts).replace("/", "_").replace(":", "_")
         return self.locks / f"{safe}.lock"
 
@@ -185,7 +185,7 @@ class Workspace:
         return self.folder(CacheKind.STATE) / name
 
     def sweep(self, state: Path) -> None:
-        """Deletes what killed runs left half-written; what a run is using now stays.
+        """Deletes what killed runs left half-written, but nothing that a run is using.
 
         Args:
             state: The folder of the recipe and device of this run.

@@ -65,7 +65,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, found: list[str], 
 
 
 def test_the_root_of_the_file_system_is_refused() -> None:
-    with pytest.raises(UsageError, match="etdeploy did not make it"):
+    with pytest.raises(UsageError, match="etdeploy did not create it"):
         prepare_cache(Path("/"))
 
 
@@ -92,7 +92,7 @@ def test_a_part_that_cannot_be_written_is_named(
     prepare_cache(tmp_path)
     (tmp_path / "programs").mkdir()
     monkeypatch.setattr(os, "access", lambda path, _mode: path.name != "programs")
-    with pytest.raises(UsageError, match=rf"nothing can be written to it \({tmp_path}/programs\)"):
+    with pytest.raises(UsageError, match=rf"it is not writable \({tmp_path}/programs\)"):
         prepare_cache(tmp_path)
 
 

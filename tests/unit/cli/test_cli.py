@@ -297,7 +297,7 @@ def test_clean_deletes_nothing_in_a_folder_that_is_not_a_cache(
         (tmp_path / name / "mine").touch()
     for arguments in (["all"], ["sources"], ["--device", "host"]):
         assert run("clean", *arguments) == 2
-        assert "etdeploy did not make it (thesis)" in capsys.readouterr().err
+        assert "etdeploy did not create it (thesis)" in capsys.readouterr().err
     assert all((tmp_path / name / "mine").exists() for name in ("sources", "bundles", "thesis"))
 
 
