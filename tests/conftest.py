@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,13 @@ _TOOL_CACHES = {
     "ZIG_GLOBAL_CACHE_DIR": ".cache/zig",
     "UV_CACHE_DIR": ".cache/uv",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heard_interrupts() -> None:
+    """A shell lets what it starts in the background ignore Ctrl-C, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
