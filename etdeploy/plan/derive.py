@@ -42,7 +42,7 @@ from etdeploy.plan.rules import (
 from etdeploy.plan.toolchains import host_blocker, plan_toolchain
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.rules import asked_of_build
+from etdeploy.recipe.rules import keys_needing_build
 from etdeploy.targets.platforms import Target, find_target
 
 # Components are listed in this order; the rest follow by name.
@@ -326,7 +326,7 @@ def _provider(
     if wheel_target.wheel_platform is None:
         reason = f"there is no ExecuTorch wheel with libraries for {target.name}"
         return _provided(Provider.SOURCE, reason)
-    asked = asked_of_build(recipe.runtime.model_dump())
+    asked = keys_needing_build(recipe.runtime.model_dump())
     if asked:
         keys = ", ".join(f"runtime.{key}" for key in asked)
         return _provided(

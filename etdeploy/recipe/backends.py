@@ -1,4 +1,4 @@
-"""What each backend is called, can do and needs: facts only, none of their code."""
+"""What each backend is called, can do and needs: facts only, no backend code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # Ways to quantise, by the names that a recipe uses.
 QUANTIZATIONS: dict[str, str] = {
-    "none": "as the model is, usually 32-bit floats",
+    "none": "no quantisation; usually 32-bit floats",
     "fp16": "weights and activations in 16-bit floats",
     "int8_static": "8-bit weights and activations, ranges from calibration inputs (PT2E)",
     "int8_dynamic": "8-bit weights, activations quantised on the fly (PT2E)",
@@ -24,7 +24,7 @@ class Backend:
         delegate_id: The id that a program's delegates carry; None when nothing is delegated.
         quantizations: The schemes that it can run.
         needs: What must be installed to export for it or to run it, besides the ExecuTorch wheel.
-        get: How to get it, for messages.
+        get: How to get that, for messages.
     """
 
     name: str
@@ -49,8 +49,8 @@ BACKENDS: dict[str, Backend] = {
             "vulkan",
             "VulkanBackend",
             ("none", "fp16"),
-            needs="ExecuTorch's Vulkan libraries, which no wheel carries, and glslc",
-            get="The provider `source` builds them (auto takes it); glslc is in the Vulkan SDK\n"
+            needs="ExecuTorch's Vulkan libraries, which are not in any wheel, and glslc",
+            get="The provider `source` builds them (`auto` uses it); glslc is in the Vulkan SDK\n"
             "and in Debian's package glslc.",
         ),
         Backend(
@@ -58,7 +58,7 @@ BACKENDS: dict[str, Backend] = {
             "CoreMLBackend",
             ("none", "fp16"),
             needs="a Mac or an iPhone to run on",
-            get="Run etdeploy on a Mac (device host), where the wheel carries the Core ML backend.",
+            get="Run etdeploy on a Mac (device host), where the wheel has the Core ML backend.",
         ),
     )
 }

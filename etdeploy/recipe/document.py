@@ -1,7 +1,7 @@
 """YAML as plain data, with the place of every key and value.
 
-The same data as `yaml.safe_load` gives: no tags that make objects. Unlike it, a duplicate
-key is a problem, and every node remembers its line and column.
+The data is the same as from `yaml.safe_load`: no tags that create objects. Unlike there, a
+duplicate key is a problem, and every node keeps its line and column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etdeploy.recipe.syntax import LOADER, compose
 # Aliases are expanded; a document that grows beyond this is an attack or a mistake.
 _MAX_NODES = 20_000
 _TAG = "tag:yaml.org,2002:"
-# Dates stay text: JSON has none, and a recipe has no use for them.
+# Dates stay text: JSON has none, and recipes need none.
 _TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value"))
 _VALUE_TAGS = frozenset(_TAG + name for name in ("int", "float", "bool", "null"))
 

@@ -1,6 +1,6 @@
-"""What the keys of recipes are for: the texts below them in the models' source.
+"""The documentation of recipe keys: the texts below them in the models' source.
 
-Pydantic can read them too, but does so at every start; only the schema and the reference need them.
+Pydantic can read them too, but would at every start; only the schema and the reference need them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 
 def key_texts(model: type[BaseModel]) -> dict[str, str]:
-    """The text of each key of a section that has one."""
+    """The text of each documented key of a section."""
     [section] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(section, ast.ClassDef)  # noqa: S101 - for the type checker
     texts = {}
@@ -27,7 +27,7 @@ def key_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """A model and all that are below it, by the name of the class."""
+    """A model and all models below it, by class name."""
     found = {model.__name__: model}
     for field in model.model_fields.values():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

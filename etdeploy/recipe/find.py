@@ -15,7 +15,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def bundled_recipes() -> tuple[str, ...]:
-    """The names of the recipes that come with etdeploy."""
+    """The names of the recipes that are bundled with etdeploy."""
     return tuple(sorted(path.stem for path in resource_folder("recipes").glob("*.yaml")))
 
 
@@ -23,7 +23,7 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
     """The file of a bundled name, or of a path relative to `folder`.
 
     Args:
-        name: A bundled recipe, or a path: whatever has a suffix or a slash is one.
+        name: A bundled recipe, or a path: anything with a suffix or a slash is a path.
         folder: Where relative paths start.
         place: Where the name appears, for messages; the command line when None.
 
@@ -83,7 +83,7 @@ def _recipes_in(folder: Path) -> list[str]:
 
 
 def _alike(name: str, folder: Path) -> str | None:
-    """A bundled recipe or a file in the same folder whose name is nearly that."""
+    """A bundled recipe or a file in the same folder with a similar name."""
     parent, _, last = name.rpartition("/")
     files = _recipes_in(folder / (parent or "/" if "/" in name else "."))
     if last in {Path(file).stem for file in files}:

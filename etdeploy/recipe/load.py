@@ -27,11 +27,11 @@ class LoadedRecipe:
     """A recipe, and where it came from.
 
     Attributes:
-        name: Its own name, or that of the file.
+        name: Its `name`, or that of the file.
         path: The file, absolute.
-        recipe: The values, paths made absolute.
-        files: Every file that it was read from with its SHA-256, the named one first.
-        places: Where each key stands.
+        recipe: The values, with absolute paths.
+        files: Every file that was read for it with its SHA-256, the named one first.
+        places: The place of each key.
     """
 
     name: str
@@ -45,7 +45,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Loads a bundled recipe by name or a file by path, with `key.path=value` overrides.
 
     Raises:
-        RecipeError: It cannot be found, read or used; every problem is named with its place.
+        RecipeError: It cannot be found, read or used; reports every problem with its place.
     """
     path = find_recipe(name, Path.cwd())
     document, chain = _with_parents(path, ())
@@ -58,7 +58,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
 
 
 def _with_parents(path: Path, seen: tuple[Path, ...]) -> tuple[Document, tuple[Path, ...]]:
-    """The document with all that it extends below it."""
+    """The document merged over everything that it extends, and the files that were read."""
     try:
         document = read_document(path)
     except OSError as error:
@@ -74,7 +74,7 @@ def _with_parents(path: Path, seen: tuple[Path, ...]) -> tuple[Document, tuple[P
         circle = " -> ".join(p.name for p in (*seen, path, parent_path))
         raise RecipeError([Problem(str(place), f"recipes extend each other in a circle: {circle}")])
     below, chain = _with_parents(parent_path, (*seen, path))
-    # A name or description is of one file; a child has its own or none.
+    # Names and descriptions are not inherited.
     for key in ("name", "description"):
         below.data.pop(key, None)
     return _merged(below, document), (path, *chain)
@@ -104,7 +104,7 @@ def _drop_other_sources(below: dict[str, Any], above: dict[str, Any]) -> None:
 
 
 def _overrides(texts: Sequence[str], below: Document) -> Document:
-    """All overrides as one document, so that their order matters for equal keys only."""
+    """All overrides as one document, so that their order matters only for equal keys."""
     above = Document({}, {})
     for text in texts:
         key, equals, value_text = text.partition("=")
@@ -130,7 +130,7 @@ def _put(document: Document, keys: tuple[str, ...], value: Any, below: Document)
         nested = {part: nested}
     document.data = _merge(document.data, nested)
     for length in range(1, len(keys)):
-        # A section that stands in the file stays there: only this key of it is overridden.
+        # A section of the file keeps its place: only this key of it is overridden.
         if not _is_section(below.data, keys[:length]):
             document.places.setdefault(keys[:length], place)
     document.places[keys] = place

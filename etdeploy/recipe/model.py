@@ -1,7 +1,7 @@
 """The deployment recipe as frozen, typed values.
 
-The docstring below each field is its documentation: the JSON Schema and docs/recipes.md are made
-from it.
+The docstring below each field is its documentation: the JSON Schema and docs/recipes.md are
+generated from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
 
 class Section(BaseModel):
-    """A part of a recipe; unknown keys are rejected, empty ones (null) get their default."""
+    """A part of a recipe; unknown keys are rejected, empty ones (null) have their default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -55,13 +55,13 @@ class Model(Section):
     It returns `(module, example_inputs)` or `(module, example_inputs, dynamic_shapes)`, as
     torch.export takes them; the example inputs are a tuple, or a dict of inputs by keyword. It may
     also return `(module, args, kwargs, dynamic_shapes)`. Inputs are tensors, numbers, booleans and
-    None, in any nesting; all but tensors are fixed in the program. The code is run: name only code
-    that you trust. It can import what is installed, modules beside its file, and modules in the
-    working folder; where two have one name, the first of these wins.
+    None, nested in any way; everything but tensors is fixed in the program. The code is run: name
+    only code that you trust. It can import what is installed, modules beside its file, and modules
+    in the working folder; if two have the same name, the first in this order wins.
     """
 
     exported: str | None = None
-    """A `.pt2` file that torch.export.save wrote; it carries its example inputs."""
+    """A `.pt2` file that torch.export.save wrote; it contains its example inputs."""
 
     program: str | None = None
     """A finished `.pte` file: nothing is exported, and there are no expected outputs."""
@@ -82,34 +82,34 @@ class Export(Section):
     """How the model becomes a program."""
 
     backend: BackendName = "xnnpack"
-    """The backend that the model is lowered to; what it cannot run stays on portable kernels."""
+    """The backend that the model is lowered to; what it cannot run uses portable kernels."""
 
     quantization: Quantization = "none"
     """How weights and activations are quantised; the available schemes depend on the backend."""
 
     calibration: str | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
-    tuples of inputs, or dicts of inputs by keyword. Without it the example inputs calibrate, which
+    tuples of inputs, or dicts of inputs by keyword. Without it, the example inputs are used, which
     is enough to measure speed."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
-    """8da4w: weights that share a scale. A multiple of 32, which XNNPACK needs to take the layer,
-    and a divisor of the layer's input size."""
+    """8da4w: the number of weights that share a scale. A multiple of 32, which XNNPACK needs to
+    take the layer, and a divisor of the layer's input size."""
 
     soc: str = Field(default="auto", min_length=1)
-    """qnn: the SoC that the program is compiled for, like `SM8650`; `auto` asks the device."""
+    """qnn: the SoC that the program is compiled for, like `SM8650`; `auto` means the device's."""
 
     custom_ops: str | None = None
     """A `.py` file or a shared library (`.so`, `.dylib`) that registers custom operators with
     PyTorch; it is loaded before the model. Its code is run: name only code that you trust."""
 
     strict: bool = False
-    """Whether torch.export traces with TorchDynamo (strict mode). Where one mode fails in a way
-    that the other cures, as with a static cache or NumPy in `forward`, etdeploy takes the other and
-    says so."""
+    """Whether torch.export traces with TorchDynamo (strict mode). If one mode fails where
+    the other works, as with a static cache or NumPy in `forward`, etdeploy uses the other and says
+    so."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Seed of random weights and inputs, set before the factory is called."""
+    """The seed for random weights and inputs, set before the factory is called."""
 
     @model_validator(mode="after")
     def _rules(self) -> Export:
@@ -120,13 +120,13 @@ class Export(Section):
 class Runtime(Section):
     """The C++ side: what the runner is linked against and how it runs.
 
-    Keys that say how ExecuTorch itself is compiled need the provider `source`; with `auto` they
-    choose it.
+    Keys that affect how ExecuTorch itself is compiled need the provider `source`; with `auto` they
+    select it.
     """
 
     provider: ProviderName = "auto"
     """`wheel`: prebuilt libraries of the ExecuTorch wheel; `source`: built from a checkout;
-    `auto` takes the wheel when it has all that the program needs and nothing below asks for a
+    `auto` uses the wheel if it has everything that the program needs and no key below needs a
     build."""
 
     source: str | None = None
@@ -188,39 +188,39 @@ class Tolerance(Section):
     """Largest absolute difference of any element."""
 
     cosine_similarity: float | None = Field(default=None, ge=-1, le=1)
-    """Minimum cosine of the angle between the outputs. For quantised outputs it takes the place of
-    the limit of the root mean square error. It is computed in 64-bit floats and holds as it stands:
-    1 asks for outputs that are equal, or parallel to the last bit."""
+    """Minimum cosine of the angle between the outputs. For quantised outputs it replaces
+    the limit on the root mean square error. It is computed in 64-bit floats and applied exactly:
+    1 requires outputs that are equal, or parallel to the last bit."""
 
 
 class Benchmark(Section):
     """What is measured on the device."""
 
     method: str = Field(default="forward", min_length=1)
-    """The program's method to run; a model that is exported here has `forward` alone."""
+    """The program's method to run; a model that etdeploy exports has only `forward`."""
 
     warmup: int = Field(default=5, ge=0, le=100_000)
-    """Iterations before timing starts; the very first is reported on its own."""
+    """Iterations before timing starts; the very first is reported separately."""
 
     iterations: int = Field(default=50, ge=1, le=1_000_000)
     """Timed iterations; each is kept as a raw sample."""
 
     sizes: dict[str, dict[str, Size]] = Field(default_factory=dict)
-    """For a dynamic model: sizes to measure at, each with a name of its own, like
-    `{short: {tokens: 16}, long: {tokens: 128}}`. A dimension has the name of its torch.export.Dim,
-    or that of its input and its number: `x.0`. Those that are not named keep the example's size."""
+    """For a dynamic model: sizes to measure at, each with its own name, like
+    `{short: {tokens: 16}, long: {tokens: 128}}`. A dimension is named like its torch.export.Dim,
+    or by its input and number: `x.0`. Dimensions that are not named keep the example's size."""
 
     inputs: str | None = None
     """A function `file.py:function` or `package.module:function` that makes the inputs for one of
     `sizes`. It is called with the sizes by name, `make(tokens=16)`, and returns inputs as the model
-    takes them. Without it, they are random: drawn from the values of the example inputs."""
+    takes them. Without it, the inputs are random, drawn from the values of the example inputs."""
 
     memory: bool = True
-    """Measure the peak resident memory, in a process of its own."""
+    """Measure the peak resident memory, in a separate process."""
 
     profile: bool = True
-    """Record an ETDump, in a process of its own since a tracer changes the times. A program for
-    `qnn` is compiled for it, too."""
+    """Record an ETDump, in a separate process because a tracer changes the times. A program for
+    `qnn` is also compiled for it."""
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400)
     """Time limit of each pass, in seconds."""

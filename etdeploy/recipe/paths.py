@@ -1,4 +1,4 @@
-"""The files that a recipe names: made absolute, checked, and made relative for a record."""
+"""The files that a recipe names: made absolute and checked, or made relative for a record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FUNCTION_KEYS = (("model", "python"), ("export", "calibration"), ("benchmark", 
 
 
 def absolute_paths(document: Document) -> list[Problem]:
-    """Makes paths absolute against the file that names them; a missing file is a problem."""
+    """Makes paths absolute, relative to the file that names them; a missing file is a problem."""
     problems = []
     for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
         section: Any = document.data.get(keys[0])
@@ -65,7 +65,7 @@ def _existing(place: Place, key: str, name: str, *, folder: bool) -> tuple[str, 
 
 
 def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A loaded recipe's values with the paths that were made absolute relative to a folder.
+    """A loaded recipe's values, with absolute paths made relative to a folder.
 
     Args:
         content: The recipe as JSON.
@@ -79,14 +79,14 @@ def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         value = result.get(section, {}).get(key)
         if not isinstance(value, str):
             continue
-        # A function's colon stays where it is; a module is no absolute path.
+        # Also works for `file.py:function`; a module is not an absolute path.
         if Path(value).is_absolute():
             result[section][key] = relative_path(Path(value), folder)
     return result
 
 
 def relative_path(path: Path, folder: Path) -> str:
-    """With `..` where the path is outside of the folder; absolute on another drive."""
+    """The path relative to the folder, with `..` outside of it; absolute on another drive."""
     try:
         return Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:

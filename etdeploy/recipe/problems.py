@@ -1,4 +1,4 @@
-"""Pydantic's findings as sentences with a place and a suggestion."""
+"""Pydantic's errors as sentences with a place and a suggestion."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _KINDS: Mapping[str, str] = {
 
 
 def translate(error: ValidationError, document: Document) -> list[Problem]:
-    """Every finding and every broken rule in the order of the file, each mistake once."""
+    """Every error and every broken rule in the order of the file, each mistake once."""
     details = [d for d in error.errors() if not _is_rule(d)]
-    told = {d["loc"] for d in details}
+    reported = {d["loc"] for d in details}
     meant = {_meant(d) for d in details}
     details = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
     found = [(_place(document, d["loc"]), *_problem(d)) for d in details]
@@ -39,19 +39,19 @@ def translate(error: ValidationError, document: Document) -> list[Problem]:
         data = document.data.get(section, {})
         for key, text in rules(data) if isinstance(data, dict) else ():
             location = (section, *key.split(".")) if key else (section,)
-            if location not in told:
+            if location not in reported:
                 found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
     found.sort(key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0))
     return [Problem(str(place), message, hint) for place, message, hint in found]
 
 
 def _is_rule(details: ErrorDetails) -> bool:
-    """Whether a model found a broken rule; those are looked for in all sections anyway."""
+    """Whether a model found a broken rule; all sections are checked for those anyway."""
     return details["type"] == "value_error" and details["loc"][:1] in {(name,) for name in RULES}
 
 
 def _place(document: Document, location: KeyPath) -> Place:
-    """The place of the key, or of the nearest section around it."""
+    """The place of the key, or of the nearest section that contains it."""
     for length in range(len(location), 0, -1):
         if location[:length] in document.places:
             return document.places[location[:length]]
@@ -92,7 +92,7 @@ def _unknown_key(key: str, details: ErrorDetails) -> tuple[str, str | None]:
 
 
 def _meant(details: ErrorDetails) -> KeyPath | None:
-    """The key that a misspelt one was meant to be."""
+    """The key that a misspelt one probably means."""
     if details["type"] != "extra_forbidden":
         return None
     *section, name = details["loc"]

@@ -1,4 +1,4 @@
-"""docs/recipes.md, made from the recipe's models."""
+"""docs/recipes.md, generated from the recipe's models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etdeploy.recipe.model import Recipe
 
 _INTRODUCTION = """# Recipes
 
-<!-- Made from etdeploy/recipe/model.py by `doit run reference`; edit there. -->
+<!-- Generated from etdeploy/recipe/model.py by `doit run reference`; edit there. -->
 
 A recipe is one YAML file. The smallest one:
 
@@ -25,18 +25,18 @@ model: {example: mlp}
 export: {backend: xnnpack}
 ```
 
-Everything else has a default. `etdeploy recipes` lists those that come with etdeploy,
-`etdeploy recipes show --recipe xnnpack > my.yaml` starts your own from one, and
+Everything else has a default. `etdeploy recipes` lists the bundled recipes,
+`etdeploy recipes show --recipe xnnpack > my.yaml` starts your own from one of them, and
 `etdeploy recipes show --recipe my.yaml --resolved` prints every value as etdeploy understands it.
 
-* `extends: NAME` takes another recipe and changes the keys that stand here. A model source that
-  stands here replaces the whole `model` section of the other, weights and arguments too.
-* An empty value (`null`) stands for the default.
+* `extends: NAME` takes another recipe and changes the keys that are set here. A model source that
+  is set here replaces the whole `model` section of the other, including weights and arguments.
+* An empty value (`null`) means the default.
 * `--set key.path=value` changes one value for one command; the value is read as YAML.
-* Paths are relative to the file that names them, those of `--set` to the current folder.
-* [inputs.md](inputs.md) has the forms of a factory's inputs, and how a dynamic model is measured at
-  several sizes.
-* `etdeploy recipes schema > recipe.schema.json` gives editors completion: with the YAML language
+* Paths are relative to the file that names them, those in `--set` to the current folder.
+* [inputs.md](inputs.md) describes the inputs that a factory can return, and how a dynamic model is
+  measured at several sizes.
+* `etdeploy recipes schema > recipe.schema.json` gives editors completion: for the YAML language
   server, put `# yaml-language-server: $schema=recipe.schema.json` on the first line of your recipe.
 """
 

@@ -1,7 +1,7 @@
-"""What must hold between the keys of one section; the models check single keys.
+"""Rules between the keys of one section; the models check single keys.
 
 The rules read plain data, so that broken rules are reported together with every other problem
-of the section. A key that is missing or None has its default; wrong types are left to the models.
+of the section. A key that is missing or None has its default; the models check the types.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from etdeploy.recipe.backends import BACKENDS
 
 MODEL_SOURCES = ("example", "python", "exported", "program")
 DEFAULT_GROUP_SIZE = 32
-# Keys that need a build of ExecuTorch itself, with the value that does not.
+# Keys that need a build of ExecuTorch itself, with the value that needs none.
 BUILD_KEYS: Mapping[str, Any] = {
     "source": None,
     "thread_pool": "default",
@@ -28,7 +28,7 @@ _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIZE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _CALIBRATED = ("int8_static", "16a4w")
 
-# The dotted key that a finding is about (empty for the section as a whole), and the finding.
+# The dotted key that a finding is about (empty for the whole section), and the finding.
 Finding = tuple[str, str]
 
 
@@ -36,7 +36,7 @@ def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     """The rules of the section `model`."""
     given = [name for name in MODEL_SOURCES if section.get(name) is not None]
     if not given and section.keys() - {*MODEL_SOURCES, "weights", "arguments"}:
-        return  # An unknown key is reported by itself; most likely it was meant to be the source.
+        return  # An unknown key is reported anyway; most likely it is a misspelt source.
     if len(given) != 1:
         yield (
             "",
@@ -72,7 +72,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
 def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     """The rules of the section `runtime`."""
     if section.get("provider") == "wheel":
-        for key in asked_of_build(section):
+        for key in keys_needing_build(section):
             yield (
                 key,
                 "the provider `wheel` is prebuilt; this needs `provider: source` (or `auto`)",
@@ -101,7 +101,7 @@ def benchmark_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "inputs", "this function makes the inputs for `sizes`, and there are none"
 
 
-def asked_of_build(section: Mapping[str, Any]) -> list[str]:
+def keys_needing_build(section: Mapping[str, Any]) -> list[str]:
     """The keys of the section `runtime` that need a build of ExecuTorch."""
     return [key for key, none in BUILD_KEYS.items() if section.get(key) not in (None, none)]
 
@@ -115,10 +115,10 @@ RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
 
 
 def require(findings: Iterator[Finding]) -> None:
-    """Raises ValueError naming every broken rule.
+    """Raises unless no rule is broken.
 
     Raises:
-        ValueError: A rule is broken.
+        ValueError: Rules are broken; the message names all of them.
     """
     messages = [f"{key}: {text}" if key else text for key, text in findings]
     if messages:

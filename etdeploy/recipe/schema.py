@@ -1,4 +1,4 @@
-"""The JSON Schema of recipes, for the completion and checks of editors."""
+"""The JSON Schema of recipes, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def schema() -> dict[str, Any]:
         described = content if section is Recipe else content["$defs"][name]
         for key, text in key_texts(section).items():
             described["properties"][key]["description"] = text
-    # A file that extends another need not name a model of its own.
+    # A file that extends another need not name a model.
     content["required"] = []
     content["anyOf"] = [{"required": ["model"]}, {"required": ["extends"]}]
     for name in MODEL_SOURCES:
@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
 
 
 def _drop_null(field: dict[str, Any]) -> None:
-    """A source that is named has a value; `null` would name none."""
+    """Removes `null`: a model source that is set has a value."""
     options = [option for option in field.pop("anyOf", []) if option != {"type": "null"}]
     if len(options) == 1:
         field.update(options[0])

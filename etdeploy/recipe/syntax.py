@@ -1,4 +1,4 @@
-"""YAML text as yaml's nodes; invalid YAML becomes a problem with its place."""
+"""YAML text as PyYAML's nodes; invalid YAML becomes a problem with its place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def compose(text: str, shown: str) -> yaml.Node | None:
-    """The one document's nodes, None for an empty text.
+    """The nodes of the only document; None for an empty text.
 
     Raises:
-        RecipeError: The text is not YAML, or nested deeper than a recipe can be.
+        RecipeError: The text is not YAML, or nested too deeply.
     """
     depth = 0
     try:
@@ -51,7 +51,7 @@ def _syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Problem:
     if "another document" in what:
         return Problem(str(place), "a second document starts here", "a recipe is one document")
     if "mapping values are not allowed" in what:
-        hint = "text that holds ': ' needs quotes"
+        hint = "text that contains ': ' needs quotes"
         return Problem(str(place), f"this is not YAML: {what}", hint)
     return Problem(str(place), f"this is not YAML: {what}", getattr(error, "context", None))
 
@@ -62,5 +62,5 @@ def _offset(text: str, mark: Any) -> int:
 
 
 def _after(file: str, text: str) -> Place:
-    """The place of what follows `text`."""
+    """The place right after `text`."""
     return Place(file, text.count("\n") + 1, len(text) - text.rfind("\n"))

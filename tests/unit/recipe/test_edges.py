@@ -115,7 +115,7 @@ def test_dates_stay_text() -> None:
         ("a: 1\n---\nb: 2\n",
          "r.yaml:2:1: a second document starts here (a recipe is one document)"),
         ("a: b: c\n", "r.yaml:1:5: this is not YAML: mapping values are not allowed in this "
-         "context (text that holds ': ' needs quotes)"),
+         "context (text that contains ': ' needs quotes)"),
         ("model:\n  example: \x07\n", "r.yaml:2:12: this is not YAML: unacceptable character "
          "#x0007: control characters are not allowed"),
     ],
