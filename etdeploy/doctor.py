@@ -16,6 +16,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console, process
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, EtdeployError
+from etdeploy.core.install import system_command
 from etdeploy.core.values import Value
 from etdeploy.export.qnn_host import examine_qnn
 from etdeploy.export.spec import TESTED_VERSIONS
@@ -51,8 +52,10 @@ def examine() -> tuple[Finding, ...]:
         _python(),
         *(_package(name, version) for name, version in TESTED_VERSIONS.items()),
         *_tools(host),
-        _program("git", "the recipe's revision in run records", _install("git")),
-        _program("adb", "Android devices over USB while an adb server is running", _install("adb")),
+        _program("git", "the recipe's revision in run records", system_command("git")),
+        _program(
+            "adb", "Android devices over USB while an adb server is running", system_command("adb")
+        ),
         _qemu(host),
         _sources(),
         _ndk(),
@@ -145,7 +148,7 @@ def _qemu(host: Target) -> Finding:
         state="ok" if path else "optional",
         found=str(path) if path else None,
         needed_for=needed,
-        remedy=_install("qemu-user-static"),
+        remedy=system_command("qemu-user-static"),
     )
 
 
@@ -235,7 +238,3 @@ def _disk() -> Finding:
         needed_for=f"the cache in {folder}",
         remedy="etdeploy clean all   or   export ETDEPLOY_CACHE_DIR=/path/on/a/larger/disk",
     )
-
-
-def _install(package: str) -> str:
-    return f"brew install {package}" if sys.platform == "darwin" else f"apt-get install {package}"

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.core.kinds import Kind
+from etdeploy.recipe.reference import KIND_NAMES
 
 _INTRODUCTION = """# Run records
 
@@ -38,14 +39,6 @@ Every change of the keys raises `schema_version`. etdeploy reads records of all 
 
 Paths in `record.json` are relative: those of `files` to the record's folder, those of `recipe` to the folder of the recipe's file. Absolute paths remain only in values that were built or written that way: `runner.options`, `recipe.content.model.arguments` and `recipe.content.runtime.cmake`. `export.json` names the files with the model's code, and `plan.json` the tools.
 """  # noqa: E501 - a paragraph of Markdown is one line
-
-_KINDS = {
-    str: "text",
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    dict: "mapping",
-}
 
 
 def reference() -> str:
@@ -126,7 +119,7 @@ def _kind(annotation: Any) -> str:
         return f"list of {_kind(arguments[0])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "object"
-    return _KINDS.get(origin or annotation, "value")
+    return KIND_NAMES.get(origin or annotation, "value")
 
 
 def _summary(model: type[BaseModel]) -> str:

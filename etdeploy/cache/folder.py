@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.disk import CACHE_VARIABLE, full_disk, no_room_in, require_room
-from etdeploy.core.sizes import parse_size
+from etdeploy.core.sizes import size_limit
 
 # Makes backup tools skip the folder (bford.info/cachedir); it also marks the folder as ours.
 TAG = "CACHEDIR.TAG"
@@ -78,10 +78,7 @@ def limit_bytes() -> int | None:
     Raises:
         UsageError: The variable is not a size.
     """
-    chosen = os.environ.get(LIMIT_VARIABLE, "").strip()
-    if chosen.lower() == "none":
-        return None
-    return (parse_size(chosen, LIMIT_VARIABLE) if chosen else _LIMIT_BYTES) or None
+    return size_limit(LIMIT_VARIABLE, _LIMIT_BYTES)
 
 
 def is_marked(root: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from decimal import Decimal
 
@@ -12,6 +13,25 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power, _letter: 1000**_power}
+
+
+def size_limit(variable: str, default_bytes: int) -> int | None:
+    """The limit in bytes that an environment variable sets.
+
+    Args:
+        variable: Its name; the value is a size as `parse_size` reads it, or `none`.
+        default_bytes: The limit if the variable is not set.
+
+    Returns:
+        None for no limit (`0` or `none`).
+
+    Raises:
+        UsageError: The variable is not a size.
+    """
+    chosen = os.environ.get(variable, "").strip()
+    if chosen.lower() == "none":
+        return None
+    return (parse_size(chosen, variable) if chosen else default_bytes) or None
 
 
 def parse_size(text: str, variable: str | None = None) -> int:

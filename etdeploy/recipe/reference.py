@@ -40,7 +40,8 @@ Everything else has a default. `etdeploy recipes` lists the bundled recipes,
   server, put `# yaml-language-server: $schema=recipe.schema.json` on the first line of your recipe.
 """
 
-_KIND_NAMES = {
+# What the docs call the types of values.
+KIND_NAMES = {
     str: "text",
     int: "whole number",
     float: "number",
@@ -92,7 +93,7 @@ def _kind(annotation: Any) -> str:
         return _kind(next(a for a in get_args(annotation) if a is not type(None)))
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
-    return _KIND_NAMES.get(get_origin(annotation) or annotation, "value")
+    return KIND_NAMES.get(get_origin(annotation) or annotation, "value")
 
 
 def _default(field: FieldInfo) -> str:

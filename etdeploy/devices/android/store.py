@@ -10,12 +10,11 @@ with its own clock, so a wrong clock costs a push at most.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from etdeploy.core.sizes import parse_size
+from etdeploy.core.sizes import size_limit
 from etdeploy.devices.android.facts import sections
 from etdeploy.devices.android.layout import INCOMING, ROOT, Survey
 from etdeploy.devices.base import Bundle
@@ -39,10 +38,7 @@ def limit_bytes() -> int | None:
     Raises:
         UsageError: The variable is not a size.
     """
-    chosen = os.environ.get(LIMIT_VARIABLE, "").strip()
-    if chosen.lower() == "none":
-        return None
-    return (parse_size(chosen, LIMIT_VARIABLE) if chosen else _LIMIT_BYTES) or None
+    return size_limit(LIMIT_VARIABLE, _LIMIT_BYTES)
 
 
 @dataclass(frozen=True)
