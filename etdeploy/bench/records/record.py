@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
+from etdeploy.core.kinds import Kind
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
@@ -208,6 +209,12 @@ class SizeRecord(Value):
     outputs: tuple[OutputCheck, ...]
 
 
+class WorkloadKind(Kind):
+    """What was run on the device."""
+
+    INFERENCE = "inference"
+
+
 class Inference(Value):
     """A workload that calls the method again and again with the same inputs.
 
@@ -222,7 +229,7 @@ class Inference(Value):
         sizes: One entry for each size that the recipe names, in its order.
     """
 
-    kind: Literal["inference"] = "inference"
+    kind: Literal[WorkloadKind.INFERENCE] = WorkloadKind.INFERENCE
     latency_ms: Latency
     first_inference_ms: float
     outputs: tuple[OutputCheck, ...]
