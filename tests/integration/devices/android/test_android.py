@@ -617,7 +617,7 @@ def test_a_run_of_another_computer_is_not_ended(reached: Reached, bundle: Bundle
 
     def look() -> None:
         assert reached.root.wait_for_processes(2, "/fate hang")
-        with pytest.raises(DeviceError, match="another run of etdeploy is at work") as caught:
+        with pytest.raises(DeviceError, match="another run of etdeploy is active") as caught:
             other.end_leftovers()
         assert "r1, process " in caught.value.message
         assert reached.root.wait_for_processes(2, "/fate hang")
