@@ -29,10 +29,13 @@ def end_leftovers(root: Path) -> tuple[Leftover, ...]:
         DeviceError: One cannot be ended.
     """
     root = root.resolve()
-    found = tuple(find_leftovers(root))
-    for leftover in found:
-        _end(leftover, root)
-    return found
+    ended: list[Leftover] = []
+    # A process may start another one between the look and its end.
+    while found := tuple(find_leftovers(root)):
+        for leftover in found:
+            _end(leftover, root)
+        ended += found
+    return tuple(ended)
 
 
 def find_leftovers(root: Path, proc: Path = _PROC) -> Iterator[Leftover]:
