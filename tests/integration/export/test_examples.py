@@ -212,5 +212,6 @@ def test_a_program_folder_is_complete(all_exported: Exported) -> None:
     ]
     assert sizes == [16 * 8, 16 * 64 * 4]
     assert (folder / "etrecord.bin").stat().st_size > 0
-    assert set(provenance.seconds) == {"import", "load", "quantize", "export", "lower", "write"}
+    # The import of ExecuTorch is shared by these exports.
+    assert set(provenance.seconds) == {"load", "quantize", "export", "lower", "write"}
     assert {"python", "torch", "executorch", "torchao"} <= set(provenance.versions)

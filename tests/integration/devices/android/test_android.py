@@ -855,7 +855,7 @@ def test_a_device_that_left_the_network_is_noticed(
     device = AndroidDevice("A1", tcp_transport(android_x86_64.host, 5555), idle_s=0.5)
     device.facts()
     android_x86_64.cut_network()
-    with pytest.raises(DeviceError, match="the device stopped answering while looking at what"):
+    with pytest.raises(DeviceError, match="the device stopped answering while checking what"):
         device.push(bundle)
     device.close()
 
