@@ -16,7 +16,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console, process
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, EtdeployError
-from etdeploy.core.install import system_command
+from etdeploy.core.text.install import system_command
 from etdeploy.core.values import Value
 from etdeploy.export.qnn_host import examine_qnn
 from etdeploy.export.spec import TESTED_VERSIONS

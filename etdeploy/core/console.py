@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from etdeploy.core.errors import OutputError
-from etdeploy.core.layout import cut
-from etdeploy.core.layout import table as table
+from etdeploy.core.text.layout import cut
+from etdeploy.core.text.layout import table as table
 
 if TYPE_CHECKING:
     from rich.live import Live

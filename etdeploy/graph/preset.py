@@ -10,7 +10,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved

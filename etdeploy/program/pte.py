@@ -18,7 +18,7 @@ from pathlib import Path
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import open_regular
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 from etdeploy.program.flatbuffer import CorruptError
 
 FILE_IDENTIFIER = b"ET12"

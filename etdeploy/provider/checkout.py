@@ -11,7 +11,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 from etdeploy.core.values import Value
 from etdeploy.plan.cmake_options import DEFAULTS_FILE, OptionTable, parse_options
 from etdeploy.program.pte import FILE_IDENTIFIER

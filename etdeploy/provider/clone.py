@@ -15,8 +15,8 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.install import system_command
 from etdeploy.core.progress import Progress, silent
+from etdeploy.core.text.install import system_command
 from etdeploy.provider.checkout import (
     REPOSITORY,
     REPOSITORY_VARIABLE,

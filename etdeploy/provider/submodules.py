@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etdeploy.core.errors import BuildError
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 from etdeploy.provider.checkout import Checkout, checkout_remedy
 from etdeploy.provider.revision import submodule_paths
 

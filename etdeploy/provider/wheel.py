@@ -20,9 +20,9 @@ from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside
 from etdeploy.core.hashing import sha256_bytes, sha256_file
-from etdeploy.core.install import pip_command
 from etdeploy.core.progress import Progress, silent
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.install import pip_command
+from etdeploy.core.text.shell import quoted
 from etdeploy.core.values import Value
 from etdeploy.plan.components import RUNTIME
 from etdeploy.targets.platforms import Target

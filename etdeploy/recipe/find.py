@@ -8,7 +8,7 @@ from pathlib import Path
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 from etdeploy.recipe.place import Place
 
 _SUFFIXES = (".yaml", ".yml")

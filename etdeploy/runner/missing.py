@@ -15,7 +15,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
 from etdeploy.core.blocker import Blocker, refuse
 from etdeploy.core.errors import BuildError
-from etdeploy.core.install import pip_command, system_command
+from etdeploy.core.text.install import pip_command, system_command
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.provider.checkout import (
     REPOSITORY,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 from etdeploy.core.values import Explained
 
 VARIABLES = ("ANDROID_NDK", "ANDROID_NDK_HOME", "ANDROID_NDK_ROOT")

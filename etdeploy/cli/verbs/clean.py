@@ -12,7 +12,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.options import json_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 
 # What can be deleted, and what it takes to get it back.
 PARTS: dict[CacheKind, str] = {

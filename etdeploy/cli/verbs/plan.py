@@ -9,7 +9,7 @@ import click
 
 from etdeploy.cli.options import device_option, output_option, recipe_options, target_option
 from etdeploy.core import console
-from etdeploy.core.layout import fit
+from etdeploy.core.text.layout import fit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
-from etdeploy.core.layout import fit
+from etdeploy.core.text.layout import fit
 from etdeploy.graph.stage_values import StepName
 
 

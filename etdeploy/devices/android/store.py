@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from etdeploy.core.sizes import size_limit
+from etdeploy.core.text.sizes import size_limit
 from etdeploy.devices.android.facts import sections
 from etdeploy.devices.android.layout import INCOMING, ROOT, Survey
 from etdeploy.devices.base import Bundle

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from etdeploy.core import process
 from etdeploy.core.blocker import Blocker
-from etdeploy.core.install import pip_command, system_command
+from etdeploy.core.text.install import pip_command, system_command
 from etdeploy.targets.platforms import Target
 
 # Older versions write $ORIGIN incorrectly for the wheel's targets.

@@ -14,7 +14,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
 from etdeploy.core.blocker import Blocker, joined
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 from etdeploy.core.values import Explained
 from etdeploy.plan.toolchains import MUSL, host_blocker
 from etdeploy.runner.tools.programs import find_compiler

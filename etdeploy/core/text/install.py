@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from etdeploy.core.shell import quoted
+from etdeploy.core.text.shell import quoted
 
 
 def pip_command(requirement: str) -> str:
