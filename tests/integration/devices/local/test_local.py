@@ -222,19 +222,22 @@ def test_a_runner_that_a_killed_run_left_is_ended(
     by_hand = subprocess.Popen(
         [*argv, "hang"], cwd="/", stdout=subprocess.PIPE, start_new_session=True
     )
-    for started in (left, by_hand):
-        assert started.stdout
-        assert started.stdout.readline() == b"out hang\n"
-    # It and the child that it started.
-    ended = device.end_leftovers()
-    assert left.pid in [found.pid for found in ended]
-    assert {found.run_id for found in ended} == {"20260101-mlp"}
-    assert left.wait(10) == -signal.SIGKILL
-    assert by_hand.poll() is None
-    assert device.end_leftovers() == ()
-    os.killpg(by_hand.pid, signal.SIGKILL)
-    for started in (left, by_hand):
-        started.communicate()
+    try:
+        for started in (left, by_hand):
+            assert started.stdout
+            assert started.stdout.readline() == b"out hang\n"
+        # It and the child that it started.
+        ended = device.end_leftovers()
+        assert left.pid in [found.pid for found in ended]
+        assert {found.run_id for found in ended} == {"20260101-mlp"}
+        assert left.wait(10) == -signal.SIGKILL
+        assert by_hand.poll() is None
+        assert device.end_leftovers() == ()
+    finally:
+        left.kill()
+        os.killpg(by_hand.pid, signal.SIGKILL)
+        for started in (left, by_hand):
+            started.communicate()
 
 
 def test_clean_removes_all(host: Device, bundle: Bundle, workspace: Workspace) -> None:
