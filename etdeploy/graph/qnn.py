@@ -18,8 +18,6 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.targets.android import soc_name
 from etdeploy.targets.qnn_sdk import find_sdk
 
-BACKEND_ID = "QnnBackend"
-
 
 def wanted_soc(job: Job) -> str | None:
     """The SoC to compile for, by QNN's name: the recipe's, or with `auto` the device's.
@@ -66,10 +64,9 @@ def missing_sdk(job: Job, plan: RuntimePlan, program: Program | None) -> Iterato
     compiled = program.compiled_for if program else ()
     sdk, soc = find_sdk(os.environ, Path.home()), wanted_soc(job) or _soc_of(compiled)
     if isinstance(sdk, Blocker):
-        found = [sdk]
-    else:
-        found = list(sdk_blockers(sdk, soc, compiled_version(compiled, None))) if soc else []
-    yield from found
+        yield sdk
+    elif soc:
+        yield from sdk_blockers(sdk, soc, compiled_version(compiled, None))
 
 
 def other_soc(job: Job, program: Program | None) -> Iterator[Blocker]:

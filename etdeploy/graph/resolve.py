@@ -123,13 +123,7 @@ class Resolved:
         Raises:
             BuildError: A derived option is unknown to the checkout: a bug in etdeploy.
         """
-        job = self.job
-        plan = _derive(job, program, self.custom_ops, self.sources, self.wheel_version)
-        if plan.provider.value != Provider.SOURCE:
-            return replace(self, plan=plan, program=program)
-        sources = self.sources or _find_sources(job, self.wheel_version)
-        if sources != self.sources:
-            plan = _derive(job, program, self.custom_ops, sources, self.wheel_version)
+        plan, sources = _plan(self.job, program, self.custom_ops, self.sources, self.wheel_version)
         return replace(self, plan=plan, program=program, sources=sources)
 
 
@@ -148,21 +142,21 @@ def resolve(job: Job) -> Resolved:
     custom_ops = _custom_ops_of(job)
     version = executorch_version()
     program = exported.program if exported else _finished(job)
-    found = Resolved(
+    plan, sources = _plan(job, program, custom_ops, None, version)
+    return Resolved(
         job=job,
         export_spec=spec,
         program_key=key,
         exported=exported,
         program=program,
         custom_ops=custom_ops,
-        sources=None,
-        plan=_derive(job, program, custom_ops, None, version),
+        sources=sources,
+        plan=plan,
         fingerprints=_fingerprints(job),
         rules=rules_digest(),
         qnn_sdk=sdk_seen(job.loaded.recipe),
         wheel_version=version,
     )
-    return found.with_program(program) if found.plan.provider.value == Provider.SOURCE else found
 
 
 def export_spec_of(job: Job) -> ExportSpec:
@@ -217,6 +211,21 @@ def _fingerprints(job: Job) -> dict[str, str]:
     """For both targets: only the plan decides which of the two is built for."""
     candidates = {job.target.name, job.target.portable or job.target.name}
     return {name: runner_fingerprint(job.host, find_target(name)) for name in sorted(candidates)}
+
+
+def _plan(
+    job: Job,
+    program: Program | None,
+    own: CustomOps | None,
+    sources: Sources | None,
+    wheel_version: str,
+) -> tuple[RuntimePlan, Sources | None]:
+    """The plan, and the sources, which are looked up if it needs them and they are not known."""
+    plan = _derive(job, program, own, sources, wheel_version)
+    if sources or plan.provider.value != Provider.SOURCE:
+        return plan, sources
+    found = _find_sources(job, wheel_version)
+    return _derive(job, program, own, found, wheel_version), found
 
 
 def _derive(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.blocker import Blocker, joined
 from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Explained
@@ -150,12 +150,10 @@ def require_feasible(plan: RuntimePlan) -> None:
         BuildError: It has blockers; all of them are named.
         CheckError: It has blockers, and only the program is at fault.
     """
-    if plan.blockers:
-        checked = all(blocker.of_program for blocker in plan.blockers)
-        raise (CheckError if checked else BuildError)(
-            f"a runner for {plan.target} cannot be built: "
-            + "; ".join(b.why for b in plan.blockers),
-            remedy="\n".join(dict.fromkeys(b.remedy for b in plan.blockers)),
+    blocker = joined(plan.blockers)
+    if blocker:
+        raise (CheckError if blocker.of_program else BuildError)(
+            f"a runner for {plan.target} cannot be built: {blocker.why}", remedy=blocker.remedy
         )
 
 
