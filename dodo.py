@@ -5,6 +5,8 @@ doit run recipe=portable device=qemu
 doit run reference          # write docs/recipes.md and docs/records.md again
 """
 
+from pathlib import Path
+
 from etdeploy.graph.dodo import open_pipeline
 
 DEPLOY_TASKS, DOIT_CONFIG = open_pipeline()
@@ -23,7 +25,7 @@ def task_reference():
         "actions": [write_reference],
         "file_dep": [
             "etdeploy/recipe/model.py",
-            "etdeploy/recipe/backends.py",
+            *sorted(map(str, Path("etdeploy/backends").rglob("*.py"))),
             "etdeploy/recipe/documented.py",
             "etdeploy/recipe/reference.py",
             "etdeploy/bench/records/record.py",

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from etdeploy.backends.registry import backend_named
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
 from etdeploy.recipe.model import Recipe
@@ -14,9 +15,6 @@ from etdeploy.recipe.place import KeyPath, Place
 
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
-
-# Schemes that find the ranges of activations from calibration inputs.
-STATIC_SCHEMES = ("int8_static", "16a4w")
 
 
 class CodeReference(Value):
@@ -46,9 +44,9 @@ class ExportSpec(Value):
         backend, quantization: None for a finished program.
         calibration: Yields calibration inputs.
         group_size: Weights that share a scale; None where the scheme has no groups.
-        soc: qnn: the SoC, `auto` until a device has been queried.
-        profiled: qnn: whether the program can report the times of its operators, which is decided
-            when it is compiled.
+        soc: That a program is compiled for, `auto` until a device has been queried.
+        profiled: Whether the program is compiled to report the times of its operators, for a
+            backend where that is decided then.
         custom_ops: A Python file or a shared library that registers operators with PyTorch.
         strict: Whether torch.export traces with TorchDynamo.
         seed: Of random weights and inputs.
@@ -144,6 +142,7 @@ def export_spec(
             places=told,
             method=recipe.benchmark.method,
         )
+    backend = backend_named(export.backend)
     return ExportSpec(
         example=model.example,
         python=_reference("model.python", model.python),
@@ -154,8 +153,8 @@ def export_spec(
         quantization=export.quantization,
         calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if export.quantization == "8da4w" else None,
-        soc=export.soc if export.backend == "qnn" else None,
-        profiled=export.backend == "qnn" and recipe.benchmark.profile,
+        soc=export.soc if backend.per_soc else None,
+        profiled=backend.profile_compiled and recipe.benchmark.profile,
         custom_ops=export.custom_ops,
         strict=export.strict,
         seed=export.seed,

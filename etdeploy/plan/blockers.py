@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from etdeploy.backends.base import Backend
+from etdeploy.backends.registry import OTHER_BACKEND, backend_of
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
-from etdeploy.plan.components import BACKEND_FACTS, KERNELS_TORCHAO
+from etdeploy.plan.components import KERNELS_TORCHAO
 from etdeploy.plan.relations import is_on
 from etdeploy.plan.requirements import Requirements
-from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target
 
-_OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
 _OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."
 _BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
@@ -51,18 +51,16 @@ def source_blockers(requirements: Requirements, target: Target) -> Iterator[Bloc
     """What the program needs and no build for the target can provide."""
     yield from _unknown_backends(requirements)
     for delegate_id in requirements.delegate_ids:
-        facts = BACKEND_FACTS.get(delegate_id)
-        if facts is None:
+        backend = backend_of(delegate_id)
+        if backend is None:
             continue
-        elsewhere = facts.systems and target.system not in facts.systems
-        if elsewhere or (facts.arches and target.arch not in facts.arches):
-            where = " or ".join(facts.systems) + (f" on {facts.arches[0]}" if facts.arches else "")
+        if not backend.runs_on(target):
             yield Blocker(
                 what=f"backend {delegate_id}",
-                why=f"{delegate_id} runs on {where} only, and the target is {target.name}",
-                remedy=f"{_get(delegate_id)}{_other_backend(requirements)}",
+                why=f"{delegate_id} runs on {backend.where} only, and the target is {target.name}",
+                remedy=f"{_get(backend)}{_other_backend(requirements)}",
             )
-        elif facts.loads and target.static:
+        elif backend.loads and target.static:
             yield Blocker(
                 what=f"backend {delegate_id}",
                 why=f"{delegate_id} loads the device maker's libraries, and a static runner, "
@@ -148,13 +146,13 @@ def htp_blocker(target: Target) -> Blocker | None:
         what="Qualcomm's HTP",
         why=f"QNN runs on the HTP of a Snapdragon SoC, and {target.name} is an emulator, or a "
         "device with another maker's processor, neither of which has one",
-        remedy=f"Use a phone with a Snapdragon SoC: --device android\n{_OTHER_BACKEND}",
+        remedy=f"Use a phone with a Snapdragon SoC: --device android\n{OTHER_BACKEND}",
     )
 
 
 def _unknown_backends(requirements: Requirements) -> Iterator[Blocker]:
     for delegate_id in requirements.delegate_ids:
-        if delegate_id not in BACKEND_FACTS:
+        if backend_of(delegate_id) is None:
             yield Blocker(
                 what=f"backend {delegate_id}",
                 why=f"the program delegates to {delegate_id}, and etdeploy knows no component of "
@@ -165,16 +163,16 @@ def _unknown_backends(requirements: Requirements) -> Iterator[Blocker]:
 
 
 def _other_backend(requirements: Requirements) -> str:
-    return _OTHER_PROGRAM if requirements.finished else _OTHER_BACKEND
+    return _OTHER_PROGRAM if requirements.finished else OTHER_BACKEND
 
 
 def _remedy_for(component: str, requirements: Requirements) -> str:
-    """What to do when a platform's wheel has no such component; Core ML is in those for Macs."""
-    if component == "backend_coreml":
-        return f"{BACKENDS['coreml'].get}\n{_other_backend(requirements)}"
-    return f"{_BUILD_IT}\n{_other_backend(requirements)}"
+    """What to do when a platform's wheel has no such component; others may carry it."""
+    backends = [b for b in map(backend_of, requirements.delegate_ids) if b]
+    elsewhere = next((b for b in backends if b.component == component and b.wheels and b.get), None)
+    way = elsewhere.get if elsewhere else _BUILD_IT
+    return f"{way}\n{_other_backend(requirements)}"
 
 
-def _get(delegate_id: str) -> str:
-    found = (b.get for b in BACKENDS.values() if b.delegate_id == delegate_id and b.get)
-    return "".join(f"{text}\n" for text in found)
+def _get(backend: Backend) -> str:
+    return f"{backend.get}\n" if backend.get else ""

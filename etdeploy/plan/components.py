@@ -6,7 +6,7 @@ links one component alone, and the CMakeLists.txt of 1.3 to 1.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from etdeploy.backends.registry import backend_of, runtime_backends
 
 RUNTIME = "runtime"
 THREADPOOL = "threadpool"
@@ -19,84 +19,12 @@ KERNELS_QUANTIZED = "kernels_quantized"
 KERNELS_LLM = "kernels_llm"
 KERNELS_TORCHAO = "kernels_torchao"
 
-
-@dataclass(frozen=True)
-class BackendFacts:
-    """What a delegate requires of the runtime.
-
-    Attributes:
-        delegate_id: As programs name it.
-        component: The component that registers it.
-        switch: The cmake option that builds it.
-        systems: Systems that it runs on; empty for all.
-        arches: The instruction sets that it runs on; empty for all.
-        loads: Whether it loads the device maker's libraries when it starts.
-        tried: Whether it was built and run with etdeploy; the others follow ExecuTorch's
-            documentation.
-    """
-
-    delegate_id: str
-    component: str
-    switch: str
-    systems: tuple[str, ...] = ()
-    arches: tuple[str, ...] = ()
-    loads: bool = False
-    tried: bool = False
-
-
-_APPLE = ("macos", "ios")
-BACKEND_FACTS: dict[str, BackendFacts] = {
-    b.delegate_id: b
-    for b in (
-        BackendFacts("XnnpackBackend", "backend_xnnpack", "EXECUTORCH_BUILD_XNNPACK", tried=True),
-        BackendFacts(
-            "QnnBackend", "backend_qnn", "EXECUTORCH_BUILD_QNN", ("android", "linux"), loads=True
-        ),
-        BackendFacts(
-            "VulkanBackend",
-            "backend_vulkan",
-            "EXECUTORCH_BUILD_VULKAN",
-            ("android", "linux"),
-            loads=True,
-        ),
-        BackendFacts("CoreMLBackend", "backend_coreml", "EXECUTORCH_BUILD_COREML", _APPLE),
-        BackendFacts("MPSBackend", "backend_mps", "EXECUTORCH_BUILD_MPS", _APPLE),
-        BackendFacts("MLXBackend", "backend_mlx", "EXECUTORCH_BUILD_MLX", ("macos",)),
-        BackendFacts(
-            "OpenvinoBackend",
-            "backend_openvino",
-            "EXECUTORCH_BUILD_OPENVINO",
-            ("linux",),
-            loads=True,
-        ),
-        BackendFacts(
-            "NeuropilotBackend",
-            "backend_neuron",
-            "EXECUTORCH_BUILD_NEURON",
-            ("android",),
-            ("aarch64",),
-            loads=True,
-        ),
-        BackendFacts(
-            "EnnBackend",
-            "backend_enn",
-            "EXECUTORCH_BUILD_ENN",
-            ("android",),
-            ("aarch64",),
-            loads=True,
-        ),
-        BackendFacts(
-            "VgfBackend", "backend_vgf", "EXECUTORCH_BUILD_VGF", ("android", "linux"), loads=True
-        ),
-    )
-}
-
 # The cmake option that builds a component that is linked only if a program needs it.
 SWITCHES: dict[str, str] = {
     KERNELS_QUANTIZED: "EXECUTORCH_BUILD_KERNELS_QUANTIZED",
     KERNELS_LLM: "EXECUTORCH_BUILD_KERNELS_LLM",
     KERNELS_TORCHAO: "EXECUTORCH_BUILD_KERNELS_TORCHAO",
-    **{facts.component: facts.switch for facts in BACKEND_FACTS.values()},
+    **{b.component: b.switch for b in runtime_backends() if b.component and b.switch},
 }
 
 _PORTABLE_OPS = "EXECUTORCH_BUILD_PORTABLE_OPS"
@@ -150,28 +78,31 @@ SELECTABLE_DTYPES = frozenset(
 
 # Components whose loops run on the thread pool: their libraries list its library as needed.
 THREADED = frozenset(
-    {KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO, "backend_xnnpack"}
+    {
+        *(KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO),
+        *(b.component for b in runtime_backends() if b.component and b.threaded),
+    }
 )
 
-_EVERYWHERE = frozenset(
-    {RUNTIME, THREADPOOL, ETDUMP, KERNELS_OPTIMIZED, KERNELS_QUANTIZED, "backend_xnnpack"}
-)
+_EVERYWHERE = frozenset({RUNTIME, THREADPOOL, ETDUMP, KERNELS_OPTIMIZED, KERNELS_QUANTIZED})
+# Besides the backends, which say themselves which wheels carry them.
 _SHIPPED: dict[str, frozenset[str]] = {
-    "linux-x86_64": _EVERYWHERE | {"backend_openvino", "backend_qnn"},
-    "linux-aarch64": _EVERYWHERE | {"backend_openvino"},
-    "macos-arm64": _EVERYWHERE | {"backend_coreml", "backend_mlx", KERNELS_TORCHAO},
+    "linux-x86_64": _EVERYWHERE,
+    "linux-aarch64": _EVERYWHERE,
+    "macos-arm64": _EVERYWHERE | {KERNELS_TORCHAO},
 }
 
 
 def shipped_components(build_target: str) -> frozenset[str]:
     """The components of the wheel for a target; empty when there is no wheel for it."""
-    return _SHIPPED.get(build_target, frozenset())
+    backends = {b.component for b in runtime_backends() if b.component and build_target in b.wheels}
+    return _SHIPPED.get(build_target, frozenset()) | backends
 
 
 def backend_component(delegate_id: str) -> str | None:
     """The component that registers a delegate; None when none is known."""
-    facts = BACKEND_FACTS.get(delegate_id)
-    return facts.component if facts else None
+    backend = backend_of(delegate_id)
+    return backend.component if backend else None
 
 
 def operator_component(name: str) -> str | None:

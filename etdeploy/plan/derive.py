@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from etdeploy.backends.registry import backend_of
 from etdeploy.core.blocker import Blocker, joined
 from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.core.hashing import digest_json
@@ -19,7 +20,6 @@ from etdeploy.plan.blockers import (
 )
 from etdeploy.plan.cmake_options import OptionTable, known_options
 from etdeploy.plan.components import (
-    BACKEND_FACTS,
     BUILT_BY,
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
@@ -250,8 +250,8 @@ def _notes(requirements: Requirements, parts: _Parts) -> Iterator[str]:
             "runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
         )
     for delegate_id in requirements.delegate_ids:
-        facts = BACKEND_FACTS.get(delegate_id)
-        if facts and not facts.tried:
+        backend = backend_of(delegate_id)
+        if backend and not backend.tried:
             yield (
                 f"{delegate_id} is untested: its options follow ExecuTorch's files, and it was "
                 "never built."

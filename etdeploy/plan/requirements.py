@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from etdeploy.backends.registry import backend_named
 from etdeploy.plan.components import (
     ETDUMP,
     KERNELS_OPTIMIZED,
@@ -14,7 +15,6 @@ from etdeploy.plan.components import (
     operator_component,
 )
 from etdeploy.program.model import Method, Program
-from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
 
 _NAMES_SHOWN = 4
@@ -111,7 +111,7 @@ def _of_recipe(recipe: Recipe) -> Requirements:
         reasons[RUNTIME] += f"; more is known once {recipe.model.program} has been inspected"
         return Requirements(reasons, ())
     export = recipe.export
-    delegate_id = BACKENDS[export.backend].delegate_id
+    delegate_id = backend_named(export.backend).delegate_id
     component = backend_component(delegate_id) if delegate_id else None
     if component:
         reasons[component] = f"export.backend is {export.backend}; nothing is exported yet"

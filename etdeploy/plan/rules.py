@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from etdeploy.backends.registry import backend_of
+from etdeploy.backends.schemes import DYNAMIC_SCHEMES
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import (
-    BACKEND_FACTS,
     ETDUMP,
     KERNELS_LLM,
     KERNELS_OPTIMIZED,
@@ -39,7 +40,6 @@ QNN_SDK = "$QNN_SDK_ROOT"
 # (runtime/kernel/operator_registry.cpp: 250 operators with 8 kernels each).
 _REGISTRY_SIZE = 2000
 _MODULE_PARTS = ("DATA_LOADER", "FLAT_TENSOR", "NAMED_DATA_MAP", "TENSOR")
-_DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w")
 _LOG_LEVELS = {"fatal": "Fatal", "error": "Error", "info": "Info", "debug": "Debug"}
 _THREAD_POLICIES = {
     "performance_cores": "EXECUTORCH_THREADPOOL_USE_PERFORMANCE_CORES",
@@ -200,9 +200,9 @@ def selected_operators(requirements: Requirements) -> dict[str, frozenset[str]]:
 
 def _delegates(build: SourceBuild) -> Iterator[Explained]:
     for delegate_id in build.requirements.delegate_ids:
-        facts = BACKEND_FACTS.get(delegate_id)
-        if facts:
-            yield _on(facts.switch, build.requirements.reasons[facts.component])
+        backend = backend_of(delegate_id)
+        if backend and backend.switch and backend.component:
+            yield _on(backend.switch, build.requirements.reasons[backend.component])
 
 
 def _xnnpack(build: SourceBuild) -> Iterator[Explained]:
@@ -221,7 +221,7 @@ def _kleidiai(recipe: Recipe) -> Iterator[Explained]:
         on, reason = wanted, f"runtime.kleidiai is {'true' if wanted else 'false'}"
     elif recipe.model.program:
         on, reason = True, "the finished program may hold dynamically quantised weights"
-    elif scheme in _DYNAMIC_SCHEMES:
+    elif scheme in DYNAMIC_SCHEMES:
         on, reason = True, f"export.quantization is {scheme}, which its kernels compute"
     else:
         on = False

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from etdeploy.backends.registry import DEFAULT, exporting_backends, find_backend
+from etdeploy.recipe.choice import Choice
 from etdeploy.recipe.rules import (
     DEFAULT_GROUP_SIZE,
     benchmark_rules,
@@ -19,7 +21,9 @@ from etdeploy.recipe.rules import (
     runtime_rules,
 )
 
-BackendName = Literal["portable", "xnnpack", "qnn", "vulkan", "coreml"]
+BackendName = Annotated[
+    str, Choice(lambda name: find_backend(name) is not None, lambda: exporting_backends())
+]
 Quantization = Literal["none", "fp16", "int8_static", "int8_dynamic", "8da4w", "16a4w"]
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
@@ -81,7 +85,7 @@ class Model(Section):
 class Export(Section):
     """How the model becomes a program."""
 
-    backend: BackendName = "xnnpack"
+    backend: BackendName = DEFAULT
     """The backend that the model is lowered to; what it cannot run uses portable kernels."""
 
     quantization: Quantization = "none"
@@ -97,7 +101,8 @@ class Export(Section):
     take the layer, and a divisor of the layer's input size."""
 
     soc: str = Field(default="auto", min_length=1)
-    """qnn: the SoC that the program is compiled for, like `SM8650`; `auto` means the device's."""
+    """For a backend whose programs are compiled for one SoC: that SoC, like `SM8650`; `auto` means
+    the device's."""
 
     custom_ops: str | None = None
     """A `.py` file or a shared library (`.so`, `.dylib`) that registers custom operators with
@@ -219,8 +224,8 @@ class Benchmark(Section):
     """Measure the peak resident memory, in a separate process."""
 
     profile: bool = True
-    """Record an ETDump, in a separate process because a tracer changes the times. A program for
-    `qnn` is also compiled for it."""
+    """Record an ETDump, in a separate process because a tracer changes the times. Some
+    backends also compile the program for it."""
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400)
     """Time limit of each pass, in seconds."""

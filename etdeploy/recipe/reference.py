@@ -10,7 +10,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from etdeploy.recipe.backends import BACKENDS, QUANTIZATIONS
+from etdeploy.backends.registry import exporting_backends
+from etdeploy.backends.schemes import QUANTIZATIONS
+from etdeploy.recipe.choice import Choice
 from etdeploy.recipe.documented import key_texts
 from etdeploy.recipe.model import Recipe
 
@@ -85,7 +87,8 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
             assert isinstance(kind, type)  # noqa: S101 - for the type checker
             yield from _rows(kind, f"{prefix}{name}.")
         else:
-            yield f"| `{prefix}{name}` | {_kind(kind)} | {_default(field)} | {text} |"
+            values = _choices(field) or _kind(kind)
+            yield f"| `{prefix}{name}` | {values} | {_default(field)} | {text} |"
 
 
 def _kind(annotation: Any) -> str:
@@ -94,6 +97,12 @@ def _kind(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     return KIND_NAMES.get(get_origin(annotation) or annotation, "value")
+
+
+def _choices(field: FieldInfo) -> str | None:
+    """The values of a field that takes one of a set; None for another field."""
+    found = next((item for item in field.metadata if isinstance(item, Choice)), None)
+    return ", ".join(f"`{name}`" for name in found.names()) if found else None
 
 
 def _default(field: FieldInfo) -> str:
@@ -132,7 +141,7 @@ def _backends() -> Iterator[str]:
     yield "## Backends\n"
     yield "| backend | delegate | `export.quantization` | needs |"
     yield "| --- | --- | --- | --- |"
-    for backend in BACKENDS.values():
+    for backend in exporting_backends().values():
         schemes = ", ".join(f"`{name}`" for name in backend.quantizations)
         delegate = f"`{backend.delegate_id}`" if backend.delegate_id else "none"
         yield f"| `{backend.name}` | {delegate} | {schemes} | {backend.needs or 'nothing more'} |"

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from etdeploy.recipe.backends import BACKENDS
+from etdeploy.backends.registry import DEFAULT, exporting_backends, find_backend
+from etdeploy.backends.schemes import STATIC_SCHEMES
 
 MODEL_SOURCES = ("example", "python", "exported", "program")
 DEFAULT_GROUP_SIZE = 32
@@ -26,7 +27,6 @@ BUILD_KEYS: Mapping[str, Any] = {
 }
 _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIZE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-_CALIBRATED = ("int8_static", "16a4w")
 
 # The dotted key that a finding is about (empty for the whole section), and the finding.
 Finding = tuple[str, str]
@@ -52,7 +52,7 @@ def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
 
 def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     """The rules of the section `export`."""
-    backend = BACKENDS.get(str(section.get("backend") or "xnnpack"))
+    backend = find_backend(str(section.get("backend") or DEFAULT))
     scheme = section.get("quantization") or "none"
     if backend and isinstance(scheme, str) and scheme not in backend.quantizations:
         has = ", ".join(backend.quantizations)
@@ -61,12 +61,14 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
             f"the backend {backend.name} does not support quantization {scheme!r}; "
             f"choose from {has}",
         )
-    if section.get("calibration") is not None and scheme not in _CALIBRATED:
+    if section.get("calibration") is not None and scheme not in STATIC_SCHEMES:
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and scheme != "8da4w":
         yield "group_size", f"quantization {scheme!r} does not use groups; only '8da4w' does"
-    if section.get("soc") not in (None, "auto") and backend and backend.name != "qnn":
-        yield "soc", "soc applies to the qnn backend only"
+    if section.get("soc") not in (None, "auto") and backend and not backend.per_soc:
+        those = [b.name for b in exporting_backends().values() if b.per_soc]
+        backends = "backend" if len(those) == 1 else "backends"
+        yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
 
 
 def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:

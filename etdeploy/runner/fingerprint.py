@@ -6,11 +6,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from etdeploy.backends.registry import runtime_backends
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.resources import code_digest, resource_folder
-from etdeploy.plan.components import BACKEND_FACTS
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.toolchains import MUSL
 from etdeploy.provider.checkout import Checkout
@@ -25,7 +25,7 @@ _LEAST_ANDROID_API = 28
 # Environment variables that cmake reads into a build.
 _FLAGS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
 # The parts of etdeploy that decide what a plan says and what a runner consists of.
-_DECIDING = ("custom_ops", "plan", "program", "provider", "recipe", "runner", "targets")
+_DECIDING = ("backends", "custom_ops", "plan", "program", "provider", "recipe", "runner", "targets")
 
 
 def runner_sources() -> Path:
@@ -58,7 +58,7 @@ def toolchain_for(
 
 def _without_ndk(plan: RuntimePlan, target: Target) -> str:
     """The way around the NDK; a static runner cannot load the libraries of a device's maker."""
-    loading = {facts.component for facts in BACKEND_FACTS.values() if facts.loads}
+    loading = {backend.component for backend in runtime_backends() if backend.loads}
     if (
         target.system != "android"
         or target.arch != "aarch64"

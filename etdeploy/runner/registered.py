@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.backends.registry import runtime_backends
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
-from etdeploy.plan.components import BACKEND_FACTS, NAMESPACES
+from etdeploy.plan.components import NAMESPACES
 
 # A name is a whole string. The bytes before it may belong to another value, or to a longer string
 # that the linker merged because it ends in the same bytes.
@@ -59,7 +60,7 @@ def read_libraries(libraries: list[Path]) -> Kernels:
     """
     operators: set[str] = set()
     backends: set[str] = set()
-    by_component = {facts.component: facts.delegate_id for facts in BACKEND_FACTS.values()}
+    by_component = {b.component: b.delegate_id for b in runtime_backends() if b.delegate_id}
     for path in libraries:
         component = path.stem.removeprefix("libexecutorch_")
         if component in by_component:
@@ -83,8 +84,12 @@ def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
     """
     data = [_read_only_data(path) for path in (executable, *libraries)]
     operators = {name.decode() for part in data for name in _OPERATOR.findall(part)}
-    backends = {n for n in BACKEND_FACTS if any(n.encode() + b"\0" in part for part in data)}
+    backends = {n for n in _delegate_ids() if any(n.encode() + b"\0" in part for part in data)}
     return Kernels(tuple(sorted(operators)), tuple(sorted(backends)), "libraries")
+
+
+def _delegate_ids() -> list[str]:
+    return [b.delegate_id for b in runtime_backends() if b.delegate_id]
 
 
 def find_names(files: Iterable[Path], names: Iterable[str]) -> frozenset[str]:

@@ -25,7 +25,9 @@ LAYERS = (
     ("provider",),
     ("plan", "custom_ops"),
     ("program",),
-    ("recipe", "targets"),
+    ("recipe",),
+    ("backends",),
+    ("targets",),
     ("cache",),
     ("core",),
 )
@@ -253,7 +255,8 @@ def test_the_layers_are_those_of_the_design() -> None:
     [
         (wrong_direction, "core/x.py", "from etdeploy.recipe.load import load_recipe"),
         (wrong_direction, "core/x.py", "def f():\n    import etdeploy.cli.main"),
-        (wrong_direction, "recipe/x.py", "from etdeploy.targets import platforms"),
+        (wrong_direction, "backends/x.py", "from etdeploy.recipe import model"),
+        (wrong_direction, "targets/x.py", "from etdeploy.backends import base"),
         (wrong_direction, "bench/x.py", "from etdeploy import report"),
         (wrong_direction, "devices/x.py", "from ..graph import engine"),
         (wrong_direction, "doctor.py", "import etdeploy.cli.main"),

@@ -16,6 +16,7 @@ import torch
 from etdeploy.export.installed import installed_version, qnn_version
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_source
 from etdeploy.export.worker.lowering.delegation import delegation, delegation_note
@@ -275,7 +276,6 @@ def _notes(
             f"The model keeps state between calls ({', '.join(state.values())}); the expected "
             "outputs are those of its first call."
         )
-    if spec.backend == "qnn" and spec.quantization == "none":
-        yield "QNN's HTP computes floats as 16-bit floats."
+    yield from lowering_of(spec).notes(spec)
     if note := delegation_note(spec.backend, counts):
         yield note

@@ -26,7 +26,7 @@ sys.modules["executorch.backends.qualcomm.python.PyQnnManagerAdaptor"] = adaptor
 """
 _CHECK = """
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.lowering.qnn import check_adaptor
+from etdeploy.export.worker.backends.qnn import check_adaptor
 try:
     check_adaptor()
     print("taken")
@@ -46,7 +46,7 @@ _LEVEL = """
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 from executorch.backends.qualcomm.utils import utils
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.lowering.qnn import lower_to_qnn
+from etdeploy.export.worker.backends.qnn import LOWERING
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
 import torch
@@ -58,7 +58,8 @@ utils.to_edge_transform_and_lower_to_qnn = told
 for profiled in (True, False):
     spec = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled)
     module = torch.nn.Linear(2, 2)
-    lower_to_qnn(spec, module, Source(module, Call((torch.zeros(1, 2),)), None))
+    source = Source(module, Call((torch.zeros(1, 2),)), None)
+    LOWERING.lower(spec, module, source, None)
 """
 _needs_executorch = pytest.mark.skipif(
     find_spec("executorch") is None, reason="ExecuTorch is not installed"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from etdeploy.backends.registry import exporting_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
-from etdeploy.recipe.backends import BACKENDS
 from etdeploy.targets.platforms import TARGETS
 from tests.support.audit import touched
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
@@ -41,7 +41,7 @@ def _no_clock() -> float:
 
 
 def _plans(program: Program | None) -> Iterator[RuntimePlan]:
-    for backend in BACKENDS:
+    for backend in exporting_backends():
         for provider in ("auto", "wheel", "source"):
             recipe = make_recipe(export={"backend": backend}, runtime={"provider": provider})
             for target in TARGETS:

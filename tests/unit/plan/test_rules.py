@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etdeploy.backends.registry import backend_of, exporting_backends, runtime_backends
 from etdeploy.plan.cmake_options import OptionTable, known_options
-from etdeploy.plan.components import BACKEND_FACTS, NAMESPACES, OPTIMIZED_OPERATORS
+from etdeploy.plan.components import NAMESPACES, OPTIMIZED_OPERATORS
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.relations import is_on
 from etdeploy.program.model import Method, Program
-from etdeploy.recipe.backends import BACKENDS
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import TARGETS, find_target
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 _HOST = find_target("linux-x86_64")
+_DELEGATE_IDS = [str(backend.delegate_id) for backend in runtime_backends()]
 _ADD = ("aten::add.out",)
 _RELU = ("aten::relu.out",)
 _QUANTIZE = ("quantized_decomposed::quantize_per_tensor.out",)
@@ -284,15 +285,18 @@ def test_the_registry_has_its_full_size_without_selection() -> None:
 # --- delegates
 
 
-@pytest.mark.parametrize("delegate_id", BACKEND_FACTS)
+@pytest.mark.parametrize("delegate_id", _DELEGATE_IDS)
 def test_a_delegate_brings_its_backend(delegate_id: str) -> None:
-    facts = BACKEND_FACTS[delegate_id]
+    backend = backend_of(delegate_id)
+    assert backend is not None
+    assert backend.switch is not None
     plan = _plan(make_program(make_method(delegates=(delegate_id,))))
-    assert plan.option(facts.switch) == "ON"
-    assert _reason(plan, facts.switch) == f"method forward delegates 1 partition to {delegate_id}"
-    assert facts.component in plan.component_names
-    for other in BACKEND_FACTS.values():
-        assert (plan.option(other.switch) == "ON") == (other is facts)
+    assert plan.option(backend.switch) == "ON"
+    reason = _reason(plan, backend.switch)
+    assert reason == f"method forward delegates 1 partition to {delegate_id}"
+    assert backend.component in plan.component_names
+    for other in runtime_backends():
+        assert (plan.option(str(other.switch)) == "ON") == (other is backend)
 
 
 def test_the_program_is_the_truth_and_the_recipe_the_wish() -> None:
@@ -466,7 +470,7 @@ def test_a_release_with_the_old_name_gets_it() -> None:
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.4.1", "1.5.1"])
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", exporting_backends())
 def test_every_plan_is_known_to_every_release(version: str, target: str, backend: str) -> None:
     plan = _plan(None, target, version=version, profile=True, export={"backend": backend})
     names = {o.name for o in plan.options if o.name.startswith("EXECUTORCH_")}
@@ -597,14 +601,14 @@ def _methods(draw: st.DrawFn) -> Method:
     return make_method(
         draw(st.sampled_from(["forward", "encode"])),
         tuple(draw(st.lists(_NAMES, max_size=6, unique=True))),
-        tuple(draw(st.lists(st.sampled_from([*BACKEND_FACTS, "OtherBackend"]), max_size=3))),
+        tuple(draw(st.lists(st.sampled_from([*_DELEGATE_IDS, "OtherBackend"]), max_size=3))),
         tuple(draw(_DTYPES)),
     )
 
 
 @st.composite
 def _recipes(draw: st.DrawFn) -> Recipe:
-    backend = draw(st.sampled_from(list(BACKENDS.values())))
+    backend = draw(st.sampled_from(list(exporting_backends().values())))
     return make_recipe(
         model=draw(st.sampled_from([{"example": "mlp"}, {"program": "m.pte"}])),
         export={

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.spec import STATIC_SCHEMES, ExportSpec
+from etdeploy.backends.schemes import STATIC_SCHEMES
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import blaming, described, fail
 from etdeploy.export.worker.loading.source import Source, as_call
 from etdeploy.export.worker.tracing.structure import Call
@@ -45,21 +47,7 @@ def quantize(spec: ExportSpec, source: Source) -> Quantized | None:
         return None  # 16-bit floats are the backend's own choice of precision
     if spec.quantization == "8da4w":
         return _grouped_linears(source, spec.group_size or 32)
-    if spec.backend == "qnn":
-        from etdeploy.export.worker.lowering.qnn import quantizer as qnn_quantizer
-
-        return _pt2e(spec, source, qnn_quantizer(spec))
-    return _pt2e(spec, source, _xnnpack_quantizer(dynamic=spec.quantization == "int8_dynamic"))
-
-
-def _xnnpack_quantizer(dynamic: bool) -> Any:
-    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-        XNNPACKQuantizer,
-        get_symmetric_quantization_config,
-    )
-
-    config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic)
-    return XNNPACKQuantizer().set_global(config)
+    return _pt2e(spec, source, lowering_of(spec).quantizer(spec))
 
 
 def _pt2e(spec: ExportSpec, source: Source, quantizer: Any) -> Quantized:

@@ -8,57 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import Lowering
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.loading.source import Source
-
-
-def quantizer(spec: ExportSpec) -> Any:
-    """The PT2E quantiser of the scheme, for the spec's SoC."""
-    check_adaptor()
-    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
-    from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
-
-    schemes = {"int8_static": QuantDtype.use_8a8w, "16a4w": QuantDtype.use_16a4w}
-    made = QnnQuantizer(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=_chipset(spec))
-    made.set_default_quant_config(
-        schemes[spec.quantization or ""], is_conv_per_channel=True, is_linear_per_channel=True
-    )
-    return made
-
-
-def lower_to_qnn(spec: ExportSpec, module: torch.nn.Module, source: Source) -> Any:
-    """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
-
-    Floats run as 16-bit floats: HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
-    from the compiled program; the runner lowers it in the passes that trace nothing.
-    """
-    check_adaptor()
-    from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchProfileLevel
-    from executorch.backends.qualcomm.utils.utils import (
-        generate_htp_compiler_spec,
-        generate_qnn_executorch_compiler_spec,
-        to_edge_transform_and_lower_to_qnn,
-    )
-
-    in_floats = spec.quantization in ("none", "fp16")
-    level = QnnExecuTorchProfileLevel
-    specs = generate_qnn_executorch_compiler_spec(
-        soc_model=_chipset(spec),
-        backend_options=generate_htp_compiler_spec(use_fp16=in_floats),
-        profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
-    )
-    return to_edge_transform_and_lower_to_qnn(
-        module,
-        _positional(module, source),
-        specs,
-        dynamic_shapes=source.dynamic_shapes,
-        generate_etrecord=True,
-    )
 
 
 def _positional(module: torch.nn.Module, source: Source) -> tuple[Any, ...]:
@@ -118,13 +76,6 @@ def check_adaptor() -> None:
         ) from error
 
 
-def segment_alignment() -> int:
-    """Alignment in bytes that the SDK requires of a context binary in the program."""
-    from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
-
-    return int(get_qnn_context_binary_alignment())
-
-
 def _chipset(spec: ExportSpec) -> Any:
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 
@@ -137,3 +88,69 @@ def _chipset(spec: ExportSpec) -> Any:
             remedy="Name the nearest one with --set export.soc=SM8650",
         )
     return known[spec.soc]
+
+
+class QnnLowering(Lowering):
+    """ExecuTorch's quantiser and entry point for QNN."""
+
+    def quantizer(self, spec: ExportSpec) -> Any:
+        """The PT2E quantiser of the scheme, for the spec's SoC."""
+        check_adaptor()
+        from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+        from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
+
+        schemes = {"int8_static": QuantDtype.use_8a8w, "16a4w": QuantDtype.use_16a4w}
+        made = QnnQuantizer(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=_chipset(spec))
+        made.set_default_quant_config(
+            schemes[spec.quantization or ""], is_conv_per_channel=True, is_linear_per_channel=True
+        )
+        return made
+
+    def lower(
+        self,
+        spec: ExportSpec,
+        module: torch.nn.Module,
+        source: Source,
+        traced: torch.export.ExportedProgram,
+    ) -> Any:
+        """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
+
+        Floats run as 16-bit floats: HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
+        from the compiled program; the runner lowers it in the passes that trace nothing.
+        """
+        check_adaptor()
+        from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchProfileLevel
+        from executorch.backends.qualcomm.utils.utils import (
+            generate_htp_compiler_spec,
+            generate_qnn_executorch_compiler_spec,
+            to_edge_transform_and_lower_to_qnn,
+        )
+
+        in_floats = spec.quantization in ("none", "fp16")
+        level = QnnExecuTorchProfileLevel
+        specs = generate_qnn_executorch_compiler_spec(
+            soc_model=_chipset(spec),
+            backend_options=generate_htp_compiler_spec(use_fp16=in_floats),
+            profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
+        )
+        return to_edge_transform_and_lower_to_qnn(
+            module,
+            _positional(module, source),
+            specs,
+            dynamic_shapes=source.dynamic_shapes,
+            generate_etrecord=True,
+        )
+
+    def adjust(self, config: Any) -> None:
+        """Aligns segments as the SDK requires of a context binary in the program."""
+        from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
+
+        config.segment_alignment = int(get_qnn_context_binary_alignment())
+
+    def notes(self, spec: ExportSpec) -> Iterator[str]:
+        """That the HTP has no 32-bit floats."""
+        if spec.quantization == "none":
+            yield "QNN's HTP computes floats as 16-bit floats."
+
+
+LOWERING = QnnLowering()

@@ -1,0 +1,58 @@
+"""Backends of ExecuTorch that etdeploy does not export for; it runs their finished programs."""
+
+from __future__ import annotations
+
+from etdeploy.backends.base import Backend
+
+OTHERS: tuple[Backend, ...] = (
+    Backend(
+        name="mps",
+        delegate_id="MPSBackend",
+        component="backend_mps",
+        switch="EXECUTORCH_BUILD_MPS",
+        systems=("macos", "ios"),
+    ),
+    Backend(
+        name="mlx",
+        delegate_id="MLXBackend",
+        component="backend_mlx",
+        switch="EXECUTORCH_BUILD_MLX",
+        wheels=("macos-arm64",),
+        systems=("macos",),
+    ),
+    Backend(
+        name="openvino",
+        delegate_id="OpenvinoBackend",
+        component="backend_openvino",
+        switch="EXECUTORCH_BUILD_OPENVINO",
+        wheels=("linux-x86_64", "linux-aarch64"),
+        systems=("linux",),
+        loads=True,
+    ),
+    Backend(
+        name="neuropilot",
+        delegate_id="NeuropilotBackend",
+        component="backend_neuron",
+        switch="EXECUTORCH_BUILD_NEURON",
+        systems=("android",),
+        arches=("aarch64",),
+        loads=True,
+    ),
+    Backend(
+        name="enn",
+        delegate_id="EnnBackend",
+        component="backend_enn",
+        switch="EXECUTORCH_BUILD_ENN",
+        systems=("android",),
+        arches=("aarch64",),
+        loads=True,
+    ),
+    Backend(
+        name="vgf",
+        delegate_id="VgfBackend",
+        component="backend_vgf",
+        switch="EXECUTORCH_BUILD_VGF",
+        systems=("android", "linux"),
+        loads=True,
+    ),
+)

@@ -1,0 +1,7 @@
+"""No backend: every operator runs on ExecuTorch's own CPU kernels."""
+
+from __future__ import annotations
+
+from etdeploy.backends.base import Backend
+
+PORTABLE = Backend(name="portable", lowering="etdeploy.export.worker.backends.portable")

@@ -1,0 +1,17 @@
+"""Ways to quantise, by the names that a recipe uses."""
+
+from __future__ import annotations
+
+QUANTIZATIONS: dict[str, str] = {
+    "none": "no quantisation; usually 32-bit floats",
+    "fp16": "weights and activations in 16-bit floats",
+    "int8_static": "8-bit weights and activations, ranges from calibration inputs (PT2E)",
+    "int8_dynamic": "8-bit weights, activations quantised on the fly (PT2E)",
+    "8da4w": "4-bit grouped weights, 8-bit dynamic activations in linear layers (torchao)",
+    "16a4w": "4-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
+}
+
+# Those that find the ranges of activations from calibration inputs.
+STATIC_SCHEMES = ("int8_static", "16a4w")
+# Those whose activations are quantised while the program runs.
+DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w")

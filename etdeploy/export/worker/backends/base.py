@@ -1,0 +1,84 @@
+"""How a backend lowers a model: the part of it that imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from etdeploy.backends.registry import backend_named
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.loading.source import Source
+
+
+class Lowering:
+    """What `LOWERING` of a backend's module is; the methods have a default each.
+
+    A backend with a partitioner gives that, and its quantiser if it has schemes of PT2E. One with
+    an entry point of its own replaces `lower`.
+    """
+
+    def quantizer(self, spec: ExportSpec) -> Any:
+        """The PT2E quantiser of the spec's scheme, `int8_static`, `int8_dynamic` or `16a4w`.
+
+        Raises:
+            WorkerError: The backend has no such scheme.
+        """
+        raise fail(
+            "quantization", f"the backend {spec.backend} has no quantiser for {spec.quantization}"
+        )
+
+    def partitioners(self, spec: ExportSpec) -> list[Any]:
+        """ExecuTorch's partitioners, in order; each takes what those before it left."""
+        return []
+
+    def passes(self, spec: ExportSpec) -> Any:
+        """Passes over the graph before it is partitioned; None for none."""
+        return None
+
+    def lower(
+        self,
+        spec: ExportSpec,
+        module: torch.nn.Module,
+        source: Source,
+        traced: torch.export.ExportedProgram,
+    ) -> Any:
+        """Lowers the traced program; an `EdgeProgramManager` with an ETRecord.
+
+        Args:
+            spec: What is exported.
+            module: The model as it was traced, for an entry point that traces it again.
+            source: Its inputs and dynamic shapes.
+            traced: The model as a graph.
+        """
+        from executorch.exir import to_edge_transform_and_lower
+
+        return to_edge_transform_and_lower(
+            traced,
+            partitioner=self.partitioners(spec),
+            transform_passes=self.passes(spec),
+            generate_etrecord=True,
+        )
+
+    def adjust(self, config: Any) -> None:
+        """Changes the `ExecutorchBackendConfig` with which the program is made."""
+
+    def notes(self, spec: ExportSpec) -> Iterator[str]:
+        """Sentences for the user about a program of this spec."""
+        yield from ()
+
+
+def lowering_of(spec: ExportSpec) -> Lowering:
+    """The lowering of the spec's backend, from the module that the backend names.
+
+    Raises:
+        WorkerError: The module has none.
+    """
+    name = backend_named(str(spec.backend)).lowering
+    found = getattr(import_module(str(name)), "LOWERING", None)
+    if not isinstance(found, Lowering):
+        raise fail("lowering", f"{name} has no LOWERING, which the backend {spec.backend} names")
+    return found

@@ -1,0 +1,31 @@
+"""Lowering to Core ML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import Lowering
+
+
+class CoreMLLowering(Lowering):
+    """ExecuTorch's partitioner for Core ML; the precision is Core ML's own choice of floats."""
+
+    def partitioners(self, spec: ExportSpec) -> list[Any]:
+        """The partitioner, with the precision of the scheme."""
+        import coremltools  # type: ignore[import-untyped]
+        from executorch.backends.apple.coreml.compiler import CoreMLBackend
+        from executorch.backends.apple.coreml.partition import CoreMLPartitioner
+
+        half = spec.quantization == "fp16"
+        specs = CoreMLBackend.generate_compile_specs(
+            compute_precision=coremltools.precision.FLOAT16
+            if half
+            else coremltools.precision.FLOAT32,
+            # ExecuTorch's own Swift package asks for iOS 17.
+            minimum_deployment_target=coremltools.target.iOS17,
+        )
+        return [CoreMLPartitioner(compile_specs=specs)]
+
+
+LOWERING = CoreMLLowering()
