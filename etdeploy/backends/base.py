@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from etdeploy.backends.payload import CompiledFor, Payload
+from etdeploy.core.flatbuffer import Table
 from etdeploy.targets.platforms import Target
 
 
@@ -61,6 +63,22 @@ class Backend:
         return (not self.systems or target.system in self.systems) and (
             not self.arches or target.arch in self.arches
         )
+
+    def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
+        """What the payload of one of its delegates says.
+
+        Args:
+            delegate: Its entry in the program (`BackendDelegate` of schema/program.fbs).
+            payload: What the backend compiled.
+
+        Raises:
+            CorruptError: The payload is damaged.
+        """
+        return Payload()
+
+    def describe_target(self, compiled: CompiledFor) -> str:
+        """What a partition was compiled for, for people: `for SM8650`."""
+        return f"for {compiled.soc or f'the SoC number {compiled.soc_id}'}"
 
     @property
     def where(self) -> str:

@@ -31,7 +31,7 @@ _NOT_IN_KEY = {
     "wanted_versions", "places",
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
-_MAKING = ("export", "program")
+_MAKING = ("backends", "export", "program")
 
 
 class Remembered(Value):

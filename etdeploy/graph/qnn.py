@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from etdeploy.backends.payload import CompiledFor
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError, ExportError
 from etdeploy.deploy.extras import Extras
@@ -13,7 +14,7 @@ from etdeploy.graph.job import Job
 from etdeploy.plan.blockers import htp_blocker
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.plan.qnn import compiled_version, program_blockers, soc_blocker
-from etdeploy.program.model import CompiledFor, Program
+from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.android import soc_name
 from etdeploy.targets.qnn_sdk import find_sdk

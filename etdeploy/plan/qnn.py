@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from etdeploy.backends.payload import CompiledFor
 from etdeploy.core.blocker import Blocker
-from etdeploy.program.model import CompiledFor
 from etdeploy.targets.android import QUALCOMM_SOCS, soc_name, soc_of
 from etdeploy.targets.qnn_versions import version_numbers
 

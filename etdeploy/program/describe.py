@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etdeploy.backends.registry import backend_of
 from etdeploy.core.console import size, table
 from etdeploy.program.delegation import backend_shares, where_it_runs
-from etdeploy.program.model import CompiledFor, Method, Plain, Program, TensorInfo
+from etdeploy.program.model import Method, Plain, Program, TensorInfo
 
 
 def describe(program: Program, title: str) -> str:
@@ -36,15 +37,6 @@ def describe_tensor(info: TensorInfo | Plain | None) -> str:
     return f"{info.dtype} {'up to ' if info.dynamic else ''}{shape}"
 
 
-def describe_target(target: CompiledFor) -> str:
-    """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447`."""
-    soc = target.soc or f"QNN's SoC number {target.soc_id}"
-    arch = f" (HTP {target.htp_arch})" if target.htp_arch else ""
-    sdk = f"QNN {target.sdk_version}" if target.sdk_version else "an unknown version of QNN"
-    profiled = ", profiled by operator" if target.profiled else ""
-    return f"for {soc}{arch}, by {sdk}{profiled}"
-
-
 def _method(method: Method) -> Iterator[str]:
     yield f"method {method.name}"
     for kind, infos in (("input", method.inputs), ("output", method.outputs)):
@@ -55,15 +47,22 @@ def _method(method: Method) -> Iterator[str]:
     yield f"  {'steps':<10} {method.instructions} instruction{plural}"
     for i, line in enumerate(where_it_runs(method.delegates, method.operators)):
         yield f"  {'runs on' if i == 0 else '':<10} {line}"
-    targets = dict.fromkeys(d.compiled_for for d in method.delegates if d.compiled_for)
-    for i, target in enumerate(targets):
-        yield f"  {'compiled' if i == 0 else '':<10} {describe_target(target)}"
+    for i, target in enumerate(dict.fromkeys(_targets(method))):
+        yield f"  {'compiled' if i == 0 else '':<10} {target}"
     if method.delegates:
         yield ""
         yield _indented(_delegates(method))
     if method.operators:
         yield ""
         yield _indented(_operators(method))
+
+
+def _targets(method: Method) -> Iterator[str]:
+    """What each partition was compiled for, in its backend's words."""
+    for delegate in method.delegates:
+        backend = backend_of(delegate.backend_id)
+        if backend and delegate.compiled_for:
+            yield backend.describe_target(delegate.compiled_for)
 
 
 def _delegates(method: Method) -> str:

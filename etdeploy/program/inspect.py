@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from etdeploy.backends.payload import Payload
+from etdeploy.backends.registry import backend_of
 from etdeploy.core.errors import UsageError
+from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
 from etdeploy.core.hashing import sha256_file
-from etdeploy.program import qnn, xnnpack
-from etdeploy.program.flatbuffer import CorruptError, FlatBuffer, Table
 from etdeploy.program.model import Delegate, Method, Operator, Plain, Program, TensorInfo
 from etdeploy.program.pte import PteFile, damaged, map_pte
 
@@ -182,12 +183,13 @@ def _operator_name(operator: Table) -> str:
 def _delegate(root: Table, delegate: Table, pte: PteFile) -> Delegate:
     backend_id = delegate.string(_DELEGATE_ID)
     payload = _payload(root, delegate.table(_DELEGATE_PROCESSED), pte)
-    is_xnnpack = backend_id == xnnpack.BACKEND_ID
+    backend = backend_of(backend_id)
+    said = backend.read_payload(delegate, payload) if backend else Payload()
     return Delegate(
         backend_id=backend_id,
         size_bytes=len(payload),
-        nodes=xnnpack.count_nodes(payload) if is_xnnpack else None,
-        compiled_for=qnn.compiled_for(delegate, payload) if backend_id == qnn.BACKEND_ID else None,
+        nodes=said.nodes,
+        compiled_for=said.compiled_for,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from etdeploy.backends.payload import CompiledFor
 from etdeploy.core.values import Value
 
 
@@ -57,25 +58,6 @@ class Operator(Value):
         return self.name.split("::", 1)[0]
 
 
-class CompiledFor(Value):
-    """The SoC that a QNN partition was compiled for, and the SDK that compiled it.
-
-    Attributes:
-        soc_id: QNN's number of the SoC.
-        soc: Its name, like SM8650; None for a number that ExecuTorch's table does not have.
-        htp_arch: Generation of its Hexagon tensor processor, like V75; None if none is named.
-        sdk_version: Of the QNN SDK, as in its build id, like 2.37.0.250724175447; None if the
-            context binary does not show it.
-        profiled: Whether it was compiled to report the times of its operators.
-    """
-
-    soc_id: int
-    soc: str | None = None
-    htp_arch: str | None = None
-    sdk_version: str | None = None
-    profiled: bool = False
-
-
 class Delegate(Value):
     """A partition that a backend executes.
 
@@ -83,7 +65,7 @@ class Delegate(Value):
         backend_id: Name of the backend.
         size_bytes: Of its payload.
         nodes: The backend's own nodes in it, if its payload can be read.
-        compiled_for: The SoC and the SDK, for a partition of QNN.
+        compiled_for: What it was compiled for, if its backend compiles for a SoC.
     """
 
     backend_id: str
@@ -129,9 +111,13 @@ class Program(Value):
 
     @property
     def compiled_for(self) -> tuple[CompiledFor, ...]:
-        """What its QNN partitions were compiled for, without duplicates; empty without QNN."""
-        found = (d.compiled_for for m in self.methods for d in m.delegates)
-        return tuple(dict.fromkeys(c for c in found if c))
+        """What its partitions were compiled for, without duplicates; see `CompiledFor`."""
+        return tuple(dict.fromkeys(c for name in self.backend_ids for c in self.compiled_by(name)))
+
+    def compiled_by(self, backend_id: str) -> tuple[CompiledFor, ...]:
+        """What the partitions of one backend were compiled for, without duplicates."""
+        delegates = (d for m in self.methods for d in m.delegates if d.backend_id == backend_id)
+        return tuple(dict.fromkeys(d.compiled_for for d in delegates if d.compiled_for))
 
 
 # A program that calls no operator and delegates nothing: no program requires less.

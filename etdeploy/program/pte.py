@@ -18,8 +18,8 @@ from pathlib import Path
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import open_regular
+from etdeploy.core.flatbuffer import CorruptError
 from etdeploy.core.text.shell import quoted
-from etdeploy.program.flatbuffer import CorruptError
 
 FILE_IDENTIFIER = b"ET12"
 _HEADER = struct.Struct("<4sIQQ")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.payload import CompiledFor
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
@@ -13,7 +14,6 @@ from etdeploy.deploy.bundle import make_bundle
 from etdeploy.deploy.qnn import qnn_extras, sdk_blockers
 from etdeploy.devices.bundles import check_bundle, environment
 from etdeploy.plan.qnn import compiled_version, program_blockers, soc_blocker
-from etdeploy.program.model import CompiledFor
 from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get, sdk_option
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.qnn_sdk import VERSION, lay_out_sdk

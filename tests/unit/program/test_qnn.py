@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.payload import describe_target
 from etdeploy.core.errors import UsageError
-from etdeploy.program.describe import describe, describe_target
+from etdeploy.program.describe import describe
 from etdeploy.program.inspect import inspect_file
-from etdeploy.program.model import CompiledFor
 from tests.support.program_files import Plan, pte
 
 # Compile specs as ExecuTorch 1.5.1 writes them (generate_qnn_executorch_compiler_spec).

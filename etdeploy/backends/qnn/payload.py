@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 
-from etdeploy.program.flatbuffer import FlatBuffer, Table
-from etdeploy.program.model import CompiledFor
+from etdeploy.backends.payload import CompiledFor
+from etdeploy.core.flatbuffer import FlatBuffer, Table
 from etdeploy.targets.android import soc_of
 
-BACKEND_ID = "QnnBackend"
 _COMPILE_SPEC = "qnn_compile_spec"
 
 # Slots, named as in schema/program.fbs.
@@ -43,6 +42,15 @@ def compiled_for(delegate: Table, payload: memoryview) -> CompiledFor | None:
         if spec.string(_SPEC_KEY) == _COMPILE_SPEC:
             return _target(spec.content(_SPEC_VALUE), payload)
     return None
+
+
+def describe_target(target: CompiledFor) -> str:
+    """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447`."""
+    soc = target.soc or f"QNN's SoC number {target.soc_id}"
+    arch = f" (HTP {target.htp_arch})" if target.htp_arch else ""
+    sdk = f"QNN {target.sdk_version}" if target.sdk_version else "an unknown version of QNN"
+    profiled = ", profiled by operator" if target.profiled else ""
+    return f"for {soc}{arch}, by {sdk}{profiled}"
 
 
 def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
