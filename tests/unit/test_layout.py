@@ -35,7 +35,7 @@ RANK = {package: len(LAYERS) - i for i, layer in enumerate(LAYERS) for package i
 # Rooms in rooms, from the top down: a room imports only from lower lines of its package (and
 # itself). "" stands for the modules that no line names.
 ROOMS = {
-    "devices": (("registry",), ("android",), ("adb", "local"), ("",)),
+    "devices": (("registry",), ("android",), ("adb", "local", "remote"), ("",)),
     "runner": (("",), ("tools",)),
     "bench": (("",), ("failures", "outputs"), ("records",)),
 }
@@ -261,7 +261,8 @@ def test_the_layers_are_those_of_the_design() -> None:
         (wrong_direction, "devices/x.py", "from ..graph import engine"),
         (wrong_direction, "doctor.py", "import etdeploy.cli.main"),
         (wrong_direction, "plan/x.py", "from etdeploy.runner.tools.zig import find_zig"),
-        (wrong_room, "devices/adb/x.py", "from etdeploy.devices.android import push"),
+        (wrong_room, "devices/adb/x.py", "from etdeploy.devices.android import link"),
+        (wrong_room, "devices/remote/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.adb.wire import Packet"),
         (wrong_room, "devices/local/x.py", "from etdeploy.devices.registry import open_device"),
         (wrong_room, "runner/tools/x.py", "from etdeploy.runner.build import build_runner"),

@@ -12,20 +12,9 @@ from dataclasses import dataclass
 
 from etdeploy.devices.adb.errors import AdbGoneError
 from etdeploy.devices.adb.stream import Patience, Stream, Transport
+from etdeploy.devices.shell import ShellResult, marked, parse_marked
 
 _READ = 1 << 16
-
-
-@dataclass(frozen=True)
-class ShellResult:
-    """The result of a command."""
-
-    exit_code: int
-    output: str
-
-    @property
-    def ok(self) -> bool:
-        return self.exit_code == 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,10 @@ class RunningCommand:
         output = bytearray()
         while part := self.stream.receive(_READ):
             output += part
-        return parse_marked(bytes(output), self.marker)
+        result = parse_marked(bytes(output), self.marker)
+        if result is None:
+            raise AdbGoneError("the device's shell ended in the middle of a command")
+        return result
 
     def close(self) -> None:
         """Ends the connection to it."""
@@ -61,10 +53,7 @@ def start_command(transport: Transport, command: str, patience: Patience) -> Run
         Interrupted: The run was asked to stop.
     """
     marker = f"etdeploy-{secrets.token_hex(8)}"
-    # A subshell, so that `exit` in the command does not skip the marker. `$$` in it is still the
-    # shell that adbd started, which leads a session and a process group of its own.
-    service = f"exec:( {command}\n); echo {marker}:$?"
-    return RunningCommand(transport.open(service, patience), marker)
+    return RunningCommand(transport.open(f"exec:{marked(command, marker)}", patience), marker)
 
 
 def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
@@ -76,16 +65,3 @@ def run_command(transport: Transport, command: str, patience: Patience) -> Shell
     """
     with closing(start_command(transport, command, patience)) as running:
         return running.finish()
-
-
-def parse_marked(output: bytes, marker: str) -> ShellResult:
-    """Takes the exit code from behind the marker.
-
-    Raises:
-        AdbGoneError: There is no marker, so the shell did not finish.
-    """
-    before, found, after = output.rpartition(f"{marker}:".encode())
-    code = after.strip()
-    if not found or not code.isdigit():
-        raise AdbGoneError("the device's shell ended in the middle of a command")
-    return ShellResult(int(code), before.decode(errors="replace").replace("\r\n", "\n"))

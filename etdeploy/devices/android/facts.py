@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from etdeploy.devices import clusters
 from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.devices.shell import parse_meminfo, sections
 from etdeploy.targets.android import soc_name
 from etdeploy.targets.platforms import ANDROID_ABIS
 
@@ -32,24 +33,12 @@ STATE_COMMAND = (
 )
 
 
-def sections(text: str) -> dict[str, str]:
-    """Splits an output at its lines `#name`; what comes before the first is under ""."""
-    parts = re.split(r"^#(\w+)\n", text, flags=re.MULTILINE)
-    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
-
-
 def parse_getprop(text: str) -> dict[str, str]:
     """Reads `[name]: [value]` lines; a value may span several lines."""
     return {
         match[1]: match[2]
         for match in re.finditer(r"^\[([^\]]+)\]: \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
     }
-
-
-def parse_meminfo(text: str) -> int | None:
-    """The size of the main memory in bytes."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
 
 
 def android_facts(name: str, connection: str, output: str) -> DeviceFacts | None:

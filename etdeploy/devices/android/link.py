@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.adb.errors import AdbError
-from etdeploy.devices.adb.exec import ShellResult, run_command
-from etdeploy.devices.adb.stream import Patience, Transport
-from etdeploy.devices.adb.sync import pull_file, read_file
+from etdeploy.devices.adb.errors import AdbError, AdbRefusedError, AdbTimeoutError
+from etdeploy.devices.adb.exec import RunningCommand, run_command, start_command
+from etdeploy.devices.adb.stream import Patience, Stream, Transport
+from etdeploy.devices.adb.sync import pull_file, push_file, read_file
 from etdeploy.devices.android.errors import explained
+from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
+from etdeploy.devices.shell import ShellResult
 
+PLACE = Place("/data/local/tmp")
+"""The only folder in which adb's user may both write and execute."""
 _CLEANING = Patience(idle_s=5.0, heed_cancel=False, open_s=5.0)
+_LONGEST_LINE = 1024
 
 
 class AndroidLink:
-    """Runs commands on a device and copies files from it.
+    """The RemoteShell of an Android device, over adb.
 
     Args:
         name: The device's name for the user.
@@ -28,35 +34,25 @@ class AndroidLink:
 
     def __init__(self, name: str, transport: Transport, patience: Patience) -> None:
         self.name = name
+        self.place = PLACE
         self.transport = transport
         self.patience = patience
 
     @property
-    def serial(self) -> str:
-        """As adb names the device."""
-        return self.name.partition(":")[2]
+    def advice(self) -> Advice:
+        serial = quote(self.name.partition(":")[2])
+        return Advice(
+            prefix=f"adb -s {serial} shell",
+            restart=f"adb -s {serial} reboot",
+            damaged="Try another cable or port",
+        )
 
     def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
-        """Runs one of etdeploy's commands in the device's shell.
-
-        Args:
-            command: Quoted for the shell.
-            doing: What it is for, in the message of an error: "reading its battery state".
-            idle_s: How long it may be silent.
-
-        Raises:
-            DeviceError: The device went away, refuses the connection, or does not answer.
-        """
         patience = self.patience if idle_s is None else replace(self.patience, idle_s=idle_s)
         with self.errors(doing):
             return run_command(self.transport, command, patience)
 
     def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
-        """Like `shell`, for a command that must succeed; returns its output.
-
-        Raises:
-            DeviceError: It did not, or the device went away.
-        """
         result = self.shell(command, doing, idle_s)
         if not result.ok:
             said = result.output.strip() or f"exit code {result.exit_code}"
@@ -64,21 +60,43 @@ class AndroidLink:
         return result.output
 
     def tidy(self, command: str) -> None:
-        """Runs a command if the device is still there; a stop request does not stop it.
-
-        Tried twice: after a broken connection the first call may only find out that it is broken.
-        """
+        # Twice: after a broken connection the first call may only find out that it is broken.
         for _ in range(2):
             with contextlib.suppress(AdbError):
                 run_command(self.transport, command, _CLEANING)
                 return
 
-    def pull(self, source: str, to: Path, doing: str) -> None:
-        """Copies a file from the device; `to` is replaced once all of it has arrived.
+    def start(self, command: str, doing: str, idle_s: float) -> AndroidCommand:
+        with self.errors(doing):
+            patience = replace(self.patience, idle_s=idle_s)
+            return AndroidCommand(self, start_command(self.transport, command, patience))
 
-        Raises:
-            DeviceError: It cannot be read, or the device went away.
-        """
+    @contextlib.contextmanager
+    def held(self, command: str, doing: str) -> Iterator[str]:
+        with contextlib.ExitStack() as stack:
+            with self.errors(doing):
+                stream = self.transport.open(f"exec:{command}", self.patience)
+                stack.callback(stream.close)
+                answer = _line(stream)
+            yield answer
+
+    def send(self, source: Path, target: str, doing: str, on_bytes: Callable[[int], None]) -> None:
+        with self.errors(doing):
+            try:
+                push_file(self.transport, source, target, self.patience, on_bytes)
+            except AdbRefusedError as error:
+                raise RefusedError(str(error)) from error
+
+    def content(self, source: str, doing: str) -> Iterator[bytes]:
+        with self.errors(doing):
+            yield from pull_file(self.transport, source, self.patience)
+
+    def read(self, source: str, doing: str) -> str:
+        with self.errors(doing):
+            data = read_file(self.transport, source, self.patience)
+        return (data or b"").decode(errors="replace")
+
+    def pull(self, source: str, to: Path, doing: str) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         part = to.with_name(f".{to.name}.part")
         try:
@@ -88,16 +106,6 @@ class AndroidLink:
             part.replace(to)
         finally:
             part.unlink(missing_ok=True)
-
-    def read(self, source: str, doing: str) -> str:
-        """The text of a file on the device; empty when there is none.
-
-        Raises:
-            DeviceError: The device went away, or cannot read it.
-        """
-        with self.errors(doing):
-            data = read_file(self.transport, source, self.patience)
-        return (data or b"").decode(errors="replace")
 
     @contextlib.contextmanager
     def errors(self, doing: str) -> Iterator[None]:
@@ -110,3 +118,33 @@ class AndroidLink:
     def close(self) -> None:
         """Ends the connection."""
         self.transport.close()
+
+
+@dataclass(frozen=True)
+class AndroidCommand:
+    """A command that the device's shell has begun."""
+
+    link: AndroidLink
+    command: RunningCommand
+
+    def finish(self, doing: str) -> ShellResult:
+        with self.link.errors(doing):
+            try:
+                return self.command.finish()
+            except AdbTimeoutError as error:
+                raise SilentError from error
+
+    def close(self) -> None:
+        """Ends the connection to it."""
+        self.command.close()
+
+
+def _line(stream: Stream) -> str:
+    """The first line that comes, or all that came before the end."""
+    said = bytearray()
+    while b"\n" not in said and len(said) < _LONGEST_LINE:
+        part = stream.receive(_LONGEST_LINE)
+        if not part:
+            break
+        said += part
+    return said.decode(errors="replace").strip()

@@ -1,12 +1,9 @@
-"""Commands and paths that go into a device's shell."""
+"""What every kind of device does with a bundle."""
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
-from etdeploy.devices.android import layout
 from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.bundles import (
     bundle_digest,
@@ -79,28 +76,3 @@ def test_a_content_is_executable_when_one_of_its_files_is() -> None:
     program = plain.model_copy(update={"path": "b", "executable": True})
     bundle = Bundle(files=(plain, program), command=("b",))
     assert by_content(bundle) == [program]
-
-
-def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
-    nasty = "it's; $(reboot) `x`"
-    command = layout.start_command("/r", [nasty], {"A": nasty})
-    assert f"export A={shlex.quote(nasty)}" in command
-    assert f"exec {shlex.quote(nasty)} <" in command
-    bundle = make(nasty)
-    for script in (
-        layout.survey_command(bundle, "d"),
-        layout.layout_command(bundle, "d", "/part"),
-    ):
-        assert shlex.quote(nasty) in script
-        assert script.count(nasty) == 0
-
-
-def test_linked_folders_are_made_first() -> None:
-    script = layout.layout_command(make("a/b/c", "d"), "digest", f"{layout.ROOT}/incoming/x")
-    lines = script.splitlines()
-    assert lines[1] == "mkdir -p -- a/b || exit 1"
-    assert lines[2] == f"ln -s {layout.ROOT}/store/{'a' * 64} a/b/c || exit 1"
-    assert lines[-1] == (
-        f"rm -rf {layout.ROOT}/bundles/digest && "
-        f"mv {layout.ROOT}/incoming/x {layout.ROOT}/bundles/digest"
-    )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.devices.android.leftovers import parse_folders, parse_processes, processes_command
 from etdeploy.devices.base import Leftover
 from etdeploy.devices.leftovers import Process, seconds_since_start
 from etdeploy.devices.local.leftovers import find_leftovers
@@ -46,23 +45,6 @@ def test_how_long_a_process_has_run() -> None:
     for stat, uptime in (("", "1.0 1.0"), (STAT, ""), ("7 (a) S 1", "1.0 1.0")):
         with pytest.raises(ValueError, match="is not a /proc"):
             seconds_since_start(stat, uptime)
-
-
-def test_a_listing_of_processes_on_a_phone() -> None:
-    output = (
-        "lrwxrwxrwx 1 shell shell 0 2026-01-01 10:00 /proc/9/cwd -> /\n"
-        f"lrwxrwxrwx 1 shell shell 0 2026-01-01 10:00 /proc/77/cwd -> {ROOT}/runs/r1\n"
-        f"lrwxrwxrwx 1 shell shell 0 2026-01-01 10:00 /proc/78/cwd -> {ROOT}/runs/r1\n"
-        f"lrwxrwxrwx 1 shell shell 0 2026-01-01 10:00 /proc/79/cwd -> {ROOT}/runs/r2 (deleted)\n"
-    )
-    folders = parse_folders(output)
-    assert sorted(folders) == [77, 78, 79]
-    assert "/proc/79/exe" in processes_command(folders)
-    told = (
-        f"#uptime\n1334.5 9.9\n#p77\n{ROOT}/store/ab\n{STAT}\nrunner\n"
-        f"#p78\n/system/bin/sh\n{STAT}\nsh\n#p79\n"
-    )
-    assert parse_processes(told, folders) == (Leftover(pid=77, run_id="r1", seconds=100.0),)
 
 
 def test_a_listing_of_processes_here(tmp_path: Path) -> None:

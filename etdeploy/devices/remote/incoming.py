@@ -16,10 +16,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.adb.stream import Stream
-from etdeploy.devices.android.link import AndroidLink
-
-_LONGEST_ANSWER = 1024
+from etdeploy.devices.remote.shell import RemoteShell
 
 
 def sweep_command(incoming: str) -> str:
@@ -45,7 +42,7 @@ def hold_command(incoming: str, token: str) -> str:
 
 
 @contextlib.contextmanager
-def held_folder(link: AndroidLink, incoming: str) -> Iterator[str]:
+def held_folder(shell: RemoteShell, incoming: str) -> Iterator[str]:
     """A new folder in `incoming`, for this push alone; it is removed when the block ends.
 
     Raises:
@@ -53,26 +50,12 @@ def held_folder(link: AndroidLink, incoming: str) -> Iterator[str]:
     """
     token = secrets.token_hex(8)
     doing = "making a folder for the push"
-    with contextlib.ExitStack() as stack:
-        with link.errors(doing):
-            command = f"exec:{hold_command(incoming, token)}"
-            stream = link.transport.open(command, link.patience)
-            stack.callback(stream.close)
-            answer = _line(stream)
+    with shell.held(hold_command(incoming, token), doing) as answer:
         if not re.fullmatch(rf"{token}\.\d+", answer):
-            raise DeviceError(f"the device failed while {doing}: {answer}", place=link.name)
+            raise DeviceError(f"the device failed while {doing}: {answer}", place=shell.name)
         folder = f"{incoming}/{answer}"
-        # The holder does so too, a moment later, unless the device ended it.
-        stack.callback(link.tidy, f"rm -rf {quote(folder)}")
-        yield folder
-
-
-def _line(stream: Stream) -> str:
-    """The first line that comes, or all that came before the end."""
-    said = bytearray()
-    while b"\n" not in said and len(said) < _LONGEST_ANSWER:
-        part = stream.receive(_LONGEST_ANSWER)
-        if not part:
-            break
-        said += part
-    return said.decode(errors="replace").strip()
+        try:
+            yield folder
+        finally:
+            # The holder does so too, a moment later, unless the device ended it.
+            shell.tidy(f"rm -rf {quote(folder)}")

@@ -1,6 +1,6 @@
-"""What etdeploy keeps on an Android device, and the shell commands for it; all pure.
+"""What etdeploy keeps on a remote device, and the shell commands for it; all pure.
 
-    /data/local/tmp/etdeploy/
+    BASE/etdeploy/
       store/SHA256       every content once, verified
       stamps/SHA256      size, inode, mode and dates of the content when it was verified
       bundles/DIGEST/    a bundle's paths, as symbolic links into the store
@@ -10,7 +10,7 @@
 
 Symbolic links, because SELinux forbids hard links to adb's user. Every change of a file or its
 mode changes its ctime, so equal stamps mean an untouched content, and nothing is read again.
-Toybox and any other sh with the usual tools run these commands.
+Toybox, BusyBox and coreutils run these commands.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
-from etdeploy.devices.android.facts import sections
 from etdeploy.devices.base import Bundle
-
-BASE = "/data/local/tmp"
-ROOT = f"{BASE}/etdeploy"
-INCOMING = f"{ROOT}/incoming"
+from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.shell import sections
 
 # Exit codes of `keep_command`.
 CHANGED, NO_SHA256SUM = 41, 42
@@ -41,7 +38,7 @@ class Survey:
     """What a device has.
 
     Attributes:
-        free_bytes: Room under ROOT; None when the device does not report it.
+        free_bytes: Room there; None when the device does not report it.
         stamps: The stamp of every content now.
         verified: The stamp that every content had when it was verified.
         links: Inode that each path of the requested bundle leads to.
@@ -67,19 +64,19 @@ class Survey:
         )
 
 
-def survey_command(bundle: Bundle, digest: str) -> str:
+def survey_command(place: Place, bundle: Bundle, digest: str) -> str:
     """Prints what the device has of a bundle; makes the folders, removes what killed runs left."""
     paths = " ".join(quote(f.path) for f in bundle.files)
-    folders = " ".join(f"{ROOT}/{name}" for name in _FOLDERS)
+    root = quote(place.root)
     return "\n".join(
         (
-            f"mkdir -p {folders} || exit 1",
+            f"mkdir -p {root} && cd {root} && mkdir -p {' '.join(_FOLDERS)} || exit 1",
             # More than one day by toybox's count, two by that of other finds.
-            f"cd {ROOT} && find runs -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {{}} +",
-            f"echo '#df'; df -k {ROOT}",
-            f"echo '#store'; cd {ROOT}/store && stat -c '{_STAMP}' -- * 2>/dev/null",
-            f"echo '#stamps'; cd {ROOT}/stamps && cat -- * 2>/dev/null",
-            f"echo '#links'; cd {ROOT}/bundles/{digest} 2>/dev/null &&"
+            "find runs -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {} +",
+            "echo '#df'; df -k .",
+            f"echo '#store'; cd {root}/store && stat -c '{_STAMP}' -- * 2>/dev/null",
+            f"echo '#stamps'; cd {root}/stamps && cat -- * 2>/dev/null",
+            f"echo '#links'; cd {root}/bundles/{digest} 2>/dev/null &&"
             f" stat -L -c '%i %n' -- {paths} 2>/dev/null",
             "true",
         )
@@ -114,9 +111,9 @@ def _stamps(text: str) -> dict[str, str]:
     return {name: stamp for name, _, stamp in lines if re.fullmatch(r"[0-9a-f]{64}", name)}
 
 
-def digest_command(sha256s: Sequence[str]) -> str:
+def digest_command(place: Place, sha256s: Sequence[str]) -> str:
     """Reads contents again and prints their digests in sha256sum's format."""
-    return f"cd {ROOT}/store && sha256sum -- {' '.join(sha256s)}; true"
+    return f"cd {quote(place.root)}/store && sha256sum -- {' '.join(sha256s)}; true"
 
 
 def parse_digests(output: str) -> set[str]:
@@ -125,13 +122,14 @@ def parse_digests(output: str) -> set[str]:
     return {name for digest, name in pairs if digest == name}
 
 
-def stamp_command(sha256: str, executable: bool, folder: str) -> str:
+def stamp_command(place: Place, sha256: str, executable: bool, folder: str) -> str:
     """Sets the mode of a content that was verified, and keeps its stamp; written in `folder`."""
     mode = "755" if executable else "644"
     part = quote(f"{folder}/stamp")
+    root = quote(place.root)
     return (
-        f"cd {ROOT}/store && chmod {mode} {sha256}"
-        f" && stat -c '{_STAMP}' {sha256} >{part} && mv -f {part} {ROOT}/stamps/{sha256}"
+        f"cd {root}/store && chmod {mode} {sha256}"
+        f" && stat -c '{_STAMP}' {sha256} >{part} && mv -f {part} {root}/stamps/{sha256}"
     )
 
 
@@ -144,31 +142,30 @@ def verify_command(part: str, sha256: str) -> str:
     )
 
 
-def keep_command(part: str, sha256: str, executable: bool) -> str:
+def keep_command(place: Place, part: str, sha256: str, executable: bool) -> str:
     """Moves a verified file into the store."""
-    stamping = stamp_command(sha256, executable, posixpath.dirname(part))
-    return f"mv -f {quote(part)} {ROOT}/store/{sha256} && {stamping}"
+    stamping = stamp_command(place, sha256, executable, posixpath.dirname(part))
+    return f"mv -f {quote(part)} {quote(place.root)}/store/{sha256} && {stamping}"
 
 
-def layout_command(bundle: Bundle, digest: str, part: str) -> str:
+def layout_command(place: Place, bundle: Bundle, digest: str, part: str) -> str:
     """Makes the bundle's folder of links elsewhere, and moves it into place."""
+    part, final = quote(part), quote(place.bundle(digest))
     folders = sorted({posixpath.dirname(f.path) for f in bundle.files} - {""})
     lines = [f"rm -rf {part} && mkdir -p {part} && cd {part} || exit 1"]
     if folders:
         lines.append(f"mkdir -p -- {' '.join(map(quote, folders))} || exit 1")
     lines += [
-        f"ln -s {ROOT}/store/{f.sha256} {quote(f.path)} || exit 1"
+        f"ln -s {quote(f'{place.root}/store/{f.sha256}')} {quote(f.path)} || exit 1"
         for f in sorted(bundle.files, key=lambda f: f.path)
     ]
-    final = bundle_folder(digest)
     return "\n".join([*lines, f"rm -rf {final} && mv {part} {final}"])
 
 
-def clean_command() -> str:
+def clean_command(place: Place) -> str:
     """Prints the size of each folder in KiB, and removes everything."""
-    return (
-        f"[ -d {ROOT} ] || exit 0\ncd {ROOT} && du -sk -- * 2>/dev/null\ncd {BASE} && rm -rf {ROOT}"
-    )
+    root = quote(place.root)
+    return f"[ -d {root} ] || exit 0\ncd {root} && du -sk -- * 2>/dev/null\ncd / && rm -rf {root}"
 
 
 def parse_sizes(output: str) -> dict[str, int]:
@@ -177,14 +174,13 @@ def parse_sizes(output: str) -> dict[str, int]:
     return {name: int(kib) * 1024 for kib, name in found}
 
 
-def bundle_folder(digest: str) -> str:
-    """A bundle's folder on the device."""
-    return f"{ROOT}/bundles/{digest}"
-
-
-def run_folder(run_id: str) -> str:
-    """A run's folder on the device."""
-    return f"{ROOT}/runs/{run_id}"
+def run_command(place: Place, run_id: str, digest: str) -> str:
+    """Makes a run's folder, which names its bundle."""
+    folder = quote(place.run(run_id))
+    return (
+        f"mkdir -p {quote(f'{place.root}/runs')} && mkdir {folder} && echo {digest} "
+        f">{folder}/.bundle"
+    )
 
 
 def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]) -> str:

@@ -1,12 +1,14 @@
-"""What makes room on an Android device, and what never does."""
+"""What makes room on a remote device, and what never does."""
 
 from __future__ import annotations
 
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.devices.android.layout import Survey
-from etdeploy.devices.android.store import (
+from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.remote.layout import Survey
+from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.remote.store import (
     Removal,
     Uses,
     limit_bytes,
@@ -14,7 +16,6 @@ from etdeploy.devices.android.store import (
     removal,
     removal_command,
 )
-from etdeploy.devices.base import Bundle, BundleFile
 
 NOW_S = 1_000_000
 
@@ -102,7 +103,7 @@ def test_uses_are_read_and_removal_spares_pushes_that_began_meanwhile() -> None:
         live=frozenset({sha("2"), sha("c")}),
     )
     assert parse_uses("") == Uses()
-    command = removal_command(Removal((sha("1"),), (sha("a"),), 10))
+    command = removal_command(Place("/base"), Removal((sha("1"),), (sha("a"),), 10))
     assert f"rm -rf bundles/{sha('1')} uses/{sha('1')}" in command
     assert "grep -qs $s incoming/*/uses || rm -f store/$s stamps/$s" in command
 

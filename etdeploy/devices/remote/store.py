@@ -1,4 +1,4 @@
-"""What makes room in the store on an Android device; pure except for the limit's variable.
+"""What makes room in the store on a remote device; pure except for the limit's variable.
 
     uses/DIGEST             the contents of a bundle; its date is that of the bundle's last push
     incoming/*/uses         the contents of what is being pushed now
@@ -13,12 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 from etdeploy.core.text.sizes import size_limit
-from etdeploy.devices.android.facts import sections
-from etdeploy.devices.android.layout import INCOMING, ROOT, Survey
 from etdeploy.devices.base import Bundle
 from etdeploy.devices.bundles import by_content
+from etdeploy.devices.remote.layout import Survey
+from etdeploy.devices.remote.shell import Place
+from etdeploy.devices.shell import sections
 
 LIMIT_VARIABLE = "ETDEPLOY_DEVICE_STORE_MAX"
 _LIMIT_BYTES = 8_000_000_000
@@ -75,22 +77,24 @@ class Removal:
 def note_command(bundle: Bundle, folder: str) -> str:
     """Records the contents of a bundle in the folder of its push."""
     words = " ".join(file.sha256 for file in by_content(bundle))
-    return f"printf '%s\\n' {words} >{folder}/uses"
+    return f"printf '%s\\n' {words} >{quote(folder)}/uses"
 
 
-def used_command(folder: str, digest: str) -> str:
+def used_command(place: Place, folder: str, digest: str) -> str:
     """Records at the end of a push that a bundle was used."""
-    return f"touch {folder}/uses && mv -f {folder}/uses {ROOT}/uses/{digest}"
+    part, uses = quote(f"{folder}/uses"), quote(f"{place.root}/uses")
+    return f"touch {part} && mv -f {part} {uses}/{digest}"
 
 
-def uses_command() -> str:
+def uses_command(place: Place) -> str:
     """Prints who uses which contents."""
+    root = quote(place.root)
     return "\n".join(
         (
             "echo '#now'; date +%s",
-            f"echo '#uses'; cd {ROOT}/uses && stat -c '%n %Y' -- * 2>/dev/null",
+            f"echo '#uses'; cd {root}/uses && stat -c '%n %Y' -- * 2>/dev/null",
             "echo '#contents'; grep -Hs . *",
-            f"echo '#live'; cat {ROOT}/runs/*/.bundle {INCOMING}/*/uses 2>/dev/null",
+            f"echo '#live'; cat {root}/runs/*/.bundle {root}/incoming/*/uses 2>/dev/null",
             "true",
         )
     )
@@ -165,9 +169,9 @@ def _in_turn(
             yield digest, unneeded()
 
 
-def removal_command(gone: Removal) -> str:
+def removal_command(place: Place, gone: Removal) -> str:
     """Removes all of it except what a push that has begun meanwhile uses."""
-    lines = [f"cd {ROOT} || exit 1"]
+    lines = [f"cd {quote(place.root)} || exit 1"]
     if gone.bundles:
         names = " ".join(f"bundles/{digest} uses/{digest}" for digest in gone.bundles)
         lines.append(f"rm -rf {names}")

@@ -1,4 +1,4 @@
-"""Copies a bundle to an Android device: only what is missing, verified, whole or not at all."""
+"""Copies a bundle to a remote device: only what is missing, verified, whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from etdeploy.core import console
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
-from etdeploy.devices.adb.errors import AdbRefusedError
-from etdeploy.devices.adb.sync import pull_file, push_file
-from etdeploy.devices.android import layout, store
-from etdeploy.devices.android.incoming import held_folder, sweep_command
-from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
+from etdeploy.devices.remote import layout, store
+from etdeploy.devices.remote.incoming import held_folder, sweep_command
+from etdeploy.devices.remote.shell import RefusedError, RemoteShell
 
-# Reading back a content of several GB takes a while on a slow phone.
+# Reading back a content of several GB takes a while on a slow device.
 _HASH_S = 900.0
 
 
-def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushReport:
+def push_bundle(shell: RemoteShell, bundle: Bundle, progress: Progress) -> PushReport:
     """Copies every file of the bundle that the device does not have.
 
     Raises:
@@ -35,19 +33,19 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
     check_bundle(bundle)
     limit = store.limit_bytes()
     # First, so that the free space that is read includes what this removes.
-    link.require(
-        f"mkdir -p {layout.INCOMING} && {sweep_command(layout.INCOMING)}",
-        "checking what it has",
+    incoming = shell.place.incoming
+    shell.require(
+        f"mkdir -p {quote(incoming)} && {sweep_command(incoming)}", "checking what it has"
     )
-    with held_folder(link, layout.INCOMING) as folder:
-        push = _Push(link, bundle, bundle_digest(bundle), progress, folder)
+    with held_folder(shell, incoming) as folder:
+        push = _Push(shell, bundle, bundle_digest(bundle), progress, folder)
         survey, removed_bytes = push.make_room(limit)
         missing = push.missing(survey)
         push.check_room(missing, survey)
         verify_seconds = push.send(missing)
         if missing or not survey.is_laid_out(bundle):
             push.lay_out()
-        link.require(store.used_command(folder, push.digest), "recording its use")
+        shell.require(store.used_command(shell.place, folder, push.digest), "recording its use")
     return PushReport(
         pushed_files=len(missing),
         pushed_bytes=sum(f.size_bytes for f in missing),
@@ -62,7 +60,7 @@ def push_bundle(link: AndroidLink, bundle: Bundle, progress: Progress) -> PushRe
 class _Push:
     """The steps of one push; `folder` on the device is for this push alone."""
 
-    link: AndroidLink
+    shell: RemoteShell
     bundle: Bundle
     digest: str
     progress: Progress
@@ -76,13 +74,13 @@ class _Push:
         if not gone.contents:
             return survey, 0
         self.progress(f"removing {console.size(gone.size_bytes)} of what was used longest ago")
-        survey, _ = self._survey(store.removal_command(gone))
+        survey, _ = self._survey(store.removal_command(self.shell.place, gone))
         return survey, gone.size_bytes
 
     def _survey(self, before: str) -> tuple[layout.Survey, store.Uses]:
-        survey = layout.survey_command(self.bundle, self.digest)
-        command = f"{before}\n{survey}\n{store.uses_command()}"
-        output = self.link.require(command, "checking what it has")
+        survey = layout.survey_command(self.shell.place, self.bundle, self.digest)
+        command = f"{before}\n{survey}\n{store.uses_command(self.shell.place)}"
+        output = self.shell.require(command, "checking what it has")
         return layout.parse_survey(output), store.parse_uses(output)
 
     def missing(self, survey: layout.Survey) -> list[BundleFile]:
@@ -93,18 +91,20 @@ class _Push:
         if not doubtful:
             return unsound
         self.progress("verifying what the device has")
-        command = layout.digest_command([f.sha256 for f in doubtful])
-        good = layout.parse_digests(self.link.require(command, "verifying what it has", _HASH_S))
+        command = layout.digest_command(self.shell.place, [f.sha256 for f in doubtful])
+        good = layout.parse_digests(self.shell.require(command, "verifying what it has", _HASH_S))
         for file in doubtful:
             if file.sha256 in good:
-                command = layout.stamp_command(file.sha256, file.executable, self.folder)
-                self.link.require(command, f"keeping {file.path}")
+                command = layout.stamp_command(
+                    self.shell.place, file.sha256, file.executable, self.folder
+                )
+                self.shell.require(command, f"keeping {file.path}")
         return [f for f in unsound if f.sha256 not in good]
 
     def check_room(self, missing: list[BundleFile], survey: layout.Survey) -> None:
         needed = sum(f.size_bytes for f in missing)
         if survey.free_bytes is not None and needed > survey.free_bytes:
-            raise _no_room(self.link.name, needed, survey.free_bytes)
+            raise self._no_room(needed, survey.free_bytes)
 
     def send(self, missing: list[BundleFile]) -> float:
         """Pushes contents one by one, so that what has arrived stays; returns seconds verifying."""
@@ -118,8 +118,8 @@ class _Push:
 
     def lay_out(self) -> None:
         part = f"{self.folder}/bundle"
-        command = layout.layout_command(self.bundle, self.digest, part)
-        self.link.require(command, "laying out the bundle")
+        command = layout.layout_command(self.shell.place, self.bundle, self.digest, part)
+        self.shell.require(command, "laying out the bundle")
 
     def _send_one(self, file: BundleFile, before: int, total: int) -> float:
         part = f"{self.folder}/{file.sha256}"
@@ -129,17 +129,15 @@ class _Push:
             self.progress(text, min(1.0, (before + sent) / total))
 
         try:
-            with self.link.errors(text):
-                try:
-                    source = Path(file.source)
-                    push_file(self.link.transport, source, part, self.link.patience, on_bytes)
-                except AdbRefusedError as error:
-                    raise self._refused(file, str(error)) from error
+            try:
+                self.shell.send(Path(file.source), part, text, on_bytes)
+            except RefusedError as error:
+                raise self._refused(file, str(error)) from error
             started = time.monotonic()
             self._verify(file, part)
             verify_seconds = time.monotonic() - started
-            command = layout.keep_command(part, file.sha256, file.executable)
-            self.link.require(command, f"keeping {file.path}")
+            command = layout.keep_command(self.shell.place, part, file.sha256, file.executable)
+            self.shell.require(command, f"keeping {file.path}")
             return verify_seconds
         except OSError as error:
             raise DeviceError(f"cannot read {file.source}: {error.strerror}") from error
@@ -147,14 +145,14 @@ class _Push:
     def _verify(self, file: BundleFile, part: str) -> None:
         doing = f"verifying {file.path}"
         self.progress(doing)
-        result = self.link.shell(layout.verify_command(part, file.sha256), doing, _HASH_S)
+        result = self.shell.shell(layout.verify_command(part, file.sha256), doing, _HASH_S)
         if result.exit_code == layout.NO_SHA256SUM:
             arrived = self._read_back(part, doing)
         elif result.exit_code in (0, layout.CHANGED):
             arrived = result.output.split()[0]
         else:
             raise DeviceError(
-                f"the device failed while {doing}: {result.output.strip()}", place=self.link.name
+                f"the device failed while {doing}: {result.output.strip()}", place=self.shell.name
             )
         if arrived != file.sha256:
             raise self._changed(file, arrived)
@@ -162,9 +160,8 @@ class _Push:
     def _read_back(self, part: str, doing: str) -> str:
         """The digest of a file on a device that has no sha256sum."""
         digest = hashlib.sha256()
-        with self.link.errors(doing):
-            for piece in pull_file(self.link.transport, part, self.link.patience):
-                digest.update(piece)
+        for piece in self.shell.content(part, doing):
+            digest.update(piece)
         return digest.hexdigest()
 
     def _changed(self, file: BundleFile, arrived: str) -> DeviceError:
@@ -176,31 +173,30 @@ class _Push:
         return DeviceError(
             f"{file.path} arrived changed: its SHA-256 is {arrived[:12]}... there "
             f"and {file.sha256[:12]}... here; nothing of it was kept",
-            place=self.link.name,
-            remedy="Try another cable or port, then run the same command again.",
+            place=self.shell.name,
+            remedy=f"{self.shell.advice.damaged}, then run the same command again.",
         )
 
     def _refused(self, file: BundleFile, said: str) -> DeviceError:
-        free = layout.parse_df(
-            self.link.shell(f"df -k {layout.BASE}", "checking its free space").output
-        )
+        base = self.shell.place.base
+        checking = self.shell.shell(f"df -k {quote(base)}", "checking its free space")
+        free = layout.parse_df(checking.output)
         if "space" in said.lower() or (free is not None and free < file.size_bytes):
-            return _no_room(self.link.name, file.size_bytes, free, file.path)
+            return self._no_room(file.size_bytes, free, file.path)
         return DeviceError(
             f"the device cannot write {file.path}: {said}",
-            place=self.link.name,
-            remedy=f"Is {layout.BASE} writable there?\n"
-            f"adb -s {quote(self.link.serial)} shell ls -ld {layout.BASE}",
+            place=self.shell.name,
+            remedy=f"Is {base} writable there?\n{self.shell.advice.prefix} ls -ld {quote(base)}",
         )
 
-
-def _no_room(name: str, needed: int, free: int | None, path: str | None = None) -> DeviceError:
-    room = "unknown" if free is None else console.size(free)
-    what = path or "the bundle"
-    return DeviceError(
-        f"no room on the device: {what} needs {console.size(needed)} ({needed} bytes), and "
-        f"{layout.BASE} has {room} free" + ("" if free is None else f" ({free} bytes)"),
-        place=name,
-        remedy=f"Free some space, or remove what etdeploy keeps there:\n"
-        f"etdeploy clean --device {quote(name)}",
-    )
+    def _no_room(self, needed: int, free: int | None, path: str | None = None) -> DeviceError:
+        room = "unknown" if free is None else console.size(free)
+        what = path or "the bundle"
+        return DeviceError(
+            f"no room on the device: {what} needs {console.size(needed)} ({needed} bytes), and "
+            f"{self.shell.place.base} has {room} free"
+            + ("" if free is None else f" ({free} bytes)"),
+            place=self.shell.name,
+            remedy=f"Free some space, or remove what etdeploy keeps there:\n"
+            f"etdeploy clean --device {quote(self.shell.name)}",
+        )

@@ -1,0 +1,47 @@
+"""What every device with a POSIX shell at its other end does the same way."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from etdeploy.core.progress import Progress, silent
+from etdeploy.devices.base import Bundle, Leftover, PushReport
+from etdeploy.devices.remote import layout, leftovers
+from etdeploy.devices.remote.push import push_bundle
+from etdeploy.devices.remote.run import RemoteRun, opened_run
+from etdeploy.devices.remote.shell import RemoteShell
+
+_REMOVE_S = 120.0
+
+
+class RemoteDevice:
+    """The part of a Device that a RemoteShell is enough for; the rest is of each kind.
+
+    Args:
+        shell: The connection to it.
+    """
+
+    def __init__(self, shell: RemoteShell) -> None:
+        self._shell = shell
+
+    @property
+    def name(self) -> str:
+        return self._shell.name
+
+    def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
+        return push_bundle(self._shell, bundle, progress)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        return leftovers.end_leftovers(self._shell)
+
+    def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RemoteRun]:
+        return opened_run(self._shell, bundle, run_id)
+
+    def clean(self) -> dict[str, int]:
+        command = layout.clean_command(self._shell.place)
+        return layout.parse_sizes(
+            self._shell.require(command, "removing what etdeploy left", _REMOVE_S)
+        )
+
+    def close(self) -> None:
+        self._shell.close()

@@ -1,0 +1,167 @@
+"""What this room needs of a connection to a device with a POSIX shell at its other end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from etdeploy.devices.shell import ShellResult
+
+
+class SilentError(Exception):
+    """A command printed nothing for as long as it was allowed to."""
+
+
+class RefusedError(Exception):
+    """The device could not write a file; the message is what it said."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where etdeploy keeps things on a device.
+
+    Attributes:
+        base: A folder of the device's, absolute and without symbolic links in its path.
+    """
+
+    base: str
+
+    @property
+    def root(self) -> str:
+        """The folder that is etdeploy's own."""
+        return f"{self.base}/etdeploy"
+
+    @property
+    def incoming(self) -> str:
+        """What pushes in progress are sending."""
+        return f"{self.root}/incoming"
+
+    def bundle(self, digest: str) -> str:
+        """A bundle's folder."""
+        return f"{self.root}/bundles/{digest}"
+
+    def run(self, run_id: str) -> str:
+        """A run's folder."""
+        return f"{self.root}/runs/{run_id}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a user does about this kind of device, in remedies.
+
+    Attributes:
+        prefix: The command that runs the words after it there: `adb -s A1 shell`.
+        restart: The command that restarts the device.
+        damaged: What to try where a file arrives changed.
+    """
+
+    prefix: str
+    restart: str
+    damaged: str
+
+
+class Running(Protocol):
+    """A command that a device's shell has begun."""
+
+    def finish(self, doing: str) -> ShellResult:
+        """Waits for its end; `doing` is what goes on, in the message of an error.
+
+        Raises:
+            SilentError: It printed nothing for as long as it may.
+            DeviceError: The device went away.
+            Interrupted: The run was asked to stop.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the connection to it, which the command sees as the end of its input."""
+        ...
+
+
+class RemoteShell(Protocol):
+    """The connection to one device.
+
+    In every method, `doing` is what etdeploy is doing, for the message of an error: "reading its
+    battery state". A command's words from outside have gone through shlex.quote. Every method
+    raises DeviceError when the device goes away, refuses the connection or does not answer, and
+    Interrupted when the run was asked to stop, unless it says otherwise.
+    """
+
+    @property
+    def name(self) -> str:
+        """The device's name for the user."""
+        ...
+
+    @property
+    def place(self) -> Place:
+        """Where etdeploy keeps things there."""
+        ...
+
+    @property
+    def advice(self) -> Advice:
+        """What a user does about it."""
+        ...
+
+    def shell(self, command: str, doing: str, idle_s: float | None = None) -> ShellResult:
+        """Runs a command; its stdout and stderr come as one.
+
+        Args:
+            command: For `sh`.
+            doing: What it is for.
+            idle_s: How long it may be silent.
+        """
+        ...
+
+    def require(self, command: str, doing: str, idle_s: float | None = None) -> str:
+        """Like `shell`, for a command that must succeed (DeviceError if not); gives its output."""
+        ...
+
+    def tidy(self, command: str) -> None:
+        """Runs a command if the device is still there; raises nothing, and heeds no stop."""
+        ...
+
+    def start(self, command: str, doing: str, idle_s: float) -> Running:
+        """Starts a command whose input ends with the connection.
+
+        The shell leads a process group of its own, and /proc has the command's words as its
+        arguments.
+        """
+        ...
+
+    def held(self, command: str, doing: str) -> AbstractContextManager[str]:
+        """Starts such a command and gives the first line that it prints; closed with the block."""
+        ...
+
+    def send(self, source: Path, target: str, doing: str, on_bytes: Callable[[int], None]) -> None:
+        """Sends a file.
+
+        Args:
+            source: The file here.
+            target: Its absolute path there; what is there is replaced.
+            doing: What it is for.
+            on_bytes: Told how many bytes have gone so far.
+
+        Raises:
+            OSError: The source cannot be read.
+            RefusedError: The device cannot write it.
+        """
+        ...
+
+    def content(self, source: str, doing: str) -> Iterator[bytes]:
+        """The content of a file there, in pieces."""
+        ...
+
+    def read(self, source: str, doing: str) -> str:
+        """The text of a file there; empty when there is none."""
+        ...
+
+    def pull(self, source: str, to: Path, doing: str) -> None:
+        """Copies a file from there; `to` is replaced once all of it has arrived."""
+        ...
+
+    def close(self) -> None:
+        """Ends the connection."""
+        ...

@@ -1,0 +1,48 @@
+"""What comes back from a shell on a device; all pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ShellResult:
+    """The result of a command."""
+
+    exit_code: int
+    output: str
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+
+def marked(command: str, marker: str) -> str:
+    """The command, followed by a line with the marker and its exit code.
+
+    A subshell, so that `exit` in the command does not skip the marker. `$$` in it is still the
+    shell that was started, which leads a session and a process group of its own.
+    """
+    return f"( {command}\n); echo {marker}:$?"
+
+
+def parse_marked(output: bytes, marker: str) -> ShellResult | None:
+    """Takes the exit code from behind the marker; None without one: the shell did not finish."""
+    before, found, after = output.rpartition(f"{marker}:".encode())
+    code = after.strip()
+    if not found or not code.isdigit():
+        return None
+    return ShellResult(int(code), before.decode(errors="replace").replace("\r\n", "\n"))
+
+
+def sections(text: str) -> dict[str, str]:
+    """Splits an output at its lines `#name`; what comes before the first is under ""."""
+    parts = re.split(r"^#(\w+)\n", text, flags=re.MULTILINE)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def parse_meminfo(text: str) -> int | None:
+    """The size of the main memory in bytes, from the text of /proc/meminfo."""
+    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None

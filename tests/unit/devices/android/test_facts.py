@@ -1,0 +1,156 @@
+"""Outputs of Android's own tools, as devices print them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.devices.android.facts import (
+    android_facts,
+    android_identity,
+    android_state,
+    parse_getprop,
+    parse_temperatures,
+    parse_thermal_status,
+)
+from etdeploy.devices.base import CpuCluster, DeviceState
+from etdeploy.targets.android import soc_name
+
+DATA = Path(__file__).parents[3] / "data" / "android"
+
+
+def facts_output(properties: str) -> str:
+    return (
+        f"{(DATA / properties).read_text()}"
+        "#meminfo\nMemTotal:       11534336 kB\nMemFree:          312345 kB\n"
+        "#nproc\n8\n#boot_id\n5d1c2f6e-0b4a-4f0e-9d3c-2f1a0c9b8e7d\n"
+    )
+
+
+def test_facts_of_a_phone() -> None:
+    facts = android_facts("android:A1", "USB", facts_output("getprop.txt"))
+    assert facts
+    assert (facts.name, facts.kind, facts.target) == ("android:A1", "android", "android-arm64")
+    assert (facts.manufacturer, facts.model, facts.soc) == ("example", "EX-S928B", "SM8650")
+    assert (facts.os, facts.abi, facts.cpu_count) == ("Android 14 (API 34)", "arm64-v8a", 8)
+    assert facts.memory_bytes == 11534336 * 1024
+    assert str(facts.fingerprint).startswith("example/e3q")
+
+
+def test_facts_of_a_device_that_tells_little() -> None:
+    facts = android_facts("android:A1", "TCP", "[ro.product.cpu.abi]: [x86_64]\n")
+    assert facts
+    assert facts.target == "android-x86_64"
+    assert (facts.model, facts.os, facts.soc, facts.cpu_count) == (None, None, None, None)
+
+
+def test_an_abi_without_a_target_gives_no_facts() -> None:
+    assert android_facts("android:A1", "TCP", "[ro.product.cpu.abi]: [armeabi-v7a]\n") is None
+
+
+def test_properties_may_be_empty_or_go_over_lines() -> None:
+    properties = parse_getprop((DATA / "getprop.txt").read_text())
+    assert properties["sys.multi.line"] == "first\nsecond"
+    assert properties["vendor.empty"] == ""
+
+
+def test_a_phone_is_known_by_its_own_serial_number() -> None:
+    assert android_identity("10.0.0.7:5555", facts_output("getprop.txt")) == "android-R5CX1234ABC"
+
+
+def test_emulators_share_a_serial_number_and_are_told_apart_by_their_boot() -> None:
+    identity = android_identity("emulator-5554", facts_output("getprop-emulator.txt"))
+    assert identity == "android-5d1c2f6e-0b4a-4f0e-9d3c-2f1a0c9b8e7d"
+
+
+def test_a_device_that_tells_nothing_is_known_by_its_connection() -> None:
+    assert android_identity("10.0.0.7:5555", "") == "android-10.0.0.7:5555"
+
+
+def test_state_of_a_phone() -> None:
+    battery = (DATA / "dumpsys-battery.txt").read_text()
+    thermal = (DATA / "dumpsys-thermalservice.txt").read_text()
+    state = android_state(
+        f"#battery\n{battery}#thermal\n{thermal}#loadavg\n3.14 2.71 1.41 2/99 7\n"
+    )
+    assert (state.battery_percent, state.battery_celsius, state.charging) == (87, 28.7, True)
+    assert (state.thermal_status, state.load_average) == ("light", 3.14)
+    # The sensors of now, not the cached ones; without those that are not there.
+    assert state.temperatures_celsius == {
+        "CPU0": 41.2,
+        "CPU1": 40.1,
+        "GPU0": 38.6,
+        "battery": 28.7,
+        "skin": 36.4,
+    }
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["", "#battery\nCan't find service: battery\n#thermal\nCan't find service: thermalservice\n"],
+)
+def test_state_of_a_device_that_tells_nothing(output: str) -> None:
+    state = android_state(output)
+    assert state == DeviceState()
+
+
+def test_cached_temperatures_serve_where_there_are_no_others() -> None:
+    text = (DATA / "dumpsys-thermalservice-cached.txt").read_text()
+    assert parse_temperatures(text) == {"battery": 24.0}
+    assert parse_thermal_status(text) == "none"
+    assert parse_thermal_status("Thermal Status: 9\n") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "platform", "expected"),
+    [
+        ("SM8650", None, "SM8650"),
+        ("SM8750P", None, "SM8750"),
+        ("sm8550-AC", "kalama", "SM8550"),
+        ("SXR2230P", None, "SXR2230P"),
+        ("Tensor G4", "zumapro", "Tensor G4"),
+        ("unknown", "pineapple", "SM8650"),
+        (None, "lahaina", "SM8350"),
+        ("", "mt6983", "mt6983"),
+        ("unknown", "", None),
+    ],
+)
+def test_names_of_chips(model: str | None, platform: str | None, expected: str | None) -> None:
+    assert soc_name(model, platform) == expected
+
+
+CPUFREQ = """cpufreq/policy0/related_cpus:0 1 2 3
+cpufreq/policy4/related_cpus:4-6
+cpufreq/policy7/related_cpus:7
+cpufreq/policy0/scaling_governor:schedutil
+cpufreq/policy4/scaling_governor:performance
+cpufreq/policy0/scaling_cur_freq:1132800
+cpufreq/policy4/scaling_cur_freq:<unknown>
+cpufreq/policy0/scaling_min_freq:364800
+cpufreq/policy0/scaling_max_freq:2265600
+cpu0/cpufreq/related_cpus:0 1 2 3
+cpu0/cpufreq/scaling_governor:schedutil
+cpu0/cpufreq/scaling_cur_freq:1132800
+cpu0/cpufreq/scaling_min_freq:364800
+cpu0/cpufreq/scaling_max_freq:2265600
+"""
+
+
+def test_clusters_of_cores_with_governor_and_frequencies() -> None:
+    assert android_state(f"#cpufreq\n{CPUFREQ}").clusters == (
+        CpuCluster(
+            cpus=(0, 1, 2, 3),
+            governor="schedutil",
+            current_khz=1132800,
+            min_khz=364800,
+            max_khz=2265600,
+        ),
+        CpuCluster(cpus=(4, 5, 6), governor="performance"),
+        CpuCluster(cpus=(7,)),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "sh: cd: /sys/devices/system/cpu: Permission denied\n"])
+def test_a_device_without_cpufreq_has_no_clusters(text: str) -> None:
+    assert android_state(f"#cpufreq\n{text}").clusters == ()
