@@ -1,0 +1,37 @@
+"""Packages with entry points, as pip would have installed them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def install_plugin(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str,
+    entry: str,
+    *,
+    package: str = "etdeploy-lab",
+    **modules: str,
+) -> None:
+    """Makes a package importable, with its metadata, for this test.
+
+    Args:
+        folder: Where it is installed.
+        monkeypatch: Of the test.
+        group: Of its entry point.
+        entry: `name = module:attribute`.
+        package: Its name.
+        modules: The code of each of its modules.
+    """
+    metadata = folder / f"{package.replace('-', '_')}-1.2.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
+    for name, code in modules.items():
+        (folder / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(folder))

@@ -1,0 +1,68 @@
+"""Entry points of other packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.core.plugins import load_plugin, plugin_names
+from tests.support.plugins import install_plugin
+
+GROUP = "etdeploy.tests"
+
+
+def test_a_plugin_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_words:WORD", lab_words="WORD = 'yes'")
+    assert plugin_names(GROUP) == ("lab",)
+    assert load_plugin(GROUP, "lab", str) == "yes"
+    assert load_plugin(GROUP, "other", str) is None
+    assert load_plugin("etdeploy.nothing", "lab", str) is None
+
+
+def test_naming_plugins_imports_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_bad:X", lab_bad="raise SystemError")
+    assert plugin_names(GROUP) == ("lab",)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import no_such_module_xyz", "cannot be loaded: ModuleNotFoundError: No module named"),
+        ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("OTHER = 1", "cannot be loaded: AttributeError"),
+        ("X = 7", "is 7, not an instance of str"),
+    ],
+)
+def test_a_plugin_that_does_not_work_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, problem: str
+) -> None:
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_broken:X", lab_broken=code)
+    with pytest.raises(UsageError) as caught:
+        load_plugin(GROUP, "lab", str)
+    assert caught.value.message.startswith(
+        f"the plug-in 'lab' of the package etdeploy-lab 1.2 {problem}"
+    )
+    assert caught.value.place == f"entry point lab_broken:X of {GROUP}"
+    assert "pip uninstall etdeploy-lab" in str(caught.value.remedy)
+
+
+def test_two_packages_with_the_same_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("etdeploy-lab", "rival-lab"):
+        install_plugin(
+            tmp_path / package, monkeypatch, GROUP, "lab = lab_words:WORD", package=package
+        )
+    with pytest.raises(UsageError) as caught:
+        load_plugin(GROUP, "lab", str)
+    assert caught.value.message.endswith(": etdeploy-lab and rival-lab")
+
+
+def test_a_package_that_is_installed_twice_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("user", "system"):
+        install_plugin(
+            tmp_path / place, monkeypatch, GROUP, "lab = lab_words:WORD", lab_words="WORD = 'yes'"
+        )
+    assert load_plugin(GROUP, "lab", str) == "yes"
