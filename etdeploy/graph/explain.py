@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained, Value
-from etdeploy.graph.engine import StepStatus, step_statuses
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import version_notes
 from etdeploy.graph.qnn import other_soc
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
-from etdeploy.graph.steps import Step
+from etdeploy.graph.tasks import TaskStatus, statuses, tasks_of
 from etdeploy.plan.model import RuntimePlan
 
 
@@ -66,8 +65,7 @@ class Explanation(Value):
 def explain(resolved: Resolved) -> Explanation:
     """Explains what a run would do, from the program if it is known, else from the recipe."""
     job, plan = resolved.job, resolved.plan
-    steps = make_steps(resolved)
-    statuses = step_statuses(steps, (steps[-1].name,), job.state)
+    tasks = tasks_of([(make_steps(resolved), job.state)])
     return Explanation(
         recipe=job.loaded.name,
         device=job.device.name if job.device else None,
@@ -82,8 +80,8 @@ def explain(resolved: Resolved) -> Explanation:
         options=plan.options,
         changes=_changes(resolved.provisional_plan(), plan),
         tasks=tuple(
-            _task(step, status, resolved.exported is not None)
-            for step, status in zip(steps, statuses, strict=True)
+            task_of(status, resolved.exported is not None)
+            for status in statuses(tasks, (tasks[-1].name,))
         ),
         blockers=(*plan.blockers, *other_soc(job, resolved.program)),
         not_installed=missing_for(resolved),
@@ -108,21 +106,15 @@ def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:
     )
 
 
-def _task(step: Step, status: StepStatus, exported: bool) -> Task:
+def task_of(status: TaskStatus, exported: bool) -> Task:
+    """A task as it is shown; `exported` says whether the program is in the cache."""
+    step, reason = status.task.step, "; ".join(status.reasons) or "its inputs did not change"
     if step.name == StepName.EXPORT and status.would_run and exported:
         # A run for another device, or `etdeploy export`, exported it.
-        return _named(step, "run", "the program only has to be taken from the cache")
-    return _named(
-        step,
-        "run" if status.would_run else "up to date",
-        "; ".join(status.reasons) or "its inputs did not change",
-    )
-
-
-def _named(step: Step, value: str, reason: str) -> Task:
+        reason = "the program only has to be taken from the cache"
     return Task(
         name=step.name,
-        value=value,
+        value="run" if status.would_run else "up to date",
         reason=reason,
         title=step.title,
         needs=step.needs,

@@ -56,13 +56,18 @@ class Job:
         return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 
     @contextmanager
-    def device_lock(self, progress: Progress) -> Iterator[Device]:
+    def device_lock(self, progress: Progress) -> Iterator[None]:
         """Holds the device for this run alone."""
         if self.device is None:
             raise RuntimeError("a step that needs a device was selected without one")
         lock = self.workspace.lock_path("device", self.device.identity)
         with exclusive(lock, f"device {self.device.name}", progress):
-            yield self.device
+            yield
+
+    @property
+    def shares_host_cores(self) -> bool:
+        """Whether the runner runs on this machine's cores, so that its own work would disturb."""
+        return self.facts is not None and self.facts.kind in ("host", "qemu")
 
     @contextmanager
     def state_lock(self, progress: Progress = silent) -> Iterator[None]:

@@ -12,13 +12,21 @@ from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
-from etdeploy.devices.base import Bundle, PushReport
+from etdeploy.devices.base import Bundle, Device, PushReport
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.job import Job
 from etdeploy.graph.obtain import libraries_problem, obtain_libraries
 from etdeploy.graph.qnn import extras_for
 from etdeploy.graph.resolve import Resolved
+from etdeploy.graph.sharing import (
+    checkout_in_use,
+    export_work,
+    libraries_work,
+    now_planned,
+    runner_work,
+)
+from etdeploy.graph.slots import Load
 from etdeploy.graph.stage_values import (
     Checked,
     Measured,
@@ -28,7 +36,7 @@ from etdeploy.graph.stage_values import (
     load_program,
     stage_path,
 )
-from etdeploy.graph.steps import Step, StepLog
+from etdeploy.graph.steps import SameWork, Step, StepLog
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
@@ -52,7 +60,7 @@ def make_steps(resolved: Resolved) -> tuple[Step, ...]:
         _check(resolved),
         _bundle(resolved),
     )
-    return (*steps, _push(job), _bench(job)) if job.device else steps
+    return (*steps, _push(job, job.device), _bench(job, job.device)) if job.device else steps
 
 
 def _export(resolved: Resolved) -> Step:
@@ -62,7 +70,8 @@ def _export(resolved: Resolved) -> Step:
 
     def act(log: StepLog) -> str:
         exported = export_program(spec, job.workspace, log.progress, log.log)
-        exported.save(output)
+        # As any later run finds it: that it was not cached before is no change for other steps.
+        exported.model_copy(update={"cached": True}).save(output)
         folder = Path(exported.folder)
         program = Program.load(folder / PROGRAM_INFO)
         retraced = load_provenance(folder).details.get(RETRACED)
@@ -90,6 +99,8 @@ def _export(resolved: Resolved) -> Step:
         },
         sound=sound,
         value=ExportedProgram,
+        load=Load.LIGHT if spec.program else Load.HEAVY,
+        same=SameWork(lambda: export_work(resolved)),
     )
 
 
@@ -158,7 +169,11 @@ def _runtime(resolved: Resolved) -> Step:
         return f"the sources of ExecuTorch {libraries.version}{told}"
 
     def sound() -> str | None:
-        return libraries_problem(Libraries.load(output), job.workspace)
+        libraries = Libraries.load(output)
+        return resolved.lookups.once(
+            ("libraries", libraries.model_dump_json()),
+            lambda: libraries_problem(libraries, job.workspace),
+        )
 
     return Step(
         StepName.RUNTIME,
@@ -169,6 +184,13 @@ def _runtime(resolved: Resolved) -> Step:
         inputs={_CODE: resolved.rules},
         sound=sound,
         value=Libraries,
+        load=Load.BUSY,
+        alone=lambda: checkout_in_use(now_planned(resolved)),
+        same=SameWork(
+            lambda: libraries_work(resolved),
+            StepName.PLAN,
+            lambda: libraries_work(now_planned(resolved)),
+        ),
     )
 
 
@@ -213,6 +235,13 @@ def _runner(resolved: Resolved) -> Step:
         },
         sound=sound,
         value=BuiltRunner,
+        load=Load.HEAVY,
+        alone=lambda: checkout_in_use(now_planned(resolved)),
+        same=SameWork(
+            lambda: runner_work(resolved),
+            StepName.PLAN,
+            lambda: runner_work(now_planned(resolved)),
+        ),
     )
 
 
@@ -277,13 +306,12 @@ def _lists_are_there(bundle: Path) -> bool:
     return all(Path(f.source).is_file() for f in files if f.path.endswith(".txt"))
 
 
-def _push(job: Job) -> Step:
+def _push(job: Job, device: Device) -> Step:
     output = stage_path(job, StepName.PUSH)
 
     def act(log: StepLog) -> str:
         bundle = Bundle.load(stage_path(job, StepName.BUNDLE))
-        with job.device_lock(log.progress) as device:
-            report = device.push(bundle, log.progress)
+        report = device.push(bundle, log.progress)
         Pushed(device=job.device_label, files=tuple(f.sha256 for f in bundle.files)).save(output)
         return pushed_line(report)
 
@@ -295,6 +323,9 @@ def _push(job: Job) -> Step:
         needs=(StepName.BUNDLE,),
         always=True,
         value=Pushed,
+        load=Load.BUSY,
+        alone=lambda: f"device {device.identity}",
+        holds=job.device_lock,
     )
 
 
@@ -310,7 +341,7 @@ def pushed_line(report: PushReport) -> str:
     )
 
 
-def _bench(job: Job) -> Step:
+def _bench(job: Job, device: Device) -> Step:
     recipe = job.loaded.recipe
     output = stage_path(job, StepName.BENCH)
 
@@ -318,18 +349,17 @@ def _bench(job: Job) -> Step:
         from etdeploy.bench.measure import measure
 
         exported, program = load_program(job)
-        with job.device_lock(log.progress) as device:
-            run = measure(
-                device,
-                Bundle.load(stage_path(job, StepName.BUNDLE)),
-                job.loaded,
-                Path(exported.folder),
-                program,
-                BuiltRunner.load(stage_path(job, StepName.RUNNER)),
-                job.output,
-                log.progress,
-                RuntimePlan.load(stage_path(job, StepName.PLAN)),
-            )
+        run = measure(
+            device,
+            Bundle.load(stage_path(job, StepName.BUNDLE)),
+            job.loaded,
+            Path(exported.folder),
+            program,
+            BuiltRunner.load(stage_path(job, StepName.RUNNER)),
+            job.output,
+            log.progress,
+            RuntimePlan.load(stage_path(job, StepName.PLAN)),
+        )
         path = run.record_path
         Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
         latency = run.record.workload.latency_ms
@@ -362,4 +392,7 @@ def _bench(job: Job) -> Step:
         },
         sound=sound,
         value=Measured,
+        load=Load.MEASURES if job.shares_host_cores else Load.LIGHT,
+        alone=lambda: f"device {device.identity}",
+        holds=job.device_lock,
     )

@@ -11,7 +11,7 @@ from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.qnn import extras_for, other_soc, require_soc
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
-from etdeploy.graph.steps import reasons_to_run
+from etdeploy.graph.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import require_readable
@@ -63,7 +63,7 @@ def _builds(resolved: Resolved) -> bool:
     """
     steps = {step.name: step for step in make_steps(resolved)}
     return any(
-        reasons_to_run(steps[name]) for name in (StepName.PLAN, StepName.RUNTIME, StepName.RUNNER)
+        own_reasons(steps[name]) for name in (StepName.PLAN, StepName.RUNTIME, StepName.RUNNER)
     )
 
 

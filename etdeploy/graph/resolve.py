@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import BuildError
-from etdeploy.export.cache import program_key
+from etdeploy.export.cache import Situation
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.job import Job
+from etdeploy.graph.lookups import Lookups
 from etdeploy.graph.qnn import sdk_seen, wanted_soc
 from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.components import shipped_components
@@ -81,6 +82,7 @@ class Resolved:
         job: What a run works on.
         export_spec: What to export; `soc: auto` is replaced by the device's SoC.
         program_key: The program's key in the cache; None if only an export can determine it.
+        export_known: A digest of everything that is known of the export before it runs.
         exported: The program in the cache, if it is exported and up to date.
         program: What the plan is derived from; also a finished program, which needs no export.
             None if only the recipe is known.
@@ -91,11 +93,13 @@ class Resolved:
         rules: Digest of the code that decides: another release of etdeploy may decide otherwise.
         qnn_sdk: The SDK whose libraries a bundle would include; None for a recipe without QNN.
         wheel_version: The release of ExecuTorch whose wheel is used.
+        lookups: What was found for all jobs of the invocation.
     """
 
     job: Job
     export_spec: ExportSpec
     program_key: str | None
+    export_known: str
     exported: ExportedBefore | None
     program: Program | None
     custom_ops: CustomOps | None
@@ -105,6 +109,7 @@ class Resolved:
     rules: str
     qnn_sdk: str | None
     wheel_version: str
+    lookups: Lookups = field(compare=False, repr=False)
 
     @property
     def checkout(self) -> Checkout | None:
@@ -123,12 +128,18 @@ class Resolved:
         Raises:
             BuildError: A derived option is unknown to the checkout: a bug in etdeploy.
         """
-        plan, sources = _plan(self.job, program, self.custom_ops, self.sources, self.wheel_version)
+        plan, sources = _plan(
+            self.job, program, self.custom_ops, self.sources, self.wheel_version, self.lookups
+        )
         return replace(self, plan=plan, program=program, sources=sources)
 
 
-def resolve(job: Job) -> Resolved:
+def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
     """Looks up everything.
+
+    Args:
+        job: What a run works on.
+        lookups: What was found for other jobs of the same invocation, and gets what is found now.
 
     Raises:
         UsageError: The finished program is damaged, or not a program.
@@ -136,26 +147,29 @@ def resolve(job: Job) -> Resolved:
             unknown to the checkout. A checkout that cannot be used is not an error here: the plan
             can still be shown, and a run raises it before it starts.
     """
+    lookups = lookups or Lookups()
     spec = export_spec_of(job)
-    key = program_key(spec, job.workspace)
+    situation, key = _situation(job, spec, lookups)
     exported = _exported_before(job, key)
     custom_ops = _custom_ops_of(job)
     version = executorch_version()
     program = exported.program if exported else _finished(job)
-    plan, sources = _plan(job, program, custom_ops, None, version)
+    plan, sources = _plan(job, program, custom_ops, None, version, lookups)
     return Resolved(
         job=job,
         export_spec=spec,
         program_key=key,
+        export_known=situation.memory_path.stem,
         exported=exported,
         program=program,
         custom_ops=custom_ops,
         sources=sources,
         plan=plan,
-        fingerprints=_fingerprints(job),
-        rules=rules_digest(),
+        fingerprints=_fingerprints(job, lookups),
+        rules=lookups.once("rules", rules_digest),
         qnn_sdk=sdk_seen(job.loaded.recipe),
         wheel_version=version,
+        lookups=lookups,
     )
 
 
@@ -164,6 +178,14 @@ def export_spec_of(job: Job) -> ExportSpec:
     spec = export_spec(job.loaded.recipe, job.loaded.places)
     soc = wanted_soc(job) if spec.soc else None
     return spec.model_copy(update={"soc": soc}) if soc else spec
+
+
+def _situation(job: Job, spec: ExportSpec, lookups: Lookups) -> tuple[Situation, str | None]:
+    def look() -> tuple[Situation, str | None]:
+        situation = Situation.now(spec, job.workspace)
+        return situation, situation.known_key()
+
+    return lookups.once(("export", spec.model_dump_json()), look)
 
 
 def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
@@ -196,10 +218,13 @@ def _custom_ops_of(job: Job) -> CustomOps | None:
     return read_custom_ops(Path(runtime.custom_ops), runtime.custom_ops_target)
 
 
-def _find_sources(job: Job, version: str) -> Sources:
+def _find_sources(job: Job, version: str, lookups: Lookups) -> Sources:
     named = job.loaded.recipe.runtime.source
     try:
-        found = find_checkout(named, os.environ, job.workspace, version)
+        found = lookups.once(
+            ("checkout", named, version),
+            lambda: find_checkout(named, os.environ, job.workspace, version),
+        )
     except BuildError as error:
         place = job.loaded.places.get(("runtime", "source")) if named else None
         error.place = str(place) if place else None
@@ -207,10 +232,16 @@ def _find_sources(job: Job, version: str) -> Sources:
     return Sources(found, options=read_options(found.folder)) if found else Sources()
 
 
-def _fingerprints(job: Job) -> dict[str, str]:
+def _fingerprints(job: Job, lookups: Lookups) -> dict[str, str]:
     """For both targets: only the plan decides which of the two is built for."""
     candidates = {job.target.name, job.target.portable or job.target.name}
-    return {name: runner_fingerprint(job.host, find_target(name)) for name in sorted(candidates)}
+    return {name: _fingerprint(job, name, lookups) for name in sorted(candidates)}
+
+
+def _fingerprint(job: Job, target: str, lookups: Lookups) -> str:
+    return lookups.once(
+        ("runner", target), lambda: runner_fingerprint(job.host, find_target(target))
+    )
 
 
 def _plan(
@@ -219,12 +250,13 @@ def _plan(
     own: CustomOps | None,
     sources: Sources | None,
     wheel_version: str,
+    lookups: Lookups,
 ) -> tuple[RuntimePlan, Sources | None]:
     """The plan, and the sources, which are looked up if it needs them and they are not known."""
     plan = _derive(job, program, own, sources, wheel_version)
     if sources or plan.provider.value != Provider.SOURCE:
         return plan, sources
-    found = _find_sources(job, wheel_version)
+    found = _find_sources(job, wheel_version, lookups)
     return _derive(job, program, own, found, wheel_version), found
 
 

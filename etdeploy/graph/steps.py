@@ -1,17 +1,46 @@
-"""A step of the pipeline: it makes a typed value in a file from other steps' values."""
+"""A step of the pipeline: it makes a typed value in a file from other steps' values.
+
+Whether a step is up to date is decided here alone, by what stands beside its value: the inputs of
+its last run, and digests of the values that it read. So it does not matter which steps, and which
+jobs, were run together.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.core.values import Value
+from etdeploy.graph.slots import Load
 
 OTHER_RELEASE = "its last result was cut short, or another release of etdeploy wrote it"
+
+
+def nothing() -> None:
+    """A step that needs nothing alone, or that is like no other."""
+
+
+@dataclass(frozen=True)
+class SameWork:
+    """Tells steps of different jobs that do the same work, so that it is done once.
+
+    Attributes:
+        known: Equal for such steps; None if that is not known when the graph is made: a program
+            that is not exported yet decides which runner is needed.
+        after: The step after which it is known.
+        later: The same as `known`, after that step.
+    """
+
+    known: Callable[[], str | None]
+    after: str | None = None
+    later: Callable[[], str | None] = nothing
 
 
 @dataclass(frozen=True)
@@ -29,7 +58,7 @@ class Step:
     Attributes:
         name: As `doit list`, the display and the log file name it.
         title: What it does, for the user.
-        needs: Steps whose output it reads.
+        needs: Steps whose output it reads; all steps of a job write to one folder.
         output: The JSON value that it writes.
         value: The type of that value; the step runs again if the file contains anything else.
         inputs: Everything else that determines the output, by name; a change is a reason to run.
@@ -37,6 +66,10 @@ class Step:
             if the output itself can be read.
         action: Does the work, writes `output`, and returns a line for the user.
         always: Whether it runs whenever it is selected (the device may have changed meanwhile).
+        load: What it does to this machine while it runs.
+        alone: Names what only one step of the run may use at a time: a device, a checkout.
+        holds: What it holds while it runs, against other runs; may wait, and says so.
+        same: How to tell whether a step of another job does the same work.
     """
 
     name: str
@@ -48,6 +81,14 @@ class Step:
     sound: Callable[[], str | None] | None = None
     always: bool = False
     value: type[Value] | None = None
+    load: Load = Load.LIGHT
+    alone: Callable[[], str | None] = nothing
+    holds: Callable[[Progress], AbstractContextManager[object]] = nullcontext
+    same: SameWork | None = None
+
+    def output_of(self, need: str) -> Path:
+        """The value of a step that this one needs."""
+        return self.output.with_name(f"{need}.json")
 
     @property
     def inputs_path(self) -> Path:
@@ -55,51 +96,69 @@ class Step:
         return self.output.with_suffix(".inputs.json")
 
 
-def changed_inputs(step: Step) -> list[str]:
-    """What changed since the step's last run, as sentences."""
-    try:
-        before = json.loads(step.inputs_path.read_bytes())
-    except (OSError, ValueError):
-        return ["it has not run yet"]
-    now = json.loads(json.dumps(step.inputs))
-    return [
-        f"{name} changed{_from_to(before.get(name), value)}"
-        for name, value in now.items()
-        if before.get(name) != value
-    ] + [f"{name} is no longer given" for name in before if name not in now]
-
-
-def _from_to(before: object, now: object) -> str:
-    short = all(isinstance(v, str | int | float | bool | None) for v in (before, now))
-    texts = [str(v) for v in (before, now)]
-    return f" from {texts[0]} to {texts[1]}" if short and max(map(len, texts)) < 40 else ""
+def own_reasons(step: Step) -> list[str]:
+    """Why the step would run even if the steps that it needs gave what they gave before."""
+    return _reasons(step, dict(step.inputs), ignored=_read_values(step))
 
 
 def reasons_to_run(step: Step) -> list[str]:
-    """Why the step would run, from its own inputs and output; empty if it would not."""
+    """Why the step would run, from what it reads and from its output; empty if it would not."""
+    return _reasons(step, inputs_now(step))
+
+
+def inputs_now(step: Step) -> dict[str, Any]:
+    """Everything that determines the output, as it is now; to be kept if the step runs."""
+    return {**step.inputs, **_read_values(step)}
+
+
+def remember_inputs(step: Step, inputs: Mapping[str, Any]) -> None:
+    """Keeps what the output was made from, for the next run's comparison."""
+    write_atomic(step.inputs_path, json.dumps(inputs, indent=1))
+
+
+def _reasons(step: Step, inputs: Mapping[str, Any], ignored: Iterable[str] = ()) -> list[str]:
     if step.always:
         return ["the device is checked each time"]
     if not step.output.is_file():
         return ["it has not run yet"]
     if step.value and step.value.load_or_none(step.output) is None:
         return [OTHER_RELEASE]
-    reasons = changed_inputs(step)
+    reasons = _changed(step, inputs, set(ignored))
     if not reasons and step.sound and (problem := step.sound()):
         reasons.append(problem)
     return reasons
 
 
-def with_needs(steps: tuple[Step, ...], names: tuple[str, ...]) -> tuple[Step, ...]:
-    """The named steps and all steps that they need, in order."""
-    by_name = {step.name: step for step in steps}
-    wanted: set[str] = set()
+def _changed(step: Step, inputs: Mapping[str, Any], ignored: set[str]) -> list[str]:
+    """What changed since the step's last run, as sentences."""
+    try:
+        before = json.loads(step.inputs_path.read_bytes())
+    except (OSError, ValueError):
+        return ["it has not run yet"]
+    if not isinstance(before, dict):
+        return [OTHER_RELEASE]
+    now = json.loads(json.dumps(inputs))
+    gone = [name for name in before if name not in now and name not in ignored]
+    return [
+        f"{name} changed{_from_to(before.get(name), value)}"
+        for name, value in now.items()
+        if before.get(name) != value
+    ] + [f"{name} is no longer given" for name in gone]
 
-    def visit(name: str) -> None:
-        if name not in wanted:
-            wanted.add(name)
-            for need in by_name[name].needs:
-                visit(need)
 
-    for name in names:
-        visit(name)
-    return tuple(step for step in steps if step.name in wanted)
+def _read_values(step: Step) -> dict[str, str | None]:
+    """Digests of the values that the step reads; None for one that is not there yet."""
+    return {f"the output of {name}": _digest(step.output_of(name)) for name in step.needs}
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return sha256_file(path)
+    except OSError:
+        return None
+
+
+def _from_to(before: object, now: object) -> str:
+    short = all(isinstance(v, str | int | float | bool | None) for v in (before, now))
+    texts = [str(v) for v in (before, now)]
+    return f" from {texts[0]} to {texts[1]}" if short and max(map(len, texts)) < 40 else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +16,22 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.engine import (
     DATABASE,
-    StepError,
     plain_doit_tasks,
     run_steps,
-    step_statuses,
 )
 from etdeploy.graph.job import Job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import resolve
-from etdeploy.graph.steps import OTHER_RELEASE, Step, StepLog, reasons_to_run, with_needs
+from etdeploy.graph.running import StepError
+from etdeploy.graph.steps import (
+    OTHER_RELEASE,
+    Step,
+    StepLog,
+    inputs_now,
+    reasons_to_run,
+    remember_inputs,
+)
+from etdeploy.graph.tasks import TaskStatus, statuses, tasks_of, with_needs
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_device import FakeDevice
@@ -68,6 +74,9 @@ class Line:
             return f"made {name}"
 
         return act
+
+    def statuses(self) -> tuple[TaskStatus, ...]:
+        return statuses(tasks_of([(self.steps(), self.state)]), ("c",))
 
     def run(self, *names: str) -> list[str]:
         self.ran.clear()
@@ -184,24 +193,42 @@ def test_a_step_belongs_to_the_run_that_started_it(line: Line) -> None:
 
 
 def test_statuses_say_why_without_running_anything(line: Line) -> None:
-    before = step_statuses(line.steps(), ("c",), line.state)
+    before = line.statuses()
     assert [s.would_run for s in before] == [True, True, True]
     assert before[0].reasons == ("it has not run yet",)
     line.run()
-    assert not any(s.would_run for s in step_statuses(line.steps(), ("c",), line.state))
+    assert not any(s.would_run for s in line.statuses())
     line.ran.clear()
     line.inputs["a"] = {"export.backend": "portable"}
-    after = {s.name: s for s in step_statuses(line.steps(), ("c",), line.state)}
+    after = {s.task.name: s for s in line.statuses()}
     assert after["a"].reasons == ("export.backend changed from xnnpack to portable",)
     assert not after["b"].would_run
     assert after["c"].reasons == ("after a, if that changes its input",)
     assert line.ran == []
 
 
-def test_state_is_a_sqlite_file(line: Line) -> None:
+def test_a_value_that_another_run_changed_runs_what_reads_it(line: Line) -> None:
     line.run()
-    with sqlite3.connect(line.state / DATABASE) as database:
-        assert database.execute("select count(*) from doit").fetchone()[0] == 3
+    (line.state / "b.json").write_text("2")
+    found = {s.task.name: s for s in line.statuses()}
+    assert found["c"].reasons == ("the output of b changed",)
+    assert line.run() == ["c"]
+
+
+def test_a_step_that_was_stopped_after_a_change_before_it_runs_the_next_time(line: Line) -> None:
+    line.run()
+    line.inputs["a"] = {"export.backend": "portable"}
+    line.values["a"] = 2
+    line.run("a")
+    assert line.run() == ["c"], "the change is seen though a itself has nothing to do"
+
+
+def test_what_an_earlier_release_left_runs_again(line: Line) -> None:
+    line.run()
+    (line.state / "c.inputs.json").write_text("{}")
+    assert line.run() == ["c"]
+    (line.state / "c.inputs.json").write_text("[]")
+    assert line.run() == ["c"]
 
 
 def test_configuration_in_the_current_folder_has_no_say(
@@ -211,15 +238,15 @@ def test_configuration_in_the_current_folder_has_no_say(
     (tmp_path / "pyproject.toml").write_text("[tool.doit]\ndep_file = 'elsewhere'\n")
     monkeypatch.chdir(tmp_path)
     line.run()
-    assert (line.state / DATABASE).is_file()
-    assert not list(tmp_path.glob("elsewhere*"))
+    assert line.run() == []
+    assert not list(tmp_path.rglob("elsewhere*"))
 
 
 def test_plain_doit_gets_the_same_tasks_and_state(line: Line) -> None:
     dicts, config = plain_doit_tasks(line.steps(), line.state)
     tasks = list(dicts)
     assert [t["basename"] for t in tasks] == ["a", "b", "c"]
-    assert tasks[2]["file_dep"] == [str(line.state / "a.json"), str(line.state / "b.json")]
+    assert tasks[2]["task_dep"] == ["a", "b"]
     assert config["dep_file"] == str(line.state / DATABASE)
     assert config["default_tasks"] == ["c"]
 
@@ -232,8 +259,9 @@ def test_plain_doit_is_told_what_failed(line: Line, capsys: pytest.CaptureFixtur
 
 
 def test_with_needs_follows_needs(line: Line) -> None:
-    assert [s.name for s in with_needs(line.steps(), ("c",))] == ["a", "b", "c"]
-    assert [s.name for s in with_needs(line.steps(), ("b",))] == ["b"]
+    tasks = tasks_of([(line.steps(), line.state)])
+    assert [t.name for t in with_needs(tasks, ("c",))] == ["a", "b", "c"]
+    assert [t.name for t in with_needs(tasks, ("b",))] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +281,7 @@ def test_a_value_of_another_release_is_made_again(line: Line, stale: object) -> 
     (line.state / "a.json").write_text(text)
     # What the value points to cannot be asked for before the value is readable.
     line.damage["a"] = "sound was asked"
-    (a, *_) = step_statuses(line.steps(), ("c",), line.state)
+    (a, *_) = line.statuses()
     assert a.reasons == (OTHER_RELEASE,)
     assert line.run() == ["a"]
     line.damage.clear()
@@ -271,5 +299,5 @@ def test_every_step_of_the_line_names_its_value(tmp_path: Path) -> None:
     for step in (s for s in steps if not s.always):
         step.output.parent.mkdir(parents=True, exist_ok=True)
         step.output.write_text('{"of": "another release"}')
-        step.inputs_path.write_text(json.dumps(step.inputs))
+        remember_inputs(step, inputs_now(step))
         assert reasons_to_run(step) == [OTHER_RELEASE]
