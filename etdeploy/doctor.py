@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.backends.registry import BUILT_IN
+from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import prepare_cache
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console, process
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, EtdeployError
+from etdeploy.core.finding import Finding
 from etdeploy.core.text.install import system_command
-from etdeploy.core.values import Value
-from etdeploy.export.qnn_host import examine_qnn
 from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout
 from etdeploy.provider.wheel import executorch_version
-from etdeploy.runner.tools.glslc import Glslc, find_glslc
 from etdeploy.runner.tools.programs import probe_tools
 from etdeploy.runner.tools.zig import find_zig
 from etdeploy.targets.ndk import Ndk, find_ndk
@@ -30,19 +30,6 @@ from etdeploy.targets.platforms import Target, find_target, host_target
 from etdeploy.targets.qemu import find_emulator
 
 _NEEDED_FREE_BYTES = 2_000_000_000
-
-
-class Finding(Value):
-    """One thing that was looked for.
-
-    `state` is ok, missing (a run on this machine needs it) or optional (only something else does).
-    """
-
-    name: str
-    state: Literal["ok", "missing", "optional"]
-    found: str | None
-    needed_for: str
-    remedy: str | None = None
 
 
 def examine() -> tuple[Finding, ...]:
@@ -60,8 +47,7 @@ def examine() -> tuple[Finding, ...]:
         _sources(),
         _ndk(),
         _zig(),
-        *(Finding(**f.model_dump()) for f in examine_qnn(os.environ, Path.home())),
-        _glslc(),
+        *(finding for b in BUILT_IN.values() for finding in b.findings(Workstation.this())),
         *_xcode(),
         _disk(),
     )
@@ -195,18 +181,6 @@ def _zig() -> Finding:
         found=None if isinstance(found, Blocker) else found.version,
         needed_for="static runners for any 64-bit Arm Linux (target linux-aarch64-musl)",
         remedy=found.remedy if isinstance(found, Blocker) else None,
-    )
-
-
-def _glslc() -> Finding:
-    found = find_glslc(os.environ)
-    usable = isinstance(found, Glslc)
-    return Finding(
-        name="glslc",
-        state="ok" if usable else "optional",
-        found=(found.version or str(found.path)) if isinstance(found, Glslc) else None,
-        needed_for="building the Vulkan backend",
-        remedy=None if isinstance(found, Glslc) else f"{found.why}\n{found.remedy}",
     )
 
 

@@ -6,10 +6,25 @@ from it replaces. Every hook has a default, so most backends are facts alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from etdeploy.backends.causes import Cause, Word, first_cause
+from etdeploy.backends.names import OTHER_BACKEND
 from etdeploy.backends.payload import CompiledFor, Payload
+from etdeploy.backends.values import (
+    Build,
+    Destination,
+    ExportRequest,
+    Extras,
+    Package,
+    Partitions,
+    Workstation,
+)
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.finding import Finding
 from etdeploy.core.flatbuffer import Table
+from etdeploy.core.values import Explained
 from etdeploy.targets.platforms import Target
 
 
@@ -26,9 +41,12 @@ class Backend:
         needs: What must be installed to export for it or to run it, besides the ExecuTorch wheel.
             For docs/recipes.md.
         get: How to get that, for messages.
+        packages: Python packages that an export imports, besides torch, torchao and executorch.
         component: The component of ExecuTorch's runtime that registers the delegate; a wheel has it
             as `executorch::<component>`.
         switch: The cmake option that builds the component.
+        cmake_target: The library that this option builds, as ExecuTorch's CMakeLists.txt calls it.
+        submodules: Those of ExecuTorch that this compiles, by their paths in a checkout.
         wheels: The targets whose wheel carries the component.
         systems: Systems that the delegate runs on; empty for all.
         arches: The instruction sets that it runs on; empty for all.
@@ -36,9 +54,11 @@ class Backend:
         threaded: Whether it runs on the thread pool of ExecuTorch.
         tried: Whether it was built and run with etdeploy; the others follow ExecuTorch's
             documentation.
-        per_soc: Whether a program is compiled for one SoC, which `export.soc` names.
+        socs: The SoCs that a program can be compiled for, each for one of them, which `export.soc`
+            names; empty for a backend whose programs do not depend on the SoC.
         profile_compiled: Whether a program reports the times of its operators only if it was
             compiled to.
+        words: What its lines in a runner's log mean, the nearest to the cause first.
     """
 
     name: str
@@ -47,22 +67,75 @@ class Backend:
     lowering: str | None = None
     needs: str | None = None
     get: str | None = None
+    packages: tuple[Package, ...] = ()
     component: str | None = None
     switch: str | None = None
+    cmake_target: str | None = None
+    submodules: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
     systems: tuple[str, ...] = ()
     arches: tuple[str, ...] = ()
     loads: bool = False
     threaded: bool = False
     tried: bool = False
-    per_soc: bool = False
+    socs: tuple[str, ...] = ()
     profile_compiled: bool = False
+    words: tuple[Word, ...] = ()
+
+    # --- the plan: asked with values alone, and the same on every machine
 
     def runs_on(self, target: Target) -> bool:
         """Whether the delegate runs on targets of that system and instruction set."""
         return (not self.systems or target.system in self.systems) and (
             not self.arches or target.arch in self.arches
         )
+
+    @property
+    def where(self) -> str:
+        """The systems that the delegate runs on, for a message: `android on aarch64`."""
+        return " or ".join(self.systems) + (f" on {self.arches[0]}" if self.arches else "")
+
+    def cmake_options(self, build: Build) -> Iterator[Explained]:
+        """Options of a build besides `switch`, with their reasons.
+
+        The value `$NAME` stands for what `definitions` finds on the machine that builds.
+        """
+        yield from ()
+
+    def build_notes(self, options: Mapping[str, str | None]) -> Iterator[str]:
+        """What to know about a build with these options before it starts, as sentences."""
+        yield from ()
+
+    def target_blockers(
+        self, target: Target, build_target: Target, other: str = OTHER_BACKEND
+    ) -> Iterator[Blocker]:
+        """What keeps every program of this backend from running on a target.
+
+        Args:
+            target: What the runner is for.
+            build_target: What it is built for, which differs for a portable runner.
+            other: The remedy that names another backend.
+        """
+        yield from ()
+
+    # --- the export
+
+    def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
+        """What an export needs and this machine does not have; the first is told."""
+        yield from ()
+
+    def export_environment(self, station: Workstation) -> Mapping[str, str]:
+        """Environment variables for the child process that exports."""
+        return {}
+
+    def versions(self, station: Workstation) -> Mapping[str, str | None]:
+        """Versions of what compiles a program, by name; None for what is not there.
+
+        They are in the key of the export and in the program's provenance.
+        """
+        return {}
+
+    # --- the program
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """What the payload of one of its delegates says.
@@ -80,7 +153,72 @@ class Backend:
         """What a partition was compiled for, for people: `for SM8650`."""
         return f"for {compiled.soc or f'the SoC number {compiled.soc_id}'}"
 
-    @property
-    def where(self) -> str:
-        """The systems that the delegate runs on, for a message: `android on aarch64`."""
-        return " or ".join(self.systems) + (f" on {self.arches[0]}" if self.arches else "")
+    # --- the device
+
+    def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
+        """What keeps a program that is still to be exported from running there.
+
+        Args:
+            wanted_soc: `export.soc` of the recipe, also `auto`.
+            where: The device, or the target alone.
+        """
+        return None
+
+    def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
+        """What keeps a compiled program from running there; nothing if the device is not known."""
+        yield from ()
+
+    # --- the build
+
+    def build_blockers(self, station: Workstation) -> Iterator[Blocker]:
+        """What a build of the component needs and this machine does not have."""
+        yield from ()
+
+    def definitions(self, station: Workstation) -> Mapping[str, str]:
+        """The values of the options that `cmake_options` left to this machine."""
+        return {}
+
+    def build_key(self, station: Workstation) -> str:
+        """What on this machine changes the built component, besides compiler and sources."""
+        return ""
+
+    # --- the bundle and the run
+
+    def bundle_blockers(
+        self, station: Workstation, soc: str | None, partitions: Partitions
+    ) -> Iterator[Blocker]:
+        """What a bundle needs and this machine does not have.
+
+        Args:
+            station: This machine.
+            soc: The recipe's or the device's; None if neither is known.
+            partitions: Of the program; empty if that is not exported yet.
+        """
+        yield from ()
+
+    def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
+        """What on this machine a bundle is made from, for its step: names and versions."""
+        return {}
+
+    def extras(self, station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
+        """Libraries and environment that a bundle has for this backend.
+
+        Args:
+            station: This machine.
+            soc: That the device reports; None if it reports none.
+            partitions: Of the program.
+
+        Raises:
+            BuildError: Something is missing, or does not fit the device or the program.
+        """
+        return Extras()
+
+    def failure(self, text: str) -> Cause | None:
+        """What the output of a failed runner means; None where no line of this backend is in it."""
+        return first_cause(text, self.words)
+
+    # --- this machine
+
+    def findings(self, station: Workstation) -> Iterator[Finding]:
+        """What `etdeploy doctor` shows."""
+        yield from ()

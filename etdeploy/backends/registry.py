@@ -14,10 +14,6 @@ from etdeploy.backends.xnnpack import XNNPACK
 BUILT_IN: dict[str, Backend] = {
     backend.name: backend for backend in (PORTABLE, XNNPACK, QNN, VULKAN, COREML, *OTHERS)
 }
-# The backend of a recipe that names none, and what a remedy names: it runs everywhere.
-DEFAULT = XNNPACK.name
-OTHER_BACKEND = f"Lower to another backend: --set export.backend={DEFAULT}"
-
 _BY_DELEGATE: dict[str, Backend] = {b.delegate_id: b for b in BUILT_IN.values() if b.delegate_id}
 
 
@@ -43,6 +39,11 @@ def backend_named(name: str) -> Backend:
 def backend_of(delegate_id: str) -> Backend | None:
     """The backend whose delegates carry this id; None for an unknown one."""
     return _BY_DELEGATE.get(delegate_id)
+
+
+def known_socs() -> frozenset[str]:
+    """The part numbers of every SoC that a backend compiles for."""
+    return frozenset(soc for backend in BUILT_IN.values() for soc in backend.socs)
 
 
 def runtime_backends() -> tuple[Backend, ...]:

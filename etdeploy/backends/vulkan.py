@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
-from etdeploy.backends.base import Backend
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-VULKAN = Backend(
+from etdeploy.backends.base import Backend
+from etdeploy.backends.values import Workstation
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.finding import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vulkan(Backend):
+    """Vulkan, whose shaders are compiled with the runtime."""
+
+    def build_blockers(self, station: Workstation) -> Iterator[Blocker]:
+        """No shader compiler, or one that is too old."""
+        from etdeploy.backends.glslc import find_glslc
+
+        found = find_glslc(station.environ)
+        if isinstance(found, Blocker):
+            yield found
+
+    def findings(self, station: Workstation) -> Iterator[Finding]:
+        """The shader compiler."""
+        from etdeploy.backends.glslc import find_glslc
+
+        found = find_glslc(station.environ)
+        yield Finding(
+            name="glslc",
+            state="optional" if isinstance(found, Blocker) else "ok",
+            found=None if isinstance(found, Blocker) else found.version or str(found.path),
+            needed_for="building the Vulkan backend",
+            remedy=f"{found.why}\n{found.remedy}" if isinstance(found, Blocker) else None,
+        )
+
+
+VULKAN = Vulkan(
     name="vulkan",
     delegate_id="VulkanBackend",
     quantizations=("none", "fp16"),
@@ -14,6 +47,12 @@ VULKAN = Backend(
     "and in Debian's package glslc.",
     component="backend_vulkan",
     switch="EXECUTORCH_BUILD_VULKAN",
+    cmake_target="vulkan_backend",
+    submodules=(
+        "backends/vulkan/third-party/Vulkan-Headers",
+        "backends/vulkan/third-party/VulkanMemoryAllocator",
+        "backends/vulkan/third-party/volk",
+    ),
     systems=("android", "linux"),
     loads=True,
 )

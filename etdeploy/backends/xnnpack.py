@@ -9,11 +9,16 @@ xnnpack_graph_serialize.py and schema.fbs (table XNNGraph).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.causes import NEW_FILE, Cause
 from etdeploy.backends.payload import Payload
+from etdeploy.backends.schemes import DYNAMIC_SCHEMES
+from etdeploy.backends.values import Build
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
+from etdeploy.core.values import Explained
 
 _HEADER = struct.Struct("<4x4sHII")
 _HEADER_MAGIC = b"XH00"
@@ -42,9 +47,48 @@ def _nodes(graph: memoryview) -> int:
     return FlatBuffer(graph).root().length(_XNODES, item_bytes=4)
 
 
+def _kleidiai(build: Build) -> tuple[bool, str]:
+    """Its kernels are for qp8 and qd8 weights, and for pf32 and pf16 where there is SME."""
+    wanted, scheme = build.runtime.kleidiai, build.quantization
+    if wanted is not None:
+        return wanted, f"runtime.kleidiai is {'true' if wanted else 'false'}"
+    if scheme is None:
+        return True, "the finished program may hold dynamically quantised weights"
+    if scheme in DYNAMIC_SCHEMES:
+        return True, f"export.quantization is {scheme}, which its kernels compute"
+    return False, (
+        f"export.quantization is {scheme}; its kernels are for dynamically quantised weights, "
+        "and for others on processors with SME only (then set runtime.kleidiai: true)"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Xnnpack(Backend):
     """XNNPACK, whose payload says how many nodes it has."""
+
+    def cmake_options(self, build: Build) -> Iterator[Explained]:
+        """KleidiAI on 64-bit Arm, and the cache of packed weights."""
+        if build.target.arch == "aarch64":
+            on, reason = _kleidiai(build)
+            value = "ON" if on else "OFF"
+            # The second is XNNPACK's own: without it, XNNPACK fetches and compiles KleidiAI anyway.
+            for name in ("EXECUTORCH_XNNPACK_ENABLE_KLEIDI", "XNNPACK_ENABLE_KLEIDIAI"):
+                yield Explained(name=name, value=value, reason=reason)
+        if build.runtime.weight_cache:
+            yield Explained(
+                name="EXECUTORCH_XNNPACK_ENABLE_WEIGHT_CACHE",
+                value="ON",
+                reason="runtime.weight_cache is true",
+            )
+
+    def build_notes(self, options: Mapping[str, str | None]) -> Iterator[str]:
+        """That cmake downloads KleidiAI."""
+        if options.get("XNNPACK_ENABLE_KLEIDIAI") == "ON" and "KLEIDIAI_SOURCE_DIR" not in options:
+            yield (
+                "XNNPACK downloads KleidiAI while it is configured. Without network access, set "
+                "runtime.kleidiai: false, or unpack it and set "
+                "runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
+            )
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """Counts the nodes."""
@@ -58,7 +102,21 @@ XNNPACK = Xnnpack(
     lowering="etdeploy.export.worker.backends.xnnpack",
     component="backend_xnnpack",
     switch="EXECUTORCH_BUILD_XNNPACK",
+    cmake_target="xnnpack_backend",
+    submodules=(
+        "backends/xnnpack/third-party/XNNPACK",
+        "backends/xnnpack/third-party/FP16",
+    ),
     wheels=("linux-x86_64", "linux-aarch64", "macos-arm64"),
     threaded=True,
     tried=True,
-)
+    words=(
+        (r"XNNPACKBackend\S* Failed to initialize", Cause(
+            "XNNPACK could not start on this device, usually because it cannot read which CPU it "
+            "has",
+            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run "
+            "without XNNPACK: --set export.backend=portable",
+            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export "
+            f"the model\nagain without XNNPACK, {NEW_FILE}.")),
+    ),
+)  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from etdeploy.backends.values import Extras
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside, write_if_changed
 from etdeploy.core.hashing import sha256_file
-from etdeploy.deploy.extras import Extras
 from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
 from etdeploy.runner.model import BuiltRunner

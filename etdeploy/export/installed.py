@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
-import os
 import platform
 import sys
 from pathlib import Path
 
+from etdeploy.backends.registry import backend_named
+from etdeploy.backends.values import Workstation
 from etdeploy.export.spec import ExportSpec
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 _TOOLS = ("torch", "torchao", "executorch")
 
@@ -23,15 +23,15 @@ def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
     }
     if spec.program:
         return versions
-    tools = (*_TOOLS, "coremltools") if spec.backend == "coreml" else _TOOLS
-    versions |= {name: installed_version(name) for name in tools}
-    return versions | {"qnn": qnn_version()} if spec.backend == "qnn" else versions
+    versions |= {name: installed_version(name) for name in _TOOLS}
+    return versions | backend_versions(spec)
 
 
-def qnn_version() -> str | None:
-    """The version of the QNN SDK that an export uses."""
-    sdk = find_sdk(os.environ, Path.home())
-    return sdk.version if isinstance(sdk, QnnSdk) else None
+def backend_versions(spec: ExportSpec) -> dict[str, str | None]:
+    """Versions of what the spec's backend compiles with; None for what is not installed."""
+    backend = backend_named(str(spec.backend))
+    packages = {package.name: installed_version(package.name) for package in backend.packages}
+    return {**packages, **backend.versions(Workstation.this())}
 
 
 def installed_version(distribution: str) -> str | None:

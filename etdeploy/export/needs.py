@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from etdeploy.core.blocker import Blocker
+from etdeploy.backends.registry import backend_named
+from etdeploy.backends.values import ExportRequest, Package, Workstation
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
+from etdeploy.core.text.install import pip_command
 from etdeploy.export.installed import installed_version
-from etdeploy.export.qnn_host import loading_problem
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
-from etdeploy.targets.android import QUALCOMM_SOCS, QualcommSoc, soc_name
-from etdeploy.targets.qnn_libraries import absent_to_export, too_old, too_old_to_export
-from etdeploy.targets.qnn_sdk import find_sdk
-from etdeploy.targets.qnn_versions import ADAPTOR_SDK, dotted
 
 INSTALL = 'pip install "etdeploy[export]"'
 
@@ -36,8 +32,7 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     _check_packages(spec)
     for key, reference in spec.functions().items():
         check_function(reference, key)
-    if spec.backend == "qnn":
-        _check_qnn(spec, environment)
+    _check_backend(spec, environment)
 
 
 def _check_files(spec: ExportSpec) -> None:
@@ -71,50 +66,34 @@ def _check_packages(spec: ExportSpec) -> None:
             f"installed for {sys.executable}",
             remedy=INSTALL,
         )
-    if spec.backend == "coreml" and installed_version("coremltools") is None:
-        raise ExportError(
-            f"lowering to Core ML needs coremltools, which is not installed for {sys.executable}",
-            remedy="pip install coremltools",
-        )
+    for package in backend_named(str(spec.backend)).packages:
+        _check_package(package)
 
 
-def _check_qnn(spec: ExportSpec, environment: Mapping[str, str]) -> None:
-    """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
-    needs = f"the backend qnn needs Qualcomm's SDK (QNN {dotted(ADAPTOR_SDK)} or newer)"
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise ExportError(
-            f"{needs} on Linux x86_64; this is {sys.platform} {platform.machine()}",
-            remedy="Export on a Linux x86_64 machine, and use that program with\n"
-            "model: {program: model.pte}",
-        )
-    sdk = find_sdk(environment, Path.home())
-    if isinstance(sdk, Blocker):
-        raise ExportError(f"{needs}; {sdk.why}", remedy=sdk.remedy)
-    if spec.soc in (None, "auto"):
-        raise ExportError(
-            "a qnn program is compiled for one SoC, and no device has reported which",
-            remedy="Name a device with --device android, or the SoC with --set export.soc=SM8650",
-        )
-    problem = (
-        too_old(sdk, _qualcomm_soc(spec.soc))
-        or too_old_to_export(sdk)
-        or absent_to_export(sdk)
-        or loading_problem(sdk, environment)
-    )
-    if problem:
-        raise ExportError(problem.why, remedy=problem.remedy)
-
-
-def _qualcomm_soc(name: str) -> QualcommSoc:
-    """The SoC that QNN compiles for; the name of a variant is refused with the name to use."""
-    soc = QUALCOMM_SOCS.get(name)
-    if soc:
-        return soc
-    near = soc_name(name, None)
+def _check_package(package: Package) -> None:
+    installed = installed_version(package.name)
+    if installed is None:
+        found = f"which is not installed for {sys.executable}"
+    elif not _fits(installed, package.specifier):
+        found = f"and {sys.executable} has {installed}"
+    else:
+        return
     raise ExportError(
-        f"QNN does not compile for the SoC {name!r}, as far as ExecuTorch knows",
-        place="export.soc",
-        remedy=f"--set export.soc={near}"
-        if near in QUALCOMM_SOCS
-        else f"Name one of: {', '.join(QUALCOMM_SOCS)}",
+        f"{package.purpose} needs {package.name}{package.specifier}, {found}",
+        remedy=pip_command(package.install),
     )
+
+
+def _fits(version: str, specifier: str) -> bool:
+    if not specifier:
+        return True
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def _check_backend(spec: ExportSpec, environment: Mapping[str, str]) -> None:
+    request = ExportRequest(spec.quantization or "none", spec.soc)
+    station = Workstation(environment, Path.home())
+    for blocker in backend_named(str(spec.backend)).export_blockers(request, station):
+        raise ExportError(blocker.why, remedy=blocker.remedy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from etdeploy.backends.registry import backend_named
+from etdeploy.backends.values import Workstation
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core import process
@@ -31,10 +32,8 @@ from etdeploy.export.protocol import (
     Sources,
     parse_progress,
 )
-from etdeploy.export.qnn_host import sdk_environment
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 KIND = CacheKind.PROGRAMS
 _START = Path(__file__).resolve().parent / "worker" / "start.py"
@@ -151,12 +150,9 @@ def _run_worker(
 
 def _worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     # Unbuffered, so that the log is in order; a crash in native code leaves the Python stack.
-    environment: dict[str, str | None] = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    if spec.backend == "qnn":
-        sdk = find_sdk(os.environ, Path.home())
-        if isinstance(sdk, QnnSdk):  # otherwise check_needs has raised
-            environment |= sdk_environment(sdk, os.environ)
-    return environment
+    environment = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    backend = backend_named(str(spec.backend))
+    return {**environment, **backend.export_environment(Workstation.this())}
 
 
 def _pass_on(line: str, progress: Progress) -> None:

@@ -153,7 +153,7 @@ def export_spec(
         quantization=export.quantization,
         calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if export.quantization == "8da4w" else None,
-        soc=export.soc if backend.per_soc else None,
+        soc=export.soc if backend.socs else None,
         profiled=backend.profile_compiled and recipe.benchmark.profile,
         custom_ops=export.custom_ops,
         strict=export.strict,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained, Value
+from etdeploy.graph.backends import program_blockers
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import version_notes
-from etdeploy.graph.qnn import other_soc
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks import TaskStatus, statuses, tasks_of
@@ -83,7 +83,7 @@ def explain(resolved: Resolved) -> Explanation:
             task_of(status, resolved.exported is not None)
             for status in statuses(tasks, (tasks[-1].name,))
         ),
-        blockers=(*plan.blockers, *other_soc(job, resolved.program)),
+        blockers=(*plan.blockers, *program_blockers(job, resolved.program)),
         not_installed=missing_for(resolved),
         notes=(*plan.notes, *version_notes(resolved)),
     )

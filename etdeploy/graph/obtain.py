@@ -10,8 +10,8 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.progress import Progress
+from etdeploy.graph.backends import missing_for_bundle
 from etdeploy.graph.job import Job
-from etdeploy.graph.qnn import missing_sdk
 from etdeploy.graph.resolve import Resolved
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.plan.relations import spelled_for
@@ -34,7 +34,7 @@ def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
     found = (sources.problem or sources.checkout) if sources else None
     return (
         *find_missing(plan, job.host, found),
-        *missing_sdk(job, plan, resolved.program),
+        *missing_for_bundle(job, plan, resolved.program),
     )
 
 

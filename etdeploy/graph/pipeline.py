@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from etdeploy.backends.registry import backend_named
 from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
@@ -15,9 +16,9 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, Device, PushReport
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
+from etdeploy.graph.backends import extras_for
 from etdeploy.graph.job import Job
 from etdeploy.graph.obtain import libraries_problem, obtain_libraries
-from etdeploy.graph.qnn import extras_for
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.sharing import (
     checkout_in_use,
@@ -93,7 +94,7 @@ def _export(resolved: Resolved) -> Step:
         inputs={
             **flat("model", recipe.model),
             **flat("export", recipe.export),
-            **({"benchmark.profile": spec.profiled} if spec.backend == "qnn" else {}),
+            **({"benchmark.profile": spec.profiled} if _profile_counts(spec) else {}),
             "benchmark.sizes": recipe.benchmark.sizes,
             "benchmark.inputs": recipe.benchmark.inputs,
         },
@@ -102,6 +103,10 @@ def _export(resolved: Resolved) -> Step:
         load=Load.LIGHT if spec.program else Load.HEAVY,
         same=SameWork(lambda: export_work(resolved)),
     )
+
+
+def _profile_counts(spec: ExportSpec) -> bool:
+    return spec.backend is not None and backend_named(spec.backend).profile_compiled
 
 
 def origin(spec: ExportSpec, exported: ExportedProgram) -> str:
@@ -295,7 +300,7 @@ def _bundle(resolved: Resolved) -> Step:
         output,
         act,
         needs=(StepName.EXPORT, StepName.RUNNER, StepName.CHECK),
-        inputs={"SoC": job.facts.soc if job.facts else None, "QNN SDK": resolved.qnn_sdk},
+        inputs={"SoC": job.facts.soc if job.facts else None, **resolved.bundle_inputs},
         sound=lambda: None if _lists_are_there(output) else "the list of inputs is gone",
         value=Bundle,
     )

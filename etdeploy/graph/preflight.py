@@ -6,9 +6,9 @@ from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_needs
+from etdeploy.graph.backends import extras_for, program_blockers, require_device
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.qnn import extras_for, other_soc, require_soc
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.steps import own_reasons
@@ -36,14 +36,14 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
         wanted = job.loaded.recipe.benchmark.method
         require_method(wanted, EXPORTED_METHODS, str(job.loaded.path))
     # First: an SDK need not be fetched for a device or a target that cannot use it.
-    require_soc(job)
+    require_device(job)
     if with_runner:
         require_feasible(resolved.plan)
     if resolved.exported is None:
         check_needs(spec)
     if not with_runner:
         return
-    for blocker in other_soc(job, resolved.program):
+    for blocker in program_blockers(job, resolved.program):
         raise CheckError(blocker.why, remedy=blocker.remedy)
     if resolved.sources:
         resolved.sources.require_usable()

@@ -15,7 +15,6 @@ from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
 from etdeploy.plan.model import Provider, RuntimePlan
-from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.provider.wheel import find_installed
 from etdeploy.runner.compile import plan_definitions
@@ -39,8 +38,8 @@ def cmake_presets(resolved: Resolved) -> dict[str, Any]:
     """
     job, plan = resolved.job, resolved.plan
     variables = {**plan_definitions(plan), **_places(resolved), **_own_kernels(resolved)}
-    if variables.get("QNN_SDK_ROOT") == QNN_SDK:
-        variables["QNN_SDK_ROOT"] = "$env{QNN_SDK_ROOT}"
+    # What a backend finds on the machine that builds, where plain cmake reads the environment.
+    variables |= {n: f"$env{{{n}}}" for n, value in variables.items() if value == f"${n}"}
     reasons = "\n".join(f"{o.name}={o.value}: {o.reason}" for o in plan.options)
     return {
         "version": _FORMAT,

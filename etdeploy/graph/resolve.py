@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etdeploy.backends.registry import backend_named
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import BuildError
 from etdeploy.export.cache import Situation
 from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.graph.backends import bundle_inputs, wanted_soc
 from etdeploy.graph.job import Job
 from etdeploy.graph.lookups import Lookups
-from etdeploy.graph.qnn import sdk_seen, wanted_soc
 from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
@@ -91,7 +92,7 @@ class Resolved:
         plan: From the program, or from the recipe alone if that is not exported yet.
         fingerprints: Of the runner's sources and compiler, by the targets that may be built for.
         rules: Digest of the code that decides: another release of etdeploy may decide otherwise.
-        qnn_sdk: The SDK whose libraries a bundle would include; None for a recipe without QNN.
+        bundle_inputs: What on this machine goes into a bundle for the program's backends.
         wheel_version: The release of ExecuTorch whose wheel is used.
         lookups: What was found for all jobs of the invocation.
     """
@@ -107,7 +108,7 @@ class Resolved:
     plan: RuntimePlan
     fingerprints: Mapping[str, str]
     rules: str
-    qnn_sdk: str | None
+    bundle_inputs: Mapping[str, str | None]
     wheel_version: str
     lookups: Lookups = field(compare=False, repr=False)
 
@@ -167,7 +168,7 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
         plan=plan,
         fingerprints=_fingerprints(job, lookups),
         rules=lookups.once("rules", rules_digest),
-        qnn_sdk=sdk_seen(job.loaded.recipe),
+        bundle_inputs=bundle_inputs(job, program),
         wheel_version=version,
         lookups=lookups,
     )
@@ -176,7 +177,7 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
 def export_spec_of(job: Job) -> ExportSpec:
     """What to export; `soc: auto` becomes the SoC that the device reports."""
     spec = export_spec(job.loaded.recipe, job.loaded.places)
-    soc = wanted_soc(job) if spec.soc else None
+    soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
     return spec.model_copy(update={"soc": soc}) if soc else spec
 
 

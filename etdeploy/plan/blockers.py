@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.registry import OTHER_BACKEND, backend_of
+from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
+from etdeploy.backends.registry import backend_of
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import KERNELS_TORCHAO
@@ -14,7 +15,6 @@ from etdeploy.plan.requirements import Requirements
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target
 
-_OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."
 _BUILD_IT = "Build ExecuTorch for it: --set runtime.provider=source"
 
 
@@ -113,41 +113,15 @@ def override_blockers(
 def vendor_blockers(
     requirements: Requirements, target: Target, build_target: Target
 ) -> Iterator[Blocker]:
-    """Third-party libraries that a backend loads on the device and that no bundle carries.
+    """What a backend itself has against the target, such as libraries that no bundle carries.
 
     Args:
         requirements: Of the program.
         target: What the runner is for.
         build_target: What it is built for, which differs for a portable runner.
     """
-    if "QnnBackend" not in requirements.delegate_ids:
-        return
-    emulator = htp_blocker(target)
-    if emulator:
-        yield emulator
-    elif build_target.system == "linux":
-        # A plan for a phone uses the sources unless the recipe forbids it.
-        phone = "--device android   (without a phone: --target android-arm64)"
-        if target.system == "android":
-            phone = "--set runtime.provider=source"
-        yield Blocker(
-            what="Qualcomm's libraries",
-            why="QnnBackend loads Qualcomm's own libraries where it runs, and etdeploy deploys "
-            "them to Android phones only",
-            remedy=f"Build for the phone: {phone}\n{_other_backend(requirements)}",
-        )
-
-
-def htp_blocker(target: Target) -> Blocker | None:
-    """What prevents every QNN program from running on a target; None when nothing does."""
-    if target.system != "android" or target.arch == "aarch64":
-        return None
-    return Blocker(
-        what="Qualcomm's HTP",
-        why=f"QNN runs on the HTP of a Snapdragon SoC, and {target.name} is an emulator, or a "
-        "device with another maker's processor, neither of which has one",
-        remedy=f"Use a phone with a Snapdragon SoC: --device android\n{OTHER_BACKEND}",
-    )
+    for backend in filter(None, map(backend_of, requirements.delegate_ids)):
+        yield from backend.target_blockers(target, build_target, _other_backend(requirements))
 
 
 def _unknown_backends(requirements: Requirements) -> Iterator[Blocker]:
@@ -163,7 +137,7 @@ def _unknown_backends(requirements: Requirements) -> Iterator[Blocker]:
 
 
 def _other_backend(requirements: Requirements) -> str:
-    return _OTHER_PROGRAM if requirements.finished else OTHER_BACKEND
+    return OTHER_PROGRAM if requirements.finished else OTHER_BACKEND
 
 
 def _remedy_for(component: str, requirements: Requirements) -> str:

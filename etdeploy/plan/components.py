@@ -6,7 +6,9 @@ links one component alone, and the CMakeLists.txt of 1.3 to 1.5.
 
 from __future__ import annotations
 
+from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of, runtime_backends
+from etdeploy.plan.model import RuntimePlan
 
 RUNTIME = "runtime"
 THREADPOOL = "threadpool"
@@ -110,3 +112,8 @@ def operator_component(name: str) -> str | None:
     if name in RUNTIME_OPERATORS:
         return RUNTIME
     return NAMESPACES.get(name.split("::", 1)[0])
+
+
+def built_backends(plan: RuntimePlan) -> tuple[Backend, ...]:
+    """The backends that a plan builds from source."""
+    return tuple(b for b in runtime_backends() if b.switch and plan.option(b.switch) == "ON")

@@ -243,18 +243,14 @@ def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
 def _notes(requirements: Requirements, parts: _Parts) -> Iterator[str]:
     """What to know about a build from source before it starts."""
     options = {option.name: option.value for option in parts.options}
-    if options.get("XNNPACK_ENABLE_KLEIDIAI") == "ON" and "KLEIDIAI_SOURCE_DIR" not in options:
-        yield (
-            "XNNPACK downloads KleidiAI while it is configured. Without network access, set "
-            "runtime.kleidiai: false, or unpack it and set "
-            "runtime.cmake: {KLEIDIAI_SOURCE_DIR: /path/to/kleidiai}."
-        )
-    for delegate_id in requirements.delegate_ids:
-        backend = backend_of(delegate_id)
-        if backend and not backend.tried:
+    backends = [b for b in map(backend_of, requirements.delegate_ids) if b]
+    for backend in backends:
+        yield from backend.build_notes(options)
+    for backend in backends:
+        if not backend.tried:
             yield (
-                f"{delegate_id} is untested: its options follow ExecuTorch's files, and it was "
-                "never built."
+                f"{backend.delegate_id} is untested: its options follow ExecuTorch's files, and it "
+                "was never built."
             )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from etdeploy.backends.registry import backend_of
-from etdeploy.backends.schemes import DYNAMIC_SCHEMES
+from etdeploy.backends.values import Build
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import (
     ETDUMP,
@@ -34,8 +34,6 @@ from etdeploy.targets.platforms import Target
 
 # Stands for the program in `EXECUTORCH_SELECT_OPS_MODEL`; the build puts its path there.
 SELECTED_PROGRAM = "program.pte"
-# Stands for the folder of the QNN SDK, which the build finds.
-QNN_SDK = "$QNN_SDK_ROOT"
 # Room in the registry of operators, the number that ExecuTorch has without selection
 # (runtime/kernel/operator_registry.cpp: 250 operators with 8 kernels each).
 _REGISTRY_SIZE = 2000
@@ -203,35 +201,14 @@ def _delegates(build: SourceBuild) -> Iterator[Explained]:
         backend = backend_of(delegate_id)
         if backend and backend.switch and backend.component:
             yield _on(backend.switch, build.requirements.reasons[backend.component])
+    for backend in filter(None, map(backend_of, build.requirements.delegate_ids)):
+        yield from backend.cmake_options(_as_asked(build))
 
 
-def _xnnpack(build: SourceBuild) -> Iterator[Explained]:
-    if "backend_xnnpack" not in build.requirements.reasons:
-        return
-    if build.target.arch == "aarch64":
-        yield from _kleidiai(build.recipe)
-    if build.recipe.runtime.weight_cache:
-        yield _on("EXECUTORCH_XNNPACK_ENABLE_WEIGHT_CACHE", "runtime.weight_cache is true")
-
-
-def _kleidiai(recipe: Recipe) -> Iterator[Explained]:
-    """Its kernels are for qp8 and qd8 weights, and for pf32 and pf16 where there is SME."""
-    wanted, scheme = recipe.runtime.kleidiai, recipe.export.quantization
-    if wanted is not None:
-        on, reason = wanted, f"runtime.kleidiai is {'true' if wanted else 'false'}"
-    elif recipe.model.program:
-        on, reason = True, "the finished program may hold dynamically quantised weights"
-    elif scheme in DYNAMIC_SCHEMES:
-        on, reason = True, f"export.quantization is {scheme}, which its kernels compute"
-    else:
-        on = False
-        reason = (
-            f"export.quantization is {scheme}; its kernels are for dynamically quantised weights, "
-            "and for others on processors with SME only (then set runtime.kleidiai: true)"
-        )
-    yield _switch("EXECUTORCH_XNNPACK_ENABLE_KLEIDI", on, reason)
-    # XNNPACK's own switch: without it, XNNPACK fetches and compiles KleidiAI anyway.
-    yield _switch("XNNPACK_ENABLE_KLEIDIAI", on, reason)
+def _as_asked(build: SourceBuild) -> Build:
+    recipe = build.recipe
+    scheme = None if recipe.model.program else recipe.export.quantization
+    return Build(build.target, scheme, recipe.runtime)
 
 
 def _threads(build: SourceBuild) -> Iterator[Explained]:
@@ -280,23 +257,12 @@ def _platform(build: SourceBuild) -> Iterator[Explained]:
     yield from plan_definitions(build.target, build.recipe.runtime.android_api)
 
 
-def _qnn(build: SourceBuild) -> Iterator[Explained]:
-    if "backend_qnn" in build.requirements.reasons:
-        yield _option(
-            "QNN_SDK_ROOT",
-            QNN_SDK,
-            "the headers of Qualcomm's SDK; without it ExecuTorch downloads an SDK itself",
-        )
-
-
 _RULES: tuple[Callable[[SourceBuild], Iterator[Explained]], ...] = (
     _build_type,
     _runner,
     _kernels,
     _selection,
     _delegates,
-    _qnn,
-    _xnnpack,
     _threads,
     _tracing,
     _logging,

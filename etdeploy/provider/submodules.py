@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from etdeploy.backends.registry import runtime_backends
 from etdeploy.core.errors import BuildError
 from etdeploy.core.text.shell import quoted
 from etdeploy.provider.checkout import Checkout, checkout_remedy
 from etdeploy.provider.revision import submodule_paths
 
-_XNNPACK = "backends/xnnpack/third-party"
-# Which option needs which submodules; None stands for every build. Taken from 1.3 to 1.5.
+# Which option needs which submodules; None stands for every build. Taken from 1.3 to 1.5. Backends
+# say themselves what they need.
 _SUBMODULES: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     (
         None,
@@ -20,12 +21,11 @@ _SUBMODULES: tuple[tuple[str | None, tuple[str, ...]], ...] = (
             "third-party/flatcc",
             "third-party/gflags",
             "third-party/json",
-            f"{_XNNPACK}/FXdiv",
+            "backends/xnnpack/third-party/FXdiv",
         ),
     ),
-    ("EXECUTORCH_BUILD_PTHREADPOOL", (f"{_XNNPACK}/pthreadpool",)),
-    ("EXECUTORCH_BUILD_CPUINFO", (f"{_XNNPACK}/cpuinfo",)),
-    ("EXECUTORCH_BUILD_XNNPACK", (f"{_XNNPACK}/XNNPACK", f"{_XNNPACK}/FP16")),
+    ("EXECUTORCH_BUILD_PTHREADPOOL", ("backends/xnnpack/third-party/pthreadpool",)),
+    ("EXECUTORCH_BUILD_CPUINFO", ("backends/xnnpack/third-party/cpuinfo",)),
     (
         "EXECUTORCH_BUILD_KERNELS_OPTIMIZED",
         ("kernels/optimized/third-party/eigen", "third-party/pocketfft"),
@@ -33,14 +33,6 @@ _SUBMODULES: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     ("EXECUTORCH_BUILD_KERNELS_LLM", ("third-party/ao",)),
     ("EXECUTORCH_BUILD_KERNELS_TORCHAO", ("third-party/ao",)),
     ("EXECUTORCH_BUILD_EXTENSION_LLM", ("extension/llm/tokenizers",)),
-    (
-        "EXECUTORCH_BUILD_VULKAN",
-        tuple(
-            f"backends/vulkan/third-party/{name}"
-            for name in ("Vulkan-Headers", "VulkanMemoryAllocator", "volk")
-        ),
-    ),
-    ("EXECUTORCH_BUILD_MLX", ("backends/mlx/third-party/mlx",)),
     ("EXECUTORCH_BUILD_PYBIND", ("third-party/pybind11",)),
 )
 _APPLE_SUBMODULE = "third-party/ios-cmake"
@@ -50,11 +42,15 @@ def needed_submodules(options: Mapping[str, str | None], *, apple: bool = False)
     """The submodules that a build with these options compiles, in a fixed order."""
     names = [
         name
-        for option, submodules in _SUBMODULES
+        for option, submodules in (*_SUBMODULES, *_of_backends())
         if option is None or options.get(option) == "ON"
         for name in submodules
     ]
     return tuple(dict.fromkeys([*names, *([_APPLE_SUBMODULE] if apple else [])]))
+
+
+def _of_backends() -> Iterator[tuple[str | None, tuple[str, ...]]]:
+    yield from ((b.switch, b.submodules) for b in runtime_backends() if b.switch)
 
 
 def missing_submodules(folder: Path, needed: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from etdeploy.backends.registry import DEFAULT, exporting_backends, find_backend
+from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.registry import exporting_backends, find_backend
 from etdeploy.recipe.choice import Choice
 from etdeploy.recipe.rules import (
     DEFAULT_GROUP_SIZE,

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from etdeploy.backends.registry import DEFAULT, exporting_backends, find_backend
+from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.registry import exporting_backends, find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 
 MODEL_SOURCES = ("example", "python", "exported", "program")
@@ -65,8 +66,8 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and scheme != "8da4w":
         yield "group_size", f"quantization {scheme!r} does not use groups; only '8da4w' does"
-    if section.get("soc") not in (None, "auto") and backend and not backend.per_soc:
-        those = [b.name for b in exporting_backends().values() if b.per_soc]
+    if section.get("soc") not in (None, "auto") and backend and not backend.socs:
+        those = [b.name for b in exporting_backends().values() if b.socs]
         backends = "backend" if len(those) == 1 else "backends"
         yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
 

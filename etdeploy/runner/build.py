@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from etdeploy.backends.values import Workstation
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.progress import Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps, names_to_find
+from etdeploy.plan.components import built_backends
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.builder import RUNNER_INFO, Builder
-from etdeploy.runner.fingerprint import qnn_sdk, rules_digest, runner_fingerprint
+from etdeploy.runner.fingerprint import rules_digest, runner_fingerprint
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import Target, find_target, host_target
 
@@ -96,7 +97,5 @@ def runner_key(
         rules_digest(),
         *names,
     ]
-    if plan.option("QNN_SDK_ROOT"):
-        sdk = qnn_sdk()
-        parts.append(sdk.why if isinstance(sdk, Blocker) else sdk.version)
-    return digest_json(parts)
+    keys = (backend.build_key(Workstation.this()) for backend in built_backends(plan))
+    return digest_json([*parts, *filter(None, keys)])

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.blocker import require
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.custom_ops.kernels import CustomOps, blame, names_to_find, write_registration
+from etdeploy.plan.components import built_backends
 from etdeploy.plan.model import Provider, RuntimePlan
-from etdeploy.plan.rules import QNN_SDK
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.build_tree import BuildTree, open_tree
 from etdeploy.runner.compile import (
@@ -30,7 +31,6 @@ from etdeploy.runner.compile import (
 )
 from etdeploy.runner.fingerprint import (
     compiler_digest,
-    qnn_sdk,
     runner_sources,
     toolchain_for,
 )
@@ -43,7 +43,6 @@ from etdeploy.runner.tools.programs import BuildTools, find_cache, find_programs
 from etdeploy.runner.tools.toolchains import Toolchain
 from etdeploy.targets.platforms import Target
 from etdeploy.targets.qemu import find_emulator
-from etdeploy.targets.qnn_sdk import sdk_option
 
 RUNNER_INFO = "runner.json"
 
@@ -133,8 +132,10 @@ class Builder:
         definitions = source_definitions(
             self.plan, tree.checkout, tools, toolchain.definitions, selected
         )
-        if definitions.get("QNN_SDK_ROOT") == QNN_SDK:
-            definitions["QNN_SDK_ROOT"] = sdk_option(qnn_sdk()).value or ""
+        for backend in built_backends(self.plan):
+            found = backend.definitions(Workstation.this())
+            # What the recipe sets by hand stays.
+            definitions |= {n: v for n, v in found.items() if definitions.get(n) == f"${n}"}
         files = selected and needed_sources(tree.checkout.folder, aten_operators(selected))
         if files:
             definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)

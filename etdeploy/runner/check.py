@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etdeploy.backends.names import DEFAULT
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.plan.components import backend_component, operator_component
@@ -78,8 +79,8 @@ def _backend_remedy(backend_id: str, provider: str, *, finished: bool) -> str:
     if component is None:
         if finished:
             return f"No runtime of ExecuTorch has {backend_id}; {_FINISHED}."
-        return "Lower to a backend that ExecuTorch's runtime has: --set export.backend=xnnpack"
-    other = _FINISHED if finished else "lower to another backend: --set export.backend=xnnpack"
+        return f"Lower to a backend that ExecuTorch's runtime has: --set export.backend={DEFAULT}"
+    other = _FINISHED if finished else f"lower to another backend: --set export.backend={DEFAULT}"
     if provider == Provider.SOURCE:
         return (
             f"The build should have had the component {component}. Build it again: etdeploy clean "
@@ -96,7 +97,7 @@ def _operator_remedy(name: str, *, finished: bool) -> str:
             f"Put the kernels of {namespace}:: into a folder of C++ sources, and register {name} "
             "there by exactly that name: --set runtime.custom_ops=path/to/kernels"
         )
-    take_it = "" if finished else ": --set export.backend=xnnpack"
+    take_it = "" if finished else f": --set export.backend={DEFAULT}"
     return (
         f"The component {component} has no {name}: replace it in the model, or let a backend take "
         f"it{take_it}"

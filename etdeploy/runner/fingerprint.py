@@ -18,7 +18,6 @@ from etdeploy.runner.tools.toolchains import Machine, Toolchain, find_toolchain
 from etdeploy.targets import ndk
 from etdeploy.targets.platforms import Target
 from etdeploy.targets.qemu import emulator_identity
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 
 # A level that every NDK has, used to look for the compiler alone.
 _LEAST_ANDROID_API = 28
@@ -110,8 +109,3 @@ def _compiler_identity(host: Target, target: Target) -> tuple[str, ...] | None:
 
 def _digests(folder: Path) -> dict[str, str]:
     return {name: sha256_file(folder / name) for name in folder_files(folder)}
-
-
-def qnn_sdk() -> QnnSdk | Blocker:
-    """The QNN SDK that the environment names, or why there is none."""
-    return find_sdk(os.environ, Path.home())

@@ -5,17 +5,18 @@ They are not needed for a plan; a run without them is refused before it exports 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import process
 from etdeploy.core.blocker import Blocker, refuse
 from etdeploy.core.errors import BuildError
 from etdeploy.core.text.install import pip_command, system_command
+from etdeploy.plan.components import built_backends
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.provider.checkout import (
     REPOSITORY,
@@ -30,7 +31,6 @@ from etdeploy.provider.submodules import (
 from etdeploy.runner.build_tree import CMAKE, tree_folder
 from etdeploy.runner.fingerprint import compiler_digest, toolchain_for
 from etdeploy.runner.kleidiai import downloads_kleidiai, kleidiai_problem
-from etdeploy.runner.tools.glslc import Glslc, find_glslc
 from etdeploy.runner.tools.programs import find_programs, find_tools
 from etdeploy.targets.platforms import Target, find_target
 
@@ -52,7 +52,7 @@ def find_missing(
         found += [
             *_sources(plan, checkout),
             *_python(plan),
-            *_vulkan(plan),
+            *_backends(plan),
             *_kleidiai(plan, host, checkout),
         ]
     return tuple(found)
@@ -86,12 +86,9 @@ def _tools(
     yield from (found for found in looks if isinstance(found, Blocker))
 
 
-def _vulkan(plan: RuntimePlan) -> Iterator[Blocker]:
-    if plan.option("EXECUTORCH_BUILD_VULKAN") != "ON":
-        return
-    found = find_glslc(os.environ)
-    if not isinstance(found, Glslc):
-        yield found
+def _backends(plan: RuntimePlan) -> Iterator[Blocker]:
+    for backend in built_backends(plan):
+        yield from backend.build_blockers(Workstation.this())
 
 
 def _kleidiai(

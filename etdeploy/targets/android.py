@@ -3,60 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-
-from etdeploy.targets.qnn_versions import LEAST_SDK
-
-
-@dataclass(frozen=True)
-class QualcommSoc:
-    """A Qualcomm system on a chip that ExecuTorch's QNN backend can compile for.
-
-    Attributes:
-        name: Qualcomm's part number, as in `ro.soc.model` without suffixes.
-        qnn_id: Its number in QNN.
-        htp_arch: Generation of its HTP (Hexagon tensor processor).
-        vtcm_mib: Its tightly coupled vector memory.
-    """
-
-    name: str
-    qnn_id: int
-    htp_arch: str
-    vtcm_mib: int
-
-    @property
-    def least_sdk(self) -> tuple[int, int]:
-        """The first QNN SDK that compiles for it, (major, minor)."""
-        return LEAST_SDK[self.htp_arch]
-
-
-# From ExecuTorch's backends/qualcomm/serialization/qc_schema.py (1.5).
-QUALCOMM_SOCS: dict[str, QualcommSoc] = {
-    s.name: s
-    for s in (
-        QualcommSoc("SM8350", 30, "V68", 4),
-        QualcommSoc("SA8295", 39, "V68", 8),
-        QualcommSoc("QCM6490", 93, "V68", 2),
-        QualcommSoc("SM8450", 36, "V69", 8),
-        QualcommSoc("SM8475", 42, "V69", 8),
-        QualcommSoc("SXR2230P", 53, "V69", 8),
-        QualcommSoc("SM8550", 43, "V73", 8),
-        QualcommSoc("SC8380XP", 60, "V73", 8),
-        QualcommSoc("SA8255", 52, "V73", 8),
-        QualcommSoc("SSG2115P", 46, "V73", 2),
-        QualcommSoc("SSG2125P", 58, "V73", 2),
-        QualcommSoc("SXR1230P", 45, "V73", 2),
-        QualcommSoc("QCS9100", 77, "V73", 8),
-        QualcommSoc("SM8650", 57, "V75", 8),
-        QualcommSoc("SM8750", 69, "V79", 8),
-        QualcommSoc("SXR2330P", 75, "V79", 8),
-        QualcommSoc("SM8850", 87, "V81", 8),
-        QualcommSoc("SM8845", 97, "V81", 8),
-        QualcommSoc("SA8797", 72, "V81", 16),
-        QualcommSoc("SAR2230P", 95, "V81", 4),
-        QualcommSoc("SW6100", 96, "V81", 4),
-    )
-}
+from collections.abc import Collection
 
 # `ro.board.platform` of phones older than Android 12, which have no `ro.soc.model`.
 _PLATFORMS = {
@@ -69,23 +16,21 @@ _PLATFORMS = {
 }
 
 
-def soc_name(soc_model: str | None, board_platform: str | None) -> str | None:
+def soc_name(
+    soc_model: str | None, board_platform: str | None, listed: Collection[str]
+) -> str | None:
     """The part number of a phone's SoC, without the suffix of a variant.
 
-    `SM8750P` and `SM8550-AC` are variants of SM8750 and SM8550, which QNN does not list.
+    `SM8750P` and `SM8550-AC` are variants of SM8750 and SM8550, which no compiler lists.
 
     Args:
         soc_model: The property `ro.soc.model`.
         board_platform: The property `ro.board.platform`.
+        listed: The part numbers that a backend compiles for.
     """
     if not soc_model or soc_model.lower() == "unknown":
         return _PLATFORMS.get(board_platform or "", board_platform or None)
-    if soc_model.upper() in QUALCOMM_SOCS:
+    if soc_model.upper() in listed:
         return soc_model.upper()
     base = re.match(r"[A-Z]+\d+", soc_model.upper())
-    return base.group() if base and base.group() in QUALCOMM_SOCS else soc_model
-
-
-def soc_of(qnn_id: int) -> QualcommSoc | None:
-    """The SoC with this QNN number, which a compiled program contains."""
-    return next((s for s in QUALCOMM_SOCS.values() if s.qnn_id == qnn_id), None)
+    return base.group() if base and base.group() in listed else soc_model

@@ -5,16 +5,71 @@ The modules beside this one are imported when they are asked: most runs have not
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.causes import Cause
+from etdeploy.backends.names import OTHER_BACKEND
 from etdeploy.backends.payload import CompiledFor, Payload
+from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.values import (
+    Build,
+    Destination,
+    ExportRequest,
+    Extras,
+    Partitions,
+    Workstation,
+)
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.finding import Finding
 from etdeploy.core.flatbuffer import Table
+from etdeploy.core.values import Explained
+from etdeploy.targets.platforms import Target
+
+_SDK_OPTION = "QNN_SDK_ROOT"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qnn(Backend):
-    """QNN with Qualcomm's SDK."""
+    """QNN, with Qualcomm's SDK on this machine and its libraries on the phone."""
+
+    def cmake_options(self, build: Build) -> Iterator[Explained]:
+        """Where the SDK is."""
+        yield Explained(
+            name=_SDK_OPTION,
+            value=f"${_SDK_OPTION}",
+            reason="the headers of Qualcomm's SDK; without it ExecuTorch downloads an SDK itself",
+        )
+
+    def target_blockers(
+        self, target: Target, build_target: Target, other: str = OTHER_BACKEND
+    ) -> Iterator[Blocker]:
+        """Emulators, and systems that etdeploy deploys no libraries of Qualcomm to."""
+        from etdeploy.backends.qnn.phone import target_blockers
+
+        return target_blockers(target, build_target, other)
+
+    def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
+        """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
+        from etdeploy.backends.qnn.export import export_blockers
+
+        return export_blockers(request.soc, station)
+
+    def export_environment(self, station: Workstation) -> Mapping[str, str]:
+        """The SDK, and its libraries for the loader."""
+        from etdeploy.backends.qnn.host import sdk_environment
+        from etdeploy.backends.qnn.sdk import find_sdk
+
+        sdk = find_sdk(station.environ, station.home)
+        return {} if isinstance(sdk, Blocker) else sdk_environment(sdk, station.environ)
+
+    def versions(self, station: Workstation) -> Mapping[str, str | None]:
+        """That of the SDK."""
+        from etdeploy.backends.qnn.sdk import find_sdk
+
+        sdk = find_sdk(station.environ, station.home)
+        return {"qnn": None if isinstance(sdk, Blocker) else sdk.version}
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
@@ -28,6 +83,70 @@ class Qnn(Backend):
 
         return describe_target(compiled)
 
+    def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
+        """No HTP, or that of another SoC."""
+        from etdeploy.backends.qnn.phone import htp_blocker, soc_blocker
+
+        blocker = htp_blocker(where.target)
+        # What other systems cannot do with QNN is a matter of the plan.
+        if blocker is None and where.reports and where.target.system == "android":
+            blocker = soc_blocker(wanted_soc, where.device, where.soc)
+        return blocker
+
+    def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
+        """Another SoC than the one that it was compiled for."""
+        from etdeploy.backends.qnn.phone import program_blockers
+
+        return program_blockers(
+            partitions.compiled, where.device, where.soc, finished=partitions.finished
+        )
+
+    def definitions(self, station: Workstation) -> Mapping[str, str]:
+        """The folder of the SDK."""
+        from etdeploy.backends.qnn.sdk import find_sdk, sdk_option
+
+        return {_SDK_OPTION: sdk_option(find_sdk(station.environ, station.home)).value or ""}
+
+    def build_key(self, station: Workstation) -> str:
+        """The version of the SDK, whose headers are compiled in."""
+        from etdeploy.backends.qnn.sdk import find_sdk
+
+        sdk = find_sdk(station.environ, station.home)
+        return sdk.why if isinstance(sdk, Blocker) else sdk.version
+
+    def bundle_blockers(
+        self, station: Workstation, soc: str | None, partitions: Partitions
+    ) -> Iterator[Blocker]:
+        """No SDK, or one that does not fit the phone or the program."""
+        from etdeploy.backends.qnn.bundle import missing_sdk
+
+        return missing_sdk(station, soc, partitions)
+
+    def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
+        """The SDK whose libraries go to the phone."""
+        from etdeploy.backends.qnn.sdk import find_sdk
+
+        sdk = find_sdk(station.environ, station.home)
+        return {"QNN SDK": None if isinstance(sdk, Blocker) else f"{sdk.version} in {sdk.root}"}
+
+    def extras(self, station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
+        """Qualcomm's libraries for the phone's HTP."""
+        from etdeploy.backends.qnn.bundle import program_extras
+
+        return program_extras(station, soc, partitions)
+
+    def failure(self, text: str) -> Cause | None:
+        """What Qualcomm's libraries log."""
+        from etdeploy.backends.qnn.words import qnn_cause
+
+        return qnn_cause(text)
+
+    def findings(self, station: Workstation) -> Iterator[Finding]:
+        """The SDK, its compiler, and what builds ExecuTorch's part for it."""
+        from etdeploy.backends.qnn.host import examine_qnn
+
+        yield from examine_qnn(station.environ, station.home)
+
 
 QNN = Qnn(
     name="qnn",
@@ -37,9 +156,10 @@ QNN = Qnn(
     needs="Qualcomm's SDK (QNN; [which version](qnn.md)), on Linux x86_64",
     component="backend_qnn",
     switch="EXECUTORCH_BUILD_QNN",
+    cmake_target="qnn_executorch_backend",
     wheels=("linux-x86_64",),
     systems=("android", "linux"),
     loads=True,
-    per_soc=True,
+    socs=tuple(QUALCOMM_SOCS),
     profile_compiled=True,
 )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.socs import soc_of
 from etdeploy.core.flatbuffer import FlatBuffer, Table
-from etdeploy.targets.android import soc_of
 
 _COMPILE_SPEC = "qnn_compile_spec"
 

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.bench.failures.causes import NEW_FILE, Cause, Word, first_cause
-from etdeploy.bench.failures.qnn_words import qnn_cause
+from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
+from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.registry import BUILT_IN
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import RunOutcome
 from etdeploy.recipe.model import Recipe
@@ -69,19 +70,13 @@ _WORDS: tuple[Word, ...] = (
     (r"[Mm]issing operator: \[\d+\] (?P<name>\S+)", Cause(
         "the runner has no kernel for {name}",
         "Build it again: etdeploy clean runners; or let a backend take it: "
-        "--set export.backend=xnnpack",
+        f"--set export.backend={DEFAULT}",
         "Build it again: etdeploy clean runners; or export the model again for a backend that "
         f"takes\nthe operator, {NEW_FILE}.")),
-    (r"XNNPACKBackend\S* Failed to initialize", Cause(
-        "XNNPACK could not start on this device, usually because it cannot read which CPU it has",
-        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run without "
-        "XNNPACK: --set export.backend=portable",
-        "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export the "
-        f"model\nagain without XNNPACK, {NEW_FILE}.")),
     (r"[Bb]ackend (?P<name>\S+) is not (?:registered|available)", Cause(
         "the backend {name} is not in the runner",
         "Build it again: etdeploy clean runners; or lower to another: "
-        "--set export.backend=xnnpack",
+        f"--set export.backend={DEFAULT}",
         "Build it again: etdeploy clean runners; or export the model again for another backend,\n"
         f"{NEW_FILE}.")),
     (r"the program has no method (?P<name>\S+)", Cause(
@@ -175,7 +170,7 @@ def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
 def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
     if outcome.timed_out:
         return _too_slow(recipe)
-    found = qnn_cause(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
+    found = _of_a_backend(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
     if found:
         return found
     if outcome.signal_name == "SIGKILL" and outcome.out_of_memory is False:
@@ -183,6 +178,11 @@ def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
     if outcome.signal_name:
         return _SIGNALS.get(outcome.signal_name)
     return _own_words(outcome)
+
+
+def _of_a_backend(text: str) -> Cause | None:
+    """What the first backend that knows a line says; their lines name themselves."""
+    return next(filter(None, (backend.failure(text) for backend in BUILT_IN.values())), None)
 
 
 def _too_slow(recipe: Recipe) -> Cause:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from etdeploy.backends.registry import known_socs
 from etdeploy.devices import clusters
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.devices.shell import parse_meminfo, sections
@@ -60,7 +61,9 @@ def android_facts(name: str, connection: str, output: str) -> DeviceFacts | None
         target=ANDROID_ABIS[abi],
         model=properties.get("ro.product.model"),
         manufacturer=properties.get("ro.product.manufacturer"),
-        soc=soc_name(properties.get("ro.soc.model"), properties.get("ro.board.platform")),
+        soc=soc_name(
+            properties.get("ro.soc.model"), properties.get("ro.board.platform"), known_socs()
+        ),
         abi=abi,
         os=_os(properties),
         fingerprint=properties.get("ro.build.fingerprint"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.installed import installed_version, qnn_version
+from etdeploy.export.installed import backend_versions, installed_version
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
@@ -44,7 +44,7 @@ from etdeploy.program.folder import (
 )
 
 Tell = Callable[[str, float], None]
-_VERSIONS = ("torch", "torchao", "executorch", "coremltools")
+_VERSIONS = ("torch", "torchao", "executorch")
 
 
 @dataclass
@@ -258,9 +258,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _versions(spec: ExportSpec) -> dict[str, str]:
-    found = {name: installed_version(name) for name in _VERSIONS}
-    if spec.backend == "qnn":
-        found["qnn"] = qnn_version()
+    found = {name: installed_version(name) for name in _VERSIONS} | backend_versions(spec)
     return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.export.qnn_host import loading_problem
-from etdeploy.targets.android import QUALCOMM_SOCS
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
+from etdeploy.backends.qnn.host import loading_problem
+from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk
+from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from tests.support.qnn_sdk import lay_out_sdk
 
 pytestmark = pytest.mark.integration

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.values import ExtraFile, Extras
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.deploy.bundle import make_bundle
-from etdeploy.deploy.extras import ExtraFile, Extras
 from etdeploy.devices.base import Bundle
 from etdeploy.program.folder import InputSet, TensorFile
 from etdeploy.program.model import Plain

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etdeploy.backends.qnn import export
+from etdeploy.backends.qnn.sdk import how_to_get
+from etdeploy.backends.registry import BUILT_IN, backend_named
+from etdeploy.backends.values import Package
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import ExportError
+from etdeploy.core.text.install import pip_command
 from etdeploy.export import needs
 from etdeploy.export.needs import check_needs
 from etdeploy.export.spec import CodeReference, ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
-from etdeploy.targets.qnn_sdk import how_to_get
 from tests.support.qnn_sdk import lay_out_sdk
 
 ALL = {"torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "coremltools": "9.0"}
@@ -89,7 +94,32 @@ def test_a_finished_program_needs_no_package(packages: dict[str, str], tmp_path:
 
 def test_core_ml_needs_coremltools(packages: dict[str, str]) -> None:
     del packages["coremltools"]
-    assert refusal(spec_of(backend="coreml")).remedy == "pip install coremltools"
+    error = refusal(spec_of(backend="coreml"))
+    assert error.message == (
+        f"lowering to Core ML needs coremltools, which is not installed for {sys.executable}"
+    )
+    assert error.remedy == pip_command("coremltools")
+
+
+@pytest.mark.parametrize(
+    ("installed", "fits"),
+    [("2025.1", True), ("2025.4.1rc2", True), ("2026.4.1", False), ("2024.6", False)],
+)
+def test_a_package_of_the_wrong_release_is_refused(
+    packages: dict[str, str], monkeypatch: pytest.MonkeyPatch, installed: str, fits: bool
+) -> None:
+    package = Package("coremltools", "lowering to it", "etdeploy[it]", ">=2025.1,<2026")
+    picky = replace(backend_named("coreml"), packages=(package,))
+    monkeypatch.setitem(BUILT_IN, "coreml", picky)
+    packages["coremltools"] = installed
+    if fits:
+        check_needs(spec_of(backend="coreml"), {})
+        return
+    error = refusal(spec_of(backend="coreml"))
+    assert error.message == (
+        f"lowering to it needs coremltools>=2025.1,<2026, and {sys.executable} has {installed}"
+    )
+    assert error.remedy == pip_command("etdeploy[it]")
 
 
 def test_files_that_are_not_there(packages: dict[str, str], tmp_path: Path) -> None:
@@ -105,7 +135,7 @@ def test_files_that_are_not_there(packages: dict[str, str], tmp_path: Path) -> N
 @pytest.fixture
 def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment for an SDK whose compiler can be loaded."""
-    monkeypatch.setattr(needs, "loading_problem", lambda *_: None)
+    monkeypatch.setattr(export, "loading_problem", lambda *_: None)
     return {"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "qairt"))}
 
 
@@ -186,7 +216,7 @@ def test_qnn_with_a_compiler_that_cannot_be_loaded(
     sdk: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = Blocker("compiler", "libQnnHtp.so cannot be loaded", "apt-get install libc++1")
-    monkeypatch.setattr(needs, "loading_problem", lambda *_: problem)
+    monkeypatch.setattr(export, "loading_problem", lambda *_: problem)
     error = refusal(spec_of(backend="qnn", soc="SM8650"), sdk)
     assert (error.message, error.remedy) == (problem.why, problem.remedy)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.registry import known_socs
 from etdeploy.devices.android.facts import (
     android_facts,
     android_identity,
@@ -117,7 +118,7 @@ def test_cached_temperatures_serve_where_there_are_no_others() -> None:
     ],
 )
 def test_names_of_chips(model: str | None, platform: str | None, expected: str | None) -> None:
-    assert soc_name(model, platform) == expected
+    assert soc_name(model, platform, known_socs()) == expected
 
 
 CPUFREQ = """cpufreq/policy0/related_cpus:0 1 2 3

@@ -6,14 +6,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
+from etdeploy.backends.qnn.libraries import absent_to_export
+from etdeploy.backends.qnn.sdk import COMPILER, VARIABLE, QnnSdk, find_sdk
+from etdeploy.backends.qnn.versions import PINNED_VERSION
 from etdeploy.core import process
 from etdeploy.core.blocker import Blocker
-from etdeploy.core.values import Value
-from etdeploy.targets.qnn_libraries import absent_to_export
-from etdeploy.targets.qnn_sdk import COMPILER, VARIABLE, QnnSdk, find_sdk
-from etdeploy.targets.qnn_versions import PINNED_VERSION
+from etdeploy.core.finding import Finding
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.
@@ -38,16 +37,6 @@ _LOADER_REMEDIES: tuple[tuple[str, str], ...] = (
         f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION",
     ),
 )
-
-
-class QnnFinding(Value):
-    """One thing that was looked for; `state` is ok, or optional when only QNN needs it."""
-
-    name: str
-    state: Literal["ok", "optional"]
-    found: str | None
-    needed_for: str
-    remedy: str | None = None
 
 
 def sdk_environment(sdk: QnnSdk, environ: Mapping[str, str]) -> dict[str, str]:
@@ -105,7 +94,7 @@ def loader_problem(library: Path, said: str) -> Blocker:
     )
 
 
-def examine_qnn(environ: Mapping[str, str], home: Path) -> tuple[QnnFinding, ...]:
+def examine_qnn(environ: Mapping[str, str], home: Path) -> tuple[Finding, ...]:
     """Examines everything that the backend qnn needs; only the SDK when it is missing.
 
     Args:
@@ -115,7 +104,7 @@ def examine_qnn(environ: Mapping[str, str], home: Path) -> tuple[QnnFinding, ...
     sdk = find_sdk(environ, home)
     if isinstance(sdk, Blocker):
         return (
-            QnnFinding(
+            Finding(
                 name="QNN SDK",
                 state="optional",
                 found=None,
@@ -126,10 +115,10 @@ def examine_qnn(environ: Mapping[str, str], home: Path) -> tuple[QnnFinding, ...
     return (_sdk_finding(sdk), _loading(sdk, environ), *_compiler())
 
 
-def _sdk_finding(sdk: QnnSdk) -> QnnFinding:
+def _sdk_finding(sdk: QnnSdk) -> Finding:
     archs = sdk.htp_archs
     tested = "" if PINNED_VERSION.startswith(sdk.number) else f", ExecuTorch's is {PINNED_VERSION}"
-    return QnnFinding(
+    return Finding(
         name="QNN SDK",
         state="ok",
         found=f"{sdk.number} in {sdk.root} (HTP {archs[0]} to {archs[-1]}{tested})",
@@ -137,11 +126,11 @@ def _sdk_finding(sdk: QnnSdk) -> QnnFinding:
     )
 
 
-def _loading(sdk: QnnSdk, environ: Mapping[str, str]) -> QnnFinding:
+def _loading(sdk: QnnSdk, environ: Mapping[str, str]) -> Finding:
     problem = absent_to_export(sdk)
     if problem is None and sys.platform == "linux":
         problem = loading_problem(sdk, environ)
-    return QnnFinding(
+    return Finding(
         name="QNN compiler",
         state="optional" if problem else "ok",
         found=None if problem else COMPILER,
@@ -150,12 +139,12 @@ def _loading(sdk: QnnSdk, environ: Mapping[str, str]) -> QnnFinding:
     )
 
 
-def _compiler() -> Iterator[QnnFinding]:
+def _compiler() -> Iterator[Finding]:
     """g++; the wheel has the part for export already built, so an export runs without it."""
     path = process.which("g++")
     version = _compiler_version(path) if path else None
     if version is None or int(version.split(".")[0]) < _LEAST_COMPILER:
-        yield QnnFinding(
+        yield Finding(
             name=f"g++ {_LEAST_COMPILER}",
             state="optional",
             found=version,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.glslc import Glslc, find_glslc, glslc_definitions, glslc_version
 from etdeploy.core.blocker import Blocker
-from etdeploy.runner.tools.glslc import Glslc, find_glslc, glslc_definitions, glslc_version
 
 # Refuses the extension unless it is new, as glslc does.
 _NEW = """

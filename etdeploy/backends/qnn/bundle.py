@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.libraries import absent_libraries, required_libraries, too_old
+from etdeploy.backends.qnn.phone import compiled_version
+from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get
+from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.qnn.versions import short_version, version_numbers
+from etdeploy.backends.values import ExtraFile, Extras, Partitions, Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
-from etdeploy.deploy.extras import ExtraFile, Extras
-from etdeploy.targets.android import QUALCOMM_SOCS
-from etdeploy.targets.qnn_libraries import absent_libraries, required_libraries, too_old
-from etdeploy.targets.qnn_sdk import QnnSdk, how_to_get
-from etdeploy.targets.qnn_versions import short_version, version_numbers
 
 # fastrpc does not split ADSP_LIBRARY_PATH at ':' (qualcomm/fastrpc 379), so one folder has all. The
 # runner needs LD_LIBRARY_PATH although its libraries are beside it: $ORIGIN in its run path is the
@@ -77,3 +79,46 @@ def qnn_extras(sdk: QnnSdk | Blocker, soc: str, compiled_with: str | None = None
         files=tuple(ExtraFile(source=str(path), name=path.name) for path in libraries),
         folder_variables=_FOLDER_VARIABLES,
     )
+
+
+def missing_sdk(station: Workstation, soc: str | None, partitions: Partitions) -> Iterator[Blocker]:
+    """What a build and a bundle with QNN need and the QNN SDK here does not provide.
+
+    Args:
+        station: This machine.
+        soc: The recipe's or the phone's; None where only the program may know.
+        partitions: Of the program.
+    """
+    sdk, compiled = find_sdk(station.environ, station.home), partitions.compiled
+    known = soc or _soc_of(compiled)
+    if isinstance(sdk, Blocker):
+        yield sdk
+    elif known:
+        yield from sdk_blockers(sdk, known, compiled_version(compiled, None))
+
+
+def program_extras(station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
+    """Qualcomm's libraries for the bundle of a program.
+
+    Args:
+        station: This machine.
+        soc: The phone's; None if it does not report it.
+        partitions: Of the program; nothing is deployed if it does not say what it is for.
+
+    Raises:
+        BuildError: The SDK is missing, too old, or older than the one that compiled the program.
+    """
+    compiled = partitions.compiled
+    if not compiled:
+        return Extras()
+    return qnn_extras(
+        find_sdk(station.environ, station.home),
+        soc or _soc_of(compiled) or "",
+        compiled_version(compiled, partitions.versions.get("qnn")),
+    )
+
+
+def _soc_of(compiled: tuple[CompiledFor, ...]) -> str | None:
+    if not compiled:
+        return None
+    return compiled[0].soc or f"number {compiled[0].soc_id}"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from etdeploy.bench.failures.causes import NEW_FILE, Cause, Word, first_cause
-from etdeploy.targets.qnn_sdk import VARIABLE
-from etdeploy.targets.qnn_versions import ADAPTOR_SDK, dotted, version_numbers
+from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
+from etdeploy.backends.qnn.sdk import VARIABLE
+from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted, version_numbers
 
 _BUILD_ID = r"\(v?(?P<{}>[\d.]+)\w*\)"
 _MISMATCH = re.compile(

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.backends.qnn.versions import PINNED_VERSION, VERSION, short_version, version_numbers
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import read_text
 from etdeploy.core.values import Explained
-from etdeploy.targets.qnn_versions import PINNED_VERSION, VERSION, short_version, version_numbers
 
 VARIABLE = "QNN_SDK_ROOT"
 # ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).

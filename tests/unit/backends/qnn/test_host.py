@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core import process
-from etdeploy.export import qnn_host
-from etdeploy.export.installed import tool_versions
-from etdeploy.export.qnn_host import (
+from etdeploy.backends.qnn import host as qnn_host
+from etdeploy.backends.qnn.host import (
     examine_qnn,
     loader_problem,
     loading_problem,
     sdk_environment,
 )
+from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk
+from etdeploy.core import process
+from etdeploy.export.installed import tool_versions
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.model import Recipe
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk
 from tests.support.qnn_sdk import lay_out_sdk
 
 HTP = Path("/sdk/lib/x86_64-linux-clang/libQnnHtp.so")

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.bundle import qnn_extras, sdk_blockers
+from etdeploy.backends.qnn.phone import compiled_version, program_blockers, soc_blocker
+from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get, sdk_option
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.deploy.bundle import make_bundle
-from etdeploy.deploy.qnn import qnn_extras, sdk_blockers
 from etdeploy.devices.bundles import check_bundle, environment
-from etdeploy.plan.qnn import compiled_version, program_blockers, soc_blocker
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get, sdk_option
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.qnn_sdk import VERSION, lay_out_sdk
 

@@ -1,15 +1,52 @@
-"""Whether a QNN program runs on a phone, by what phone, recipe and program say."""
+"""Whether a QNN program runs on a target or a phone, by what phone, recipe and program say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from etdeploy.backends.names import DEFAULT, OTHER_BACKEND
 from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
+from etdeploy.backends.qnn.versions import version_numbers
 from etdeploy.core.blocker import Blocker
-from etdeploy.targets.android import QUALCOMM_SOCS, soc_name, soc_of
-from etdeploy.targets.qnn_versions import version_numbers
+from etdeploy.targets.android import soc_name
+from etdeploy.targets.platforms import Target
 
-_OTHER_BACKEND = "Lower to another backend: --set export.backend=xnnpack"
+
+def target_blockers(target: Target, build_target: Target, other: str) -> Iterator[Blocker]:
+    """Qualcomm's libraries, which the delegate loads and which are deployed to phones alone.
+
+    Args:
+        target: What the runner is for.
+        build_target: What it is built for, which differs for a portable runner.
+        other: The remedy that names another backend.
+    """
+    emulator = htp_blocker(target)
+    if emulator:
+        yield emulator
+    elif build_target.system == "linux":
+        # A plan for a phone uses the sources unless the recipe forbids it.
+        phone = "--device android   (without a phone: --target android-arm64)"
+        if target.system == "android":
+            phone = "--set runtime.provider=source"
+        yield Blocker(
+            what="Qualcomm's libraries",
+            why="QnnBackend loads Qualcomm's own libraries where it runs, and etdeploy deploys "
+            "them to Android phones only",
+            remedy=f"Build for the phone: {phone}\n{other}",
+        )
+
+
+def htp_blocker(target: Target) -> Blocker | None:
+    """What prevents every QNN program from running on a target; None when nothing does."""
+    if target.system != "android" or target.arch == "aarch64":
+        return None
+    return Blocker(
+        what="Qualcomm's HTP",
+        why=f"QNN runs on the HTP of a Snapdragon SoC, and {target.name} is an emulator, or a "
+        "device with another maker's processor, neither of which has one",
+        remedy=f"Use a phone with a Snapdragon SoC: --device android\n{OTHER_BACKEND}",
+    )
 
 
 def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocker | None:
@@ -20,7 +57,7 @@ def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocke
         device: Its name, as on the command line.
         reported: The SoC that it reports; None if it reports none.
     """
-    has = soc_name(reported, None)
+    has = soc_name(reported, None, QUALCOMM_SOCS)
     if has is None:
         return None if _named(wanted) else _says_nothing(device)
     if has not in QUALCOMM_SOCS:
@@ -28,9 +65,9 @@ def soc_blocker(wanted: str | None, device: str, reported: str | None) -> Blocke
             what=f"SoC {has}",
             why=f"{device} reports the SoC {has}, which QNN does not compile for: it is not "
             "Qualcomm's, or ExecuTorch does not know it",
-            remedy=_OTHER_BACKEND,
+            remedy=OTHER_BACKEND,
         )
-    if not _named(wanted) or soc_name(wanted, None) == has:
+    if not _named(wanted) or soc_name(wanted, None, QUALCOMM_SOCS) == has:
         return None
     return Blocker(
         what=f"SoC {wanted}",
@@ -53,7 +90,7 @@ def program_blockers(
         reported: The SoC that it reports.
         finished: Whether the program was given as a file, so that no recipe can change it.
     """
-    has = QUALCOMM_SOCS.get(soc_name(reported, None) or "")
+    has = QUALCOMM_SOCS.get(soc_name(reported, None, QUALCOMM_SOCS) or "")
     for number in sorted({c.soc_id for c in compiled}) if has else ():
         if has and number != has.qnn_id:
             soc = soc_of(number)
@@ -93,5 +130,5 @@ def _says_nothing(device: str) -> Blocker:
         what="SoC",
         why=f"a QNN program is compiled for one SoC, and {device} does not report its own",
         remedy="Name it: --set export.soc=SM8650   (for one that is not Qualcomm's: "
-        "--set export.backend=xnnpack)",
+        f"--set export.backend={DEFAULT})",
     )

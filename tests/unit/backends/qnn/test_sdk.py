@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.blocker import Blocker
-from etdeploy.targets.android import QUALCOMM_SOCS, soc_of
-from etdeploy.targets.qnn_libraries import (
+from etdeploy.backends.qnn.libraries import (
     absent_libraries,
     absent_to_export,
     required_libraries,
     too_old,
     too_old_to_export,
 )
-from etdeploy.targets.qnn_sdk import QnnSdk, find_sdk, how_to_get
-from etdeploy.targets.qnn_versions import (
+from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get
+from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
+from etdeploy.backends.qnn.versions import (
     ADAPTOR_SDK,
     LEAST_SDK,
     PINNED_VERSION,
     dotted,
     version_numbers,
 )
+from etdeploy.core.blocker import Blocker
 from tests.support.qnn_sdk import ARCHS, VERSION, lay_out_sdk
 
 
@@ -211,7 +211,7 @@ def test_every_soc_needs_what_its_architecture_does() -> None:
 
 
 def test_the_guide_has_the_same_versions_and_socs() -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "qnn.md").read_text()
+    guide = (Path(__file__).parents[4] / "docs" / "qnn.md").read_text()
     rows = [[c.strip() for c in row.split("|")[1:4]] for row in guide.splitlines() if "| V" in row]
     assert {arch: least for arch, _, least in rows} == {a: dotted(v) for a, v in LEAST_SDK.items()}
     for arch, socs, _ in rows:

@@ -15,7 +15,7 @@ from etdeploy.program.inspect import inspect_file
 from tests.support.program_files import Plan, pte
 
 # Compile specs as ExecuTorch 1.5.1 writes them (generate_qnn_executorch_compiler_spec).
-RECORDED = json.loads((Path(__file__).parents[2] / "data/qnn/compile_specs.json").read_bytes())
+RECORDED = json.loads((Path(__file__).parents[3] / "data/qnn/compile_specs.json").read_bytes())
 CONTEXT = b"\xcd\xab\x78\x56" + bytes(252) + b"graph\0v2.37.0.250724175447_124859\0weights"
 
 

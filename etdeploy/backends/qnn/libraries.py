@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from etdeploy.core.blocker import Blocker
-from etdeploy.targets.android import QualcommSoc
-from etdeploy.targets.qnn_sdk import VARIABLE, QnnSdk, how_to_get
-from etdeploy.targets.qnn_versions import (
+from etdeploy.backends.qnn.sdk import VARIABLE, QnnSdk, how_to_get
+from etdeploy.backends.qnn.socs import QualcommSoc
+from etdeploy.backends.qnn.versions import (
     ADAPTOR_SDK,
     LEAST_SDK,
     PINNED_VERSION,
     dotted,
     version_numbers,
 )
+from etdeploy.core.blocker import Blocker
 
 
 def required_libraries(sdk: QnnSdk, soc: QualcommSoc) -> tuple[Path, ...]:

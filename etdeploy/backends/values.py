@@ -1,0 +1,148 @@
+"""What the hooks of a backend are asked with, and what they answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from etdeploy.backends.payload import CompiledFor
+from etdeploy.core.values import Value
+from etdeploy.targets.platforms import Target
+
+
+@dataclass(frozen=True)
+class Workstation:
+    """The machine that exports and builds: where a backend looks for what it needs.
+
+    Attributes:
+        environ: The environment.
+        home: The user's home folder.
+    """
+
+    environ: Mapping[str, str]
+    home: Path
+
+    @classmethod
+    def this(cls) -> Workstation:
+        """This machine."""
+        return cls(os.environ, Path.home())
+
+
+@dataclass(frozen=True)
+class Package:
+    """A Python package that an export imports.
+
+    Attributes:
+        name: Of the distribution.
+        purpose: What needs it, for messages: `lowering to Core ML`.
+        install: What pip installs to get it, a package or `etdeploy[extra]`.
+        specifier: The releases that work, as in `>=2025.1,<2026`; empty for all.
+    """
+
+    name: str
+    purpose: str
+    install: str
+    specifier: str = ""
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is to be exported.
+
+    Attributes:
+        quantization: The scheme.
+        soc: What the program is compiled for; None or `auto` until a device has said its own.
+    """
+
+    quantization: str
+    soc: str | None = None
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a program will run.
+
+    Attributes:
+        target: What the runner is for.
+        device: The device's name, or the target's if there is no device.
+        reports: Whether a device was asked.
+        soc: The SoC that it reports; None if it reports none.
+    """
+
+    target: Target
+    device: str
+    reports: bool = False
+    soc: str | None = None
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """A backend's partitions of a program.
+
+    Attributes:
+        compiled: What they were compiled for, without duplicates.
+        versions: Of what exported the program, by name; empty if they are not known.
+        finished: Whether the program was given as a file, so that no recipe can change it.
+    """
+
+    compiled: tuple[CompiledFor, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    finished: bool = False
+
+
+class RuntimeWishes(Protocol):
+    """The keys of a recipe's section `runtime` that are about one backend."""
+
+    @property
+    def kleidiai(self) -> bool | None:
+        """Whether a build includes Arm's KleidiAI kernels; None leaves it to the backend."""
+
+    @property
+    def weight_cache(self) -> bool:
+        """Whether delegates share packed weights."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build of ExecuTorch from source.
+
+    Attributes:
+        target: What is compiled for.
+        quantization: The recipe's scheme; None for a finished program, whose scheme is not known.
+        runtime: What the recipe requests.
+    """
+
+    target: Target
+    quantization: str | None
+    runtime: RuntimeWishes
+
+
+class ExtraFile(Value):
+    """A third-party file: its path here, and its name beside the runner."""
+
+    source: str
+    name: str
+
+
+class Extras(Value):
+    """What a bundle has in addition to a runner and its own libraries.
+
+    Attributes:
+        files: Deployed into the runner's folder; a backend loads them by name on the device.
+        folder_variables: Environment variables that are set to that folder alone.
+    """
+
+    files: tuple[ExtraFile, ...] = ()
+    folder_variables: tuple[str, ...] = ()
+
+
+def merged(parts: Iterable[Extras]) -> Extras:
+    """The extras of several backends in one bundle."""
+    each = tuple(parts)
+    return Extras(
+        files=tuple(dict.fromkeys(file for part in each for file in part.files)),
+        folder_variables=tuple(dict.fromkeys(v for part in each for v in part.folder_variables)),
+    )

@@ -1,0 +1,114 @@
+"""What the backends of a program need from a job: its SoC, its device, and what goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from etdeploy.backends.base import Backend
+from etdeploy.backends.registry import backend_named, backend_of
+from etdeploy.backends.values import Destination, Extras, Partitions, Workstation, merged
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import CheckError, ExportError
+from etdeploy.graph.job import Job
+from etdeploy.plan.components import built_backends
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.model import Program
+from etdeploy.targets.android import soc_name
+
+
+def wanted_soc(job: Job, backend: Backend) -> str | None:
+    """The SoC to compile for, by the backend's name: the recipe's, or with `auto` the device's.
+
+    None if neither is known.
+    """
+    named = job.loaded.recipe.export.soc
+    if named != "auto":
+        return soc_name(named, None, backend.socs)
+    return _reported(job)
+
+
+def bundle_inputs(job: Job, program: Program | None) -> dict[str, str | None]:
+    """What on this machine goes into a bundle, for the backends that the job may use."""
+    found: dict[str, str | None] = {}
+    for backend in _backends(job, program):
+        found |= backend.bundle_inputs(Workstation.this())
+    return found
+
+
+def require_device(job: Job) -> None:
+    """Raises unless the device can run what the recipe exports.
+
+    Raises:
+        ExportError: The device lacks the processor, has another SoC than the recipe names, or does
+            not report its SoC.
+    """
+    recipe = job.loaded.recipe
+    if recipe.model.program:
+        return
+    backend = backend_named(recipe.export.backend)
+    blocker = backend.device_blocker(recipe.export.soc, _destination(job))
+    if blocker:
+        raise ExportError(blocker.why, remedy=blocker.remedy)
+
+
+def missing_for_bundle(job: Job, plan: RuntimePlan, program: Program | None) -> Iterator[Blocker]:
+    """What backends that the plan builds, and the program, need and this machine does not have."""
+    for backend in built_backends(plan):
+        partitions = _partitions(job, backend, program, {})
+        soc = wanted_soc(job, backend)
+        yield from backend.bundle_blockers(Workstation.this(), soc, partitions)
+
+
+def program_blockers(job: Job, program: Program | None) -> Iterator[Blocker]:
+    """What prevents a compiled program from running on the job's device."""
+    for backend in _of_program(program):
+        partitions = _partitions(job, backend, program, {})
+        yield from backend.program_blockers(partitions, _destination(job))
+
+
+def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extras:
+    """What the backends of a program add to its bundle.
+
+    Args:
+        job: Where the program will run.
+        program: What the file contains.
+        versions: Of what exported it, if known (`Provenance.versions`).
+
+    Raises:
+        CheckError: The program was compiled for a SoC other than the device's.
+        BuildError: What a backend needs is missing here, or does not fit device or program.
+    """
+    for blocker in program_blockers(job, program):
+        raise CheckError(blocker.why, remedy=blocker.remedy)
+    station, soc = Workstation.this(), _reported(job)
+    return merged(
+        backend.extras(station, soc, _partitions(job, backend, program, versions))
+        for backend in _of_program(program)
+    )
+
+
+def _backends(job: Job, program: Program | None) -> list[Backend]:
+    """Those of the program, or the recipe's while nothing is exported."""
+    if program is None and not job.loaded.recipe.model.program:
+        return [backend_named(job.loaded.recipe.export.backend)]
+    return _of_program(program)
+
+
+def _of_program(program: Program | None) -> list[Backend]:
+    found = map(backend_of, program.backend_ids if program else ())
+    return [backend for backend in found if backend]
+
+
+def _partitions(
+    job: Job, backend: Backend, program: Program | None, versions: Mapping[str, str]
+) -> Partitions:
+    compiled = program.compiled_by(str(backend.delegate_id)) if program else ()
+    return Partitions(compiled, versions, finished=job.loaded.recipe.model.program is not None)
+
+
+def _destination(job: Job) -> Destination:
+    return Destination(job.target, job.device_label, job.facts is not None, _reported(job))
+
+
+def _reported(job: Job) -> str | None:
+    return job.facts.soc if job.facts else None
