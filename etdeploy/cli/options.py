@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from etdeploy.backends.names import DEFAULT_RECIPE
 
-DEFAULT_RECIPE = "xnnpack"
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from etdeploy.backends.names import DEFAULT_RECIPE
 from etdeploy.core import console
 from etdeploy.graph.engine import doit_variable, plain_doit_tasks
 from etdeploy.graph.job import open_job
@@ -20,7 +21,7 @@ def open_pipeline() -> tuple[Iterator[dict[str, Any]], dict[str, Any]]:
     """The tasks and the doit configuration for `recipe=`, `device=`, `target=` and `output=`."""
     target = doit_variable("target")
     device = None if target else doit_variable("device", "host")
-    loaded = load_recipe(doit_variable("recipe") or "xnnpack")
+    loaded = load_recipe(doit_variable("recipe") or DEFAULT_RECIPE)
     output = Path(doit_variable("output") or "etdeploy-out")
     context = ExitStack()
     # doit reads this file once and runs the tasks afterwards: the device stays open until doit

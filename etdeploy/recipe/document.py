@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from etdeploy.backends.names import DEFAULT
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.files.basic import open_regular
 from etdeploy.recipe.place import KeyPath, Place
@@ -56,7 +57,8 @@ def read_document(path: Path) -> Document:
     if node is None:
         raise RecipeError(
             [Problem(str(top), "the file is empty")],
-            remedy="The smallest recipe is:\nmodel: {example: mlp}\nexport: {backend: xnnpack}",
+            remedy="The smallest recipe is:\nmodel: {example: mlp}\n"
+            f"export: {{backend: {DEFAULT}}}",
         )
     if not isinstance(node, yaml.MappingNode):
         raise RecipeError([Problem(str(top), "a recipe is a mapping with the key `model`")])

@@ -10,25 +10,26 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_backends
 from etdeploy.backends.schemes import QUANTIZATIONS
 from etdeploy.recipe.choice import Choice
 from etdeploy.recipe.documented import key_texts
 from etdeploy.recipe.model import Recipe
 
-_INTRODUCTION = """# Recipes
+_INTRODUCTION = f"""# Recipes
 
 <!-- Generated from etdeploy/recipe/model.py by `doit run reference`; edit there. -->
 
 A recipe is one YAML file. The smallest one:
 
 ```yaml
-model: {example: mlp}
-export: {backend: xnnpack}
+model: {{example: mlp}}
+export: {{backend: {DEFAULT}}}
 ```
 
 Everything else has a default. `etdeploy recipes` lists the bundled recipes,
-`etdeploy recipes show --recipe xnnpack > my.yaml` starts your own from one of them, and
+`etdeploy recipes show --recipe {DEFAULT} > my.yaml` starts your own from one of them, and
 `etdeploy recipes show --recipe my.yaml --resolved` prints every value as etdeploy understands it.
 
 * `extends: NAME` takes another recipe and changes the keys that are set here. A model source that

@@ -62,6 +62,15 @@ MACHINE = (
     "etdeploy.core.resources", "etdeploy.core.console", "etdeploy.core.files",
 )  # fmt: skip
 FILE_METHODS = (".read_text", ".read_bytes", ".exists", ".is_file", ".is_dir", ".iterdir", ".stat")
+# Where a backend has its place, and what may name one elsewhere, with the reason.
+BACKENDS = re.compile(r"qnn|xnnpack|vulkan|core_?ml|openvino", re.IGNORECASE)
+OF_BACKENDS = ("backends/*", "export/worker/backends/*")
+NAMING_BACKENDS = {
+    "plan/cmake_options.py": "lists every option of ExecuTorch's releases, as their files do",
+    "provider/submodules.py": "ExecuTorch keeps its thread pool's sources in XNNPACK's folder",
+    "runner/kleidiai.py": "reads what XNNPACK's own cmake file downloads into the build folder",
+    "targets/ndk.py": "says what an old NDK cannot compile",
+}
 # Slow to import, so a verb that does not need them must not pay: only inside functions.
 HEAVY = {
     "adb_shell", "adbutils", "cryptography", "doit", "elftools", "flatbuffers", "jinja2", "numpy",
@@ -189,6 +198,26 @@ def prints(path: str, tree: ast.Module) -> Iterator[str]:
             yield f"{path}:{use.line}: {use.name}"
 
 
+def names_a_backend(path: str, tree: ast.Module) -> Iterator[str]:
+    """Backends in identifiers and strings; prose, in docstrings and comments, may name them."""
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        for text in _texts(node) if id(node) not in prose else ():
+            if BACKENDS.search(text):
+                yield f"{path}:{getattr(node, 'lineno', 0)}: {text[:60]}"
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """The identifiers and the string of one node."""
+    for _, value in ast.iter_fields(node):
+        if isinstance(value, str):
+            yield value
+
+
 Rule = Callable[[str, ast.Module], Iterator[str]]
 # Each rule with the modules that it spares.
 RULES: dict[Rule, tuple[str, ...]] = {
@@ -199,6 +228,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     heavy_at_the_top: HEAVY_OWNERS,
     starts_processes: ("core/process.py",),
     prints: ("core/console.py",),
+    names_a_backend: (*OF_BACKENDS, *NAMING_BACKENDS),
 }
 
 
@@ -280,6 +310,10 @@ def test_the_layers_are_those_of_the_design() -> None:
         (heavy_at_the_top, "bench/x.py", "class A:\n    import numpy"),
         (starts_processes, "cli/x.py", "import os\nos.execv('x', [])"),
         (starts_processes, "cli/x.py", "import os\nrun = os.system"),
+        (names_a_backend, "plan/x.py", "if name == 'qnn': pass"),
+        (names_a_backend, "runner/x.py", "def find_vulkan_sdk(): ..."),
+        (names_a_backend, "graph/x.py", "import etdeploy.backends.xnnpack"),
+        (names_a_backend, "bench/x.py", "text = f'see CoreMLBackend {name}'"),
         (prints, "cli/x.py", "print(1)"),
         (prints, "cli/x.py", "import sys\nsys.stdout.write('')"),
     ],
@@ -301,6 +335,7 @@ def test_the_rules_see_what_they_forbid(rule: Rule, path: str, code: str) -> Non
         (wrong_owner, "export/worker/trace.py", "import torch"),
         (heavy_at_the_top, "bench/x.py", "def f():\n    import numpy"),
         (heavy_at_the_top, "bench/x.py", "if TYPE_CHECKING:\n    import numpy"),
+        (names_a_backend, "cli/x.py", 'def f():\n    """As with QNN."""  # and XNNPACK'),
         (prints, "cli/x.py", "blueprint = 1\nfingerprint(blueprint)"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from etdeploy.backends.names import DEFAULT_RECIPE
 from etdeploy.cli.options import json_option, recipe_options
 from etdeploy.core import console
 
@@ -40,7 +41,7 @@ def list_recipes(as_json: bool) -> None:
     console.result(
         console.table(("recipe", "backend", "what it does"), rows, width=console.width())
     )
-    console.message("\nStart your own:  etdeploy recipes show --recipe xnnpack > my.yaml")
+    console.message(f"\nStart your own:  etdeploy recipes show --recipe {DEFAULT_RECIPE} > my.yaml")
 
 
 @command.command()
