@@ -170,12 +170,29 @@ class Backend:
 
     # --- the build
 
-    def build_blockers(self, station: Workstation) -> Iterator[Blocker]:
-        """What a build of the component needs and this machine does not have."""
+    def build_blockers(
+        self, station: Workstation, options: Mapping[str, str | None]
+    ) -> Iterator[Blocker]:
+        """What a build of the component needs and this machine does not have.
+
+        Args:
+            station: This machine.
+            options: Those of the build, with what the recipe sets by hand.
+        """
         yield from ()
 
-    def definitions(self, station: Workstation) -> Mapping[str, str]:
-        """The values of the options that `cmake_options` left to this machine."""
+    def definitions(
+        self, station: Workstation, options: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        """Options that depend on this machine; those that the recipe sets by hand stay.
+
+        Args:
+            station: This machine.
+            options: Those of the build; `$NAME` where `cmake_options` left one to this machine.
+
+        Raises:
+            BuildError: What `build_blockers` tells.
+        """
         return {}
 
     def build_key(self, station: Workstation) -> str:

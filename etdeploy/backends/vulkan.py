@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker
+from etdeploy.core.blocker import Blocker, require
 from etdeploy.core.finding import Finding
+
+if TYPE_CHECKING:
+    from etdeploy.backends.glslc import Glslc
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vulkan(Backend):
     """Vulkan, whose shaders are compiled with the runtime."""
 
-    def build_blockers(self, station: Workstation) -> Iterator[Blocker]:
+    def build_blockers(
+        self, station: Workstation, options: Mapping[str, str | None]
+    ) -> Iterator[Blocker]:
         """No shader compiler, or one that is too old."""
-        from etdeploy.backends.glslc import find_glslc
-
-        found = find_glslc(station.environ)
+        found = _glslc(station, options)
         if isinstance(found, Blocker):
             yield found
+
+    def definitions(
+        self, station: Workstation, options: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        """The shader compiler that was tried: cmake looks by itself, and could find another."""
+        from etdeploy.backends.glslc import OPTION
+
+        return {OPTION: str(require(_glslc(station, options)).path)}
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The shader compiler."""
@@ -35,6 +47,12 @@ class Vulkan(Backend):
             needed_for="building the Vulkan backend",
             remedy=f"{found.why}\n{found.remedy}" if isinstance(found, Blocker) else None,
         )
+
+
+def _glslc(station: Workstation, options: Mapping[str, str | None]) -> Glslc | Blocker:
+    from etdeploy.backends.glslc import OPTION, find_glslc
+
+    return find_glslc(station.environ, options.get(OPTION))
 
 
 VULKAN = Vulkan(

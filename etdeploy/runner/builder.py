@@ -133,9 +133,10 @@ class Builder:
             self.plan, tree.checkout, tools, toolchain.definitions, selected
         )
         for backend in built_backends(self.plan):
-            found = backend.definitions(Workstation.this())
+            found = backend.definitions(Workstation.this(), definitions)
             # What the recipe sets by hand stays.
-            definitions |= {n: v for n, v in found.items() if definitions.get(n) == f"${n}"}
+            left = {n for n in found if definitions.get(n, f"${n}") == f"${n}"}
+            definitions |= {n: v for n, v in found.items() if n in left}
         files = selected and needed_sources(tree.checkout.folder, aten_operators(selected))
         if files:
             definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)

@@ -87,8 +87,9 @@ def _tools(
 
 
 def _backends(plan: RuntimePlan) -> Iterator[Blocker]:
+    options = {option.name: option.value for option in plan.options}
     for backend in built_backends(plan):
-        yield from backend.build_blockers(Workstation.this())
+        yield from backend.build_blockers(Workstation.this(), options)
 
 
 def _kleidiai(

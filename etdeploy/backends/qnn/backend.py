@@ -101,7 +101,9 @@ class Qnn(Backend):
             partitions.compiled, where.device, where.soc, finished=partitions.finished
         )
 
-    def definitions(self, station: Workstation) -> Mapping[str, str]:
+    def definitions(
+        self, station: Workstation, options: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
         """The folder of the SDK."""
         from etdeploy.backends.qnn.sdk import find_sdk, sdk_option
 

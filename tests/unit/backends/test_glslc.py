@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.glslc import Glslc, find_glslc, glslc_definitions, glslc_version
+from etdeploy.backends.glslc import Glslc, find_glslc, glslc_version
 from etdeploy.core.blocker import Blocker
 
-# Refuses the extension unless it is new, as glslc does.
-_NEW = """
-case "$*" in
-  --version) printf 'shaderc v2025.3 v2025.3\\nspirv-tools v2025.3\\n' ;;
-  *) for f; do case $f in *.comp) exec grep -q GL_EXT_integer_dot_product "$f" ;; esac; done
-     exit 2 ;;
-esac
+# Like glslc, these write a file for each shader that they can compile, and go on after an error.
+_COMPILES = """
+case "$*" in --version) printf 'shaderc {version}\\nspirv-tools v2025.3\\n'; exit ;; esac
+for f; do case $f in *.comp)
+  if grep -qE '{lacks}' "$f"; then echo "$f:2: error: '#extension' : not supported" >&2; bad=1
+  else : > "$f.spv"; fi ;;
+esac; done
+exit ${{bad:-0}}
 """
-_OLD = """
-case "$*" in
-  --version) echo 'shaderc 2023.2-1' ;;
-  *) echo "2: error: '#extension' : extension not supported" >&2; exit 1 ;;
-esac
-"""
+NEW = _COMPILES.format(version="v2025.3 v2025.3", lacks="GL_NONE")
+# What glslc 2023.2 of Debian 12 lacks.
+OLD = _COMPILES.format(
+    version="2023.2-1", lacks="GL_EXT_integer_dot_product|GL_KHR_cooperative_matrix"
+)
 
 
 def glslc(folder: Path, text: str) -> Path:
@@ -36,36 +36,56 @@ def glslc(folder: Path, text: str) -> Path:
 def test_none_is_told_with_where_to_get_it(tmp_path: Path) -> None:
     result = find_glslc({"PATH": str(tmp_path)})
     assert isinstance(result, Blocker)
-    assert "Vulkan SDK 1.4.341.1" in result.remedy
+    assert "not installed" in result.why
+    assert "or the Vulkan SDK" in result.remedy
 
 
 def test_a_new_one_is_taken(tmp_path: Path) -> None:
-    path = glslc(tmp_path / "bin", _NEW)
+    path = glslc(tmp_path / "bin", NEW)
     result = find_glslc({"PATH": f"{tmp_path}::{path.parent}"})
     assert result == Glslc(path, "2025.3")
-    (definition,) = glslc_definitions(result)
-    assert (definition.name, definition.value) == ("GLSLC_PATH", str(path))
 
 
 def test_the_sdk_goes_before_path(tmp_path: Path) -> None:
-    path = glslc(tmp_path / "sdk/bin", _NEW)
-    old = glslc(tmp_path / "bin", _OLD)
+    path = glslc(tmp_path / "sdk/bin", NEW)
+    old = glslc(tmp_path / "bin", OLD)
     environ = {"PATH": str(old.parent), "VULKAN_SDK": str(tmp_path / "sdk")}
     assert find_glslc(environ) == Glslc(path, "2025.3")
 
 
-def test_an_old_one_is_refused_with_its_version(tmp_path: Path) -> None:
-    path = glslc(tmp_path, _OLD)
+def test_the_named_one_goes_before_all(tmp_path: Path) -> None:
+    path = glslc(tmp_path / "own", NEW)
+    environ = {"PATH": str(glslc(tmp_path / "bin", OLD).parent)}
+    assert find_glslc(environ, str(path)) == Glslc(path, "2025.3")
+
+
+def test_a_named_one_that_is_no_program_is_told(tmp_path: Path) -> None:
+    environ = {"PATH": str(glslc(tmp_path, NEW).parent)}
+    result = find_glslc(environ, str(tmp_path / "none"))
+    assert isinstance(result, Blocker)
+    assert result.why == f"runtime.cmake.GLSLC_PATH names {tmp_path}/none, which is not a program"
+
+
+def test_an_old_one_is_refused_with_its_version_and_what_it_lacks(tmp_path: Path) -> None:
+    path = glslc(tmp_path, OLD)
     result = find_glslc({"PATH": str(tmp_path)})
     assert isinstance(result, Blocker)
-    assert result.why.startswith(f"{path} 2023.2 is too old: it does not compile GL_EXT_integer")
+    assert result.why == (
+        f"{path} (2023.2) lacks GL_EXT_integer_dot_product and GL_KHR_cooperative_matrix, which "
+        "shaders of ExecuTorch's Vulkan backend need"
+    )
+
+
+def test_a_version_does_not_decide(tmp_path: Path) -> None:
+    path = glslc(tmp_path, _COMPILES.format(version="2019.0", lacks="GL_NONE"))
+    assert find_glslc({"PATH": str(tmp_path)}) == Glslc(path, "2019.0")
 
 
 def test_the_one_of_the_ndk_is_called_by_its_name(tmp_path: Path) -> None:
-    path = glslc(tmp_path / "ndk/shader-tools/linux-x86_64", _OLD)
+    path = glslc(tmp_path / "ndk/shader-tools/linux-x86_64", OLD)
     result = find_glslc({"PATH": str(path.parent)})
     assert isinstance(result, Blocker)
-    assert "it comes from the Android NDK" in result.why
+    assert "(2023.2 of the Android NDK)" in result.why
 
 
 def test_one_that_cannot_be_started_is_refused(tmp_path: Path) -> None:
@@ -73,7 +93,14 @@ def test_one_that_cannot_be_started_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF of another machine")
     result = find_glslc({"PATH": str(tmp_path)})
     assert isinstance(result, Blocker)
-    assert "(of unknown version)" in result.why
+    assert result.why == f"{path} (of unknown version) compiles no shader: Exec format error"
+
+
+def test_one_that_compiles_nothing_is_quoted(tmp_path: Path) -> None:
+    path = glslc(tmp_path, "echo 'libshaderc.so.1: cannot open shared object file' >&2; exit 127")
+    result = find_glslc({"PATH": str(tmp_path)})
+    assert isinstance(result, Blocker)
+    assert result.why.startswith(f"{path} (of unknown version) compiles no shader: libshaderc.so.1")
 
 
 @pytest.mark.parametrize(
