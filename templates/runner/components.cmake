@@ -43,6 +43,11 @@ function(etdeploy_link_component runner component)
   if(component STREQUAL "etdump")
     target_compile_definitions(${runner} PRIVATE ET_EVENT_TRACER_ENABLED)
   endif()
+  if(component STREQUAL "backend_vulkan" AND ETDEPLOY_EXECUTORCH_SOURCE)
+    # For availability.h: the backend keeps its headers to itself.
+    target_include_directories(${runner} SYSTEM PRIVATE
+      "${ETDEPLOY_EXECUTORCH_SOURCE}/backends/vulkan/third-party/Vulkan-Headers/include")
+  endif()
 endfunction()
 
 # A library of the wheel.

@@ -10,6 +10,7 @@
 #include <executorch/runtime/platform/runtime.h>
 
 #include "arguments.h"
+#include "availability.h"
 #include "components.h"
 #include "tensors.h"
 
@@ -63,8 +64,13 @@ static std::string load(Module& module, const std::string& program, const std::s
   require(module.load(executorch::runtime::Program::Verification::Minimal), kProgram,
           program + " cannot be loaded");
   const int64_t loaded = now_ns();
-  require(module.method_meta(method).error(), kProgram, "the program has no method " + method);
-  require(module.load_method(method), kProgram, "method " + method + " cannot be loaded");
+  const auto meta = module.method_meta(method);
+  require(meta.error(), kProgram, "the program has no method " + method);
+  const Error error = module.load_method(method);
+  if (error != Error::Ok) {
+    tell_unavailable(*meta);
+  }
+  require(error, kProgram, "method " + method + " cannot be loaded");
   return ",\n  \"load_program_ms\": " + json_ms(loaded - started) +
       ",\n  \"load_method_ms\": " + json_ms(now_ns() - loaded);
 }

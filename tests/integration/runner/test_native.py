@@ -311,3 +311,31 @@ def test_no_memory_is_told(runner: Start, programs: Path, tmp_path: Path) -> Non
     run = limited.run(programs / "mlp_portable", tmp_path, "--iterations", "99999999")
     assert run.exit_code == 7, run.stderr
     assert run.error == "etdeploy-runner: error: out of memory"
+
+
+def test_a_backend_that_cannot_be_used_here_is_told(
+    workspace: Workspace, programs: Path, tmp_path: Path
+) -> None:
+    """OpenVINO, which the wheel has, without the library that it loads when it is asked."""
+    runner = Start(
+        build(plan_here(make_program(make_method(delegates=("OpenvinoBackend",)))), workspace),
+        environment={},
+    )
+    assert "OpenvinoBackend" in runner.runner.backends
+    # The backend looks at a program only if it is available, so another's is good enough. In a
+    # flatbuffer, a text stands after its length, with its end filled up to four bytes.
+    text = (programs / "mlp_xnnpack" / "program.pte").read_bytes()
+    xnnpack, openvino = (
+        len(name).to_bytes(4, "little") + name.ljust(16, b"\0")
+        for name in (b"XnnpackBackend", b"OpenvinoBackend")
+    )
+    assert text.count(xnnpack) == 1
+    program = tmp_path / "program.pte"
+    program.write_bytes(text.replace(xnnpack, openvino))
+    run = runner.run(program, tmp_path, inputs=programs / "mlp_xnnpack" / "inputs.txt")
+    assert run.exit_code == 3
+    assert "OpenVINO runtime not found (dlopen failed: libopenvino_c.so" in run.stderr
+    assert run.stderr.splitlines()[-2:] == [
+        "etdeploy-runner: backend OpenvinoBackend is linked, but not available",
+        "etdeploy-runner: error: method forward cannot be loaded: Error::NotFound",
+    ]
