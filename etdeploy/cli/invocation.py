@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
 from etdeploy.cache.tidy import keep_below
 from etdeploy.cache.workspace import NOTES, Workspace
+from etdeploy.cli.named import DEFAULT_OUTPUT
 from etdeploy.core import console
 from etdeploy.core.files.delivery import Delivery
 from etdeploy.graph.engine import run_steps
@@ -20,7 +21,6 @@ from etdeploy.graph.stage_values import StepName
 from etdeploy.recipe.load import load_recipe
 
 _WAIT = "wait"
-DEFAULT_OUTPUT = Path("etdeploy-out")
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def invoke(
         if copy_to:
             _delivery(job, copy_to, steps).require_free()
         job.workspace.sweep(job.state)
-        with console.TaskDisplay(quiet=quiet) as display, after_others(job, display):
+        with console.TaskDisplay(quiet=quiet) as display, after_others([job], display):
             # Only now: what the other run left counts.
             resolved = resolve(job)
             refuse_early(resolved, with_runner=steps != (StepName.EXPORT,))
@@ -67,8 +67,11 @@ def invoke(
 
 
 @contextmanager
-def after_others(job: Job, display: console.TaskDisplay) -> Iterator[None]:
-    """Waits for another run of the same recipe on the same device; shows that as a task."""
+def after_others(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[None]:
+    """Waits for other runs of the same recipes on the same devices; shows that as a task.
+
+    Every run takes the locks in the same order, so that two never wait for each other.
+    """
     waited = False
 
     def tell(text: str, fraction: float | None = None) -> None:
@@ -78,7 +81,9 @@ def after_others(job: Job, display: console.TaskDisplay) -> Iterator[None]:
         waited = True
         display.advance(_WAIT, text, fraction)
 
-    with job.state_lock(tell):
+    with ExitStack() as stack:
+        for job in sorted(jobs, key=lambda job: job.state):
+            stack.enter_context(job.state_lock(tell))
         if waited:
             display.end(_WAIT, "the other run has ended")
         yield

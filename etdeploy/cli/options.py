@@ -53,6 +53,62 @@ def recipe_options(function: F) -> F:
     )(function)
 
 
+def recipes_options(function: F) -> F:
+    """--recipe, which may be repeated, and --set."""
+    function = click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change one value of every recipe, e.g. --set benchmark.iterations=200. Repeatable.",
+    )(function)
+    return click.option(
+        "-r",
+        "--recipe",
+        "recipes",
+        multiple=True,
+        default=(DEFAULT_RECIPE,),
+        show_default=True,
+        metavar="NAME|PATH",
+        shell_complete=_complete_recipe,
+        help="A bundled recipe by name, or a YAML file. Repeat it for several.",
+    )(function)
+
+
+def devices_option(function: F) -> F:
+    """--device, which may be repeated."""
+    return click.option(
+        "-d",
+        "--device",
+        "devices",
+        multiple=True,
+        default=("host",),
+        show_default=True,
+        metavar="DEVICE",
+        shell_complete=_complete_device,
+        help="host, qemu, android, android:SERIAL or android:HOST:PORT. Repeat it for several.",
+    )(function)
+
+
+def many_options(function: F) -> F:
+    """--fail-fast and --jobs, for several recipes or devices."""
+    function = click.option(
+        "-j",
+        "--jobs",
+        "heavy",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="With several recipes: how many exports and builds may run at once. By default as "
+        "many as this machine's cores and memory allow, 4 at most.",
+    )(function)
+    return click.option(
+        "--fail-fast/--keep-going",
+        default=False,
+        help="With several recipes or devices: stop all at the first failure, or let the others "
+        "go on (the default).",
+    )(function)
+
+
 def device_option(function: F) -> F:
     """--device."""
     return click.option(

@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -31,6 +31,7 @@ _EVERY_S = 15.0
 # Narrower than this, nothing is readable.
 _NARROWEST = 20
 _NAME, _BAR, _TIME = 10, 24, 7
+_LONGEST_NAME = 40
 
 
 class _Output(io.TextIOWrapper):
@@ -131,6 +132,12 @@ class TaskDisplay:
         self._running: dict[str, tuple[float, str, float | None]] = {}
         self._spoken: dict[str, float] = {}
         self._live: Live | None = None
+        self._name_width = _NAME
+
+    def make_room(self, names: Iterable[str]) -> None:
+        """Makes the column of the names wide enough for tasks that will come."""
+        longest = max(map(len, names), default=_NAME)
+        self._name_width = max(_NAME, min(longest, _LONGEST_NAME))
 
     def __enter__(self) -> TaskDisplay:
         return self
@@ -152,7 +159,7 @@ class TaskDisplay:
         if self._live_wanted:
             self._open_live()
         else:
-            self._line(f"{name:<10} ...")
+            self._line(f"{name:<{self._name_width}} ...")
 
     def advance(self, name: str, text: str, fraction: float | None = None) -> None:
         """A task reports its progress."""
@@ -165,14 +172,14 @@ class TaskDisplay:
             if due:
                 self._spoken[name] = now
         if not self._live_wanted and due and text != before:
-            self._line(f"{name:<10} {text}")
+            self._line(f"{name:<{self._name_width}} {text}")
 
     def end(self, name: str, text: str, seconds: float | None = None) -> None:
         """A task has ended; `text` says how."""
         with self._lock:
             self._running.pop(name, None)
         took = "" if seconds is None else f"  ({seconds:.1f} s)"
-        self._line(f"{name:<10} {text}{took}")
+        self._line(f"{name:<{self._name_width}} {text}{took}")
 
     def _line(self, text: str) -> None:
         if self._quiet:
@@ -210,9 +217,10 @@ class TaskDisplay:
             running = dict(self._running)
         # A narrow terminal shows the progress as a number.
         bar = _BAR if columns >= 80 else 5
-        text_width = columns - _NAME - bar - _TIME - 3
+        name_width = max(_NAME, min(self._name_width, columns // 3))
+        text_width = max(1, columns - name_width - bar - _TIME - 3)
         grid = Table.grid(padding=(0, 1))
-        for fixed in (_NAME, bar, text_width, _TIME):
+        for fixed in (name_width, bar, text_width, _TIME):
             grid.add_column(width=fixed, no_wrap=True)
         for name, (started, text, fraction) in running.items():
             done: Any = Spinner("dots")
@@ -220,7 +228,7 @@ class TaskDisplay:
                 whole = bar == _BAR
                 done = ProgressBar(1.0, fraction, width=bar) if whole else f"{fraction:4.0%}"
             took = f"{time.monotonic() - started:.0f} s"
-            grid.add_row(Text(cut(name, _NAME)), done, Text(cut(text, text_width)), took)
+            grid.add_row(Text(cut(name, name_width)), done, Text(cut(text, text_width)), took)
         return grid
 
 

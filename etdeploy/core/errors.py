@@ -82,9 +82,12 @@ class RecipeError(EtdeployError):
     exit_code = 2
     kind = "recipe"
 
-    def __init__(self, problems: list[Problem], *, remedy: str | None = None) -> None:
+    def __init__(
+        self, problems: list[Problem], *, remedy: str | None = None, recipes: int = 1
+    ) -> None:
         count = len(problems)
-        head = "" if count == 1 else f"{count} problems in the recipe\n"
+        where = "the recipe" if recipes == 1 else f"{recipes} recipes"
+        head = "" if count == 1 else f"{count} problems in {where}\n"
         super().__init__(head + "\n".join(str(p) for p in problems), remedy=remedy)
         self.problems = problems
 
@@ -129,6 +132,20 @@ class MismatchError(EtdeployError):
 
     exit_code = 8
     kind = "outputs differ"
+
+
+class JobsError(EtdeployError):
+    """Of several jobs, some failed; the worst of them gives the exit code and the kind.
+
+    The worst is the one with the highest exit code: what fails late has the higher one, outputs
+    that differ come last before a bug in etdeploy.
+    """
+
+    def __init__(self, message: str, worst: EtdeployError) -> None:
+        super().__init__(message)
+        # Each of these is a property of the class elsewhere.
+        self.exit_code = worst.exit_code  # type: ignore[misc]
+        self.kind = worst.kind  # type: ignore[misc]
 
 
 class Interrupted(EtdeployError):  # noqa: N818 - nothing went wrong

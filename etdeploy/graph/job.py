@@ -31,6 +31,7 @@ class Job:
         output: The folder for run records.
         device: The device; None when only a target was named.
         facts: What the device reported about itself.
+        identity: The same for every name of the same device.
         measure_again: Whether to repeat an unchanged measurement.
     """
 
@@ -41,6 +42,7 @@ class Job:
     output: Path
     device: Device | None = None
     facts: DeviceFacts | None = None
+    identity: str | None = None
     measure_again: bool = False
 
     @property
@@ -58,9 +60,9 @@ class Job:
     @contextmanager
     def device_lock(self, progress: Progress) -> Iterator[None]:
         """Holds the device for this run alone."""
-        if self.device is None:
+        if self.device is None or self.identity is None:
             raise RuntimeError("a step that needs a device was selected without one")
-        lock = self.workspace.lock_path("device", self.device.identity)
+        lock = self.workspace.lock_path("device", self.identity)
         with exclusive(lock, f"device {self.device.name}", progress):
             yield
 
@@ -117,27 +119,58 @@ def open_job(
         DeviceError: The device cannot be reached or chosen.
     """
     workspace = Workspace.opened()
-    host = host_target()
     chosen = find_target(target) if target else None
-    with workspace.in_use(), _reached(device, workspace) as opened:
-        facts = opened.facts() if opened else None
-        own = TARGETS[facts.target] if facts else host
-        if chosen and opened:
-            _require_runnable(chosen, own, opened.name)
-        yield Job(
-            loaded,
-            chosen or own,
-            host,
-            workspace,
-            output.resolve(),
-            opened,
-            facts,
-            measure_again,
-        )
+    with workspace.in_use(), reached(device, workspace) as there:
+        yield make_job(loaded, workspace, output, there, chosen, measure_again)
+
+
+def make_job(
+    loaded: LoadedRecipe,
+    workspace: Workspace,
+    output: Path,
+    there: Reached | None,
+    chosen: Target | None,
+    measure_again: bool,
+) -> Job:
+    """The job of a recipe on a device that was reached, or for a target alone.
+
+    Raises:
+        UsageError: ExecuTorch does not support this machine, or the device cannot run the target.
+    """
+    host = host_target()
+    own = TARGETS[there.facts.target] if there else host
+    if chosen and there:
+        _require_runnable(chosen, own, there.device.name)
+    return Job(
+        loaded,
+        chosen or own,
+        host,
+        workspace,
+        output.resolve(),
+        there.device if there else None,
+        there.facts if there else None,
+        there.identity if there else None,
+        measure_again,
+    )
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A device that answers: what it reported, and what tells it apart from others."""
+
+    device: Device
+    facts: DeviceFacts
+    identity: str
 
 
 @contextmanager
-def _reached(device: str | None, workspace: Workspace) -> Iterator[Device | None]:
+def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None]:
+    """Opens a device and asks it what it is; None for no device.
+
+    Raises:
+        UsageError: There is no such kind of device.
+        DeviceError: It cannot be reached or chosen.
+    """
     from etdeploy.devices.registry import open_device
 
     if device is None:
@@ -145,6 +178,7 @@ def _reached(device: str | None, workspace: Workspace) -> Iterator[Device | None
         return
     opened = open_device(device, workspace)
     try:
-        yield opened
+        # Several jobs may use it in threads: nothing is left to be asked then.
+        yield Reached(opened, opened.facts(), opened.identity)
     finally:
         opened.close()

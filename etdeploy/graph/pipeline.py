@@ -329,7 +329,7 @@ def _push(job: Job, device: Device) -> Step:
         always=True,
         value=Pushed,
         load=Load.BUSY,
-        alone=lambda: f"device {device.identity}",
+        alone=lambda: f"device {job.identity}",
         holds=job.device_lock,
     )
 
@@ -398,6 +398,6 @@ def _bench(job: Job, device: Device) -> Step:
         sound=sound,
         value=Measured,
         load=Load.MEASURES if job.shares_host_cores else Load.LIGHT,
-        alone=lambda: f"device {device.identity}",
+        alone=lambda: f"device {job.identity}",
         holds=job.device_lock,
     )

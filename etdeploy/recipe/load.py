@@ -19,7 +19,7 @@ from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
 
-__all__ = ["LoadedRecipe", "bundled_recipes", "load_recipe"]
+__all__ = ["LoadedRecipe", "bundled_recipes", "load_recipe", "load_recipes"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,34 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
     recipe = _validate(document)
     files = tuple((file, sha256_file(file)) for file in chain)
     return LoadedRecipe(recipe.name or path.stem, path, recipe, files, document.places)
+
+
+def load_recipes(names: Sequence[str], overrides: Sequence[str] = ()) -> tuple[LoadedRecipe, ...]:
+    """Loads several recipes, with the same overrides for each.
+
+    Raises:
+        RecipeError: One of them cannot be found, read or used; reports every problem of all.
+    """
+    loaded, errors = [], []
+    for name in names:
+        try:
+            loaded.append(load_recipe(name, overrides))
+        except RecipeError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise _joined(errors)
+    return tuple(loaded)
+
+
+def _joined(errors: Sequence[RecipeError]) -> RecipeError:
+    """All problems; one that recipes share, like that of an override, is told once."""
+    problems = {str(p): p for error in errors for p in error.problems}
+    remedies = dict.fromkeys(error.remedy for error in errors if error.remedy)
+    return RecipeError(
+        list(problems.values()), remedy="\n".join(remedies) or None, recipes=len(errors)
+    )
 
 
 def _with_parents(path: Path, seen: tuple[Path, ...]) -> tuple[Document, tuple[Path, ...]]:

@@ -6,36 +6,43 @@ from pathlib import Path
 
 import click
 
+from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
-    device_option,
+    devices_option,
     json_option,
+    many_options,
     output_option,
     quiet_option,
-    recipe_options,
+    recipes_options,
     target_option,
 )
 
 
 @click.command()
-@recipe_options
-@device_option
+@recipes_options
+@devices_option
 @target_option
 @output_option
+@many_options
 @json_option
 @quiet_option
 def command(
-    recipe: str,
+    recipes: tuple[str, ...],
     overrides: tuple[str, ...],
-    device: str,
+    devices: tuple[str, ...],
     target: str | None,
     output: Path,
+    fail_fast: bool,
+    heavy: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Measure on the device, even when nothing changed since the last time.
 
-    Steps before the measurement run only if their inputs changed.
+    Steps before the measurement run only if their inputs changed. Several recipes and devices are
+    measured as `etdeploy run` does it.
     """
-    from etdeploy.cli.verbs.run import measure_and_show
+    from etdeploy.cli.verbs.run import measure_named
 
-    measure_and_show(recipe, overrides, device, target, output, True, as_json, quiet)
+    named = Named(recipes, overrides, devices, target, output, True, quiet, fail_fast, heavy)
+    measure_named(named, as_json)

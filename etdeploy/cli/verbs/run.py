@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
+from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
-    device_option,
+    devices_option,
     json_option,
+    many_options,
     output_option,
     quiet_option,
-    recipe_options,
+    recipes_options,
     target_option,
 )
 from etdeploy.core import console
@@ -21,40 +23,48 @@ from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
-@recipe_options
-@device_option
+@recipes_options
+@devices_option
 @target_option
 @output_option
 @click.option("--again", is_flag=True, help="Measure again, even when nothing changed.")
+@many_options
 @json_option
 @quiet_option
 def command(
-    recipe: str,
+    recipes: tuple[str, ...],
     overrides: tuple[str, ...],
-    device: str,
+    devices: tuple[str, ...],
     target: str | None,
     output: Path,
     again: bool,
+    fail_fast: bool,
+    heavy: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Export, build, deploy and measure, then show the latencies.
 
     Steps whose inputs did not change are skipped, including the measurement: --again repeats it.
+
+    With several recipes or devices, every recipe runs on every device: what they have in common is
+    exported and built once, and a table shows them side by side.
     """
-    measure_and_show(recipe, overrides, device, target, output, again, as_json, quiet)
+    named = Named(recipes, overrides, devices, target, output, again, quiet, fail_fast, heavy)
+    measure_named(named, as_json)
 
 
-def measure_and_show(
-    recipe: str,
-    overrides: tuple[str, ...],
-    device: str,
-    target: str | None,
-    output: Path,
-    again: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def measure_named(named: Named, as_json: bool) -> None:
+    """Measures what the command line names: one recipe on one device, or all on all."""
+    if named.single:
+        measure_and_show(named, as_json)
+        return
+    from etdeploy.cli.many_runs import measure_all
+
+    measure_all(named, as_json)
+
+
+def measure_and_show(named: Named, as_json: bool) -> None:
     """Runs all steps and prints the run record or its summary.
 
     Raises:
@@ -66,14 +76,14 @@ def measure_and_show(
 
     begun_s = time.time()
     with invoke(
-        recipe,
-        overrides,
+        named.recipes[0],
+        named.overrides,
         (StepName.BENCH,),
-        device=device,
-        target=target,
-        output=output,
-        measure_again=again,
-        quiet=quiet,
+        device=named.devices[0],
+        target=named.target,
+        output=named.output,
+        measure_again=named.measure_again,
+        quiet=named.quiet,
     ) as job:
         run = load_last_run(job)
     if as_json:
@@ -86,7 +96,7 @@ def measure_and_show(
         from etdeploy.report.summary import summary
 
         console.result("\n" + fit(summary(run), console.width()))
-    if not quiet and run.record_path.stat().st_mtime < begun_s:
+    if not named.quiet and run.record_path.stat().st_mtime < begun_s:
         console.message(
             f"\nNothing has changed since this was measured on {run.record.started_at}: "
             "--again measures again."

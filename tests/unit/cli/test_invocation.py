@@ -20,7 +20,7 @@ class FakeJob:
     """A job whose state is locked by a file."""
 
     def __init__(self, lock: Path) -> None:
-        self.lock = lock
+        self.lock = self.state = lock
 
     @contextmanager
     def state_lock(self, progress: Progress) -> Iterator[None]:
@@ -60,7 +60,7 @@ def wait_for_another(job: Any, live: bool) -> SeenDisplay:
     thread.start()
     held.wait()
     display = SeenDisplay(live, ends)
-    with display, after_others(job, display):
+    with display, after_others([job], display):
         assert not display._running, "it waits no longer"
     thread.join()
     return display
@@ -83,6 +83,6 @@ def test_a_wait_is_shown_on_a_terminal_while_it_lasts(
 
 
 def test_without_another_run_nothing_is_shown(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with console.TaskDisplay(live=False) as display, after_others(job, display):
+    with console.TaskDisplay(live=False) as display, after_others([job], display):
         pass
     assert capsys.readouterr() == ("", "")

@@ -1,0 +1,125 @@
+"""What a verb does for several recipes or devices: one graph, and a list of what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from etdeploy.cli.invocation import after_others, keep_small
+from etdeploy.cli.named import Named
+from etdeploy.core import console
+from etdeploy.core.errors import EtdeployError, Interrupted, JobsError
+from etdeploy.graph.many.members import Member, Wanted, open_members, without_repetitions
+from etdeploy.graph.many.run import JobEnd, prepare, run_jobs
+from etdeploy.graph.slots import heavy_at_once
+from etdeploy.graph.stage_values import StepName
+from etdeploy.recipe.load import load_recipes
+
+
+def wanted_of(named: Named) -> Wanted:
+    """The recipes that are named, loaded; warns of those that are named more than once.
+
+    Raises:
+        RecipeError: A recipe cannot be used; reports every problem of all recipes.
+    """
+    recipes, notes = without_repetitions(load_recipes(named.recipes, named.overrides))
+    for note in notes:
+        console.warn(note)
+    return Wanted(recipes, named.devices, named.output, named.target, named.measure_again)
+
+
+@contextmanager
+def invoke_all(named: Named, goal: StepName) -> Iterator[list[JobEnd]]:
+    """Runs the goal of every recipe on every device, then yields how each job ended.
+
+    Raises:
+        RecipeError: A recipe cannot be used; nothing was started.
+        UsageError: The command line is wrong; nothing was started.
+        Interrupted: The run was stopped.
+    """
+    with open_members(wanted_of(named)) as members:
+        for note in members.notes:
+            console.warn(note)
+        jobs = [member.job for member in members.all if member.job]
+        for job in jobs:
+            members.workspace.sweep(job.state)
+        with console.TaskDisplay(quiet=named.quiet) as display, after_others(jobs, display):
+            ready, refused = prepare(members.all, goal)
+            for end in refused:
+                console.message(f"{end.member.pair} cannot start: {end.error}")
+            if refused and named.fail_fast:
+                ready = []
+            heavy = named.heavy or heavy_at_once()
+            ends = run_jobs(ready, goal, display, heavy=heavy, fail_fast=named.fail_fast)
+        found = {end.member.pair: end for end in (*refused, *ends)}
+        yield [found.get(member.pair, JobEnd(member)) for member in members.all]
+        keep_small(members.workspace, named.quiet)
+
+
+def raise_failures(ends: Sequence[JobEnd]) -> None:
+    """Raises one error that lists what failed.
+
+    Raises:
+        StepError: One of them is a bug in etdeploy.
+        JobsError: Its exit code is that of the worst.
+    """
+    failed = [end for end in ends if end.error]
+    known = [end.error for end in failed if isinstance(end.error, EtdeployError)]
+    lines = [line for end in failed for line in _told(end)]
+    bugs = [end.error for end in failed if end.error and not isinstance(end.error, EtdeployError)]
+    if bugs:
+        console.message("\n".join(lines))
+        raise bugs[0]
+    if failed:
+        worst = max((e for e in known if not isinstance(e, Interrupted)), key=lambda e: e.exit_code)
+        raise JobsError("\n".join([f"{len(failed)} of {len(ends)} failed", *lines]), worst)
+
+
+def _told(end: JobEnd) -> Iterator[str]:
+    if end.same_as:
+        yield f"  {end.member.pair}: it needs what failed for {end.same_as}"
+    elif end.stopped:
+        yield f"  {end.member.pair}: not finished, since another one failed (--fail-fast)"
+    else:
+        kind = end.error.kind if isinstance(end.error, EtdeployError) else "bug"
+        first, *rest = str(end.error).splitlines()
+        yield f"  {end.member.pair}: {kind}: {first}"
+        yield from (f"    {line}" for line in rest)
+
+
+def failure_json(end: JobEnd) -> dict[str, Any]:
+    """A job without a result, with the names where a run record has them too."""
+    return {
+        "recipe": recipe_json(end.member),
+        "device": _device_json(end.member),
+        "error": _error(end),
+    }
+
+
+def recipe_json(member: Member) -> dict[str, Any]:
+    """The recipe's name and file."""
+    return {"name": member.loaded.name, "path": str(member.loaded.path)}
+
+
+def _device_json(member: Member) -> dict[str, Any]:
+    if member.job and member.job.facts:
+        return {"facts": member.job.facts.model_dump(mode="json")}
+    return {"facts": {"name": member.pair.device}}
+
+
+def _error(end: JobEnd) -> dict[str, Any]:
+    error = end.error
+    same_as = end.same_as._asdict() if end.same_as else None
+    if not isinstance(error, EtdeployError):
+        code = EtdeployError.exit_code
+        return {"kind": "bug", "exit_code": code, "message": str(error), "same_as": same_as}
+    return {
+        "kind": error.kind,
+        "exit_code": error.exit_code,
+        "message": error.message,
+        "place": error.place,
+        "remedy": error.remedy,
+        "log": str(error.log) if error.log else None,
+        "same_as": same_as,
+    }

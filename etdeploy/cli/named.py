@@ -1,0 +1,28 @@
+"""What a command line names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_OUTPUT = Path("etdeploy-out")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the command line names; `heavy` is how many exports and builds may run at once."""
+
+    recipes: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    devices: tuple[str | None, ...] = (None,)
+    target: str | None = None
+    output: Path = DEFAULT_OUTPUT
+    measure_again: bool = False
+    quiet: bool = False
+    fail_fast: bool = False
+    heavy: int | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether just one recipe on one device is named: then results have another form."""
+        return len(self.recipes) == 1 and len(self.devices) == 1

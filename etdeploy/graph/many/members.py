@@ -1,0 +1,149 @@
+"""The jobs of one invocation: every recipe on every device, and each device opened once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import EtdeployError
+from etdeploy.graph.job import Job, Reached, make_job, reached
+from etdeploy.graph.many.labels import Pair, recipe_labels
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.targets.platforms import find_target
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line names.
+
+    Attributes:
+        recipes: In the order in which they were named, without repetitions.
+        devices: The same; None for a target alone.
+        output: The folder for run records.
+        target: Replaces the devices' own targets, or is used without a device.
+        measure_again: Whether to repeat unchanged measurements.
+    """
+
+    recipes: tuple[LoadedRecipe, ...]
+    devices: tuple[str | None, ...]
+    output: Path
+    target: str | None = None
+    measure_again: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """One recipe on one device.
+
+    Attributes:
+        pair: What it is called.
+        loaded: The recipe.
+        job: What a run works on; None if the device cannot be used.
+        error: Why it cannot run, if that is known before anything starts.
+    """
+
+    pair: Pair
+    loaded: LoadedRecipe
+    job: Job | None = None
+    error: EtdeployError | None = None
+
+
+@dataclass(frozen=True)
+class Members:
+    """All jobs, and what the user has to know about how they were found."""
+
+    all: tuple[Member, ...]
+    workspace: Workspace
+    notes: tuple[str, ...] = ()
+
+
+def without_repetitions(
+    recipes: Sequence[LoadedRecipe],
+) -> tuple[tuple[LoadedRecipe, ...], tuple[str, ...]]:
+    """Each recipe file once, and a note on each that was named more than once.
+
+    Nothing is lost by running it once, and scripts that put lists together need not look for
+    repetitions; but somebody who meant another recipe has to notice.
+    """
+    files = [loaded.path for loaded in recipes]
+    once = {loaded.path: loaded for loaded in recipes}
+    return tuple(once.values()), tuple(
+        f"the recipe {path} is named {files.count(path)} times: it is used once"
+        for path in once
+        if files.count(path) > 1
+    )
+
+
+@contextmanager
+def open_members(wanted: Wanted) -> Iterator[Members]:
+    """Opens each device and makes the jobs; a device that cannot be used is no error here.
+
+    Raises:
+        UsageError: The kind of a device or the target is unknown, ExecuTorch does not support this
+            machine, or the cache folder cannot be used.
+        BuildError: There is no room for the cache.
+    """
+    from etdeploy.devices.spec import parse_spec
+
+    for device in wanted.devices:
+        if device is not None:
+            parse_spec(device)
+    chosen = find_target(wanted.target) if wanted.target else None
+    workspace = Workspace.opened()
+    labels = recipe_labels(wanted.recipes)
+    with ExitStack() as stack:
+        stack.enter_context(workspace.in_use())
+        devices, notes = _open_devices(wanted.devices, workspace, stack)
+        found = []
+        for loaded, label in zip(wanted.recipes, labels, strict=True):
+            for device, there in devices.items():
+                pair = Pair(label, _device_label(device, there, wanted.target))
+                if isinstance(there, EtdeployError):
+                    found.append(Member(pair, loaded, error=there))
+                    continue
+                try:
+                    job = make_job(
+                        loaded, workspace, wanted.output, there, chosen, wanted.measure_again
+                    )
+                except EtdeployError as error:
+                    found.append(Member(pair, loaded, error=error))
+                else:
+                    found.append(Member(pair, loaded, job))
+        yield Members(tuple(found), workspace, notes)
+
+
+def _open_devices(
+    names: Sequence[str | None], workspace: Workspace, stack: ExitStack
+) -> tuple[dict[str | None, Reached | EtdeployError | None], tuple[str, ...]]:
+    """Each device once, whatever its names; a device must not be measured twice."""
+    found: dict[str | None, Reached | EtdeployError | None] = {}
+    known: dict[tuple[str, str], str | None] = {}
+    notes = []
+    for name in names:
+        if name in found or name in known.values():
+            notes.append(f"the device {name} is named several times: it is used once")
+            continue
+        try:
+            there = stack.enter_context(reached(name, workspace))
+        except EtdeployError as error:
+            found[name] = error
+            continue
+        # host and qemu are one machine, and yet two devices.
+        same = (there.facts.kind, there.identity) if there else ("", "")
+        if same in known:
+            notes.append(f"{known[same]} and {name} are the same device: it is used once")
+            continue
+        known[same] = name
+        found[name] = there
+    return found, tuple(notes)
+
+
+def _device_label(
+    device: str | None, there: Reached | EtdeployError | None, target: str | None
+) -> str:
+    if isinstance(there, Reached):
+        return there.device.name
+    return device or target or ""

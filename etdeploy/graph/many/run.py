@@ -1,0 +1,148 @@
+"""Runs many jobs as one graph: what is the same is done once, and one failure stops nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from etdeploy.core import cancel, console
+from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.graph.engine import run_tasks
+from etdeploy.graph.lookups import Lookups
+from etdeploy.graph.many.labels import Pair, served
+from etdeploy.graph.many.members import Member
+from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.preflight import refuse_early
+from etdeploy.graph.resolve import Resolved, resolve
+from etdeploy.graph.running import Ended, Run, as_error, cause_of, is_stop
+from etdeploy.graph.slots import Slots
+from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.tasks import Task, tasks_of
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A job that may start: everything was looked up, and nothing speaks against it."""
+
+    member: Member
+    resolved: Resolved
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended.
+
+    Attributes:
+        member: The job.
+        error: Why it failed; None if it did not.
+        same_as: The job whose failed work it shares, if that was told there.
+    """
+
+    member: Member
+    error: Exception | None = None
+    same_as: Pair | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it only ended because the run was stopped."""
+        return self.error is not None and is_stop(self.error)
+
+
+def prepare(members: Sequence[Member], goal: StepName) -> tuple[list[Ready], list[JobEnd]]:
+    """Looks everything up, and finds the jobs that cannot end well."""
+    lookups = Lookups()
+    ready, refused = [], []
+    for member in members:
+        if member.job is None:
+            refused.append(JobEnd(member, member.error))
+            continue
+        try:
+            resolved = resolve(member.job, lookups)
+            refuse_early(resolved, with_runner=goal != StepName.EXPORT)
+        except EtdeployError as error:
+            refused.append(JobEnd(member, error))
+        else:
+            ready.append(Ready(member, resolved))
+    return ready, refused
+
+
+def run_jobs(
+    ready: Sequence[Ready],
+    goal: StepName,
+    display: console.TaskDisplay,
+    *,
+    heavy: int,
+    fail_fast: bool = False,
+) -> list[JobEnd]:
+    """Runs the goal of every job and all that it needs.
+
+    Args:
+        ready: The jobs.
+        goal: The last step of each.
+        display: Shows the tasks.
+        heavy: How many exports and builds may run at once.
+        fail_fast: Whether the first failure stops the others.
+
+    Raises:
+        Interrupted: The run was asked to stop from outside.
+    """
+    ends: dict[Pair, JobEnd] = {}
+    left = list(ready)
+    while left:
+        tasks = graph_of(left)
+        display.make_room([task.shown for task in tasks])
+        goals = tuple(task.name for task in tasks if task.step.name == goal)
+        # Of its own, so that a failure can stop this run without stopping what comes after it.
+        with cancel.trapped_signals():
+            run = Run(tasks, display, brief=True, slots=Slots(heavy), stop_at_first=fail_fast)
+            ended = run_tasks(tasks, goals, run, keep_going=not fail_fast)
+        cancel.checkpoint()
+        now = [_end_of(each, goal, tasks, ended, left) for each in left]
+        ends |= {end.member.pair: end for end in now if end is not None}
+        # What waited for another job's task that was never begun runs without that job.
+        left = [] if fail_fast else [each for each, end in zip(left, now, strict=True) if not end]
+    return [ends.get(each.member.pair, JobEnd(each.member, Interrupted())) for each in ready]
+
+
+def graph_of(ready: Sequence[Ready]) -> tuple[Task, ...]:
+    """The shared graph of the jobs, with names that say whom each task serves."""
+    tasks = tasks_of([(make_steps(r.resolved), r.resolved.job.state) for r in ready])
+    everyone = [r.member.pair for r in ready]
+    followers: dict[str, list[Pair]] = {}
+    for task in tasks:
+        if task.leader:
+            followers.setdefault(task.leader, []).append(everyone[task.job])
+    return tuple(_named(task, followers.get(task.name, []), everyone) for task in tasks)
+
+
+def _named(task: Task, followers: Sequence[Pair], everyone: Sequence[Pair]) -> Task:
+    whom = served([everyone[task.job], *followers], everyone)
+    return replace(task, shown=f"{task.step.name} {whom}")
+
+
+def _end_of(
+    each: Ready, goal: StepName, tasks: Sequence[Task], ended: Ended, ready: Sequence[Ready]
+) -> JobEnd | None:
+    """How a job ended; None if it could not begin only because of another job's own failure."""
+    number = next(i for i, other in enumerate(ready) if other is each)
+    own = [task for task in tasks if task.job == number]
+    [last] = [task for task in own if task.step.name == goal]
+    if last.name in ended.done:
+        return JobEnd(each.member)
+    cause = cause_of(last.name, tasks, ended)
+    if cause is None:
+        return JobEnd(each.member, Interrupted())
+    by_name = {task.name: task for task in tasks}
+    error = as_error(by_name[cause].step.name, ended.failures[cause])
+    if by_name[cause].job == number or is_stop(error):
+        return JobEnd(each.member, error)
+    if cause in _led_by(own, ended):
+        return JobEnd(each.member, error, ready[by_name[cause].job].member.pair)
+    return None
+
+
+def _led_by(own: Sequence[Task], ended: Ended) -> Iterator[str]:
+    """The tasks of other jobs that did this job's work."""
+    for task in own:
+        if leader := task.leader or ended.followed.get(task.name):
+            yield leader
