@@ -14,23 +14,27 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from etdeploy.core import cancel
 from etdeploy.core.collector import Collector
+from etdeploy.core.forks import Fork, ForkLostError, ForkServer
 
 _GRACE_S = 3.0
 # How often to check for a stop request; a child that ends at its first signal ends the wait itself.
 _POLL_S = 0.2
 
-_children: set[subprocess.Popen[bytes]] = set()
+Child = subprocess.Popen[bytes] | Fork
+
+_children: set[Child] = set()
 # Reentrant: a signal handler may interrupt the thread that holds it.
 _children_lock = threading.RLock()
 _watcher: list[subprocess.Popen[bytes]] = []
@@ -87,16 +91,22 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def run(request: Request) -> Outcome:
+def run(request: Request, server: ForkServer | None = None) -> Outcome:
     """Runs a process to its end.
+
+    Args:
+        request: The process.
+        server: Forks it, in place of starting the program; stderr is always merged into stdout.
 
     Raises:
         FileNotFoundError, PermissionError: The program cannot be started.
+        ForkRefusedError: The server did not fork; nothing has run.
+        ForkLostError: The server ended before the process, which is gone, too.
         Interrupted: The run was asked to stop; the process and its children are gone.
     """
     cancel.checkpoint()
     started = time.monotonic()
-    with _open_log(request) as log, _started(request) as child:
+    with _open_log(request) as log, _started(request, server) as child:
         streams = {"stdout": child.stdout, "stderr": child.stderr}
         collector = Collector(streams, request.on_line, log)
         deadline = None if request.timeout_s is None else started + request.timeout_s
@@ -106,7 +116,35 @@ def run(request: Request) -> Outcome:
         if log:
             log.write(f"[exit {child.returncode} after {duration_s:.1f} s]\n".encode())
     cancel.checkpoint()
-    return Outcome(request.argv, child.returncode, stdout, stderr, duration_s, timed_out)
+    if isinstance(child, Fork) and child.lost:
+        raise ForkLostError
+    return Outcome(request.argv, child.wait(), stdout, stderr, duration_s, timed_out)
+
+
+@contextlib.contextmanager
+def fork_server(request: Request) -> Iterator[ForkServer]:
+    """Starts a program that forks children on request, and ends it with the block.
+
+    Args:
+        request: The program; it gets one more argument, the number of its socket's descriptor.
+            All that it prints goes to the log. See `core/forks.py` for what it has to answer.
+
+    Raises:
+        FileNotFoundError, PermissionError: The program cannot be started.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told = replace(request, argv=(*request.argv, str(theirs.fileno())))
+    with (
+        ours,
+        theirs,
+        _open_log(told) as log,
+        contextlib.ExitStack() as after_its_end,
+        _started(told, inherited=(theirs.fileno(),)) as child,
+    ):
+        theirs.close()
+        collector = Collector({"stdout": child.stdout, "stderr": child.stderr}, None, log)
+        after_its_end.callback(collector.finish, _GRACE_S)
+        yield ForkServer(ours)
 
 
 def which(name: str) -> Path | None:
@@ -138,14 +176,16 @@ def _open_log(request: Request) -> Iterator[IO[bytes] | None]:
 
 
 @contextlib.contextmanager
-def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    request: Request, server: ForkServer | None = None, inherited: tuple[int, ...] = ()
+) -> Iterator[Child]:
     env = dict(os.environ)
     for name, value in request.env.items():
         if value is None:
             env.pop(name, None)
         else:
             env[name] = value
-    child = _start(request, env)
+    child = _start(request, env, server, inherited)
     with _children_lock:
         _children.add(child)
     try:
@@ -155,6 +195,8 @@ def _started(request: Request) -> Iterator[subprocess.Popen[bytes]]:
             _end(child)
         with _children_lock:
             _children.discard(child)
+        if isinstance(child, Fork):
+            child.close()
         _note(f"-{child.pid}\n")
 
 
@@ -177,22 +219,22 @@ def _start_watcher() -> None:
             )
 
 
-def _start(request: Request, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    request: Request,
+    env: Mapping[str, str],
+    server: ForkServer | None,
+    inherited: tuple[int, ...],
+) -> Child:
     """Starts the child and has it watched, even if this process is killed in between."""
     _start_watcher()
     mark, other_end = os.pipe()
     pipe = os.fstat(mark).st_ino
     _note(f"?{pipe}\n")
     try:
-        child = subprocess.Popen(
-            list(request.argv),
-            cwd=request.cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if request.on_line else subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=(mark,),
+        child = (
+            server.fork(request.argv, request.cwd, env, mark)
+            if server
+            else _popen(request, env, (mark, *inherited))
         )
     except BaseException:
         _note(f"!{pipe}\n")
@@ -202,6 +244,21 @@ def _start(request: Request, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         os.close(other_end)
     _note(f"+{child.pid} {pipe}\n")
     return child
+
+
+def _popen(
+    request: Request, env: Mapping[str, str], inherited: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        list(request.argv),
+        cwd=request.cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if request.on_line else subprocess.PIPE,
+        start_new_session=True,
+        pass_fds=inherited,
+    )
 
 
 @atexit.register
@@ -222,7 +279,7 @@ def _note(line: str) -> None:
                 watcher.stdin.write(line.encode())
 
 
-def _wait(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
+def _wait(child: Child, deadline: float | None) -> bool:
     """Waits until the child ends; False if it ended after the deadline or because of it."""
     with _waiting(child) as ended:
         while True:
@@ -241,14 +298,15 @@ def _wait(child: subprocess.Popen[bytes], deadline: float | None) -> bool:
 
 
 @contextlib.contextmanager
-def _waiting(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], bool]]:
+def _waiting(child: Child) -> Iterator[Callable[[float], bool]]:
     """A function that waits up to a number of seconds for a child to end.
 
     The kernel reports the end at once (pidfd_open(2), since Linux 5.3), without polling, which
     could disturb a measurement; elsewhere Python polls.
     """
     try:
-        handle = os.pidfd_open(child.pid)
+        # The server of a fork collects it, and tells how it ended.
+        handle = os.dup(child.fileno()) if isinstance(child, Fork) else os.pidfd_open(child.pid)
     except (AttributeError, OSError):
         yield lambda seconds: _ended(child, seconds)
         return
@@ -260,26 +318,24 @@ def _waiting(child: subprocess.Popen[bytes]) -> Iterator[Callable[[float], bool]
         os.close(handle)
 
 
-def _ended(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
+def _ended(child: Child, timeout_s: float | None) -> bool:
     try:
         child.wait(timeout_s)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, TimeoutError):
         return False
     return True
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: Child) -> None:
     """Terminates, then kills, the child's whole group."""
     _signal_group(child, signal.SIGTERM)
-    try:
-        child.wait(timeout=_GRACE_S)
-    except subprocess.TimeoutExpired:
+    if not _ended(child, _GRACE_S):
         _signal_group(child, signal.SIGKILL)
         child.wait()
     # The child's own children may have ignored the first signal.
     _signal_group(child, signal.SIGKILL)
 
 
-def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+def _signal_group(child: Child, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etdeploy.backends.registry import backend_named
-from etdeploy.backends.values import Workstation
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core import process
@@ -24,6 +21,7 @@ from etdeploy.export.cache import Situation
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.finished import write_finished
 from etdeploy.export.needs import check_needs
+from etdeploy.export.preload import OWN_PROCESSES, WORKER, Exporter, worker_environment
 from etdeploy.export.protocol import (
     FAILURE_FILE,
     SOURCES_FILE,
@@ -36,7 +34,6 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
 
 KIND = CacheKind.PROGRAMS
-_START = Path(__file__).resolve().parent / "worker" / "start.py"
 
 
 class ExportedProgram(Value):
@@ -56,7 +53,11 @@ class ExportedProgram(Value):
 
 
 def export_program(
-    spec: ExportSpec, workspace: Workspace, progress: Progress, log: Path
+    spec: ExportSpec,
+    workspace: Workspace,
+    progress: Progress,
+    log: Path,
+    exporter: Exporter = OWN_PROCESSES,
 ) -> ExportedProgram:
     """Returns the program folder of a spec, from the cache or by exporting.
 
@@ -65,6 +66,7 @@ def export_program(
         workspace: The cache.
         progress: Called for each step.
         log: Gets everything that the worker process prints, with full tracebacks.
+        exporter: Runs the worker process; `preloaded_exports` gives one that several exports share.
 
     Raises:
         ExportError: Something that the export needs is missing, or the export failed.
@@ -81,7 +83,7 @@ def export_program(
         with _staging(workspace) as staging:
             folder = staging / "program"
             folder.mkdir()
-            sources = _make(spec, staging, folder, progress, log)
+            sources = _make(spec, staging, folder, progress, log, exporter)
             entry = workspace.entry(KIND, situation.key(sources))
             workspace.obtain(entry, lambda work: _move_files(folder, work))
         situation.remember(entry.key, sources)
@@ -110,7 +112,14 @@ def _staging(workspace: Workspace) -> Iterator[Path]:
         yield Path(name)
 
 
-def _make(spec: ExportSpec, staging: Path, folder: Path, progress: Progress, log: Path) -> Sources:
+def _make(
+    spec: ExportSpec,
+    staging: Path,
+    folder: Path,
+    progress: Progress,
+    log: Path,
+    exporter: Exporter,
+) -> Sources:
     from etdeploy.program.inspect import inspect_file
 
     if spec.program:
@@ -118,24 +127,30 @@ def _make(spec: ExportSpec, staging: Path, folder: Path, progress: Progress, log
         write_finished(spec, program, folder)
         program.save(folder / PROGRAM_INFO)
         return Sources()
-    _run_worker(spec, staging, folder, progress, log)
+    _run_worker(spec, staging, folder, progress, log, exporter)
     program = inspect_file(folder / PROGRAM_FILE)
     program.save(folder / PROGRAM_INFO)
     return Sources.load(staging / SOURCES_FILE)
 
 
 def _run_worker(
-    spec: ExportSpec, staging: Path, folder: Path, progress: Progress, log: Path
+    spec: ExportSpec,
+    staging: Path,
+    folder: Path,
+    progress: Progress,
+    log: Path,
+    exporter: Exporter,
 ) -> None:
     spec_path = staging / SPEC_FILE
     spec.save(spec_path)
-    outcome = process.run(
+    outcome = exporter.run(
         process.Request(
-            argv=(sys.executable, str(_START), str(spec_path), str(folder)),
-            env=_worker_environment(spec),
+            argv=(*WORKER, str(spec_path), str(folder)),
+            env=worker_environment(spec),
             log=log,
             on_line=lambda line: _pass_on(line, progress),
-        )
+        ),
+        undo=lambda: _clear(staging, folder),
     )
     if outcome.ok:
         return
@@ -148,11 +163,12 @@ def _run_worker(
     raise crash_error(outcome, log)
 
 
-def _worker_environment(spec: ExportSpec) -> dict[str, str | None]:
-    # Unbuffered, so that the log is in order; a crash in native code leaves the Python stack.
-    environment = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    backend = backend_named(str(spec.backend))
-    return {**environment, **backend.export_environment(Workstation.this())}
+def _clear(staging: Path, folder: Path) -> None:
+    """Leaves of an attempt only the spec."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name in (SOURCES_FILE, FAILURE_FILE):
+        (staging / name).unlink(missing_ok=True)
 
 
 def _pass_on(line: str, progress: Progress) -> None:

@@ -226,7 +226,8 @@ RULES: dict[Rule, tuple[str, ...]] = {
     impure: (),
     wrong_owner: (),
     heavy_at_the_top: HEAVY_OWNERS,
-    starts_processes: ("core/process.py",),
+    # The preloaded worker forks itself: only it knows whether that is safe.
+    starts_processes: ("core/process.py", "export/worker/serve.py"),
     prints: ("core/console.py",),
     names_a_backend: (*OF_BACKENDS, *NAMING_BACKENDS),
 }

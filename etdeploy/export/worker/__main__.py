@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 from etdeploy.export.protocol import FAILURE_FILE, SOURCES_FILE, progress_line
@@ -16,15 +17,20 @@ from etdeploy.export.worker.loading.seeds import seed_at_import
 from etdeploy.export.worker.loading.user_code import run_user_files
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the export; a failure is described in `failure.json` beside the spec."""
+def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:
+    """Runs the export; a failure is described in `failure.json` beside the spec.
+
+    Args:
+        arguments: The path of the spec, and the folder to fill.
+        preloaded: Names of modules that were imported ahead; empty in a process of its own.
+    """
     spec_path, folder = Path(arguments[0]), Path(arguments[1])
     # Warnings of the libraries are not about the user's recipe; they belong in the log.
     warnings.simplefilter("default")
     add_user_folder(Path.cwd())
     pin_installed()
     try:
-        spec, recorder = ExportSpec.load(spec_path), FileRecorder()
+        spec, recorder = ExportSpec.load(spec_path), FileRecorder(preloaded)
         seed_at_import(spec.seed, recorder.ignoring)
         _tell(f"loading {spec.source}", 0.02)
         with recorder.recording():

@@ -1,4 +1,7 @@
-"""`python start.py SPEC FOLDER`: starts the worker, importing nothing from the working folder.
+"""Starts the worker, importing nothing from the working folder.
+
+`python start.py SPEC FOLDER` exports what the spec says. `python start.py --serve NEEDS DESCRIPTOR`
+imports what several exports need, and forks itself for each.
 
 `python -m` puts the working folder before everything that is installed, and even before Python's
 own library, while it looks for the module; its switch against that, `-P`, came with Python 3.11.
@@ -18,6 +21,11 @@ def main() -> int:
     del sys.path[0]
     import etdeploy.export.worker.__main__ as worker
 
+    if sys.argv[1] == "--serve":
+        before = frozenset(sys.modules)
+        from etdeploy.export.worker.serve import serve
+
+        return serve(worker.main, before, *sys.argv[2:])
     return worker.main(sys.argv[1:])
 
 

@@ -63,6 +63,16 @@ class Lowering:
             generate_etrecord=True,
         )
 
+    def preload(self, scheme: str) -> None:
+        """Imports what every export needs, in the process that several exports are forks of.
+
+        What ExecuTorch computes once for all models can be computed here, too. Whatever is raised
+        goes to the log: the export that needs it raises it again.
+
+        Args:
+            scheme: Of quantisation.
+        """
+
     def adjust(self, config: Any) -> None:
         """Changes the `ExecutorchBackendConfig` with which the program is made."""
 
@@ -77,8 +87,17 @@ def lowering_of(spec: ExportSpec) -> Lowering:
     Raises:
         WorkerError: The module has none.
     """
-    name = backend_named(str(spec.backend)).lowering
+    return lowering_for(str(spec.backend))
+
+
+def lowering_for(backend: str) -> Lowering:
+    """The lowering of a backend, by that one's name.
+
+    Raises:
+        WorkerError: The module has none.
+    """
+    name = backend_named(backend).lowering
     found = getattr(import_module(str(name)), "LOWERING", None)
     if not isinstance(found, Lowering):
-        raise fail("lowering", f"{name} has no LOWERING, which the backend {spec.backend} names")
+        raise fail("lowering", f"{name} has no LOWERING, which the backend {backend} names")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from etdeploy.export.spec import ExportSpec
@@ -40,6 +41,24 @@ class XnnpackLowering(Lowering):
         from executorch.backends.xnnpack.utils.configs import get_transform_passes
 
         return get_transform_passes()
+
+    def preload(self, scheme: str) -> None:
+        """Imports the partitioner, and the quantiser where the scheme has one.
+
+        Also traces the graphs that ExecuTorch's passes look for in every model, and then keeps:
+        that takes more seconds than the lowering of a small model. It draws random numbers, which
+        is why each export seeds them.
+        """
+        import executorch.backends.xnnpack.partition.xnnpack_partitioner
+        import executorch.backends.xnnpack.xnnpack_preprocess
+
+        if scheme in ("int8_static", "int8_dynamic"):
+            import executorch.backends.xnnpack.quantizer.xnnpack_quantizer  # noqa: F401
+        with suppress(ImportError, AttributeError):  # it has moved in another release
+            from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
+
+            bilinear_2d.get_graphs()
+            sdpa.get_graphs()
 
 
 LOWERING = XnnpackLowering()

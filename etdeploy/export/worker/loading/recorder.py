@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from etdeploy.export.protocol import Sources
 from etdeploy.export.worker.failures import OUR_PACKAGE, system_folders
 
 _SYSTEM = ("/proc", "/sys", "/dev")
+# What every export imports; their versions are in the key of every program.
+_TOOLS = ("torch", "torchao", "executorch", "etdeploy")
 # No digest of any file: such an entry never holds, so the next run exports again.
 _CHANGED = "changed during the export"
 
@@ -25,14 +27,18 @@ class FileRecorder:
 
     Files that native code opens by itself are not seen; a user names those under `model.weights`
     or `model.arguments`. Files that the process wrote itself are not sources.
+
+    Args:
+        preloaded: Names of modules that were imported ahead. Nobody sees whether the user's code
+            imports them, so it counts as if it did.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, preloaded: Collection[str] = ()) -> None:
         self._recording = False
         self._opened: dict[str, tuple[int, int, int, int]] = {}
         self._written: set[str] = set()
         self._excluded = (*system_folders(), OUR_PACKAGE, *map(Path, _SYSTEM))
-        self._modules: set[str] = set()
+        self._modules = {m for m in preloaded if m.partition(".")[0] not in _TOOLS}
         self._ignored: set[str] = set()
         sys.addaudithook(self._hear)
 

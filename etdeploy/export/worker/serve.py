@@ -1,0 +1,204 @@
+"""The preloaded worker: imports once what exports need, then forks itself for each export.
+
+It answers orders as `core/forks.py` describes them. A fork goes on as the worker that `start.py`
+would have started: it has its own session, output, folder and environment, and ends like any
+process. This is the only module that forks: that is safe only while no other thread runs, and
+nobody else could know.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from etdeploy.core.forks import ORDER_FDS
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed, user_folders
+from etdeploy.export.worker.preload import Preloaded, UnfitError, end_openmp_threads, preload
+
+_PATIENCE_S = 2.0
+# The worker's `main`, with the arguments and the modules that were preloaded.
+Worker = Callable[[list[str], Collection[str]], int]
+
+
+def serve(worker: Worker, before: Collection[str], needs: str, descriptor: str) -> int:
+    """Serves until the socket ends; returns only in a fork, with the exit code of its export.
+
+    Args:
+        worker: What each fork does.
+        before: Names of the modules that every worker has when the user's code runs.
+        needs: JSON: pairs of backend and quantisation scheme.
+        descriptor: The number of the socket's file descriptor.
+    """
+    control = socket.socket(fileno=int(descriptor))
+    control.set_inheritable(False)
+    server = Server(control, _preloaded(before, needs), worker)
+    # What is there is never garbage: a collection in a fork would copy every page of it.
+    gc.collect()
+    gc.freeze()
+    return server.run()()
+
+
+def _preloaded(before: Collection[str], needs: str) -> Preloaded | str:
+    """What was imported; a sentence where no fork can be made."""
+    # As the worker has it: before the user's code runs, nothing of the user is imported.
+    warnings.simplefilter("default")
+    add_user_folder(Path.cwd())
+    pin_installed()
+    try:
+        os.close(os.pidfd_open(os.getpid()))  # tells the end of a child, since Linux 5.3
+        preloaded = preload(before, [tuple(pair) for pair in json.loads(needs)])
+        _require_one_thread()
+        return preloaded
+    except UnfitError as error:
+        return str(error)
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+
+
+def _require_one_thread() -> None:
+    """A fork takes only the calling thread along, and locks that another one holds stay locked.
+
+    Raises:
+        UnfitError: Other threads run.
+    """
+    import torch
+
+    if torch.cuda.is_initialized():
+        raise UnfitError("PyTorch uses the GPU, which a fork cannot")
+    end_openmp_threads()
+    # OpenBLAS, which NumPy brings, ends its threads before any fork (pthread_atfork).
+    trial = os.fork()
+    if trial == 0:
+        os._exit(0)
+    os.waitpid(trial, 0)
+    deadline = time.monotonic() + _PATIENCE_S
+    while (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
+        if time.monotonic() > deadline:
+            raise UnfitError(f"{threads} threads run in it")
+        time.sleep(0.01)
+
+
+class Server:
+    """Forks a child for each order, until its socket ends.
+
+    Args:
+        control: Brings the orders.
+        preloaded: What has been imported; a sentence where no fork can be made.
+        worker: What each child does.
+    """
+
+    def __init__(self, control: socket.socket, preloaded: Preloaded | str, worker: Worker) -> None:
+        self._control = control
+        self._preloaded = preloaded
+        self._worker = worker
+        # The children that run, with their sockets, by the handle that tells of the end.
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+
+    def run(self) -> Callable[[], int]:
+        """Serves; returns in each child, with what that has to do. The server itself ends."""
+        while True:
+            poll = select.poll()
+            for descriptor in (self._control.fileno(), *self._running):
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                if descriptor in self._running:
+                    self._tell_end(descriptor)
+                elif work := self._take_order():
+                    return work
+
+    def _take_order(self) -> Callable[[], int] | None:
+        """In the child, what it has to do; None in the server."""
+        descriptors = socket.recv_fds(self._control, 16, ORDER_FDS)[1]
+        if len(descriptors) < ORDER_FDS:
+            self._end()
+        order, answers, output, mark = descriptors
+        channel = socket.socket(fileno=answers)
+        if isinstance(self._preloaded, str):
+            _answer(channel, f"refused {self._preloaded}")
+        else:
+            try:
+                child = os.fork()
+            except OSError as error:
+                _answer(channel, f"refused it cannot fork: {error}")
+            else:
+                if child == 0:
+                    self._forget()
+                    return partial(_work, self._worker, self._preloaded, order, channel, output)
+                self._running[os.pidfd_open(child)] = child, channel
+        for descriptor in (order, output, mark):
+            os.close(descriptor)
+        return None
+
+    def _forget(self) -> None:
+        """Closes in a child what belongs to the server: an open end would hide its end."""
+        self._control.close()
+        for handle, (_, channel) in self._running.items():
+            os.close(handle)
+            channel.close()
+        self._running.clear()
+
+    def _tell_end(self, handle: int) -> None:
+        child, channel = self._running.pop(handle)
+        os.close(handle)
+        _, status = os.waitpid(child, 0)
+        _answer(channel, f"ended {os.waitstatus_to_exitcode(status)}")
+
+    def _end(self) -> None:
+        """Nobody is left who could use what still runs."""
+        for child, _ in self._running.values():
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+        os._exit(0)
+
+
+def _answer(channel: socket.socket, line: str) -> None:
+    """Sends the last answer."""
+    with channel, suppress(OSError):  # nobody waits for it any more
+        channel.sendall(f"{' '.join(line.split())}\n".encode())
+
+
+def _work(
+    worker: Worker, preloaded: Preloaded, order: int, channel: socket.socket, output: int
+) -> int:
+    """What a child does: becomes a process of its own, and runs the worker."""
+    try:
+        os.setsid()
+        for descriptor in (1, 2):  # stdout and stderr
+            os.dup2(output, descriptor)
+        os.close(output)
+        arguments = _become(order)
+        spec = ExportSpec.load(Path(arguments[0]))
+        if met := preloaded.met_beside(spec, Path.cwd()):
+            raise UnfitError(f"{met} is called like a module that is imported already")
+        channel.sendall(f"pid {os.getpid()}\n".encode())
+    except Exception as error:
+        _answer(channel, f"refused {error}")
+        os._exit(0)
+    channel.close()
+    return worker(arguments, preloaded.modules)
+
+
+def _become(order: int) -> list[str]:
+    """Takes over folder, environment and arguments of an order; returns the arguments."""
+    with open(order, "rb") as content:
+        told = json.load(content)
+    os.chdir(told["cwd"])
+    os.environ.clear()
+    os.environ.update(told["env"])
+    sys.argv[:] = told["argv"][1:]
+    user_folders.folders.clear()  # the worker adds the working folder, which may be another
+    return sys.argv[1:]
