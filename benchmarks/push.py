@@ -21,7 +21,7 @@ from side_by_side import compare
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from etdeploy.core.hashing import sha256_file
-from etdeploy.devices.base import Bundle, BundleFile, PushReport
+from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch, PushReport
 from etdeploy.devices.registry import open_device
 from tests.support.adbd import AdbServer, AndroidRoot, running_adb_server, running_android
 
@@ -52,7 +52,7 @@ def bundle_of(payload: Path) -> Bundle:
         sha256=sha256_file(payload),
         size_bytes=SIZE_BYTES,
     )
-    return Bundle(files=(file,), command=("payload",))
+    return Bundle(files=(file,), launch=ProcessLaunch(argv=("payload",)))
 
 
 def measure(device: AndroidRoot, bundle: Bundle, server: AdbServer, payload: Path) -> None:

@@ -101,7 +101,9 @@ def _run_passes(
         for step in steps:
             at = f" at {step.size}" if step.size else ""
             progress(f"{step.name} pass{at}: {step.iterations} inferences")
-            results[step.key] = run_pass(folder, step, loaded.recipe, device.name, here)
+            results[step.key] = run_pass(
+                folder, step, loaded.recipe, device.name, here, device.capabilities
+            )
     return results
 
 

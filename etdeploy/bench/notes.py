@@ -50,20 +50,20 @@ def measurement_notes(
     )
 
 
-_QEMU = (
+_EMULATED = (
     "Measured under qemu, which translates every instruction: these times are not those of a "
     "phone, and the memory includes the emulator's.",
 )
 _PORTABLE = (
-    "The portable runner was used: it uses its own Linux C library instead of Android's, "
-    "so that no NDK is needed. Times may differ a little from those of a native runner.",
+    "The portable runner was used: it brings its own Linux C library instead of using the "
+    "device's. Times may differ a little from those of a native runner.",
 )
 
 
 def _device_notes(device: DeviceRecord) -> Iterator[str]:
     before, after, facts = device.before, device.after, device.facts
-    if facts.kind == "qemu":
-        yield from _QEMU
+    if facts.emulator:
+        yield from _EMULATED
     for ended in device.ended:
         yield (
             "A runner of an earlier run was still running on the device, and was ended before "

@@ -12,7 +12,7 @@ from pathlib import Path
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.core.cancel import checkpoint
 from etdeploy.deploy.bundle import list_name
-from etdeploy.devices.base import RunFolder, RunOutcome
+from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.protocol import RunnerResults, load_results
@@ -26,6 +26,7 @@ _MEMORY_ITERATIONS = 2
 # A trace grows with every iteration, and the shares of operators settle quickly.
 _PROFILE_ITERATIONS = 10
 _PROFILE_WARMUP = 5
+_ELSEWHERE = Capabilities()
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,14 @@ def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: Path) -> PassResult:
+def run_pass(
+    folder: RunFolder,
+    step: Pass,
+    recipe: Recipe,
+    device: str,
+    here: Path,
+    capabilities: Capabilities = _ELSEWHERE,
+) -> PassResult:
     """Runs one pass and copies its results here.
 
     Args:
@@ -131,6 +139,7 @@ def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: P
         recipe: Gives method, threads and time limit.
         device: Its name, for messages.
         here: The run's folder on this machine; its `runner.stderr.txt` gets the runner's output.
+        capabilities: Of the device, for remedies.
 
     Raises:
         RunError: The runner crashed, refused, took too long or left no usable results.
@@ -143,7 +152,7 @@ def run_pass(folder: RunFolder, step: Pass, recipe: Recipe, device: str, here: P
     if outcome.exit_code != 0:
         # A stop ends the runner too, and is not its fault.
         checkpoint()
-        raise run_error(outcome, step.key, recipe, device, log)
+        raise run_error(outcome, step.key, recipe, device, log, capabilities)
     folder.pull(step.results, here / step.results)
     if step.outputs:
         folder.pull(step.outputs_folder, here / step.outputs_folder)

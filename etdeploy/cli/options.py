@@ -23,8 +23,10 @@ def _complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: s
     return [*names, CompletionItem(incomplete, type="file")]
 
 
-def _complete_device(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [d for d in ("host", "qemu", "android", "ios") if d.startswith(incomplete)]
+def complete_device(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from etdeploy.devices.registry import device_names
+
+    return [name for name in device_names() if name.startswith(incomplete)]
 
 
 def _complete_target(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -51,6 +53,24 @@ def recipe_options(function: F) -> F:
         shell_complete=_complete_recipe,
         help="A bundled recipe by name, or a YAML file.",
     )(function)
+
+
+class _DeviceOption(click.Option):
+    """Names the kinds of devices in its help, which only then have to be looked up."""
+
+    again = ""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from etdeploy.devices.registry import device_forms
+
+        self.help = f"{', '.join(device_forms())}.{self.again}"
+        return super().get_help_record(ctx)
+
+
+class _DevicesOption(_DeviceOption):
+    """The same for an option that may be repeated."""
+
+    again = " Repeat it for several."
 
 
 def recipes_options(function: F) -> F:
@@ -85,8 +105,8 @@ def devices_option(function: F) -> F:
         default=("host",),
         show_default=True,
         metavar="DEVICE",
-        shell_complete=_complete_device,
-        help="host, qemu, android, android:SERIAL or android:HOST:PORT. Repeat it for several.",
+        cls=_DevicesOption,
+        shell_complete=complete_device,
     )(function)
 
 
@@ -117,8 +137,8 @@ def device_option(function: F) -> F:
         default="host",
         show_default=True,
         metavar="DEVICE",
-        shell_complete=_complete_device,
-        help="host, qemu, android, android:SERIAL or android:HOST:PORT.",
+        cls=_DeviceOption,
+        shell_complete=complete_device,
     )(function)
 
 

@@ -13,11 +13,13 @@ name is imported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from importlib.metadata import EntryPoint, entry_points
 from shlex import quote
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from etdeploy.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -28,6 +30,8 @@ def plugin_names(group: str) -> tuple[str, ...]:
     Args:
         group: `etdeploy.devices` and the like.
     """
+    from importlib.metadata import entry_points
+
     return tuple(sorted({point.name for point in entry_points(group=group)}))
 
 
@@ -42,6 +46,8 @@ def load_plugin(group: str, name: str, expected: type[T]) -> T | None:
     Raises:
         UsageError: It cannot be imported, is something else, or two packages have this name.
     """
+    from importlib.metadata import entry_points
+
     found = list(_distinct(entry_points(group=group, name=name)))
     if not found:
         return None

@@ -9,7 +9,7 @@ from etdeploy.backends.values import Extras
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside, write_if_changed
 from etdeploy.core.hashing import sha256_file
-from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import inputs_list
@@ -62,8 +62,9 @@ def make_bundle(
     folder = f"{{bundle}}/{_RUNNER_FOLDER}"
     return Bundle(
         files=tuple(files),
-        command=_command(runner),
-        environment=dict.fromkeys(extras.folder_variables, folder),
+        launch=ProcessLaunch(
+            argv=_command(runner), environment=dict.fromkeys(extras.folder_variables, folder)
+        ),
     )
 
 

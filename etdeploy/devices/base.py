@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.values import Value
@@ -16,7 +16,7 @@ class DeviceFacts(Value):
     """What stays the same while a device is connected; None where it is not reported.
 
     Attributes:
-        kind: host, qemu, android or ios.
+        kind: What its name begins with: host, qemu, android, ssh.
         target: What a runner for it is built for.
         model: Of the device, or of its processor.
         manufacturer: Of the device.
@@ -123,6 +123,37 @@ class DeviceListing(Value):
     remedy: str | None = None
 
 
+class Capabilities(Value):
+    """What can be done with a device: asked of it, instead of which kind it is.
+
+    Attributes:
+        launches: How programs can be started there, by the `kind` of a bundle's launch.
+        is_here: Whether they run right on this machine, as on `host`: then trying `host` instead
+            tells nothing new.
+        shares_cores: Whether they run on this machine's processors, so that a run here and one
+            there would disturb each other.
+    """
+
+    launches: tuple[str, ...] = ("process",)
+    is_here: bool = False
+    shares_cores: bool = False
+
+
+class ProcessLaunch(Value):
+    """A process that is started with arguments.
+
+    `{bundle}` and `{run}` in its words and variables stand for the two folders on the device.
+
+    Attributes:
+        argv: Its first word is a path in the bundle's folder; arguments are appended.
+        environment: Variables for it.
+    """
+
+    kind: Literal["process"] = "process"
+    argv: tuple[str, ...]
+    environment: dict[str, str] = {}
+
+
 class BundleFile(Value):
     """A file of a bundle: where it is here, where it goes, and its content there."""
 
@@ -139,17 +170,11 @@ class Bundle(Value):
 
     Attributes:
         files: What is pushed.
-        command: What starts the runner: its first word is a path in the bundle's folder, arguments
-            are appended.
-        environment: Variables for it.
-
-    `{bundle}` and `{run}` in the command and the environment stand for the two folders on the
-    device.
+        launch: What is started there.
     """
 
     files: tuple[BundleFile, ...]
-    command: tuple[str, ...]
-    environment: dict[str, str] = {}
+    launch: ProcessLaunch
 
 
 @dataclass(frozen=True)
@@ -201,7 +226,7 @@ class RunFolder(Protocol):
     """A folder of one run on the device; it is removed when its context ends."""
 
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
-        """Runs the bundle's command with `arguments` appended; its working folder is the run's.
+        """Launches the bundle with `arguments`; its working folder is the run's.
 
         `{bundle}` and `{run}` in arguments stand for the two folders on the device. A program that
         crashes or takes too long is an outcome, not an error.
@@ -231,7 +256,12 @@ class Device(Protocol):
 
     @property
     def identity(self) -> str:
-        """The same for every name of the same device, for its lock; may query the device."""
+        """The same for every name of the same device; may query the device."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What can be done with it; may query the device."""
         ...
 
     def facts(self) -> DeviceFacts:
@@ -274,3 +304,8 @@ class Device(Protocol):
     def close(self) -> None:
         """Ends the connection."""
         ...
+
+
+def lock_name(device: Device) -> str:
+    """What a run locks while it uses a device: the processors, where they are this machine's."""
+    return "host" if device.capabilities.shares_cores else device.identity

@@ -33,7 +33,7 @@ def check_bundle(bundle: Bundle) -> None:
         ValueError: A path is absolute, leads upwards or occurs twice, or a digest or the name of
             a variable is not valid.
     """
-    for name in bundle.environment:
+    for name in bundle.launch.environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot name a variable")
     for file in bundle.files:
@@ -71,18 +71,18 @@ def check_run_id(run_id: str) -> str:
 def command_line(
     bundle: Bundle, arguments: Sequence[str], bundle_folder: str, run_folder: str
 ) -> list[str]:
-    """The bundle's command with its arguments, as the device is to run it."""
+    """The words of the bundle's process with its arguments, as the device is to run them."""
     first, *rest = (
-        _filled(word, bundle_folder, run_folder) for word in (*bundle.command, *arguments)
+        _filled(word, bundle_folder, run_folder) for word in (*bundle.launch.argv, *arguments)
     )
     return [posixpath.join(bundle_folder, first), *rest]
 
 
 def environment(bundle: Bundle, bundle_folder: str, run_folder: str) -> dict[str, str]:
-    """The variables for the bundle's command."""
+    """The variables for the bundle's process."""
     return {
         name: _filled(value, bundle_folder, run_folder)
-        for name, value in bundle.environment.items()
+        for name, value in bundle.launch.environment.items()
     }
 
 

@@ -1,41 +1,61 @@
-"""Every kind of device behind its name."""
+"""Every kind of device behind its name: etdeploy's own, and those of other packages."""
 
 from __future__ import annotations
 
-from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import DeviceError
-from etdeploy.devices.base import Device, DeviceListing
-from etdeploy.devices.spec import parse_spec
+import difflib
+import re
+from shlex import quote
 
-# How long a listing waits for each device.
-_LIST_S = 10.0
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
+from etdeploy.core.plugins import load_plugin, plugin_names
+from etdeploy.devices.base import Device, DeviceListing
+from etdeploy.devices.kinds import DeviceKind, described, failed
+from etdeploy.devices.spec import DeviceSpec, split_spec
+
+GROUP = "etdeploy.devices"
+"""The entry points by which other packages add kinds of devices."""
 
 LOCAL_KIND = "bundles"
 """Where bundles of host and qemu are kept in the cache."""
 
 
-def open_device(spec: str, workspace: Workspace | None = None) -> Device:
+def open_device(text: str, workspace: Workspace | None = None) -> Device:
     """The device that `--device` names.
 
     Args:
-        spec: host, qemu, android, android:SERIAL, android:HOST:PORT or ios[:UDID].
+        text: A kind, and what names one device of it: host, android:SERIAL.
         workspace: The cache, for devices on this machine; the user's own by default.
 
     Raises:
-        UsageError: There is no such kind of device.
+        UsageError: There is no such kind of device, or it is named wrongly.
         DeviceError: It is not connected, cannot be used, or one of several has to be named.
     """
-    parsed = parse_spec(spec)
-    if parsed.kind == "ios":
-        raise _no_ios(spec)
-    if parsed.kind == "android":
-        from etdeploy.devices.android.choice import open_android
+    kind, spec = parse_spec(text)
+    return kind.open(spec, workspace or Workspace.default())
 
-        return open_android(parsed)
-    from etdeploy.devices.local import device as local
 
-    folder = (workspace or Workspace.default()).root / LOCAL_KIND
-    return local.open_host(folder) if parsed.kind == "host" else local.open_qemu(folder)
+def parse_spec(text: str) -> tuple[DeviceKind, DeviceSpec]:
+    """The kind that a device's name begins with, and the rest of the name.
+
+    Raises:
+        UsageError: There is no such kind, it cannot be loaded, or it takes no such name.
+    """
+    spec = split_spec(text)
+    kind = BUILT_IN.get(spec.kind) or load_plugin(GROUP, spec.kind, DeviceKind)
+    if kind is None:
+        raise UsageError(f"there is no device {text!r}", remedy=_suggestion(spec))
+    if spec.serial and kind.address == "none":
+        raise UsageError(
+            f"{text!r}: the device {kind.name} takes no {kind.noun}",
+            remedy=f"--device {kind.name}",
+        )
+    if not spec.serial and (kind.address == "required" or ":" in text):
+        missing = "after the colon" if ":" in text else f"after {kind.name}:"
+        raise UsageError(
+            f"{text!r} has no {kind.noun} {missing}", remedy=f"--device {kind.forms[0]}"
+        )
+    return kind, spec
 
 
 def list_devices(workspace: Workspace | None = None) -> list[DeviceListing]:
@@ -46,74 +66,105 @@ def list_devices(workspace: Workspace | None = None) -> list[DeviceListing]:
     Raises:
         UsageError: The environment variables of the adb server do not hold an address.
     """
-    return [*_local_devices(workspace), *_android_devices()]
+    cache = workspace or Workspace.default()
+    own = [device for kind in BUILT_IN.values() for device in kind.list(cache)]
+    others = [device for name in _plugins() for device in _listed(name, cache)]
+    return own + others
 
 
-def _local_devices(workspace: Workspace | None) -> list[DeviceListing]:
-    return [_described(name, name, workspace) for name in ("host", "qemu")]
+def device_names() -> tuple[str, ...]:
+    """The names of all kinds; nothing is imported for them."""
+    return (*BUILT_IN, *_plugins())
 
 
-def _android_devices() -> list[DeviceListing]:
-    from concurrent.futures import ThreadPoolExecutor
+def device_forms() -> tuple[str, ...]:
+    """How devices of every kind are named, for help and messages; plug-ins by name only."""
+    own = [form for kind in BUILT_IN.values() for form in kind.forms]
+    return (*own, *(f"{name}[:...]" for name in _plugins()))
 
-    from etdeploy.devices.android.choice import known_devices, open_listed, remedy_for
 
+def _plugins() -> list[str]:
+    return [name for name in plugin_names(GROUP) if name not in BUILT_IN]
+
+
+def _listed(name: str, workspace: Workspace) -> list[DeviceListing]:
+    """The devices of a plug-in; one that does not work is listed, and hides no others."""
     try:
-        known = known_devices()
-    except DeviceError as error:
-        return [_failed("android", "android", "error", error)]
-    usable = [d for d in known if remedy_for(d) is None]
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        described = dict(
-            zip(
-                [d.serial for d in usable],
-                pool.map(lambda d: _queried(open_listed(d, _LIST_S), "android"), usable),
-                strict=True,
-            )
-        )
-    return [
-        described.get(d.serial)
-        or DeviceListing(
-            name=f"android:{d.serial}", kind="android", status=d.state, remedy=remedy_for(d)
-        )
-        for d in known
-    ]
+        kind = load_plugin(GROUP, name, DeviceKind)
+        return kind.list(workspace) if kind else []
+    except EtdeployError as error:
+        return [failed(name, name, "error", error)]
 
 
-def _described(name: str, kind: str, workspace: Workspace | None) -> DeviceListing:
-    try:
-        device = open_device(name, workspace)
-    except DeviceError as error:
-        return _failed(name, kind, "missing", error)
-    return _queried(device, kind)
+def _suggestion(spec: DeviceSpec) -> str:
+    rest = f":{spec.serial}" if spec.serial else ""
+    close = difflib.get_close_matches(spec.kind.lower(), device_names(), n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {quote(close[0] + rest)}?"
+    forms = f"Devices: {', '.join(device_forms())}"
+    if re.fullmatch(r"[A-Za-z0-9._-]{6,}", spec.kind):
+        named = quote(f"android:{spec.kind}{rest}")
+        return f"A serial number is written {named}. {forms}"
+    return forms
 
 
-def _queried(device: Device, kind: str) -> DeviceListing:
-    try:
-        facts = device.facts()
-        return DeviceListing(
-            name=device.name,
-            kind=kind,
-            status="device",
-            facts=facts,
-            device_state=device.state(),
-            connection=facts.connection,
-        )
-    except DeviceError as error:
-        return _failed(device.name, kind, "error", error)
-    finally:
-        device.close()
+def _open_host(_spec: DeviceSpec, workspace: Workspace) -> Device:
+    from etdeploy.devices.local.device import open_host
+
+    return open_host(workspace.root / LOCAL_KIND)
 
 
-def _failed(name: str, kind: str, status: str, error: DeviceError) -> DeviceListing:
-    remedy = "\n".join(filter(None, (error.message, error.remedy)))
-    return DeviceListing(name=name, kind=kind, status=status, remedy=remedy)
+def _open_qemu(_spec: DeviceSpec, workspace: Workspace) -> Device:
+    from etdeploy.devices.local.device import open_qemu
+
+    return open_qemu(workspace.root / LOCAL_KIND)
 
 
-def _no_ios(spec: str) -> DeviceError:
-    return DeviceError(
+def _open_android(spec: DeviceSpec, _workspace: Workspace) -> Device:
+    from etdeploy.devices.android.choice import open_android
+
+    return open_android(spec)
+
+
+def _open_ios(spec: DeviceSpec, _workspace: Workspace) -> Device:
+    raise DeviceError(
         "iOS devices are not available in this release",
-        place=spec,
+        place=":".join(filter(None, (spec.kind, spec.serial))),
         remedy="They will need a Mac with Xcode, a signing identity, and the pymobiledevice3\n"
-        "command. Until then use host, qemu or android.",
+        "command. Until then use host, qemu, android or ssh.",
     )
+
+
+def _list_host(workspace: Workspace) -> list[DeviceListing]:
+    return [described(_open_host(DeviceSpec("host"), workspace), "host")]
+
+
+def _list_qemu(workspace: Workspace) -> list[DeviceListing]:
+    try:
+        return [described(_open_qemu(DeviceSpec("qemu"), workspace), "qemu")]
+    except DeviceError as error:
+        return [failed("qemu", "qemu", "missing", error)]
+
+
+def _list_android(_workspace: Workspace) -> list[DeviceListing]:
+    from etdeploy.devices.android.choice import list_android
+
+    return list_android()
+
+
+def _list_nothing(_workspace: Workspace) -> list[DeviceListing]:
+    return []
+
+
+BUILT_IN: dict[str, DeviceKind] = {
+    kind.name: kind
+    for kind in (
+        DeviceKind("host", ("host",), _open_host, _list_host, address="none"),
+        DeviceKind("qemu", ("qemu",), _open_qemu, _list_qemu, address="none"),
+        DeviceKind(
+            "android", ("android", "android:SERIAL", "android:HOST:PORT"),
+            _open_android, _list_android,
+        ),
+        DeviceKind("ios", ("ios[:UDID]",), _open_ios, _list_nothing),
+    )
+}  # fmt: skip

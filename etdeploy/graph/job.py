@@ -14,7 +14,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.progress import Progress, silent
-from etdeploy.devices.base import Device, DeviceFacts
+from etdeploy.devices.base import Device, DeviceFacts, lock_name
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
@@ -69,7 +69,7 @@ class Job:
     @property
     def shares_host_cores(self) -> bool:
         """Whether the runner runs on this machine's cores, so that its own work would disturb."""
-        return self.facts is not None and self.facts.kind in ("host", "qemu")
+        return self.device is not None and self.device.capabilities.shares_cores
 
     @contextmanager
     def state_lock(self, progress: Progress = silent) -> Iterator[None]:
@@ -77,6 +77,16 @@ class Job:
         lock = self.workspace.lock_path(CacheKind.STATE, self.state.parent.name, self.state.name)
         with exclusive(lock, f"recipe {self.loaded.name} on {self.device_label}", progress):
             yield
+
+
+def _require_launchable(device: Device) -> None:
+    """Raises UsageError unless a runner, which is a process, can be started on the device."""
+    if "process" not in device.capabilities.launches:
+        raise UsageError(
+            f"{device.name} cannot start a runner: it starts no processes, only "
+            f"{', '.join(device.capabilities.launches) or 'nothing'}",
+            remedy="Name another device: etdeploy devices",
+        )
 
 
 def _require_runnable(chosen: Target, own: Target, device: str) -> None:
@@ -135,10 +145,13 @@ def make_job(
     """The job of a recipe on a device that was reached, or for a target alone.
 
     Raises:
-        UsageError: ExecuTorch does not support this machine, or the device cannot run the target.
+        UsageError: ExecuTorch does not support this machine, or the device cannot run the target
+            or any runner.
     """
     host = host_target()
     own = TARGETS[there.facts.target] if there else host
+    if there:
+        _require_launchable(there.device)
     if chosen and there:
         _require_runnable(chosen, own, there.device.name)
     return Job(
@@ -179,6 +192,6 @@ def reached(device: str | None, workspace: Workspace) -> Iterator[Reached | None
     opened = open_device(device, workspace)
     try:
         # Several jobs may use it in threads: nothing is left to be asked then.
-        yield Reached(opened, opened.facts(), opened.identity)
+        yield Reached(opened, opened.facts(), lock_name(opened))
     finally:
         opened.close()

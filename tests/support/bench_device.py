@@ -12,6 +12,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
+    Capabilities,
     DeviceFacts,
     DeviceState,
     Leftover,
@@ -90,6 +91,7 @@ class FakeDevice:
     leftovers: tuple[Leftover, ...] = ()
     name = "android:FAKE"
     identity = "android:FAKE"
+    capabilities = Capabilities()
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class FakeDevice:
 
     @contextmanager
     def open_run(self, bundle: Bundle, run_id: str) -> Iterator[FakeRun]:
-        assert bundle.command
+        assert bundle.launch.argv
         self.run_ids.append(run_id)
         try:
             yield self.folder

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from etdeploy.core.hashing import sha256_file
-from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 
 # One program with every way to end; static, so that it runs where there is no C library.
 PROGRAM = r"""
@@ -63,6 +63,5 @@ def make_bundle(
             )
             for path, source in files.items()
         ),
-        command=tuple(command),
-        environment=dict(environment or {}),
+        launch=ProcessLaunch(argv=tuple(command), environment=dict(environment or {})),
     )

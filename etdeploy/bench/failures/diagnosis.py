@@ -10,7 +10,7 @@ from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import BUILT_IN
 from etdeploy.core.errors import RunError
-from etdeploy.devices.base import RunOutcome
+from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.model import Recipe
 
 _LAST_LINES = 8
@@ -20,6 +20,7 @@ _PREFIX = "etdeploy-runner: error: "
 # Debug and info lines of ExecuTorch's log; warnings and errors begin with another letter.
 _CHATTER = re.compile(r"[DI] \d\d:\d\d:\d\d\.\d+ executorch:")
 
+_ELSEWHERE = Capabilities()
 # Stands for remedies that depend on the recipe and the device.
 _CRASHED = ""
 _SMALLER = "Close other apps, or make the model smaller, for instance by export.quantization."
@@ -105,7 +106,12 @@ _WORDS: tuple[Word, ...] = (
 
 
 def run_error(
-    outcome: RunOutcome, pass_name: str, recipe: Recipe, device: str, log: Path
+    outcome: RunOutcome,
+    pass_name: str,
+    recipe: Recipe,
+    device: str,
+    log: Path,
+    capabilities: Capabilities = _ELSEWHERE,
 ) -> RunError:
     """The error for a run that did not end with exit code 0.
 
@@ -115,6 +121,7 @@ def run_error(
         recipe: For the remedies.
         device: The device's name.
         log: The file with the runner's output.
+        capabilities: Of the device, for the remedies.
     """
     known = _cause(outcome, recipe)
     message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
@@ -125,7 +132,7 @@ def run_error(
         message += "\n" + "\n".join(f"  | {line}" for line in said)
     finished = recipe.model.program is not None
     remedy = known.remedy_for(finished=finished).replace("{device}", quote(device)) if known else ""
-    return RunError(message, place=device, remedy=remedy or _crashed(recipe, device), log=log)
+    return RunError(message, place=device, remedy=remedy or _crashed(recipe, capabilities), log=log)
 
 
 def last_lines(text: str) -> list[str]:
@@ -145,7 +152,7 @@ def _is_shown(line: str, known: Cause | None) -> bool:
     return known is not None and line == _PREFIX + known.cause
 
 
-def _crashed(recipe: Recipe, device: str) -> str:
+def _crashed(recipe: Recipe, device: Capabilities) -> str:
     """What narrows a crash down."""
     lines = []
     if recipe.model.program:
@@ -154,7 +161,7 @@ def _crashed(recipe: Recipe, device: str) -> str:
         )
     elif recipe.export.backend != "portable":
         lines.append("See whether the backend is the cause: --set export.backend=portable")
-    if device != "host":
+    if not device.is_here:
         lines.append("See whether the device is the cause: --device host")
     return "\n".join(lines or ["See the log, and report it with the recipe."])
 

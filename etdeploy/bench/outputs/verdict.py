@@ -8,12 +8,18 @@ from collections.abc import Sequence
 from etdeploy.bench.records.record import OutputCheck, RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import MismatchError
+from etdeploy.devices.base import Capabilities
 
 _LEAST_HEADROOM = 1.2
+_ELSEWHERE = Capabilities()
 
 
-def require_match(run: StoredRun) -> None:
+def require_match(run: StoredRun, device: Capabilities = _ELSEWHERE) -> None:
     """Raises unless a run's outputs are within tolerance; a run with nothing to compare passes.
+
+    Args:
+        run: With its record.
+        device: What can be done with its device, for the remedy.
 
     Raises:
         MismatchError: An output differs; it names the worst one.
@@ -29,7 +35,7 @@ def require_match(run: StoredRun) -> None:
         f"{worst.name} ({worst.dtype} {list(worst.shape)}) is not what the model gives: "
         f"{explain(worst)}{others}",
         place=record.device.facts.name,
-        remedy=_remedy(wrong, run),
+        remedy=_remedy(wrong, run, device),
         log=run.record_path,
     )
 
@@ -107,7 +113,7 @@ def _in_steps(check: OutputCheck) -> str:
     return f", {steps:.3g} {'step' if round(steps, 2) == 1 else 'steps'} of its quantisation"
 
 
-def _remedy(wrong: Sequence[OutputCheck], run: StoredRun) -> str:
+def _remedy(wrong: Sequence[OutputCheck], run: StoredRun, device: Capabilities) -> str:
     lines = []
     record, program = run.record, run.record.program
     if program.backend not in (None, "portable"):
@@ -115,7 +121,7 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun) -> str:
             "See whether the backend is the cause: --set export.backend=portable"
             + (" --set export.quantization=none" if program.quantization != "none" else "")
         )
-    if record.device.facts.name != "host":
+    if not device.is_here:
         lines.append("See whether the device is the cause: --device host")
     if not any(check.problem for check in wrong):
         lines.append(

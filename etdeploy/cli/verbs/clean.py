@@ -9,7 +9,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.tidy import Removal, alone, remove_kind, remove_units
 from etdeploy.cache.units import UNUSED_DAYS, Unit, find_units, unused_units
 from etdeploy.cache.workspace import Workspace
-from etdeploy.cli.options import json_option
+from etdeploy.cli.options import complete_device, json_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.text.shell import quoted
@@ -37,7 +37,11 @@ PARTS: dict[CacheKind, str] = {
     "no recipe's last run used; only from the PARTS, if any are named.",
 )
 @click.option(
-    "-d", "--device", metavar="DEVICE", help="Also delete what etdeploy left on this device."
+    "-d",
+    "--device",
+    metavar="DEVICE",
+    shell_complete=complete_device,
+    help="Also delete what etdeploy left on this device.",
 )
 @json_option
 def command(parts: tuple[str, ...], unused: bool, device: str | None, as_json: bool) -> None:
@@ -124,6 +128,7 @@ def _show(
 def _clean_device(name: str, workspace: Workspace, kept: list[str]) -> dict[str, int]:
     """Bytes freed by folder; adds the device to `kept` if a run may be using it."""
     from etdeploy.core.files.locks import exclusive
+    from etdeploy.devices.base import lock_name
     from etdeploy.devices.registry import open_device
 
     opened = open_device(name, workspace)
@@ -133,7 +138,9 @@ def _clean_device(name: str, workspace: Workspace, kept: list[str]) -> dict[str,
             if not free:
                 kept.append(f"device {opened.name}")
                 return {}
-            with exclusive(workspace.lock_path("device", opened.identity), f"device {opened.name}"):
+            with exclusive(
+                workspace.lock_path("device", lock_name(opened)), f"device {opened.name}"
+            ):
                 return {f"{opened.name} {part}": size for part, size in opened.clean().items()}
     finally:
         opened.close()

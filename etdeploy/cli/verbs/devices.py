@@ -31,7 +31,7 @@ def command(as_json: bool) -> None:
     for device in found:
         if device.remedy:
             console.message(f"\n{device.name}: {device.remedy}")
-    if all(not device.name.startswith("android") for device in found):
+    if all(device.kind != "android" for device in found):
         console.message(
             "\nNo Android device is connected. Turn on USB debugging and plug the phone in,\n"
             "or name a device on the network: --device android:HOST:PORT"

@@ -72,6 +72,7 @@ def measure_and_show(named: Named, as_json: bool) -> None:
     """
     from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import invoke
+    from etdeploy.devices.base import Capabilities
     from etdeploy.graph.stage_values import load_last_run
 
     begun_s = time.time()
@@ -86,6 +87,7 @@ def measure_and_show(named: Named, as_json: bool) -> None:
         quiet=named.quiet,
     ) as job:
         run = load_last_run(job)
+        capabilities = job.device.capabilities if job.device else None
     if as_json:
         from etdeploy.bench.notes import output_notes
 
@@ -101,4 +103,4 @@ def measure_and_show(named: Named, as_json: bool) -> None:
             f"\nNothing has changed since this was measured on {run.record.started_at}: "
             "--again measures again."
         )
-    require_match(run)
+    require_match(run, capabilities or Capabilities())

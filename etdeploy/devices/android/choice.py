@@ -19,7 +19,12 @@ from etdeploy.devices.adb.server import USABLE, ServerDevice, ServerTransport
 from etdeploy.devices.adb.stream import Transport
 from etdeploy.devices.android.device import AndroidDevice
 from etdeploy.devices.android.errors import still_offline, unusable
+from etdeploy.devices.base import DeviceListing
+from etdeploy.devices.kinds import described, failed
 from etdeploy.devices.spec import DeviceSpec
+
+# How long a listing waits for each device.
+_LIST_S = 10.0
 
 CONNECT_STEPS = (
     "1. On the phone: Settings > About phone, tap Build number seven times;\n"
@@ -78,6 +83,31 @@ def _server_errors() -> Iterator[None]:
             place="android",
             remedy="adb kill-server && adb start-server",
         ) from error
+
+
+def list_android() -> list[DeviceListing]:
+    """Every Android device that the adb server or libusb knows, with what to do about each.
+
+    Raises:
+        UsageError: The environment variables of the adb server do not hold an address.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    try:
+        known = known_devices()
+    except DeviceError as error:
+        return [failed("android", "android", "error", error)]
+    usable = [d for d in known if remedy_for(d) is None]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = pool.map(lambda d: described(open_listed(d, _LIST_S), "android"), usable)
+        listed = dict(zip([d.serial for d in usable], found, strict=True))
+    return [
+        listed.get(d.serial)
+        or DeviceListing(
+            name=f"android:{d.serial}", kind="android", status=d.state, remedy=remedy_for(d)
+        )
+        for d in known
+    ]
 
 
 def remedy_for(device: ServerDevice) -> str | None:

@@ -8,7 +8,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.devices.adb.stream import Patience, Transport
 from etdeploy.devices.android import facts as android_facts
 from etdeploy.devices.android.link import AndroidLink
-from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
 from etdeploy.devices.remote.device import RemoteDevice
 from etdeploy.targets.platforms import ANDROID_ABIS
 
@@ -35,6 +35,10 @@ class AndroidDevice(RemoteDevice):
     @property
     def identity(self) -> str:
         return android_facts.android_identity(self._serial, self._facts_output)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
 
     def facts(self) -> DeviceFacts:
         output = self._facts_output

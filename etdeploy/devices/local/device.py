@@ -17,6 +17,7 @@ from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
+    Capabilities,
     DeviceFacts,
     DeviceState,
     Leftover,
@@ -82,8 +83,12 @@ class LocalDevice:
 
     @property
     def identity(self) -> str:
-        # Both use the same processors: one must not run while the other is timed.
-        return "host"
+        return self.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        # One must not run while the other is timed.
+        return Capabilities(is_here=self._emulator is None, shares_cores=True)
 
     def facts(self) -> DeviceFacts:
         return DeviceFacts(

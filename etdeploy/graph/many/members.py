@@ -86,7 +86,7 @@ def open_members(wanted: Wanted) -> Iterator[Members]:
             machine, or the cache folder cannot be used.
         BuildError: There is no room for the cache.
     """
-    from etdeploy.devices.spec import parse_spec
+    from etdeploy.devices.registry import parse_spec
 
     for device in wanted.devices:
         if device is not None:

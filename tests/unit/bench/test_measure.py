@@ -27,7 +27,7 @@ from etdeploy.core.errors import (
     UsageError,
 )
 from etdeploy.core.values import Explained
-from etdeploy.devices.base import Bundle, RunOutcome
+from etdeploy.devices.base import Bundle, ProcessLaunch, RunOutcome
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import EXPORT_INFO, InputSet, TensorFile, load_provenance
 from etdeploy.program.model import Method, Program
@@ -65,7 +65,7 @@ class Setting:
         runner = make_runner(self.folder / "runner", "ld.so")
         return measure(
             device,
-            Bundle(files=(), command=("runner",)),
+            Bundle(files=(), launch=ProcessLaunch(argv=("runner",))),
             loaded,
             self.folder / "program",
             _program(),

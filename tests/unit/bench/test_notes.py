@@ -28,7 +28,7 @@ def test_a_quiet_run_on_this_machine_needs_no_note() -> None:
 
 
 def test_qemu_and_the_portable_runner_are_told() -> None:
-    assert "not those of a phone" in _notes(device=make_device("qemu"))
+    assert "not those of a phone" in _notes(device=make_device("qemu", emulator="qemu-aarch64 7.2"))
     assert "portable runner" in _notes(portable=True)
 
 

@@ -12,7 +12,7 @@ from etdeploy.bench.failures.diagnosis import last_lines, run_error
 from etdeploy.bench.passes import Pass, passes, run_pass, runner_arguments
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
-from etdeploy.devices.base import RunOutcome
+from etdeploy.devices.base import Capabilities, RunOutcome
 from tests.support.bench_values import make_recipe
 
 _LOG = Path("/out/run/runner.stderr.txt")
@@ -204,7 +204,9 @@ def test_remedies_for_a_crash_leave_out_what_is_the_case() -> None:
     crash = _ended(139, signal="SIGSEGV")
     recipe = make_recipe(export={"backend": "portable"})
     assert "--device host" in str(run_error(crash, "timing", recipe, "qemu", _LOG).remedy)
-    remedy = str(run_error(crash, "timing", recipe, "host", _LOG).remedy)
+    remedy = str(
+        run_error(crash, "timing", recipe, "host", _LOG, Capabilities(is_here=True)).remedy
+    )
     assert "--device" not in remedy
     assert "export.backend" not in remedy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.bundles import (
     bundle_digest,
     by_content,
@@ -20,7 +20,7 @@ def make(
     *paths: str, command: tuple[str, ...] = ("runner",), sha256: str = "a" * 64, **env: str
 ) -> Bundle:
     files = tuple(BundleFile(source="x", path=p, sha256=sha256, size_bytes=1) for p in paths)
-    return Bundle(files=files, command=command, environment=env)
+    return Bundle(files=files, launch=ProcessLaunch(argv=command, environment=env))
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", "a\0b"])
@@ -36,8 +36,9 @@ def test_other_bundles_that_are_refused() -> None:
         check_bundle(make("a", "a"))
     with pytest.raises(ValueError, match="not a SHA-256"):
         check_bundle(make("a", sha256="$(reboot)"))
+    bad = ProcessLaunch(argv=("runner",), environment={"A;B": "1"})
     with pytest.raises(ValueError, match="cannot name a variable"):
-        check_bundle(make("a").model_copy(update={"environment": {"A;B": "1"}}))
+        check_bundle(make("a").model_copy(update={"launch": bad}))
 
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a b", "$(x)", "-rf"])
@@ -74,5 +75,5 @@ def test_the_digest_depends_on_contents_paths_and_modes_alone() -> None:
 def test_a_content_is_executable_when_one_of_its_files_is() -> None:
     plain = make("a").files[0]
     program = plain.model_copy(update={"path": "b", "executable": True})
-    bundle = Bundle(files=(plain, program), command=("b",))
+    bundle = Bundle(files=(plain, program), launch=ProcessLaunch(argv=("b",)))
     assert by_content(bundle) == [program]

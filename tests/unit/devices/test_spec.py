@@ -6,8 +6,8 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, UsageError
-from etdeploy.devices.registry import list_devices, open_device
-from etdeploy.devices.spec import DeviceSpec, parse_spec
+from etdeploy.devices.registry import list_devices, open_device, parse_spec
+from etdeploy.devices.spec import DeviceSpec
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,8 @@ from etdeploy.devices.spec import DeviceSpec, parse_spec
 def test_specifications(
     text: str, kind: str, serial: str | None, address: tuple[str, int] | None
 ) -> None:
-    spec = parse_spec(text)
+    found, spec = parse_spec(text)
+    assert found.name == kind
     assert spec == DeviceSpec(kind, serial)
     assert spec.address == address
 

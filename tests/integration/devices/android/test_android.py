@@ -25,7 +25,7 @@ from etdeploy.devices.adb.server import ServerTransport
 from etdeploy.devices.adb.stream import Patience
 from etdeploy.devices.android.device import AndroidDevice
 from etdeploy.devices.android.link import AndroidLink
-from etdeploy.devices.base import Bundle, CpuCluster, Device
+from etdeploy.devices.base import Bundle, CpuCluster, Device, ProcessLaunch
 from etdeploy.devices.bundles import bundle_digest
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.adbd import (
@@ -455,7 +455,7 @@ def test_a_command_that_is_not_there_is_an_exit_code_with_its_text(
     reached: Reached, bundle: Bundle
 ) -> None:
     reached.device.push(bundle)
-    broken = bundle.model_copy(update={"command": ("nothing",)})
+    broken = bundle.model_copy(update={"launch": ProcessLaunch(argv=("nothing",))})
     with reached.device.open_run(broken, "r1") as run:
         outcome = run.run([], 20)
     assert outcome.exit_code == 127
@@ -707,7 +707,7 @@ def test_a_linux_program_runs_with_the_c_library_that_it_brings(
         # Nothing at the path of the loader that the program names.
         assert run.run(["exit", "4"], 60).exit_code in (126, 127, 255)
     arguments = ("--library-path", "{bundle}/lib", "{bundle}/fate")
-    portable = alone.model_copy(update={"command": (loader, *arguments)})
+    portable = alone.model_copy(update={"launch": ProcessLaunch(argv=(loader, *arguments))})
     with device.open_run(portable, "r2") as run:
         assert run.run(["exit", "4"], 60).exit_code == 4
         assert run.run(["crash"], 60).signal_name == "SIGSEGV"

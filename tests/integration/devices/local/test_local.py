@@ -15,7 +15,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
-from etdeploy.devices.base import Bundle, Device
+from etdeploy.devices.base import Bundle, Device, ProcessLaunch, lock_name
 from etdeploy.devices.bundles import bundle_digest
 from etdeploy.devices.local.facts import oom_kills
 from etdeploy.devices.local.leftovers import find_leftovers
@@ -76,7 +76,7 @@ def test_host_is_this_machine(host: Device) -> None:
 
 
 def test_host_and_qemu_are_never_timed_at_once(workspace: Workspace, arm_program: Path) -> None:
-    assert open_device("qemu", workspace).identity == open_device("host", workspace).identity
+    assert lock_name(open_device("qemu", workspace)) == lock_name(open_device("host", workspace))
 
 
 def test_a_push_copies_once(host: Device, bundle: Bundle) -> None:
@@ -185,7 +185,7 @@ def test_a_stop_request_ends_the_run(host: Device, bundle: Bundle, workspace: Wo
 
 def test_what_cannot_be_started_is_an_error(host: Device, bundle: Bundle) -> None:
     host.push(bundle)
-    broken = bundle.model_copy(update={"command": ("data.bin",)})
+    broken = bundle.model_copy(update={"launch": ProcessLaunch(argv=("data.bin",))})
     with (
         host.open_run(broken, "r1") as run,
         pytest.raises(DeviceError, match="cannot start the program: Permission denied"),

@@ -10,6 +10,7 @@ import yaml
 from etdeploy.bench.outputs.verdict import explain, require_match
 from etdeploy.bench.records.record import OutputCheck
 from etdeploy.core.errors import MismatchError
+from etdeploy.devices.base import Capabilities
 from tests.support.bench_values import (
     UNCOMPARED,
     make_check,
@@ -71,7 +72,7 @@ def test_remedies_leave_out_what_is_the_case_already_or_what_a_finished_program_
 ) -> None:
     run = make_run(outputs=(_WRONG,), program=make_program(backend=backend))
     with pytest.raises(MismatchError) as raised:
-        require_match(run)
+        require_match(run, Capabilities(is_here=True))
     remedy = str(raised.value.remedy)
     assert "export.backend" not in remedy
     assert "--device" not in remedy

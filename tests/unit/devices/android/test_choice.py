@@ -25,7 +25,7 @@ from etdeploy.devices.adb.stream import Patience
 from etdeploy.devices.android.choice import open_listed
 from etdeploy.devices.android.device import AndroidDevice
 from etdeploy.devices.android.link import AndroidLink
-from etdeploy.devices.base import Bundle
+from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import list_devices, open_device
 from etdeploy.devices.remote.run import RemoteRun
 from tests.support.adb_fakes import fail, fake_adbd, fake_server
@@ -243,7 +243,7 @@ def test_a_device_behind_a_server_that_does_not_answer(monkeypatch: pytest.Monke
 def test_a_program_that_never_started_did_not_take_too_long(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[bytes | None, bytes | None], told: str
 ) -> None:
-    bundle = Bundle(files=(), command=("fate",))
+    bundle = Bundle(files=(), launch=ProcessLaunch(argv=("fate",)))
     with fake_server("A1 device\n", *answers) as port:
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
         link = AndroidLink("android:A1", ServerTransport("A1"), Patience(open_s=0.3))

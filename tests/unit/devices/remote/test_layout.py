@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.remote import layout, store
 from etdeploy.devices.remote.layout import (
     parse_df,
@@ -87,9 +87,13 @@ def test_a_content_that_cannot_be_executed_is_not_sound_for_a_program() -> None:
 
 def test_a_survey_tells_whether_the_bundles_paths_lead_to_its_contents() -> None:
     survey = parse_survey(SURVEY)
-    good = Bundle(files=(file("a", "bin/a runner"), file("b", "b")), command=("b",))
-    swapped = Bundle(files=(file("b", "bin/a runner"), file("a", "b")), command=("b",))
-    more = Bundle(files=(*good.files, file("a", "another")), command=("b",))
+    good = Bundle(
+        files=(file("a", "bin/a runner"), file("b", "b")), launch=ProcessLaunch(argv=("b",))
+    )
+    swapped = Bundle(
+        files=(file("b", "bin/a runner"), file("a", "b")), launch=ProcessLaunch(argv=("b",))
+    )
+    more = Bundle(files=(*good.files, file("a", "another")), launch=ProcessLaunch(argv=("b",)))
     assert survey.is_laid_out(good)
     assert not survey.is_laid_out(swapped)
     assert not survey.is_laid_out(more)
@@ -107,7 +111,9 @@ def test_sizes_and_exit_codes() -> None:
 
 
 def linked(*paths: str) -> Bundle:
-    return Bundle(files=tuple(file("a", path) for path in paths), command=("runner",))
+    return Bundle(
+        files=tuple(file("a", path) for path in paths), launch=ProcessLaunch(argv=("runner",))
+    )
 
 
 def test_every_word_from_outside_is_quoted_for_the_shell() -> None:

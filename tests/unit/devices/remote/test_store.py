@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.remote.layout import Survey
 from etdeploy.devices.remote.shell import Place
 from etdeploy.devices.remote.store import (
@@ -29,7 +29,7 @@ def bundle(letters: str, size_bytes: int = 10) -> Bundle:
         BundleFile(source="x", path=letter, sha256=sha(letter), size_bytes=size_bytes)
         for letter in letters
     )
-    return Bundle(files=tuple(files), command=("x",))
+    return Bundle(files=tuple(files), launch=ProcessLaunch(argv=("x",)))
 
 
 def survey(letters: str, free_bytes: int | None = 1000) -> Survey:

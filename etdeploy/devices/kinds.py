@@ -1,0 +1,64 @@
+"""A kind of device: how the user names one, and how it is opened and listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from etdeploy.core.errors import DeviceError, EtdeployError
+from etdeploy.devices.base import Device, DeviceListing
+from etdeploy.devices.spec import DeviceSpec
+
+if TYPE_CHECKING:
+    from etdeploy.cache.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """A kind of device; a package that brings one names it in `etdeploy.devices`.
+
+    Attributes:
+        name: What `--device` begins with.
+        forms: How its devices are named, for people: `android`, `android:SERIAL`.
+        open: Makes the device that was named. May raise DeviceError; need not connect.
+        list: Every such device that can be reached; the usual way to describe one is `described`.
+        address: Whether a word follows the name and a colon: a serial number, a host.
+        noun: What that word is.
+    """
+
+    name: str
+    forms: tuple[str, ...]
+    open: Callable[[DeviceSpec, Workspace], Device]
+    list: Callable[[Workspace], list[DeviceListing]]
+    address: Literal["none", "optional", "required"] = "optional"
+    noun: str = "serial number"
+
+
+def described(device: Device, kind: str) -> DeviceListing:
+    """What a device says of itself, or why it does not; ends the connection.
+
+    Args:
+        device: Opened.
+        kind: Its kind's name.
+    """
+    try:
+        facts = device.facts()
+        return DeviceListing(
+            name=device.name,
+            kind=kind,
+            status="device",
+            facts=facts,
+            device_state=device.state(),
+            connection=facts.connection,
+        )
+    except DeviceError as error:
+        return failed(device.name, kind, "error", error)
+    finally:
+        device.close()
+
+
+def failed(name: str, kind: str, status: str, error: EtdeployError) -> DeviceListing:
+    """A device that cannot be used, with what to do about it."""
+    remedy = "\n".join(filter(None, (error.message, error.remedy)))
+    return DeviceListing(name=name, kind=kind, status=status, remedy=remedy)
