@@ -11,7 +11,7 @@ from etdeploy.cli.named import Named
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError
 from etdeploy.graph.many.members import Member, Wanted, open_members, without_repetitions
-from etdeploy.graph.many.run import JobEnd, prepare, run_jobs
+from etdeploy.graph.many.run import JobEnd, look_up, refused_of, run_jobs
 from etdeploy.graph.slots import heavy_at_once
 from etdeploy.graph.stage_values import StepName
 from etdeploy.recipe.load import load_recipes
@@ -45,20 +45,22 @@ def invoke_all(named: Named, goal: StepName) -> Iterator[list[JobEnd]]:
         for job in jobs:
             members.workspace.sweep(job.state)
         with console.TaskDisplay(quiet=named.quiet) as display, after_others(jobs, display):
-            ready, refused = prepare(members.all, goal)
-            for end in refused:
-                console.message(f"{end.member.pair} cannot start: {end.error}")
-            if refused and named.fail_fast:
-                ready = []
+            ready, refused = look_up(members.all)
+            refused += refused_of(ready, with_runner=goal != StepName.EXPORT)
+            for pairs, error in by_error(refused):
+                console.message(f"cannot start: {pairs}: {error}")
+            out = {end.member.pair for end in refused}
+            stay = not (refused and named.fail_fast)
+            ready = [each for each in ready if stay and each.member.pair not in out]
             heavy = named.heavy or heavy_at_once()
             ends = run_jobs(ready, goal, display, heavy=heavy, fail_fast=named.fail_fast)
         found = {end.member.pair: end for end in (*refused, *ends)}
-        yield [found.get(member.pair, JobEnd(member)) for member in members.all]
+        yield [found.get(m.pair, JobEnd(m, Interrupted())) for m in members.all]
         keep_small(members.workspace, named.quiet)
 
 
-def raise_failures(ends: Sequence[JobEnd]) -> None:
-    """Raises one error that lists what failed.
+def raise_failures(ends: Sequence[JobEnd], count: int | None = None) -> None:
+    """Raises one error that lists what failed; `count` is the number of all jobs.
 
     Raises:
         StepError: One of them is a bug in etdeploy.
@@ -66,46 +68,54 @@ def raise_failures(ends: Sequence[JobEnd]) -> None:
     """
     failed = [end for end in ends if end.error]
     known = [end.error for end in failed if isinstance(end.error, EtdeployError)]
-    lines = [line for end in failed for line in _told(end)]
+    lines = [line for pairs, error in by_error(failed) for line in _told(pairs, error)]
+    lines += [
+        f"  {end.member.pair}: it needs what failed for {end.same_as}"
+        for end in failed
+        if end.same_as
+    ]
     bugs = [end.error for end in failed if end.error and not isinstance(end.error, EtdeployError)]
     if bugs:
         console.message("\n".join(lines))
         raise bugs[0]
     if failed:
         worst = max((e for e in known if not isinstance(e, Interrupted)), key=lambda e: e.exit_code)
-        raise JobsError("\n".join([f"{len(failed)} of {len(ends)} failed", *lines]), worst)
+        raise JobsError("\n".join([f"{len(failed)} of {count or len(ends)} failed", *lines]), worst)
 
 
-def _told(end: JobEnd) -> Iterator[str]:
-    if end.same_as:
-        yield f"  {end.member.pair}: it needs what failed for {end.same_as}"
-    elif end.stopped:
-        yield f"  {end.member.pair}: not finished, since another one failed (--fail-fast)"
-    else:
-        kind = end.error.kind if isinstance(end.error, EtdeployError) else "bug"
-        first, *rest = str(end.error).splitlines()
-        yield f"  {end.member.pair}: {kind}: {first}"
-        yield from (f"    {line}" for line in rest)
+def by_error(ends: Sequence[JobEnd]) -> list[tuple[str, Exception]]:
+    """Each error once, with the jobs that it stopped: a phone that is not there stops several."""
+    found: dict[int, tuple[list[str], Exception]] = {}
+    for end in ends:
+        if end.error and not end.same_as:
+            found.setdefault(id(end.error), ([], end.error))[0].append(str(end.member.pair))
+    return [(", ".join(pairs), error) for pairs, error in found.values()]
+
+
+def _told(pairs: str, error: Exception) -> Iterator[str]:
+    if isinstance(error, Interrupted):
+        yield f"  {pairs}: not finished, since another one failed (--fail-fast)"
+        return
+    kind = error.kind if isinstance(error, EtdeployError) else "bug"
+    first, *rest = str(error).splitlines()
+    yield f"  {pairs}: {kind}: {first}"
+    yield from (f"    {line}" for line in rest)
 
 
 def failure_json(end: JobEnd) -> dict[str, Any]:
-    """A job without a result, with the names where a run record has them too."""
+    """A job without a result."""
+    return {**job_json(end.member), "error": _error(end)}
+
+
+def job_json(member: Member) -> dict[str, Any]:
+    """Recipe and device of a job, with their names where a run record has them."""
+    facts = member.job.facts if member.job else None
     return {
-        "recipe": recipe_json(end.member),
-        "device": _device_json(end.member),
-        "error": _error(end),
+        "recipe": {"name": member.loaded.name, "path": str(member.loaded.path)},
+        "device": {
+            "facts": facts.model_dump(mode="json") if facts else {"name": member.pair.device}
+        },
     }
-
-
-def recipe_json(member: Member) -> dict[str, Any]:
-    """The recipe's name and file."""
-    return {"name": member.loaded.name, "path": str(member.loaded.path)}
-
-
-def _device_json(member: Member) -> dict[str, Any]:
-    if member.job and member.job.facts:
-        return {"facts": member.job.facts.model_dump(mode="json")}
-    return {"facts": {"name": member.pair.device}}
 
 
 def _error(end: JobEnd) -> dict[str, Any]:

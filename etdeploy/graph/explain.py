@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained, Value
 from etdeploy.graph.backends import program_blockers
@@ -128,12 +130,17 @@ def mermaid(explanation: Explanation) -> str:
         state = "would run" if task.value == "run" else "up to date"
         lines.append(f'    {task.name}["{task.name}<br/>{task.title}<br/><i>{state}</i>"]')
     lines += [f"    {need} --> {task.name}" for task in explanation.tasks for need in task.needs]
-    lines += [
+    return "\n".join([*lines, *colours([(task.name, task.value) for task in explanation.tasks])])
+
+
+def colours(nodes: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines that colour the nodes of a flowchart, by what a run would do with each."""
+    lines = [
         "    classDef run fill:#fde68a,stroke:#b45309;",
         "    classDef done fill:#d1fae5,stroke:#047857;",
     ]
     for name, value in (("run", "run"), ("done", "up to date")):
-        members = [t.name for t in explanation.tasks if t.value == value]
+        members = [node for node, its in nodes if its == value]
         if members:
             lines.append(f"    class {','.join(members)} {name};")
-    return "\n".join(lines)
+    return lines

@@ -22,6 +22,8 @@ from etdeploy.graph.obtain import libraries_problem, obtain_libraries
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.sharing import (
     checkout_in_use,
+    expected_libraries,
+    expected_runner,
     export_work,
     libraries_work,
     now_planned,
@@ -195,6 +197,7 @@ def _runtime(resolved: Resolved) -> Step:
             lambda: libraries_work(resolved),
             StepName.PLAN,
             lambda: libraries_work(now_planned(resolved)),
+            lambda: expected_libraries(resolved),
         ),
     )
 
@@ -246,6 +249,7 @@ def _runner(resolved: Resolved) -> Step:
             lambda: runner_work(resolved),
             StepName.PLAN,
             lambda: runner_work(now_planned(resolved)),
+            lambda: expected_runner(resolved),
         ),
     )
 

@@ -14,6 +14,9 @@ from etdeploy.graph.slots import Load, Slots, heavy_at_once
 from etdeploy.graph.steps import StepLog, inputs_now, remember_inputs
 from etdeploy.graph.tasks import Task, predecessors
 
+# With many jobs, these are shown once they report progress: then there is something to see.
+_QUICK = (Load.LIGHT, Load.BUSY)
+
 
 class StepError(Exception):
     """A bug of etdeploy in a step, with the step's name; the cause is chained."""
@@ -143,12 +146,14 @@ class Run:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("")
         progress = self._progress(task)
+        # The device's lock comes before the cores: another run's measurement there would be
+        # disturbed by the exports and builds that this one still waits for.
         with (
             self._slots.alone(step.alone()),
             step.holds(progress),
             self._slots.load(Load.LIGHT if self._is_hidden(task) else step.load),
         ):
-            if not self._is_hidden(task) and not (self._brief and step.load is Load.LIGHT):
+            if not self._is_hidden(task) and not (self._brief and step.load in _QUICK):
                 self._show_start(task)
             inputs = inputs_now(step)
             line = step.action(StepLog(progress, log))

@@ -29,9 +29,17 @@ def now_planned(resolved: Resolved) -> Resolved:
 
 def libraries_work(resolved: Resolved) -> str | None:
     """Equal for jobs that need the same libraries or sources of ExecuTorch; None if unknown."""
+    return None if resolved.plan.provisional else expected_libraries(resolved)
+
+
+def runner_work(resolved: Resolved) -> str | None:
+    """Equal for jobs that need the same runner; None if unknown."""
+    return None if resolved.plan.provisional else expected_runner(resolved)
+
+
+def expected_libraries(resolved: Resolved) -> str:
+    """The same as `libraries_work`, even if the plan is derived from the recipe alone."""
     plan = resolved.plan
-    if plan.provisional:
-        return None
     if plan.provider.value != Provider.SOURCE:
         return digest_json([plan.provider.value, plan.build_target])
     from etdeploy.runner.missing import submodules_of
@@ -40,12 +48,10 @@ def libraries_work(resolved: Resolved) -> str | None:
     return digest_json([plan.provider.value, where, *submodules_of(plan)])
 
 
-def runner_work(resolved: Resolved) -> str | None:
-    """Equal for jobs that need the same runner; None if unknown."""
-    plan = resolved.plan
-    if plan.provisional:
-        return None
-    return digest_json([plan.build_digest, libraries_work(resolved), *_names_to_find(resolved)])
+def expected_runner(resolved: Resolved) -> str:
+    """The same as `runner_work`, even if the plan is derived from the recipe alone."""
+    names = () if resolved.plan.provisional else _names_to_find(resolved)
+    return digest_json([resolved.plan.build_digest, expected_libraries(resolved), *names])
 
 
 def checkout_in_use(resolved: Resolved) -> str | None:

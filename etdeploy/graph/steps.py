@@ -36,11 +36,13 @@ class SameWork:
             that is not exported yet decides which runner is needed.
         after: The step after which it is known.
         later: The same as `known`, after that step.
+        expected: What `known` will be if the program is what the recipe lets expect.
     """
 
     known: Callable[[], str | None]
     after: str | None = None
     later: Callable[[], str | None] = nothing
+    expected: Callable[[], str | None] = nothing
 
 
 @dataclass(frozen=True)

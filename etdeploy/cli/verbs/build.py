@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
-    device_option,
+    devices_option,
     json_option,
+    many_options,
     quiet_option,
-    recipe_options,
+    recipes_options,
     target_option,
 )
 from etdeploy.core import console
@@ -18,8 +20,8 @@ from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
-@recipe_options
-@device_option
+@recipes_options
+@devices_option
 @target_option
 @click.option(
     "-o",
@@ -28,31 +30,49 @@ from etdeploy.graph.stage_values import StepName
     metavar="FOLDER",
     help="Copy the runner and its libraries to this folder.",
 )
+@many_options
 @json_option
 @quiet_option
 def command(
-    recipe: str,
+    recipes: tuple[str, ...],
     overrides: tuple[str, ...],
-    device: str,
+    devices: tuple[str, ...],
     target: str | None,
     output: Path | None,
+    fail_fast: bool,
+    heavy: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Build the runner for the program, and check that it has everything the program needs.
 
-    With --target, no device is contacted.
+    With --target, no device is contacted. Several recipes and devices are one graph, and recipes
+    with the same needs share a runner; --output is for one.
     """
+    named = Named(
+        recipes, overrides, (None,) if target else devices, target, quiet=quiet,
+        fail_fast=fail_fast, heavy=heavy,
+    )  # fmt: skip
+    if named.single:
+        _build_one(named, output, as_json)
+        return
+    from etdeploy.cli.many_results import build_all, require_no_output
+
+    require_no_output(output, "build")
+    build_all(named, as_json)
+
+
+def _build_one(named: Named, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
     from etdeploy.graph.stage_values import load_runner
 
     with invoke(
-        recipe,
-        overrides,
+        named.recipes[0],
+        named.overrides,
         (StepName.CHECK,),
-        device=None if target else device,
-        target=target,
-        quiet=quiet,
+        device=named.devices[0],
+        target=named.target,
+        quiet=named.quiet,
         copy_to=output,
     ) as job:
         runner = load_runner(job)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from etdeploy.cli.options import json_option, quiet_option, recipe_options
+from etdeploy.cli.named import Named
+from etdeploy.cli.options import json_option, many_options, quiet_option, recipes_options
 from etdeploy.core import console
 from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
-@recipe_options
+@recipes_options
 @click.option(
     "-o",
     "--output",
@@ -20,16 +21,38 @@ from etdeploy.graph.stage_values import StepName
     metavar="FOLDER",
     help="Copy the program, its inputs and its expected outputs to this folder.",
 )
+@many_options
 @json_option
 @quiet_option
 def command(
-    recipe: str, overrides: tuple[str, ...], output: Path | None, as_json: bool, quiet: bool
+    recipes: tuple[str, ...],
+    overrides: tuple[str, ...],
+    output: Path | None,
+    fail_fast: bool,
+    heavy: int | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
-    """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord."""
+    """Turn the recipe's model into a program: .pte, inputs, expected outputs, ETRecord.
+
+    Several recipes are exported side by side; --output is for one.
+    """
+    named = Named(recipes, overrides, quiet=quiet, fail_fast=fail_fast, heavy=heavy)
+    if named.single:
+        _export_one(named, output, as_json)
+        return
+    from etdeploy.cli.many_results import export_all, require_no_output
+
+    require_no_output(output, "export")
+    export_all(named, as_json)
+
+
+def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
     from etdeploy.graph.stage_values import load_program
     from etdeploy.program.describe import describe
 
+    recipe, overrides, quiet = named.recipes[0], named.overrides, named.quiet
     with invoke(recipe, overrides, (StepName.EXPORT,), quiet=quiet, copy_to=output) as job:
         exported, program = load_program(job)
         folder = Path(exported.folder)

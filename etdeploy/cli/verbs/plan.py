@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import device_option, output_option, recipe_options, target_option
+from etdeploy.cli.named import Named
+from etdeploy.cli.options import devices_option, output_option, recipes_options, target_option
 from etdeploy.core import console
 from etdeploy.core.text.layout import fit
 
@@ -22,8 +23,8 @@ _WIDE = 52
 
 
 @click.command()
-@recipe_options
-@device_option
+@recipes_options
+@devices_option
 @target_option
 @output_option
 @click.option(
@@ -42,9 +43,9 @@ _WIDE = 52
     help="Then fail if a run would fail before its first step, with the same exit code.",
 )
 def command(
-    recipe: str,
+    recipes: tuple[str, ...],
     overrides: tuple[str, ...],
-    device: str,
+    devices: tuple[str, ...],
     target: str | None,
     output: Path,
     form: str,
@@ -56,7 +57,19 @@ def command(
     Succeeds even if a run could not start; scripts that need to know use --check.
     With --target, no device is contacted. `--format cmake-preset` prints a CMakePresets.json for
     plain cmake and IDEs: put it beside the CMakeLists.txt that it names.
+
+    Several recipes or devices are one graph: it shows which tasks they share.
     """
+    named = Named(recipes, overrides, (None,) if target else devices, target, output)
+    if named.single:
+        _explain_one(named, form, why, check)
+        return
+    from etdeploy.cli.many_plans import explain_all
+
+    explain_all(named, form, why, check)
+
+
+def _explain_one(named: Named, form: str, why: str | None, check: bool) -> None:
     from etdeploy.graph.explain import explain, mermaid
     from etdeploy.graph.job import open_job
     from etdeploy.graph.preflight import refuse_early
@@ -64,8 +77,8 @@ def command(
     from etdeploy.graph.resolve import resolve
     from etdeploy.recipe.load import load_recipe
 
-    loaded = load_recipe(recipe, overrides)
-    with open_job(loaded, output, None if target else device, target) as job:
+    loaded = load_recipe(named.recipes[0], named.overrides)
+    with open_job(loaded, named.output, named.devices[0], named.target) as job:
         resolved = resolve(job)
         explanation = explain(resolved)
         presets = cmake_presets(resolved) if form == "cmake-preset" else None
@@ -137,7 +150,14 @@ def text(plan: Explanation, width: int | None = None) -> str:
                 width=width and width - 2,
             )
         ),
+        *obstacles(plan),
     ]
+    return fit("\n\n".join(parts), width)
+
+
+def obstacles(plan: Explanation) -> list[str]:
+    """What prevents a run, and what to know before one, as sections."""
+    parts = []
     for title, blockers in (("blockers", plan.blockers), ("not installed", plan.not_installed)):
         if blockers:
             parts.append(
@@ -148,7 +168,7 @@ def text(plan: Explanation, width: int | None = None) -> str:
             )
     if plan.notes:
         parts.append("notes\n" + "\n".join(f"  {note}" for note in plan.notes))
-    return fit("\n\n".join(parts), width)
+    return parts
 
 
 def _changed(plan: Explanation) -> list[str]:

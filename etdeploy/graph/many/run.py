@@ -48,22 +48,30 @@ class JobEnd:
         return self.error is not None and is_stop(self.error)
 
 
-def prepare(members: Sequence[Member], goal: StepName) -> tuple[list[Ready], list[JobEnd]]:
-    """Looks everything up, and finds the jobs that cannot end well."""
+def look_up(members: Sequence[Member]) -> tuple[list[Ready], list[JobEnd]]:
+    """Looks everything up, and what is the same for several jobs once; also what failed at it."""
     lookups = Lookups()
-    ready, refused = [], []
+    ready, failed = [], []
     for member in members:
         if member.job is None:
-            refused.append(JobEnd(member, member.error))
+            failed.append(JobEnd(member, member.error))
             continue
         try:
-            resolved = resolve(member.job, lookups)
-            refuse_early(resolved, with_runner=goal != StepName.EXPORT)
+            ready.append(Ready(member, resolve(member.job, lookups)))
         except EtdeployError as error:
-            refused.append(JobEnd(member, error))
-        else:
-            ready.append(Ready(member, resolved))
-    return ready, refused
+            failed.append(JobEnd(member, error))
+    return ready, failed
+
+
+def refused_of(ready: Sequence[Ready], *, with_runner: bool = True) -> list[JobEnd]:
+    """The jobs that cannot end well, as far as that is known before anything starts."""
+    refused = []
+    for each in ready:
+        try:
+            refuse_early(each.resolved, with_runner=with_runner)
+        except EtdeployError as error:
+            refused.append(JobEnd(each.member, error))
+    return refused
 
 
 def run_jobs(

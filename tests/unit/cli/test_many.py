@@ -1,0 +1,184 @@
+"""Several recipes or devices on the command line: what is told, in which form, with which code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etdeploy.cli import main as cli_main
+from etdeploy.cli import many_results
+from etdeploy.cli.many import raise_failures
+from etdeploy.core.errors import (
+    BuildError,
+    DeviceError,
+    EtdeployError,
+    ExportError,
+    Interrupted,
+    JobsError,
+    MismatchError,
+    RunError,
+)
+from etdeploy.graph.many.labels import Pair
+from etdeploy.graph.many.run import JobEnd
+from etdeploy.graph.running import StepError
+from tests.support.bench_values import make_check, make_device, make_run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def end(
+    recipe: str, error: Exception | None = None, device: str = "host", same_as: Pair | None = None
+) -> JobEnd:
+    job = SimpleNamespace(facts=make_device(device).facts)
+    loaded = SimpleNamespace(name=recipe, path=Path(f"/r/{recipe}.yaml"))
+    member: Any = SimpleNamespace(pair=Pair(recipe, device), job=job, loaded=loaded)
+    return JobEnd(member, error, same_as)
+
+
+def run(*arguments: str) -> int:
+    return cli_main.run_cli(list(arguments))
+
+
+def test_what_failed_is_listed_with_reasons_remedies_and_logs() -> None:
+    ends = [
+        end("a"),
+        end("b", ExportError("no model", remedy="fix it", log=Path("/s/b/export.log"))),
+        end("c", ExportError("no model"), same_as=Pair("b", "host")),
+        end("d", RunError("it crashed")),
+    ]
+    with pytest.raises(JobsError) as caught:
+        raise_failures(ends)
+    assert str(caught.value) == (
+        "3 of 4 failed\n"
+        "  b on host: export: no model\n"
+        "      what to do: fix it\n"
+        "      log: /s/b/export.log\n"
+        "  d on host: run: it crashed\n"
+        "  c on host: it needs what failed for b on host"
+    )
+    assert (caught.value.exit_code, caught.value.kind) == (7, "run")
+
+
+def test_a_phone_that_is_not_there_is_told_once() -> None:
+    gone = DeviceError("it is not connected")
+    with pytest.raises(JobsError, match="a on phone, b on phone: device: it is not connected"):
+        raise_failures([end("a", gone, "phone"), end("b", gone, "phone")])
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([BuildError("x"), ExportError("y")], 4),
+        ([ExportError("x"), MismatchError("y"), DeviceError("z")], 8),
+        ([Interrupted(), DeviceError("z")], 6),
+    ],
+)
+def test_the_worst_gives_the_exit_code(errors: Sequence[EtdeployError], code: int) -> None:
+    with pytest.raises(JobsError) as caught:
+        raise_failures([end(str(i), error) for i, error in enumerate(errors)])
+    assert caught.value.exit_code == code
+    assert JobsError.exit_code == 9, "the class itself is unchanged"
+
+
+def test_a_bug_comes_out_as_one_after_the_other_failures(capsys: Capture) -> None:
+    with pytest.raises(StepError):
+        raise_failures([end("a", BuildError("no compiler")), end("b", StepError("step x failed"))])
+    told = capsys.readouterr().err
+    assert "a on host: build: no compiler" in told
+    assert "b on host: bug: step x failed" in told
+
+
+def test_nothing_failed() -> None:
+    raise_failures([end("a"), end("b")])
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Ends and runs that the next command gets instead of running anything."""
+    script: list[Any] = []
+
+    @contextmanager
+    def invoked(_named: Any, _goal: Any) -> Iterator[list[JobEnd]]:
+        yield [each for each, _ in script]
+
+    def last_run(job: Any) -> Any:
+        return next(run for each, run in script if each.member.job is job)
+
+    monkeypatch.setattr(many_results, "invoke_all", invoked)
+    monkeypatch.setattr(many_results, "load_last_run", last_run)
+    monkeypatch.setattr(many_results, "_tell_old", lambda *_: None)
+    return script
+
+
+def test_several_give_a_table_and_say_where_the_records_are(
+    played: list[Any], capsys: Capture
+) -> None:
+    played += [(end("a"), make_run()), (end("b"), make_run())]
+    assert run("run", "-r", "a", "-r", "b") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line][:4] == ["recipe", "------", "a", "b"]
+    assert "  a on host  /out/20261121T084449Z-mlp-host-ab12cd34/record.json" in lines
+
+
+def test_outputs_that_differ_are_a_row_and_a_failure(played: list[Any], capsys: Capture) -> None:
+    wrong = make_run(outputs=(make_check(within_tolerance=False),))
+    played += [(end("a"), make_run()), (end("b"), wrong)]
+    assert run("run", "-r", "a", "-r", "b") == 8
+    out, err = capsys.readouterr()
+    assert "WRONG" in out
+    assert "error (outputs differ): 1 of 2 failed\n  b on host: outputs differ: " in err
+
+
+def test_json_of_several_is_an_array_with_the_failures(played: list[Any], capsys: Capture) -> None:
+    played += [(end("a"), make_run()), (end("b", ExportError("no model", remedy="fix it")), None)]
+    assert run("run", "-r", "a", "-r", "b", "--json") == 3
+    first, second = json.loads(capsys.readouterr().out)
+    assert first == make_run().printed()
+    assert second["recipe"] == {"name": "b", "path": "/r/b.yaml"}
+    assert second["device"]["facts"]["name"] == first["device"]["facts"]["name"] == "host"
+    assert second["error"] == {
+        "kind": "export", "exit_code": 3, "message": "no model", "place": None, "remedy": "fix it",
+        "log": None, "same_as": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["run", "bench", "plan", "export", "build"])
+def test_all_broken_recipes_are_told_before_anything_starts(
+    verb: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("a", "b"):
+        Path(f"{name}.yaml").write_text("model: {example: mlp}\nfoo: 1\n")
+    assert run(verb, "-r", "a.yaml", "-r", "xnnpack", "-r", "b.yaml") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error (recipe): 2 problems in 2 recipes\na.yaml:2:1: unknown key 'foo'")
+    assert "\nb.yaml:2:1: unknown key 'foo'" in err
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("export", "-o", "x"), "--output takes the files of one recipe"),
+        (("build", "-o", "x"), "--output takes the files of one recipe"),
+        (("plan", "--format", "cmake-preset"), "is for one recipe and one device"),
+    ],
+)
+def test_what_is_for_one_job_only(
+    arguments: tuple[str, ...], told: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert run(*arguments, "-r", "xnnpack", "-r", "portable") == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_push_takes_one(capsys: Capture) -> None:
+    assert run("push", "--help") == 0
+    assert "Repeat it for several" not in capsys.readouterr().out

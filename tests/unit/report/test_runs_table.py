@@ -1,0 +1,50 @@
+"""Several runs side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etdeploy.report.runs_table import Row, runs_table
+from tests.support.bench_values import UNCOMPARED, make_check, make_record
+
+ROWS = [
+    Row("mlp", "host", make_record()),
+    Row("int8/conv.yaml", "android:R5CT20ABCDE", make_record((120.0, 130.0), peak_rss_bytes=None)),
+    Row("mlp", "qemu", None, "failed (run): the runner ended with SIGILL"),
+]
+
+
+def test_whole_table() -> None:
+    assert (
+        runs_table(ROWS)
+        == """\
+recipe          device                 median       p90     first      load  peak memory  outputs
+--------------  -------------------  --------  --------  --------  --------  -----------  \
+------------------------------------------
+mlp             host                 1.100 ms  1.160 ms  2.500 ms  8.357 ms      32.7 MB  correct
+int8/conv.yaml  android:R5CT20ABCDE  125.0 ms  129.0 ms  2.500 ms  8.357 ms            -  correct
+mlp             qemu                        -         -         -         -            -  \
+failed (run): the runner ended with SIGILL"""
+    )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_it_fits_the_terminal(width: int) -> None:
+    text = runs_table(ROWS, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "SIGILL" in text
+
+
+@pytest.mark.parametrize(
+    ("outputs", "verdict"),
+    [
+        ((make_check(),), "correct"),
+        ((make_check(within_tolerance=False),), "WRONG"),
+        ((make_check(), UNCOMPARED), "not all compared"),
+        ((), "not checked"),
+    ],
+)
+def test_the_verdict_on_the_outputs(outputs: tuple[Any, ...], verdict: str) -> None:
+    assert runs_table([Row("a", "host", make_record(outputs=outputs))]).endswith(verdict)
