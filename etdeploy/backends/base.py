@@ -7,7 +7,7 @@ from it replaces. Every hook has a default, so most backends are facts alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from etdeploy.backends.causes import Cause, Word, first_cause
 from etdeploy.backends.names import OTHER_BACKEND
@@ -58,6 +58,8 @@ class Backend:
             names; empty for a backend whose programs do not depend on the SoC.
         profile_compiled: Whether a program reports the times of its operators only if it was
             compiled to.
+        judged_as: Schemes whose outputs are held to the tolerances of another, since the backend
+            computes so: {"none": "fp16"} for one without 32-bit floats.
         words: What its lines in a runner's log mean, the nearest to the cause first.
     """
 
@@ -80,6 +82,7 @@ class Backend:
     tried: bool = False
     socs: tuple[str, ...] = ()
     profile_compiled: bool = False
+    judged_as: Mapping[str, str] = field(default_factory=dict, hash=False)
     words: tuple[Word, ...] = ()
 
     # --- the plan: asked with values alone, and the same on every machine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from etdeploy.backends.registry import find_backend
 from etdeploy.bench.notes import sample_notes
 from etdeploy.bench.outputs.compare import Expectation, compare_outputs
 from etdeploy.bench.passes import Pass, PassResult
@@ -35,7 +36,7 @@ def compare_sizes(
             Expectation(
                 provenance.measured[step.size].expected,
                 program_folder,
-                provenance.quantization,
+                _judged_as(provenance),
                 tolerance,
                 steps,
             ),
@@ -43,6 +44,13 @@ def compare_sizes(
         for step in planned
         if step.outputs
     }
+
+
+def _judged_as(provenance: Provenance) -> str | None:
+    """The scheme whose tolerances hold: a backend may compute in fewer bits than it was given."""
+    backend = find_backend(provenance.backend) if provenance.backend else None
+    scheme = provenance.quantization
+    return backend.judged_as.get(scheme, scheme) if backend and scheme else scheme
 
 
 def size_records(

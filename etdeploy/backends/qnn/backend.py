@@ -164,4 +164,5 @@ QNN = Qnn(
     loads=True,
     socs=tuple(QUALCOMM_SOCS),
     profile_compiled=True,
+    judged_as={"none": "fp16"},  # the HTP has no 32-bit floats
 )
