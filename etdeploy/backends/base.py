@@ -233,8 +233,13 @@ class Backend:
         """
         return Extras()
 
-    def failure(self, text: str) -> Cause | None:
-        """What the output of a failed runner means; None where no line of this backend is in it."""
+    def failure(self, text: str, device: str) -> Cause | None:
+        """What the output of a failed runner means; None where no line of this backend is in it.
+
+        Args:
+            text: The output.
+            device: As `--device` takes it.
+        """
         return first_cause(text, self.words)
 
     # --- this machine

@@ -7,7 +7,7 @@ from etdeploy.backends.coreml import COREML
 from etdeploy.backends.others import OTHERS
 from etdeploy.backends.portable import PORTABLE
 from etdeploy.backends.qnn.backend import QNN
-from etdeploy.backends.vulkan import VULKAN
+from etdeploy.backends.vulkan.backend import VULKAN
 from etdeploy.backends.xnnpack import XNNPACK
 
 # In the order of the documentation.

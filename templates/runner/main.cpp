@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <system_error>
 
 #include <executorch/runtime/platform/runtime.h>
 
@@ -143,7 +144,9 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const Failure& failure) {
     return fail(failure.code, failure.what());
-  } catch (const std::exception& error) { // a folder that cannot be created
+  } catch (const std::system_error& error) { // a folder that cannot be created
     return fail(kOutput, error.what());
+  } catch (const std::exception& error) { // of a backend, such as Vulkan's
+    return fail(kInference, error.what());
   }
 }

@@ -137,7 +137,7 @@ class Qnn(Backend):
 
         return program_extras(station, soc, partitions)
 
-    def failure(self, text: str) -> Cause | None:
+    def failure(self, text: str, device: str) -> Cause | None:
         """What Qualcomm's libraries log."""
         from etdeploy.backends.qnn.words import qnn_cause
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
-from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.names import DEFAULT, OTHER_BACKEND
 from etdeploy.backends.registry import BUILT_IN
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
@@ -74,7 +74,12 @@ _WORDS: tuple[Word, ...] = (
         f"--set export.backend={DEFAULT}",
         "Build it again: etdeploy clean runners; or export the model again for a backend that "
         f"takes\nthe operator, {NEW_FILE}.")),
-    (r"[Bb]ackend (?P<name>\S+) is not (?:registered|available)", Cause(
+    (r"[Bb]ackend (?P<name>\S+) is (?:linked, but )?not available", Cause(
+        "the backend {name} is in the runner, but not available on this device",
+        f"See the log for what it lacks. {OTHER_BACKEND}",
+        "See the log for what it lacks, or export the model again for another backend,\n"
+        f"{NEW_FILE}.")),
+    (r"[Bb]ackend (?P<name>\S+) is not registered", Cause(
         "the backend {name} is not in the runner",
         "Build it again: etdeploy clean runners; or lower to another: "
         f"--set export.backend={DEFAULT}",
@@ -123,7 +128,7 @@ def run_error(
         log: The file with the runner's output.
         capabilities: Of the device, for the remedies.
     """
-    known = _cause(outcome, recipe)
+    known = _cause(outcome, recipe, device)
     message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
     if known:
         message += f": {known.cause}"
@@ -174,10 +179,10 @@ def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
     return f"ended with exit code {outcome.exit_code}"
 
 
-def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
+def _cause(outcome: RunOutcome, recipe: Recipe, device: str) -> Cause | None:
     if outcome.timed_out:
         return _too_slow(recipe)
-    found = _of_a_backend(outcome.stderr) or first_cause(outcome.stderr, _WORDS)
+    found = _of_a_backend(outcome.stderr, device) or first_cause(outcome.stderr, _WORDS)
     if found:
         return found
     if outcome.signal_name == "SIGKILL" and outcome.out_of_memory is False:
@@ -187,9 +192,10 @@ def _cause(outcome: RunOutcome, recipe: Recipe) -> Cause | None:
     return _own_words(outcome)
 
 
-def _of_a_backend(text: str) -> Cause | None:
+def _of_a_backend(text: str, device: str) -> Cause | None:
     """What the first backend that knows a line says; their lines name themselves."""
-    return next(filter(None, (backend.failure(text) for backend in BUILT_IN.values())), None)
+    causes = (backend.failure(text, device) for backend in BUILT_IN.values())
+    return next(filter(None, causes), None)
 
 
 def _too_slow(recipe: Recipe) -> Cause:

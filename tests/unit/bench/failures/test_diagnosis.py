@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.core.errors import RunError
 from etdeploy.devices.base import RunOutcome
 from tests.support.bench_values import make_recipe
 
@@ -25,6 +26,7 @@ def _remedy(stderr: str, code: int = 5, signal: str | None = None) -> str:
         ("Missing operator: [0] my::op.out", "for a backend that takes\nthe operator"),
         (_XNNPACK, "export the model\nagain without XNNPACK"),
         ("Backend FooBackend is not registered", "export the model again for another backend"),
+        ("Backend FooBackend is not available.", "export the model again for another backend"),
         ("Backend QnnBackend is not registered", "export the model again for another backend"),
         ("etdeploy-runner: error: out of memory", "export a smaller model"),
         ("model.pte is no sound program", "with the runner's version of ExecuTorch"),
@@ -54,3 +56,32 @@ def test_a_finished_program_that_ends_badly(code: int, signal: str | None) -> No
 def test_the_inputs_of_a_finished_program_are_made_again() -> None:
     remedy = _remedy("etdeploy-runner: error: method forward expects input 0", code=4)
     assert remedy == "Make its inputs again: etdeploy clean programs"
+
+
+_UNAVAILABLE = """\
+E 00:00:00.004421 executorch:OpenvinoBackend.cpp:57] OpenVINO runtime not found (dlopen failed: \
+libopenvino_c.so: cannot open shared object file: No such file or directory). Ensure \
+'libopenvino_c.so' is on your library search path (set OPENVINO_LIB_PATH or LD_LIBRARY_PATH), or \
+install with: pip install "openvino>=2025.1.0,<2026.0.0"
+E 00:00:00.004433 executorch:method.cpp:90] Backend OpenvinoBackend is not available.
+etdeploy-runner: backend OpenvinoBackend is linked, but not available
+etdeploy-runner: error: method forward cannot be loaded: Error::NotFound
+"""
+
+
+def _error(stderr: str) -> RunError:
+    outcome = RunOutcome(3, None, "", stderr, 1.0)
+    return run_error(outcome, "timing", make_recipe(), "host", Path("/out/stderr.txt"))
+
+
+def test_a_backend_that_cannot_be_used_is_not_called_missing() -> None:
+    told = _error(_UNAVAILABLE)
+    assert (
+        "OpenvinoBackend is in the runner, but not available on this device: OpenVINO's library "
+        "cannot be loaded (libopenvino_c.so: cannot open shared object file" in told.message
+    )
+    assert "export OPENVINO_LIB_PATH=" in (told.remedy or "")
+    # A runner without ExecuTorch's log says it, too.
+    silent = _error("etdeploy-runner: backend FooBackend is linked, but not available\n")
+    assert "FooBackend is in the runner, but not available on this device" in silent.message
+    assert "clean runners" not in (silent.remedy or "")

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.causes import Cause
 from etdeploy.backends.values import Workstation
 from etdeploy.core.blocker import Blocker, require
 from etdeploy.core.finding import Finding
 
 if TYPE_CHECKING:
-    from etdeploy.backends.glslc import Glslc
+    from etdeploy.backends.vulkan.glslc import Glslc
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,19 @@ class Vulkan(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
         """The shader compiler that was tried: cmake looks by itself, and could find another."""
-        from etdeploy.backends.glslc import OPTION
+        from etdeploy.backends.vulkan.glslc import OPTION
 
         return {OPTION: str(require(_glslc(station, options)).path)}
 
+    def failure(self, text: str, device: str) -> Cause | None:
+        """What the runner and ExecuTorch's backend say of Vulkan on the device."""
+        from etdeploy.backends.vulkan.words import vulkan_cause
+
+        return vulkan_cause(text, device)
+
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The shader compiler."""
-        from etdeploy.backends.glslc import find_glslc
+        from etdeploy.backends.vulkan.glslc import find_glslc
 
         found = find_glslc(station.environ)
         yield Finding(
@@ -50,7 +57,7 @@ class Vulkan(Backend):
 
 
 def _glslc(station: Workstation, options: Mapping[str, str | None]) -> Glslc | Blocker:
-    from etdeploy.backends.glslc import OPTION, find_glslc
+    from etdeploy.backends.vulkan.glslc import OPTION, find_glslc
 
     return find_glslc(station.environ, options.get(OPTION))
 
