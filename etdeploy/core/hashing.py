@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import open_regular
 
 _CHUNK = 1 << 20
@@ -19,6 +20,32 @@ def sha256_file(path: Path) -> str:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def sha256_parts(path: Path, part_bytes: int) -> tuple[str, tuple[str, ...]]:
+    """The SHA-256 of a regular file, and of each of its parts, from the same bytes.
+
+    Args:
+        path: The file.
+        part_bytes: Size of all parts but the last; a multiple of 1 MiB.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+        Interrupted: The run was asked to stop.
+    """
+    whole = hashlib.sha256()
+    parts: list[str] = []
+    with open_regular(path) as stream:
+        while chunk := stream.read(_CHUNK):
+            part, left = hashlib.sha256(), part_bytes
+            while chunk:
+                whole.update(chunk)
+                part.update(chunk)
+                left -= len(chunk)
+                chunk = stream.read(min(_CHUNK, left))
+            parts.append(part.hexdigest())
+            checkpoint()
+    return whole.hexdigest(), tuple(parts)
 
 
 def sha256_bytes(data: bytes) -> str:

@@ -183,11 +183,14 @@ class PushReport:
 
     Attributes:
         pushed_files: Contents that went to the device.
-        pushed_bytes: Their size.
+        pushed_bytes: What travelled of them.
         kept_files: Contents that it already had.
         seconds: Wall time of the whole push.
-        verify_seconds: The part of it in which the device read back what had arrived.
+        verify_seconds: The part of it in which the device read back what had arrived, and nothing
+            travelled.
         removed_bytes: Of the least recently used bundles, which were removed to make room.
+        resumed_bytes: What an interrupted push had sent, which was verified and did not travel
+            again.
     """
 
     pushed_files: int
@@ -196,6 +199,7 @@ class PushReport:
     seconds: float
     verify_seconds: float = 0.0
     removed_bytes: int = 0
+    resumed_bytes: int = 0
 
 
 @dataclass(frozen=True)

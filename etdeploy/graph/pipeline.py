@@ -342,10 +342,11 @@ def pushed_line(report: PushReport) -> str:
     """What a push sent, kept and removed."""
     if not report.pushed_files:
         return f"the device already has {console.count(report.kept_files, 'file')}"
+    resumed = f" ({console.size(report.resumed_bytes)} of them were already there)"
     removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"
     return (
         f"{console.count(report.pushed_files, 'file')}, "
-        f"{console.size(report.pushed_bytes)}; "
+        f"{console.size(report.pushed_bytes)}{resumed if report.resumed_bytes else ''}; "
         f"{report.kept_files:,} already there{removed if report.removed_bytes else ''}"
     )
 

@@ -3,7 +3,8 @@
 Android's own parts: adbd, mksh as /system/bin/sh and toybox behind every tool. There is no C
 library at the usual places: adbd and the tools are started through loaders of their own in /apex,
 as an Android device would not start a Linux program either. `sha256sum` is coreutils', which uses
-the processor's instructions as Android's toybox (built with BoringSSL) does.
+the processor's instructions as Android's toybox (built with BoringSSL) does, and so is `dd`, which
+Android's toybox has and Debian's lacks.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ CACHE_VARIABLE = "ETDEPLOY_TEST_CACHE"
 _SUITE = "trixie"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _TOOLS = ("toybox", "mksh", "coreutils")
+_COREUTILS = ("sha256sum", "dd")
 # Those of Android's toybox commands that a runner, a test or etdeploy itself may want.
 _APPLETS = """
-basename cat chmod chown cksum cmp cp cut date dd df dirname du echo env expr false find fold
+basename cat chmod chown cksum cmp cp cut date df dirname du echo env expr false find fold
 getconf grep head hostname id kill killall ln ls md5sum mkdir mktemp mount mv nice nohup nproc od
 paste pgrep pidof pkill printenv printf ps pwd readlink realpath renice rm rmdir sed seq setsid
 sha1sum sleep sort split stat sync tail taskset tee time timeout top touch tr true truncate uname
@@ -174,11 +176,12 @@ def _assemble(flavour: Flavour, unpacked: Path, root: Path) -> None:
     _private_libraries(foreign, root / "apex/tools")
     shutil.copy(native / "usr/lib/android-sdk/platform-tools/adbd", root / "apex/adbd/adbd")
     shutil.copy(foreign / "usr/bin/toybox", root / "apex/tools/toybox")
-    shutil.copy(foreign / "usr/bin/sha256sum", root / "apex/tools/sha256sum")
+    for name in _COREUTILS:
+        shutil.copy(foreign / "usr/bin" / name, root / "apex/tools" / name)
+        _script(root / "system/bin" / name, _TOOL % name)
     shutil.copy(foreign / f"usr/lib/{flavour.gnu}-linux-musl/bin/mksh", root / "system/bin/sh")
     binaries = root / "system/bin"
     _script(binaries / "toybox", _TOOL % "toybox")
-    _script(binaries / "sha256sum", _TOOL % "sha256sum")
     _script(binaries / "getprop", _GETPROP)
     _script(binaries / "dumpsys", _DUMPSYS)
     for name in _APPLETS.split():

@@ -24,8 +24,10 @@ def push_file(
     target: str,
     patience: Patience,
     on_bytes: Callable[[int], None],
+    start: int = 0,
+    size: int | None = None,
 ) -> None:
-    """Sends a file; the device writes it as it comes.
+    """Sends a file or a range of it; the device writes it as it comes.
 
     Args:
         transport: The way to the device.
@@ -33,6 +35,8 @@ def push_file(
         target: Its absolute path on the device.
         patience: For each read and write.
         on_bytes: Told how many bytes have gone so far.
+        start: Where the range begins.
+        size: Of the range in bytes; None for all that follows.
 
     Raises:
         OSError: The source cannot be read.
@@ -40,9 +44,10 @@ def push_file(
         AdbError: The device went away.
     """
     with FileIO(source) as file, closing(transport.open("sync:", patience)) as stream:
+        file.seek(start)
         _ask(stream, b"SEND", f"{target},{_REGULAR_FILE | 0o644}")
         try:
-            _send_content(stream, file, on_bytes)
+            _send_content(stream, file, size, on_bytes)
         except AdbGoneError:
             # A device that cannot write says why before it hangs up.
             if not stream.has_input():
@@ -50,14 +55,16 @@ def push_file(
         _read_status(stream)
 
 
-def _send_content(stream: Stream, file: FileIO, on_bytes: Callable[[int], None]) -> None:
+def _send_content(
+    stream: Stream, file: FileIO, size: int | None, on_bytes: Callable[[int], None]
+) -> None:
     block = _Block(stream.block_bytes)
     sent = 0
-    while size := block.fill(file):
+    while filled := block.fill(file, None if size is None else size - sent):
         if stream.has_input():
             return
         stream.send(block.packets())
-        sent += size
+        sent += filled
         on_bytes(sent)
     # The device sets this time as the file's: a fixed one, since the content is what counts.
     stream.send(_packet(b"DONE", 1))
@@ -75,12 +82,13 @@ class _Block:
         self._view = memoryview(bytearray(self._slots * _SLOT))
         self._end = 0
 
-    def fill(self, file: FileIO) -> int:
-        """Reads the next part of the file; how many bytes that were."""
+    def fill(self, file: FileIO, limit: int | None) -> int:
+        """Reads on in the file, up to `limit` bytes; returns how many it read."""
         self._end = total = 0
         for _ in range(self._slots):
             start = self._end + _HEADER_BYTES
-            size = file.readinto(self._view[start : start + _CHUNK]) or 0
+            room = _CHUNK if limit is None else min(_CHUNK, limit - total)
+            size = file.readinto(self._view[start : start + room]) or 0
             if not size:
                 break
             self._view[self._end : start] = _packet(b"DATA", size)

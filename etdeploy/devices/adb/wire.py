@@ -88,14 +88,13 @@ class WireConnection:
         """
         self._pipe.patience = patience.for_opening
         self._last_id += 1
-        stream = WireStream(self, self._last_id)
+        stream = WireStream(self, self._last_id, patience)
         self._streams[stream.local_id] = stream
         self._send(Packet(b"OPEN", stream.local_id, 0, service.encode() + b"\0"))
         while not stream.acknowledged and not stream.ended:
             self._pump()
         if not stream.acknowledged:
             raise AdbRefusedError(f"the device has no service {service.partition(':')[0]!r}")
-        self._pipe.patience = patience
         return stream
 
     def close(self) -> None:
@@ -107,6 +106,7 @@ class WireConnection:
 
         The caller makes the next packet while the device works on this one.
         """
+        self._pipe.patience = stream.patience
         while not stream.acknowledged and not stream.ended:
             self._pump()
         if stream.ended:
@@ -116,17 +116,20 @@ class WireConnection:
 
     def fill(self, stream: WireStream) -> None:
         """Waits until the stream has input or has ended."""
+        self._pipe.patience = stream.patience
         while not stream.inbox and not stream.ended:
             self._pump()
 
     def drain(self, stream: WireStream) -> bool:
         """Takes in what has already come; whether the stream has input then."""
+        self._pipe.patience = stream.patience
         while not stream.inbox and not stream.ended and self._pipe.has_input():
             self._pump()
         return bool(stream.inbox) or stream.ended
 
     def end(self, stream: WireStream) -> None:
         """Closes our side of a stream."""
+        self._pipe.patience = stream.patience
         if self._streams.pop(stream.local_id, None) and not stream.ended:
             self._send(Packet(b"CLSE", stream.local_id, stream.remote_id))
 
@@ -190,6 +193,7 @@ class WireStream:
 
     connection: WireConnection
     local_id: int
+    patience: Patience
     remote_id: int = 0
     acknowledged: bool = False
     ended: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 
@@ -72,18 +72,27 @@ class AndroidLink:
             return AndroidCommand(self, start_command(self.transport, command, patience))
 
     @contextlib.contextmanager
-    def held(self, command: str, doing: str) -> Iterator[str]:
-        with contextlib.ExitStack() as stack:
-            with self.errors(doing):
-                stream = self.transport.open(f"exec:{command}", self.patience)
-                stack.callback(stream.close)
-                answer = _line(stream)
-            yield answer
+    def held(
+        self, command: str, doing: str, idle_s: float | None = None
+    ) -> Iterator[AndroidConversation]:
+        patience = self.patience if idle_s is None else replace(self.patience, idle_s=idle_s)
+        with self.errors(doing):
+            stream = self.transport.open(f"exec:{command}", patience)
+        with contextlib.closing(stream):
+            yield AndroidConversation(self, stream, doing)
 
-    def send(self, source: Path, target: str, doing: str, on_bytes: Callable[[int], None]) -> None:
+    def send(
+        self,
+        source: Path,
+        target: str,
+        doing: str,
+        on_bytes: Callable[[int], None],
+        start: int = 0,
+        size: int | None = None,
+    ) -> None:
         with self.errors(doing):
             try:
-                push_file(self.transport, source, target, self.patience, on_bytes)
+                push_file(self.transport, source, target, self.patience, on_bytes, start, size)
             except AdbRefusedError as error:
                 raise RefusedError(str(error)) from error
 
@@ -139,12 +148,26 @@ class AndroidCommand:
         self.command.close()
 
 
-def _line(stream: Stream) -> str:
-    """The first line that comes, or all that came before the end."""
-    said = bytearray()
-    while b"\n" not in said and len(said) < _LONGEST_LINE:
-        part = stream.receive(_LONGEST_LINE)
-        if not part:
-            break
-        said += part
-    return said.decode(errors="replace").strip()
+@dataclass(frozen=True)
+class AndroidConversation:
+    """A command that the device's shell has begun, and that is talked with line by line."""
+
+    link: AndroidLink
+    stream: Stream
+    doing: str
+    heard: bytearray = field(default_factory=bytearray)
+
+    def say(self, line: str) -> None:
+        with self.link.errors(self.doing):
+            self.stream.send(f"{line}\n".encode())
+
+    def hear(self) -> str:
+        with self.link.errors(self.doing):
+            while b"\n" not in self.heard and len(self.heard) < _LONGEST_LINE:
+                part = self.stream.receive(_LONGEST_LINE)
+                if not part:
+                    break
+                self.heard.extend(part)
+        line, _, rest = self.heard.partition(b"\n")
+        self.heard[:] = rest
+        return line.decode(errors="replace").strip()

@@ -7,6 +7,7 @@
       uses/DIGEST        a bundle's contents, with the date of its last push (store.py)
       runs/RUN_ID/       one run's working folder
       incoming/          a folder for each push in progress (incoming.py)
+      partial/SHA256     what an interrupted push sent of a large content (parts.py)
 
 Symbolic links, because SELinux forbids hard links to adb's user. Every change of a file or its
 mode changes its ctime, so equal stamps mean an untouched content, and nothing is read again.
@@ -28,7 +29,7 @@ from etdeploy.devices.shell import sections
 # Exit codes of `keep_command`.
 CHANGED, NO_SHA256SUM = 41, 42
 
-_FOLDERS = ("store", "stamps", "bundles", "uses", "runs", "incoming")
+_FOLDERS = ("store", "stamps", "bundles", "uses", "runs", "incoming", "partial")
 # Size, inode, mode, modification and change time, with fractions of seconds where there are any.
 _STAMP = "%n %s %i %a %y %z"
 
@@ -42,12 +43,14 @@ class Survey:
         stamps: The stamp of every content now.
         verified: The stamp that every content had when it was verified.
         links: Inode that each path of the requested bundle leads to.
+        partial: The bytes that are there of contents that interrupted pushes had begun.
     """
 
     free_bytes: int | None
     stamps: Mapping[str, str] = field(default_factory=dict)
     verified: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
+    partial: Mapping[str, int] = field(default_factory=dict)
 
     def is_sound(self, sha256: str, executable: bool) -> bool:
         """Whether a content is as it was verified, and can be executed where that is needed."""
@@ -73,7 +76,9 @@ def survey_command(place: Place, bundle: Bundle, digest: str) -> str:
             f"mkdir -p {root} && cd {root} && mkdir -p {' '.join(_FOLDERS)} || exit 1",
             # More than one day by toybox's count, two by that of other finds.
             "find runs -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {} +",
+            "find partial -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf {} +",
             "echo '#df'; df -k .",
+            f"echo '#partial'; cd {root}/partial && stat -c '%n %s' -- * 2>/dev/null",
             f"echo '#store'; cd {root}/store && stat -c '{_STAMP}' -- * 2>/dev/null",
             f"echo '#stamps'; cd {root}/stamps && cat -- * 2>/dev/null",
             f"echo '#links'; cd {root}/bundles/{digest} 2>/dev/null &&"
@@ -94,6 +99,7 @@ def parse_survey(output: str) -> Survey:
             path: inode
             for inode, _, path in (x.partition(" ") for x in parts.get("links", "").splitlines())
         },
+        partial={name: int(size) for name, size in _stamps(parts.get("partial", "")).items()},
     )
 
 

@@ -39,6 +39,11 @@ class Place:
         """What pushes in progress are sending."""
         return f"{self.root}/incoming"
 
+    @property
+    def partial(self) -> str:
+        """What interrupted pushes sent of large files."""
+        return f"{self.root}/partial"
+
     def bundle(self, digest: str) -> str:
         """A bundle's folder."""
         return f"{self.root}/bundles/{digest}"
@@ -78,6 +83,18 @@ class Running(Protocol):
 
     def close(self) -> None:
         """Ends the connection to it, which the command sees as the end of its input."""
+        ...
+
+
+class Held(Protocol):
+    """A command that goes on while this end holds the connection to it."""
+
+    def say(self, line: str) -> None:
+        """Writes a line to its input."""
+        ...
+
+    def hear(self) -> str:
+        """The next line that it prints, as soon as it is there; empty at its end."""
         ...
 
 
@@ -131,18 +148,33 @@ class RemoteShell(Protocol):
         """
         ...
 
-    def held(self, command: str, doing: str) -> AbstractContextManager[str]:
-        """Starts such a command and gives the first line that it prints; closed with the block."""
+    def held(
+        self, command: str, doing: str, idle_s: float | None = None
+    ) -> AbstractContextManager[Held]:
+        """Starts such a command to talk with; its connection is closed with the block.
+
+        Files may be sent and other commands run meanwhile, from the same thread.
+        """
         ...
 
-    def send(self, source: Path, target: str, doing: str, on_bytes: Callable[[int], None]) -> None:
-        """Sends a file.
+    def send(
+        self,
+        source: Path,
+        target: str,
+        doing: str,
+        on_bytes: Callable[[int], None],
+        start: int = 0,
+        size: int | None = None,
+    ) -> None:
+        """Sends a file or a range of it, which is written there as it comes.
 
         Args:
             source: The file here.
             target: Its absolute path there; what is there is replaced.
             doing: What it is for.
             on_bytes: Told how many bytes have gone so far.
+            start: Where the range begins.
+            size: Of the range in bytes; None for all that follows.
 
         Raises:
             OSError: The source cannot be read.

@@ -11,12 +11,12 @@ with its own clock, so a wrong clock costs a push at most.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
 from etdeploy.core.text.sizes import size_limit
-from etdeploy.devices.base import Bundle
+from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.bundles import by_content
 from etdeploy.devices.remote.layout import Survey
 from etdeploy.devices.remote.shell import Place
@@ -67,11 +67,15 @@ class Uses:
 
 @dataclass(frozen=True)
 class Removal:
-    """What is removed: bundles by digest, contents by SHA-256, and the bytes that this frees."""
+    """What is removed: bundles by digest, contents by SHA-256, and the bytes that this frees.
+
+    `partial` are contents that interrupted pushes had begun.
+    """
 
     bundles: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
     size_bytes: int = 0
+    partial: tuple[str, ...] = ()
 
 
 def note_command(bundle: Bundle, folder: str) -> str:
@@ -132,21 +136,30 @@ def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int 
         limit: The bytes that the store may hold; None for no limit.
     """
     sizes = {sha256: int(stamp.split()[0]) for sha256, stamp in survey.stamps.items()}
-    needed = sum(f.size_bytes for f in by_content(bundle) if f.sha256 not in sizes)
-    excess = 0 if limit is None else sum(sizes.values()) + needed - limit
+    missing = [f for f in by_content(bundle) if f.sha256 not in sizes]
+    needed = needed_bytes(missing, survey)
+    used = sum(sizes.values()) + sum(survey.partial.values())
+    excess = 0 if limit is None else used + needed - limit
     if survey.free_bytes is not None:
         excess = max(excess, needed - survey.free_bytes)
     kept = {f.sha256 for f in bundle.files} | uses.live
     bundles: list[str] = []
     contents: list[str] = []
-    freed = 0
+    # What is of use only if its push is repeated goes first.
+    partial = [sha256 for sha256 in survey.partial if sha256 not in kept] if excess > 0 else []
+    freed = sum(survey.partial[sha256] for sha256 in partial)
     for name, unused in _in_turn(sizes, uses, digest, kept):
         if freed >= excess:
             break
         bundles += [name] if name else []
         contents += unused
         freed += sum(sizes[sha256] for sha256 in unused)
-    return Removal(tuple(bundles), tuple(contents), freed)
+    return Removal(tuple(bundles), tuple(contents), freed, tuple(partial))
+
+
+def needed_bytes(missing: Iterable[BundleFile], survey: Survey) -> int:
+    """The room that these contents take, without what interrupted pushes sent of them."""
+    return sum(max(0, f.size_bytes - survey.partial.get(f.sha256, 0)) for f in missing)
 
 
 def _in_turn(
@@ -175,6 +188,8 @@ def removal_command(place: Place, gone: Removal) -> str:
     if gone.bundles:
         names = " ".join(f"bundles/{digest} uses/{digest}" for digest in gone.bundles)
         lines.append(f"rm -rf {names}")
+    if gone.partial:
+        lines.append(f"rm -f {' '.join(f'partial/{sha256}' for sha256 in gone.partial)}")
     lines += [
         f"for s in {' '.join(gone.contents)}; do",
         "  grep -qs $s incoming/*/uses || rm -f store/$s stamps/$s",
