@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import DeviceError, RecipeError, UsageError
-from etdeploy.devices.base import DeviceFacts
+from etdeploy.devices.base import Capabilities, DeviceFacts
 from etdeploy.graph.many.members import Wanted, open_members, without_repetitions
 from etdeploy.graph.many.run import look_up, refused_of
 from etdeploy.recipe.load import LoadedRecipe, load_recipe, load_recipes
@@ -21,6 +21,7 @@ class FakeDevice:
 
     def __init__(self, name: str, identity: str, log: list[str]) -> None:
         self.name, self.identity, self._log = name, identity, log
+        self.capabilities = Capabilities(shares_cores=identity == "host")
         log.append(f"open {name}")
 
     def facts(self) -> DeviceFacts:
