@@ -7,7 +7,10 @@ imports what several exports need, and forks itself for each.
 own library, while it looks for the module; its switch against that, `-P`, came with Python 3.11.
 """
 
+import atexit
+import os
 import sys
+import threading
 
 
 def main() -> int:
@@ -29,5 +32,16 @@ def main() -> int:
     return worker.main(sys.argv[1:])
 
 
+def leave(code: int) -> None:
+    """Ends the process as Python's own children of multiprocessing end.
+
+    Threads of the user's code are waited for and its exit functions run, but nothing is taken
+    apart: for what torch and ExecuTorch hold that takes a second.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    os._exit(code)  # the output is not buffered: see PYTHONUNBUFFERED in `export/preload.py`
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

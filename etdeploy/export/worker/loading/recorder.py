@@ -123,7 +123,9 @@ def _digest(name: str, seen: tuple[int, int, int, int]) -> str | None:
 
 def _distributions(modules: Iterable[str]) -> dict[str, str]:
     """Versions of the installed distributions that the modules came from."""
-    owners = importlib.metadata.packages_distributions()
     top_level = {name.partition(".")[0] for name in modules}
+    if not top_level:
+        return {}  # what follows reads the metadata of every installed package
+    owners = importlib.metadata.packages_distributions()
     names = {owner for top in top_level for owner in owners.get(top, ())}
     return {name: importlib.metadata.version(name) for name in sorted(names)}
