@@ -25,7 +25,7 @@ NAMES = frozenset(
     {"programs", "runners", "builds", "sources", "zig", "wheels", "state", "bundles", "logs",
      LOCKS, TAG, ".gone", "sizes.json"}
 )  # fmt: skip
-# A run that makes nothing new still writes notes, logs and a small database.
+# A run that makes nothing new still writes notes and logs.
 _LEAST_BYTES, _LEAST_FILES = 1_000_000, 50
 _SHOWN = 3
 _OTHER = f"export {CACHE_VARIABLE}=/path/to/another/folder"

@@ -1,7 +1,7 @@
 """The cache: content-addressed entries that are verified before they are used.
 
     programs/<key>/   exported programs         runners/<key>/   built runners
-    wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values, logs and database
+    wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values and logs
     sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which keep growing
     locks/            one file per shared resource
 
@@ -181,7 +181,7 @@ class Workspace:
         return self.locks / f"{safe}.lock"
 
     def state(self, name: str) -> Path:
-        """The folder of one recipe on one device: stage values, logs, task database."""
+        """The folder of one recipe on one device: stage values and logs."""
         return self.folder(CacheKind.STATE) / name
 
     def sweep(self, state: Path) -> None:

@@ -14,6 +14,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, Device, PushReport
+from etdeploy.export.preload import OWN_PROCESSES, Exporter
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.backends import extras_for
@@ -52,11 +53,11 @@ _THREADS = "runtime.threads"
 _CODE = "the code of etdeploy"
 
 
-def make_steps(resolved: Resolved) -> tuple[Step, ...]:
+def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[Step, ...]:
     """Every step in order; push and bench only if there is a device. Looks nothing up."""
     job = resolved.job
     steps = (
-        _export(resolved),
+        _export(resolved, exporter),
         _plan(resolved),
         _runtime(resolved),
         _runner(resolved),
@@ -66,13 +67,13 @@ def make_steps(resolved: Resolved) -> tuple[Step, ...]:
     return (*steps, _push(job, job.device), _bench(job, job.device)) if job.device else steps
 
 
-def _export(resolved: Resolved) -> Step:
+def _export(resolved: Resolved, exporter: Exporter) -> Step:
     job, spec = resolved.job, resolved.export_spec
     recipe = job.loaded.recipe
     output = stage_path(job, StepName.EXPORT)
 
     def act(log: StepLog) -> str:
-        exported = export_program(spec, job.workspace, log.progress, log.log)
+        exported = export_program(spec, job.workspace, log.progress, log.log, exporter)
         # As any later run finds it: that it was not cached before is no change for other steps.
         exported.model_copy(update={"cached": True}).save(output)
         folder = Path(exported.folder)

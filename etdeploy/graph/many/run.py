@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
+from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.engine import run_tasks
 from etdeploy.graph.lookups import Lookups
 from etdeploy.graph.many.labels import Pair, served
@@ -15,6 +17,7 @@ from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.graph.running import Ended, Run, as_error, cause_of, is_stop
+from etdeploy.graph.sharing import export_work
 from etdeploy.graph.slots import Slots
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks import Task, tasks_of
@@ -97,11 +100,11 @@ def run_jobs(
     ends: dict[Pair, JobEnd] = {}
     left = list(ready)
     while left:
-        tasks = graph_of(left)
-        display.make_room([task.shown for task in tasks])
-        goals = tuple(task.name for task in tasks if task.step.name == goal)
-        # Of its own, so that a failure can stop this run without stopping what comes after it.
-        with cancel.trapped_signals():
+        # The flag is this run's own: a failure can stop it without stopping what comes after it.
+        with cancel.trapped_signals(), preloaded_exports(_to_export(left)) as exporter:
+            tasks = graph_of(left, exporter)
+            display.make_room([task.shown for task in tasks])
+            goals = tuple(task.name for task in tasks if task.step.name == goal)
             run = Run(tasks, display, brief=True, slots=Slots(heavy), stop_at_first=fail_fast)
             ended = run_tasks(tasks, goals, run, keep_going=not fail_fast)
         cancel.checkpoint()
@@ -112,9 +115,15 @@ def run_jobs(
     return [ends.get(each.member.pair, JobEnd(each.member, Interrupted())) for each in ready]
 
 
-def graph_of(ready: Sequence[Ready]) -> tuple[Task, ...]:
+def _to_export(ready: Sequence[Ready]) -> Iterable[ExportSpec]:
+    """What is not exported yet, each program once."""
+    new = [r.resolved for r in ready if r.resolved.exported is None]
+    return {export_work(resolved): resolved.export_spec for resolved in new}.values()
+
+
+def graph_of(ready: Sequence[Ready], exporter: Exporter = OWN_PROCESSES) -> tuple[Task, ...]:
     """The shared graph of the jobs, with names that say whom each task serves."""
-    tasks = tasks_of([(make_steps(r.resolved), r.resolved.job.state) for r in ready])
+    tasks = tasks_of([(make_steps(r.resolved, exporter), r.resolved.job.state) for r in ready])
     everyone = [r.member.pair for r in ready]
     followers: dict[str, list[Pair]] = {}
     for task in tasks:

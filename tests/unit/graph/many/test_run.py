@@ -23,12 +23,14 @@ class Jobs:
     def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stage = stage
         self.ready: list[Ready] = []
-        monkeypatch.setattr(many, "make_steps", lambda resolved: resolved.steps)
+        monkeypatch.setattr(many, "make_steps", lambda resolved, _exporter: resolved.steps)
 
     def add(self, name: str, *arguments: Any, **keys: Any) -> None:
         steps, state = self.stage.job(name, *arguments, **keys)
         member: Any = SimpleNamespace(pair=Pair(name, "host"))
-        resolved: Any = SimpleNamespace(steps=steps, job=SimpleNamespace(state=state))
+        resolved: Any = SimpleNamespace(
+            steps=steps, job=SimpleNamespace(state=state), exported=object()
+        )
         self.ready.append(Ready(member, resolved))
 
     def run(self, fail_fast: bool = False) -> dict[str, JobEnd]:
