@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from etdeploy.backends.causes import Cause, Word, first_cause
 from etdeploy.backends.names import OTHER_BACKEND
+from etdeploy.backends.options import Option
 from etdeploy.backends.payload import CompiledFor, Payload
 from etdeploy.backends.values import (
     Build,
@@ -41,6 +42,8 @@ class Backend:
         needs: What must be installed to export for it or to run it, besides the ExecuTorch wheel.
             For docs/recipes.md.
         get: How to get that, for messages.
+        options: What a recipe can set in `export.options`; the lowering finds the value of each in
+            `spec.options`.
         packages: Python packages that an export imports, besides torch, torchao and executorch.
         component: The component of ExecuTorch's runtime that registers the delegate; a wheel has it
             as `executorch::<component>`.
@@ -69,6 +72,7 @@ class Backend:
     lowering: str | None = None
     needs: str | None = None
     get: str | None = None
+    options: tuple[Option, ...] = ()
     packages: tuple[Package, ...] = ()
     component: str | None = None
     switch: str | None = None
@@ -205,13 +209,13 @@ class Backend:
     # --- the bundle and the run
 
     def bundle_blockers(
-        self, station: Workstation, soc: str | None, partitions: Partitions
+        self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[Blocker]:
         """What a bundle needs and this machine does not have.
 
         Args:
             station: This machine.
-            soc: The recipe's or the device's; None if neither is known.
+            where: Where the program will run; its SoC is the recipe's if that names one.
             partitions: Of the program; empty if that is not exported yet.
         """
         yield from ()
@@ -220,12 +224,12 @@ class Backend:
         """What on this machine a bundle is made from, for its step: names and versions."""
         return {}
 
-    def extras(self, station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
+    def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
         """Libraries and environment that a bundle has for this backend.
 
         Args:
             station: This machine.
-            soc: That the device reports; None if it reports none.
+            where: Where the program will run.
             partitions: Of the program.
 
         Raises:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from etdeploy.backends.options import OptionValue
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.core.values import Value
 from etdeploy.targets.platforms import Target
@@ -55,10 +56,12 @@ class ExportRequest:
     Attributes:
         quantization: The scheme.
         soc: What the program is compiled for; None or `auto` until a device has said its own.
+        options: The value of each option that the backend declares.
     """
 
     quantization: str
     soc: str | None = None
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,14 @@ class Destination:
         target: What the runner is for.
         device: The device's name, or the target's if there is no device.
         reports: Whether a device was asked.
+        is_here: Whether it is this machine, with its files at their own paths.
         soc: The SoC that it reports; None if it reports none.
     """
 
     target: Target
     device: str
     reports: bool = False
+    is_here: bool = False
     soc: str | None = None
 
 
@@ -133,10 +138,14 @@ class Extras(Value):
     Attributes:
         files: Deployed into the runner's folder; a backend loads them by name on the device.
         folder_variables: Environment variables that are set to that folder alone.
+        file_variables: Those that are set to the path of one of `files` there, by its name.
+        environment: Other variables, for a device that is this machine also with paths of it.
     """
 
     files: tuple[ExtraFile, ...] = ()
     folder_variables: tuple[str, ...] = ()
+    file_variables: dict[str, str] = {}
+    environment: dict[str, str] = {}
 
 
 def merged(parts: Iterable[Extras]) -> Extras:
@@ -145,4 +154,6 @@ def merged(parts: Iterable[Extras]) -> Extras:
     return Extras(
         files=tuple(dict.fromkeys(file for part in each for file in part.files)),
         folder_variables=tuple(dict.fromkeys(v for part in each for v in part.folder_variables)),
+        file_variables={k: v for part in each for k, v in part.file_variables.items()},
+        environment={k: v for part in each for k, v in part.environment.items()},
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.causes import NEW_FILE, Cause
+from etdeploy.backends.options import Option
 from etdeploy.backends.payload import Payload
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES
 from etdeploy.backends.values import Build
@@ -100,6 +101,13 @@ XNNPACK = Xnnpack(
     delegate_id="XnnpackBackend",
     quantizations=("none", "int8_static", "int8_dynamic", "8da4w"),
     lowering="etdeploy.export.worker.backends.xnnpack",
+    options=(
+        Option(
+            "per_op_mode",
+            False,
+            "Makes each operator a partition of its own, whose time a profile shows; slower.",
+        ),
+    ),
     component="backend_xnnpack",
     switch="EXECUTORCH_BUILD_XNNPACK",
     cmake_target="xnnpack_backend",

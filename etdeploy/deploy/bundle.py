@@ -38,8 +38,8 @@ def make_bundle(
 
     Raises:
         OSError: A file is missing.
-        ValueError: The runner or the provenance names a file outside its folder, or two files of
-            the bundle have the same path.
+        ValueError: The runner or the provenance names a file outside its folder, two files of the
+            bundle have the same path, or a variable names a file that is not among them.
     """
     lists = {}
     for name, each in provenance.measured.items():
@@ -62,10 +62,20 @@ def make_bundle(
     folder = f"{{bundle}}/{_RUNNER_FOLDER}"
     return Bundle(
         files=tuple(files),
-        launch=ProcessLaunch(
-            argv=_command(runner), environment=dict.fromkeys(extras.folder_variables, folder)
-        ),
+        launch=ProcessLaunch(argv=_command(runner), environment=_environment(extras, folder)),
     )
+
+
+def _environment(extras: Extras, folder: str) -> dict[str, str]:
+    """The variables of the runner's process; `folder` is where its files will be."""
+    for name in extras.file_variables.values():
+        if name not in {file.name for file in extras.files}:
+            raise ValueError(f"a variable names {name!r}, which is not in the bundle")
+    return {
+        **extras.environment,
+        **dict.fromkeys(extras.folder_variables, folder),
+        **{variable: f"{folder}/{name}" for variable, name in extras.file_variables.items()},
+    }
 
 
 def list_name(size: str) -> str:

@@ -93,7 +93,7 @@ def _fits(version: str, specifier: str) -> bool:
 
 
 def _check_backend(spec: ExportSpec, environment: Mapping[str, str]) -> None:
-    request = ExportRequest(spec.quantization or "none", spec.soc)
+    request = ExportRequest(spec.quantization or "none", spec.soc, spec.options)
     station = Workstation(environment, Path.home())
     for blocker in backend_named(str(spec.backend)).export_blockers(request, station):
         raise ExportError(blocker.why, remedy=blocker.remedy)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
@@ -45,6 +46,7 @@ class ExportSpec(Value):
         calibration: Yields calibration inputs.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
+        options: The value of each option that the backend declares.
         profiled: Whether the program is compiled to report the times of its operators, for a
             backend where that is decided then.
         custom_ops: A Python file or a shared library that registers operators with PyTorch.
@@ -68,6 +70,7 @@ class ExportSpec(Value):
     calibration: CodeReference | None = None
     group_size: int | None = None
     soc: str | None = None
+    options: dict[str, OptionValue] = {}
     profiled: bool = False
     custom_ops: str | None = None
     strict: bool = False
@@ -154,6 +157,7 @@ def export_spec(
         calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if export.quantization == "8da4w" else None,
         soc=export.soc if backend.socs else None,
+        options=option_values(backend.options, export.options),
         profiled=backend.profile_compiled and recipe.benchmark.profile,
         custom_ops=export.custom_ops,
         strict=export.strict,

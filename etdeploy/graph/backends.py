@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_named, backend_of
@@ -10,7 +11,7 @@ from etdeploy.backends.values import Destination, Extras, Partitions, Workstatio
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError, ExportError
 from etdeploy.graph.job import Job
-from etdeploy.plan.components import built_backends
+from etdeploy.plan.components import linked_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.targets.android import soc_name
@@ -52,11 +53,11 @@ def require_device(job: Job) -> None:
 
 
 def missing_for_bundle(job: Job, plan: RuntimePlan, program: Program | None) -> Iterator[Blocker]:
-    """What backends that the plan builds, and the program, need and this machine does not have."""
-    for backend in built_backends(plan):
+    """What backends that the plan links, and the program, need and this machine does not have."""
+    for backend in linked_backends(plan):
         partitions = _partitions(job, backend, program, {})
-        soc = wanted_soc(job, backend)
-        yield from backend.bundle_blockers(Workstation.this(), soc, partitions)
+        where = replace(_destination(job), soc=wanted_soc(job, backend))
+        yield from backend.bundle_blockers(Workstation.this(), where, partitions)
 
 
 def program_blockers(job: Job, program: Program | None) -> Iterator[Blocker]:
@@ -80,9 +81,9 @@ def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extra
     """
     for blocker in program_blockers(job, program):
         raise CheckError(blocker.why, remedy=blocker.remedy)
-    station, soc = Workstation.this(), _reported(job)
+    station, where = Workstation.this(), _destination(job)
     return merged(
-        backend.extras(station, soc, _partitions(job, backend, program, versions))
+        backend.extras(station, where, _partitions(job, backend, program, versions))
         for backend in _of_program(program)
     )
 
@@ -107,7 +108,13 @@ def _partitions(
 
 
 def _destination(job: Job) -> Destination:
-    return Destination(job.target, job.device_label, job.facts is not None, _reported(job))
+    return Destination(
+        job.target,
+        job.device_label,
+        reports=job.facts is not None,
+        is_here=job.device is not None and job.device.capabilities.is_here,
+        soc=_reported(job),
+    )
 
 
 def _reported(job: Job) -> str | None:

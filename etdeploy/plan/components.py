@@ -114,6 +114,11 @@ def operator_component(name: str) -> str | None:
     return NAMESPACES.get(name.split("::", 1)[0])
 
 
+def linked_backends(plan: RuntimePlan) -> tuple[Backend, ...]:
+    """The backends that a plan links, from a wheel or built from source."""
+    return tuple(b for b in runtime_backends() if b.component in plan.component_names)
+
+
 def built_backends(plan: RuntimePlan) -> tuple[Backend, ...]:
     """The backends that a plan builds from source."""
     return tuple(b for b in runtime_backends() if b.switch and plan.option(b.switch) == "ON")

@@ -105,6 +105,9 @@ class Export(Section):
     """For a backend whose programs are compiled for one SoC: that SoC, like `SM8650`; `auto` means
     the device's."""
 
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the backend, by name; [each backend](#options-of-backends) has its own."""
+
     custom_ops: str | None = None
     """A `.py` file or a shared library (`.so`, `.dylib`) that registers custom operators with
     PyTorch; it is loaded before the model. Its code is run: name only code that you trust."""

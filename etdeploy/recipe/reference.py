@@ -55,7 +55,7 @@ KIND_NAMES = {
 
 def reference() -> str:
     """The page as Markdown; it changes only when the models do."""
-    return "\n".join([_INTRODUCTION, *_sections(), *_backends(), *_quantizations()])
+    return "\n".join([_INTRODUCTION, *_sections(), *_backends(), *_options(), *_quantizations()])
 
 
 def _sections() -> Iterator[str]:
@@ -146,6 +146,21 @@ def _backends() -> Iterator[str]:
         schemes = ", ".join(f"`{name}`" for name in backend.quantizations)
         delegate = f"`{backend.delegate_id}`" if backend.delegate_id else "none"
         yield f"| `{backend.name}` | {delegate} | {schemes} | {backend.needs or 'nothing more'} |"
+    yield ""
+
+
+def _options() -> Iterator[str]:
+    yield "## Options of backends\n"
+    yield "Keys of `export.options`.\n"
+    yield "| backend | option | type | default | what it does |"
+    yield "| --- | --- | --- | --- | --- |"
+    for backend in exporting_backends().values():
+        for option in backend.options:
+            kind = ", ".join(f"`{c}`" for c in option.choices) or KIND_NAMES[type(option.default)]
+            default = str(option.default)
+            shown = default.lower() if isinstance(option.default, bool) else default
+            row = (f"`{backend.name}`", f"`{option.name}`", kind, f"`{shown}`", option.text)
+            yield f"| {' | '.join(row)} |"
     yield ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.options import option_problems
 from etdeploy.backends.registry import exporting_backends, find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 
@@ -66,6 +67,10 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and scheme != "8da4w":
         yield "group_size", f"quantization {scheme!r} does not use groups; only '8da4w' does"
+    options = section.get("options")
+    if backend and isinstance(options, Mapping):
+        for name, text in option_problems(backend.name, backend.options, options):
+            yield f"options.{name}", text
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         those = [b.name for b in exporting_backends().values() if b.socs]
         backends = "backend" if len(those) == 1 else "backends"

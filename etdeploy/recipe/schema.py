@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from etdeploy.backends.registry import exporting_backends
 from etdeploy.recipe.documented import key_texts, sections
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import MODEL_SOURCES
+
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def schema() -> dict[str, Any]:
@@ -21,11 +25,28 @@ def schema() -> dict[str, Any]:
     content["anyOf"] = [{"required": ["model"]}, {"required": ["extends"]}]
     for name in MODEL_SOURCES:
         _drop_null(content["$defs"]["Model"]["properties"][name])
+    content["$defs"]["Export"]["properties"]["options"] |= {
+        "properties": dict(_options()),
+        "additionalProperties": False,
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **content,
         "title": "etdeploy deployment recipe",
     }
+
+
+def _options() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The options of all backends; one that several have takes what any of them does."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for backend in exporting_backends().values():
+        for option in backend.options:
+            takes = {"enum": list(option.choices)} if option.choices else {}
+            told = f"{backend.name}: {option.text}"
+            kind = {"type": _TYPES[type(option.default)], "description": told, **takes}
+            by_name.setdefault(option.name, []).append(kind)
+    for name, kinds in by_name.items():
+        yield name, kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
 
 def _drop_null(field: dict[str, Any]) -> None:

@@ -117,12 +117,12 @@ class Qnn(Backend):
         return sdk.why if isinstance(sdk, Blocker) else sdk.version
 
     def bundle_blockers(
-        self, station: Workstation, soc: str | None, partitions: Partitions
+        self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[Blocker]:
         """No SDK, or one that does not fit the phone or the program."""
         from etdeploy.backends.qnn.bundle import missing_sdk
 
-        return missing_sdk(station, soc, partitions)
+        return missing_sdk(station, where.soc, partitions)
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
         """The SDK whose libraries go to the phone."""
@@ -131,11 +131,11 @@ class Qnn(Backend):
         sdk = find_sdk(station.environ, station.home)
         return {"QNN SDK": None if isinstance(sdk, Blocker) else f"{sdk.version} in {sdk.root}"}
 
-    def extras(self, station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
+    def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
         """Qualcomm's libraries for the phone's HTP."""
         from etdeploy.backends.qnn.bundle import program_extras
 
-        return program_extras(station, soc, partitions)
+        return program_extras(station, where.soc, partitions)
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What Qualcomm's libraries log."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.values import ExtraFile, Extras
+from etdeploy.backends.values import ExtraFile, Extras, merged
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import Bundle
@@ -134,3 +134,30 @@ def _with_extra(folder: Path, name: str, variables: tuple[str, ...] = ()) -> Bun
         folder / "inputs.txt",
         Extras(files=(extra,), folder_variables=variables),
     )
+
+
+def test_variables_name_files_of_the_bundle_and_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "libvendor.so").write_bytes(b"library")
+    carried = Extras(
+        files=(ExtraFile(source=str(tmp_path / "libvendor.so"), name="libvendor.so"),),
+        file_variables={"VENDOR_LIB": "libvendor.so"},
+    )
+    here = Extras(environment={"OTHER_LIB": "/opt/other/lib.so"}, folder_variables=("PLUGINS",))
+    bundle = _with_extras(tmp_path, merged([carried, here]))
+    assert bundle.launch.environment == {
+        "VENDOR_LIB": "{bundle}/runner/libvendor.so",
+        "OTHER_LIB": "/opt/other/lib.so",
+        "PLUGINS": "{bundle}/runner",
+    }
+    assert "runner/libvendor.so" in [file.path for file in bundle.files]
+
+
+def test_a_variable_for_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"names 'lib\.so', which is not in the bundle"):
+        _with_extras(tmp_path, Extras(file_variables={"LIB": "lib.so"}))
+
+
+def _with_extras(folder: Path, extras: Extras) -> Bundle:
+    provenance = make_program_folder(folder / "program")
+    runner = make_runner(folder / "runner")
+    return make_bundle(runner, folder / "program", provenance, folder / "inputs.txt", extras)

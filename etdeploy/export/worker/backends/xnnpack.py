@@ -34,7 +34,7 @@ class XnnpackLowering(Lowering):
         """
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
-        return [XnnpackPartitioner()]
+        return [XnnpackPartitioner(per_op_mode=spec.options["per_op_mode"])]
 
     def passes(self, spec: ExportSpec) -> Any:
         """Those that ExecuTorch's own recipes for XNNPACK run."""

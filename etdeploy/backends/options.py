@@ -1,0 +1,89 @@
+"""Options of a backend: what a recipe may set in `export.options`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+# What the value of an option can be.
+OptionValue = str | bool | int | float
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option; its type is that of the default.
+
+    Attributes:
+        name: As in a recipe.
+        default: The value without the recipe's.
+        text: What it does, for docs/recipes.md: a sentence.
+        choices: The values that a text may have; empty for any.
+    """
+
+    name: str
+    default: OptionValue
+    text: str
+    choices: tuple[str, ...] = ()
+
+    def problem(self, value: object) -> str | None:
+        """What is wrong with a value, as the end of a sentence; None if nothing is."""
+        kind = type(self.default)
+        # A whole number is a number, too; true is neither.
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not fits:
+            return f"takes {_KINDS[kind]}, not {_shown(value)}"
+        if self.choices and value not in self.choices:
+            return f"takes {' or '.join(self.choices)}, not {_shown(value)}"
+        return None
+
+
+def option_problems(
+    owner: str, options: Iterable[Option], given: Mapping[Any, Any]
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with the options of a recipe: pairs of an option's name and a sentence.
+
+    Args:
+        owner: The backend's name.
+        options: That it has.
+        given: The recipe's, by name; None stands for the default.
+    """
+    known = {option.name: option for option in options}
+    for name, value in given.items():
+        option = known.get(str(name))
+        if option is None:
+            yield str(name), _unknown(owner, str(name), known)
+        elif value is not None and (problem := option.problem(value)):
+            yield option.name, problem
+
+
+def option_values(
+    options: Iterable[Option], given: Mapping[str, OptionValue | None]
+) -> dict[str, OptionValue]:
+    """The value of each option: the recipe's, or the default."""
+    return {option.name: _value(option, given.get(option.name)) for option in options}
+
+
+def _value(option: Option, given: OptionValue | None) -> OptionValue:
+    if given is None:
+        return option.default
+    return float(given) if isinstance(option.default, float) else given
+
+
+def _unknown(owner: str, name: str, known: Mapping[str, Option]) -> str:
+    if not known:
+        return f"the backend {owner} has no options; --set export.options=null leaves out all"
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+    return f"the backend {owner} has no option {name!r} ({hint})"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return repr(value)
