@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.causes import Cause
-from etdeploy.backends.values import Workstation
+from etdeploy.backends.values import Destination, Partitions, Workstation
 from etdeploy.core.blocker import Blocker, require
 from etdeploy.core.finding import Finding
 
@@ -36,6 +36,20 @@ class Vulkan(Backend):
 
         return {OPTION: str(require(_glslc(station, options)).path)}
 
+    def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
+        """No driver on this machine; others say so when they run."""
+        from etdeploy.backends.vulkan.here import driver_blocker
+
+        return driver_blocker() if _is_here(where) else None
+
+    def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
+        """No driver on this machine."""
+        from etdeploy.backends.vulkan.here import driver_blocker
+
+        blocker = driver_blocker() if _is_here(where) else None
+        if blocker:
+            yield blocker
+
     def failure(self, text: str, device: str) -> Cause | None:
         """What the runner and ExecuTorch's backend say of Vulkan on the device."""
         from etdeploy.backends.vulkan.words import vulkan_cause
@@ -62,6 +76,10 @@ def _glslc(station: Workstation, options: Mapping[str, str | None]) -> Glslc | B
     return find_glslc(station.environ, options.get(OPTION))
 
 
+def _is_here(where: Destination) -> bool:
+    return where.reports and where.device == "host" and where.target.system == "linux"
+
+
 VULKAN = Vulkan(
     name="vulkan",
     delegate_id="VulkanBackend",
@@ -69,7 +87,7 @@ VULKAN = Vulkan(
     lowering="etdeploy.export.worker.backends.vulkan",
     needs="ExecuTorch's Vulkan libraries, which are not in any wheel, and glslc",
     get="The provider `source` builds them (`auto` uses it); glslc is in the Vulkan SDK\n"
-    "and in Debian's package glslc.",
+    "and in Debian's package glslc, from version 13 on.",
     component="backend_vulkan",
     switch="EXECUTORCH_BUILD_VULKAN",
     cmake_target="vulkan_backend",
@@ -80,4 +98,6 @@ VULKAN = Vulkan(
     ),
     systems=("android", "linux"),
     loads=True,
+    # On Linux with Mesa's software driver, in 32- and 16-bit floats; not on a phone.
+    tried=True,
 )

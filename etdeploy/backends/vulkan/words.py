@@ -49,18 +49,18 @@ def vulkan_cause(text: str, device: str) -> Cause | None:
     if not found:
         return first_cause(text, _WORDS)
     cause = "VulkanBackend is in the runner, but not available on this device"
-    remedy = _driver(device.partition(":")[0])
-    return Cause(f"{cause}{_reason(found['why'])}", *(f"{remedy}\n{other}" for other in _OTHER))
+    why = f": {explained(found['why'])}" if found["why"] else ""
+    remedy = driver_remedy(device.partition(":")[0])
+    return Cause(f"{cause}{why}", *(f"{remedy}\n{other}" for other in _OTHER))
 
 
-def _reason(why: str | None) -> str:
-    if not why:
-        return ""
+def explained(why: str) -> str:
+    """What it means that Vulkan does not start, with its own words in parentheses."""
     meaning = next((meaning for words, meaning in _MEANINGS if re.search(words, why)), None)
-    return f": {meaning} ({why})" if meaning else f": {why}"
+    return f"{meaning} ({why})" if meaning else why
 
 
-def _driver(kind: str) -> str:
+def driver_remedy(kind: str) -> str:
     """How a kind of device gets a driver."""
     if kind == "android":
         return "Use a phone whose GPU has a Vulkan driver."

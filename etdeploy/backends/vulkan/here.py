@@ -1,0 +1,29 @@
+"""Whether this machine has a Vulkan driver, asked before minutes are spent on a build."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+from etdeploy.backends.names import OTHER_BACKEND
+from etdeploy.backends.vulkan import ask
+from etdeploy.backends.vulkan.words import driver_remedy, explained
+from etdeploy.core import process
+from etdeploy.core.blocker import Blocker
+
+_TIMEOUT_S = 20.0
+
+
+@cache
+def driver_blocker() -> Blocker | None:
+    """Why Vulkan finds no device here; None if it finds one, or if asking it failed."""
+    argv = (sys.executable, "-I", "-S", str(ask.__file__))
+    outcome = process.run(process.Request(argv, timeout_s=_TIMEOUT_S))
+    said = outcome.stderr.splitlines()
+    if outcome.exit_code != 1 or not said:
+        return None
+    return Blocker(
+        what="Vulkan driver",
+        why=f"Vulkan cannot be used on this machine: {explained(said[-1])}",
+        remedy=f"{driver_remedy('host')}\n{OTHER_BACKEND}",
+    )
