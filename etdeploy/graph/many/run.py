@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.engine import run_tasks
@@ -150,12 +151,20 @@ def _end_of(
     if cause is None:
         return JobEnd(each.member, Interrupted())
     by_name = {task.name: task for task in tasks}
-    error = as_error(by_name[cause].step.name, ended.failures[cause])
+    error = _for_users(by_name[cause], ended.failures[cause], each)
     if by_name[cause].job == number or is_stop(error):
         return JobEnd(each.member, error)
     if cause in _led_by(own, ended):
         return JobEnd(each.member, error, ready[by_name[cause].job].member.pair)
     return None
+
+
+def _for_users(task: Task, error: BaseException, each: Ready) -> Exception:
+    """The error of a task; that of a full disk, which any code may meet, in its own words."""
+    full = None if isinstance(error, EtdeployError) else no_room_in(error)
+    if full is None:
+        return as_error(task.step.name, error)
+    return full_disk(full, each.resolved.job.workspace.root, doing=f"the step {task.step.name}")
 
 
 def _led_by(own: Sequence[Task], ended: Ended) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import BuildError, ExportError, Interrupted
 from etdeploy.graph.many import run as many
@@ -29,7 +31,9 @@ class Jobs:
         steps, state = self.stage.job(name, *arguments, **keys)
         member: Any = SimpleNamespace(pair=Pair(name, "host"))
         resolved: Any = SimpleNamespace(
-            steps=steps, job=SimpleNamespace(state=state), exported=object()
+            steps=steps,
+            job=SimpleNamespace(state=state, workspace=Workspace(state)),
+            exported=object(),
         )
         self.ready.append(Ready(member, resolved))
 
@@ -68,6 +72,14 @@ def test_a_bug_comes_out_with_the_name_of_its_step(jobs: Jobs) -> None:
     jobs.add("a")
     jobs.stage.failing["plan a"] = ZeroDivisionError()
     assert "step plan failed" in str(jobs.run()["a"].error)
+
+
+def test_a_full_disk_is_told_as_one(jobs: Jobs) -> None:
+    jobs.add("a")
+    jobs.stage.failing["plan a"] = OSError(errno.ENOSPC, "No space left on device", "/cache/x")
+    error = jobs.run()["a"].error
+    assert isinstance(error, BuildError)
+    assert "the step plan failed: the disk is full" in str(error)
 
 
 def test_who_only_waited_for_another_job_runs_without_it(jobs: Jobs) -> None:
