@@ -64,7 +64,7 @@ class Fork:
         word, _, rest = self._line().partition(" ")
         if word != "pid":
             cancel.checkpoint()  # a stop ends the server, too
-            raise ForkRefusedError(rest or "it ended")
+            raise ForkRefusedError(rest or "it has ended")
         self.pid = int(rest)
 
     def fileno(self) -> int:
@@ -160,7 +160,7 @@ class ForkServer:
             output.close()
             ours.close()
             cancel.checkpoint()
-            raise ForkRefusedError(str(error)) from error
+            raise ForkRefusedError("it has ended") from error
         os.close(write)
         try:
             return Fork(ours, output)

@@ -1,0 +1,144 @@
+"""When exports share a process, and what happens when that cannot fork."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core import process
+from etdeploy.core.forks import ForkLostError, ForkRefusedError
+from etdeploy.core.process import Outcome, Request
+from etdeploy.export import preload
+from etdeploy.export.preload import OWN_PROCESSES, preloaded_exports, worker_environment
+from etdeploy.export.spec import ExportSpec
+
+FIRST = ExportSpec(example="mlp", backend="portable", quantization="none")
+SECOND = ExportSpec(example="mlp", backend="xnnpack", quantization="int8_static")
+FINISHED = ExportSpec(program="/models/model.pte")
+DONE = Outcome((), 0, "", "", 1.0)
+
+
+class Processes:
+    """Stands for what starts processes, and notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.servers: list[tuple[str, ...]] = []
+        self.running = 0
+        self.runs: list[object] = []
+        self.fails: Exception | None = None
+
+    @contextmanager
+    def fork_server(self, request: Request) -> Iterator[object]:
+        self.servers.append(request.argv[2:])
+        self.running += 1
+        yield "the server"
+        self.running -= 1
+
+    def run(self, _request: Request, server: object = None) -> Outcome:
+        self.runs.append(server)
+        if server and self.fails:
+            raise self.fails
+        return DONE
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
+    made = Processes()
+    monkeypatch.setattr(process, "fork_server", made.fork_server)
+    monkeypatch.setattr(process, "run", made.run)
+    monkeypatch.setattr(sys, "platform", "linux")
+    return made
+
+
+def _request(log: Path | None = None, **changes: Any) -> Request:
+    return Request(("python",), env=worker_environment(FIRST), log=log, **changes)
+
+
+def _never() -> None:
+    pytest.fail("nothing is to be undone")
+
+
+@pytest.mark.parametrize("specs", [(), (FIRST,), (FIRST, FINISHED)])
+def test_fewer_than_two_exports_share_nothing(specs: tuple[ExportSpec, ...]) -> None:
+    with preloaded_exports(specs) as exporter:
+        assert exporter is OWN_PROCESSES
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems_do_not_fork(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    with preloaded_exports((FIRST, SECOND)) as exporter:
+        assert exporter is OWN_PROCESSES
+
+
+def test_a_worker_with_an_environment_of_its_own_does_not_share(
+    monkeypatch: pytest.MonkeyPatch, processes: Processes
+) -> None:
+    def environment(spec: ExportSpec) -> dict[str, str | None]:
+        return {"LD_LIBRARY_PATH": "/sdk"} if spec is SECOND else worker_environment(spec)
+
+    monkeypatch.setattr(preload, "worker_environment", environment)
+    with preloaded_exports((FIRST, SECOND)) as exporter:
+        assert exporter is OWN_PROCESSES
+    monkeypatch.undo()
+    monkeypatch.setattr(process, "run", processes.run)
+    monkeypatch.setattr(sys, "platform", "linux")
+    with preloaded_exports((FIRST, SECOND)) as exporter:
+        exporter.run(Request(("python",), env={"LD_LIBRARY_PATH": "/sdk"}), _never)
+    assert processes.runs == [None]
+
+
+def test_the_server_starts_with_the_first_export_and_ends_with_the_block(
+    processes: Processes,
+) -> None:
+    with preloaded_exports((FIRST, SECOND, SECOND)) as exporter:
+        assert processes.servers == []
+        for _ in range(2):
+            assert exporter.run(_request(), _never) is DONE
+        assert processes.running == 1
+    needs = '[["portable", "none"], ["xnnpack", "int8_static"]]'
+    assert processes.servers == [("--serve", needs)]
+    assert processes.runs == ["the server", "the server"]
+    assert processes.running == 0
+
+
+def test_only_who_waits_for_the_imports_is_told_of_them(processes: Processes) -> None:
+    lines: list[str] = []
+    with preloaded_exports((FIRST, SECOND)) as exporter:
+        for _ in range(2):
+            exporter.run(_request(on_line=lines.append), _never)
+    assert lines == ["::progress 0.01 importing PyTorch and ExecuTorch for all exports"]
+    assert processes.running == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ForkRefusedError("2 threads run in it"),
+            "[the preloaded process does not take this export: 2 threads run in it; the export "
+            "gets a process of its own]\n",
+        ),
+        (
+            ForkLostError(),
+            "[the preloaded process ended, and this export with it; the export gets a process of "
+            "its own]\n",
+        ),
+    ],
+)
+def test_without_a_fork_the_export_gets_a_process_of_its_own(
+    processes: Processes, tmp_path: Path, error: Exception, text: str
+) -> None:
+    processes.fails = error
+    undone: list[Callable[[], None] | bool] = []
+    log = tmp_path / "log.txt"
+    with preloaded_exports((FIRST, SECOND)) as exporter:
+        assert exporter.run(_request(log), lambda: undone.append(True)) is DONE
+    assert processes.runs == ["the server", None]
+    assert undone == [True]
+    assert log.read_text() == text
