@@ -26,6 +26,7 @@ from typing import IO
 
 from etdeploy.core import cancel
 from etdeploy.core.collector import Collector
+from etdeploy.core.conversation import Conversation
 from etdeploy.core.forks import Fork, ForkLostError, ForkServer
 
 _GRACE_S = 3.0
@@ -52,6 +53,8 @@ class Request:
             has timed out as well. None waits forever.
         log: The command and all of its output are appended to this file.
         on_line: Called with each line of output as it comes; merges stdout and stderr.
+        stdin: A descriptor or file that the process reads; nothing when None.
+        outlives_stop: Whether a stop request leaves it alone, because what cleans up needs it.
     """
 
     argv: tuple[str, ...]
@@ -60,6 +63,8 @@ class Request:
     timeout_s: float | None = None
     log: Path | None = None
     on_line: Callable[[str], None] | None = None
+    stdin: IO[bytes] | int | None = None
+    outlives_stop: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,35 @@ def fork_server(request: Request) -> Iterator[ForkServer]:
         yield ForkServer(ours)
 
 
+@contextlib.contextmanager
+def talking(request: Request) -> Iterator[Conversation]:
+    """Starts a process whose input and output are the caller's, and ends it with the block.
+
+    Its input is a pipe unless the request has one; time limit, log and on_line are not heeded.
+
+    Raises:
+        FileNotFoundError, PermissionError: The program cannot be started.
+    """
+    with contextlib.ExitStack() as stack:
+        words: int | None = None
+        listening = -1
+        if request.stdin is None:
+            listening, words = os.pipe()
+            request = replace(request, stdin=listening)
+        try:
+            child = stack.enter_context(_started(request))
+        except BaseException:
+            if words is not None:
+                os.close(words)
+            raise
+        finally:
+            if listening >= 0:
+                os.close(listening)
+        conversation = Conversation(child, words)
+        stack.callback(conversation.close)
+        yield conversation
+
+
 def which(name: str) -> Path | None:
     """The program's path as the shell would find it."""
     found = shutil.which(name)
@@ -186,8 +220,9 @@ def _started(
         else:
             env[name] = value
     child = _start(request, env, server, inherited)
-    with _children_lock:
-        _children.add(child)
+    if not request.outlives_stop:
+        with _children_lock:
+            _children.add(child)
     try:
         yield child
     finally:
@@ -253,7 +288,7 @@ def _popen(
         list(request.argv),
         cwd=request.cwd,
         env=env,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if request.stdin is None else request.stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if request.on_line else subprocess.PIPE,
         start_new_session=True,

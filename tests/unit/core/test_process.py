@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core import cancel, process
+from etdeploy.core.conversation import Conversation
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.process import Request, run, signal_name, which
 from tests.support.processes import eventually, is_alive
@@ -200,3 +201,63 @@ def test_which_finds_what_the_shell_finds(tmp_path: Path, monkeypatch: pytest.Mo
     assert which("some-tool") is None, "it cannot be executed"
     tool.chmod(0o755)
     assert which("some-tool") == tool
+
+
+ECHO = "import sys\nfor line in sys.stdin: sys.stdout.write('heard ' + line) and sys.stdout.flush()"
+
+
+def line_of(child: Conversation) -> bytes:
+    said = b""
+    while not said.endswith(b"\n") and (part := child.read(100, 20, heed_stop=False)):
+        said += part
+    return said
+
+
+def test_a_conversation_goes_back_and_forth() -> None:
+    with process.talking(Request(python(ECHO))) as child:
+        child.say(b"one\n")
+        assert line_of(child) == b"heard one\n"
+        child.say(b"two\n")
+        assert line_of(child) == b"heard two\n"
+        assert child.exit_code is None
+        child.end_input()
+        assert child.read(100, 20) == b""
+        assert child.ended(20) == 0
+
+
+def test_a_conversation_may_be_with_a_file(tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("from a file\n")
+    with (
+        (tmp_path / "words").open("rb") as file,
+        process.talking(Request(python(ECHO), stdin=file)) as child,
+    ):
+        assert line_of(child) == b"heard from a file\n"
+        child.say(b"nobody listens\n")
+        assert child.ended(20) == 0
+
+
+def test_a_silent_process_is_not_waited_for_and_ends_with_the_conversation() -> None:
+    code = "import sys, time; print('err', file=sys.stderr, flush=True); time.sleep(99)"
+    with process.talking(Request(python(code))) as child:
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
+            child.read(1, 0.1)
+        with pytest.raises(TimeoutError, match="does not end"):
+            child.ended(0.1)
+    assert child.ended(0) == -signal.SIGTERM
+    assert child.errors() in ("err\n", "")
+
+
+def test_a_stop_ends_a_conversation_but_not_what_cleans_up_after_it(stoppable: None) -> None:
+    asking, cleaning = Request(python(ECHO)), Request(python(ECHO), outlives_stop=True)
+    with process.talking(asking) as child, process.talking(cleaning) as cleaner:
+        cancel.request()
+        with pytest.raises(Interrupted):
+            child.read(1, 20)
+        assert child.ended(20) == -signal.SIGTERM
+        cleaner.say(b"still here\n")
+        assert line_of(cleaner) == b"heard still here\n"
+
+
+def test_a_conversation_with_a_program_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError), process.talking(Request(("/no/such",))):
+        pytest.fail("it was started")
