@@ -93,7 +93,10 @@ def _require_runnable(chosen: Target, own: Target, device: str) -> None:
     """Raises UsageError unless the device can run what is built for the chosen target."""
     # A static runner needs only the kernel, which is Linux on Android too.
     static = chosen.static and own.system in ("linux", "android") and chosen.arch == own.arch
-    if chosen.name != own.name and not static:
+    # One brings its C library, the other takes the device's; its user may know better which works.
+    linux = own.system == chosen.system == "linux"
+    sibling = linux and (chosen.portable == own.name or own.portable == chosen.name)
+    if chosen.name != own.name and not (static or sibling):
         raise UsageError(
             f"{device} does not run what is built for {chosen.name}: its own target is {own.name}",
             remedy="Leave out --target, or name another device: etdeploy devices",

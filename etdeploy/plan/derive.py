@@ -112,7 +112,15 @@ def derive_plan(
     parts = (
         _wheel_plan(requirements, wheel_target, host, available)
         if provider.value == Provider.WHEEL
-        else _source_plan(recipe, requirements, target, host, available, custom)
+        else _source_plan(
+            recipe,
+            requirements,
+            # What Linux's own compiler builds runs there with the C library that it is linked with.
+            wheel_target if target.system == "linux" else target,
+            host,
+            available,
+            custom,
+        )
     )
     blockers = (
         *(
@@ -128,7 +136,7 @@ def derive_plan(
     return RuntimePlan(
         target=target.name,
         build_target=parts.build_target.name,
-        portable_runner=provider.value == Provider.WHEEL and target.portable is not None,
+        portable_runner=parts.build_target.name != target.name,
         provider=provider,
         executorch_version=available.version,
         toolchain=parts.toolchain,
@@ -308,12 +316,7 @@ def _provider(
     blocked: tuple[Blocker, ...],
 ) -> Explained:
     wanted = recipe.runtime.provider
-    portable = (
-        f"; there is none for {target.name}, so the portable runner is deployed together with its "
-        "C library"
-        if target.portable
-        else ""
-    )
+    portable = _deployed_with(target)
     if wanted != "auto":
         suffix = portable if wanted == "wheel" else ""
         return _provided(wanted, f"runtime.provider is {wanted}{suffix}")
@@ -330,6 +333,20 @@ def _provider(
         missing = ", ".join(blocker.what for blocker in blocked)
         return _provided(Provider.SOURCE, f"{wheel} does not have {missing}")
     return _provided(Provider.WHEEL, f"{wheel} has everything that the program needs{portable}")
+
+
+def _deployed_with(target: Target) -> str:
+    if target.portable is None:
+        return ""
+    if target.system == "linux":
+        return (
+            "; the portable runner is deployed together with its C library, since the device's is "
+            "older or another one"
+        )
+    return (
+        f"; there is none for {target.name}, so the portable runner is deployed together with its "
+        "C library"
+    )
 
 
 def _provided(value: str, reason: str) -> Explained:

@@ -233,7 +233,7 @@ class Builder:
         if self.given.wheel:
             found = read_libraries(sorted(self.folder.glob("libexecutorch*.so")))
         else:
-            # All of these are the build's own: a build from source collects no system libraries.
+            # The C library and the like, of a portable runner, register nothing.
             built = [self.folder / name for name in libraries]
             found = read_built(self.folder / EXECUTABLE, built)
         return replace(found, operators=tuple(sorted({*found.operators, *own})))

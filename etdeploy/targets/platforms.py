@@ -18,8 +18,8 @@ class Target:
         system: linux, android, macos or ios.
         arch: The instruction set: x86_64 or aarch64.
         wheel_platform: Tag of the ExecuTorch wheel with C++ libraries for it, if any.
-        portable: For Android: the Linux target whose runner also runs there, if deployed with the C
-            library that it was linked against.
+        portable: The Linux target whose runner also runs there, if deployed with the C library
+            that it was linked against.
         toolchain: File in toolchains/ for building on another platform.
         compiler: The C++ compiler for such a build.
         static: Whether the runner is one file that uses no system library; every Linux kernel of
@@ -64,6 +64,9 @@ TARGETS: dict[str, Target] = {
             static=True,
             compiler="aarch64-linux-musl-clang++",
         ),
+        # For Linux with an older C library, another one, or none for programs of 64 bits.
+        Target("linux-x86_64-portable", "linux", "x86_64", portable="linux-x86_64"),
+        Target("linux-aarch64-portable", "linux", "aarch64", portable="linux-aarch64"),
         Target("android-arm64", "android", "aarch64", portable="linux-aarch64"),
         Target("android-x86_64", "android", "x86_64", portable="linux-x86_64"),
         Target("macos-arm64", "macos", "aarch64", wheel_platform="macosx_14_0_arm64"),
