@@ -178,7 +178,7 @@ class Run:
 
     def _progress(self, task: Task) -> Progress:
         def report(text: str, fraction: float | None = None) -> None:
-            if self._display:
+            if self._display and not self._is_hidden(task):
                 self._show_start(task)
                 self._display.advance(task.shown, text, fraction)
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.units import duration
+from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.core.console import size, table
-
-_NUMBERS = ("median", "p90", "first", "load", "peak memory")
 
 
 @dataclass(frozen=True)
@@ -24,32 +22,29 @@ class Row:
 
 
 def runs_table(rows: Sequence[Row], width: int | None = None) -> str:
-    """Latencies, load time, peak memory and verdict of each run, in lines of at most `width`."""
-    cells = [
-        (
-            row.recipe,
-            row.device,
-            *(_numbers(row.record) if row.record else _nothing()),
-            _verdict(row),
-        )
-        for row in rows
-    ]
-    return table(("recipe", "device", *_NUMBERS, "outputs"), cells, right=_NUMBERS, width=width)
+    """Latencies, load time, peak memory and verdict of each run, in lines of at most `width`.
+
+    All times are in one unit, so that columns can be compared, and the table fits 80 columns.
+    """
+    medians = [row.record.workload.latency_ms.median for row in rows if row.record]
+    unit = unit_for(max(medians, default=0.0))
+    times = tuple(f"{name} {unit.name}" for name in ("median", "p90", "first", "load"))
+    cells = [(row.recipe, row.device, *_numbers(row.record, unit), _verdict(row)) for row in rows]
+    columns = ("recipe", "device", *times, "memory", "outputs")
+    return table(columns, cells, right=(*times, "memory"), width=width)
 
 
-def _numbers(record: RunRecord) -> tuple[str | None, ...]:
+def _numbers(record: RunRecord | None, unit: TimeUnit) -> tuple[str | None, ...]:
+    if record is None:
+        return (None,) * 5
     latency = record.workload.latency_ms
     return (
-        duration(latency.median),
-        duration(latency.p90),
-        duration(record.workload.first_inference_ms),
-        duration(record.load_ms),
+        unit.number(latency.median),
+        unit.number(latency.p90, like_ms=latency.median),
+        unit.number(record.workload.first_inference_ms),
+        unit.number(record.load_ms),
         None if record.peak_rss_bytes is None else size(record.peak_rss_bytes),
     )
-
-
-def _nothing() -> tuple[None, ...]:
-    return (None,) * len(_NUMBERS)
 
 
 def _verdict(row: Row) -> str:

@@ -20,14 +20,25 @@ def test_whole_table() -> None:
     assert (
         runs_table(ROWS)
         == """\
-recipe          device                 median       p90     first      load  peak memory  outputs
---------------  -------------------  --------  --------  --------  --------  -----------  \
+recipe          device               median ms  p90 ms  first ms  load ms   memory  outputs
+--------------  -------------------  ---------  ------  --------  -------  -------  \
 ------------------------------------------
-mlp             host                 1.100 ms  1.160 ms  2.500 ms  8.357 ms      32.7 MB  correct
-int8/conv.yaml  android:R5CT20ABCDE  125.0 ms  129.0 ms  2.500 ms  8.357 ms            -  correct
-mlp             qemu                        -         -         -         -            -  \
+mlp             host                     1.100   1.160     2.500    8.357  32.7 MB  correct
+int8/conv.yaml  android:R5CT20ABCDE      125.0   129.0     2.500    8.357        -  correct
+mlp             qemu                         -       -         -        -        -  \
 failed (run): the runner ended with SIGILL"""
     )
+
+
+def test_short_times_have_a_unit_that_shows_them() -> None:
+    head, _, row = runs_table([Row("mlp", "host", make_record((0.021, 0.0213)))]).splitlines()
+    assert "median µs" in head
+    assert row.split()[2] == "21.15"
+
+
+def test_a_line_of_this_machine_and_an_emulator_fits_80_columns() -> None:
+    text = runs_table([Row("xnnpack", d, make_record()) for d in ("host", "qemu")], 80)
+    assert len(text.splitlines()) == 4
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
