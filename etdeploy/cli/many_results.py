@@ -136,15 +136,10 @@ def _judged(end: JobEnd, run: StoredRun | None) -> JobEnd:
 
 
 def _why(end: JobEnd) -> str:
-    """Why there is no result, in a few words: the list of failures follows."""
-    if end.error is None:
-        return ""
+    """Why there is no result, in a word: the list of failures follows."""
     if end.stopped:
         return "stopped"
-    if end.same_as:
-        return f"failed with {end.same_as}"
-    kind = end.error.kind if isinstance(end.error, EtdeployError) else "bug"
-    return f"failed ({kind}): {str(end.error).splitlines()[0]}"
+    return f"failed ({end.error.kind if isinstance(end.error, EtdeployError) else 'bug'})"
 
 
 def _where(found: Sequence[tuple[str, StoredRun]]) -> str:
