@@ -23,10 +23,16 @@ def wall_s(argv: list[str], env: Mapping[str, str] | None = None) -> float:
 
 
 def compare(
-    name: str, a: Callable[[], float], b: Callable[[], float], pairs: int = 9
+    name: str,
+    a: Callable[[], float],
+    b: Callable[[], float],
+    pairs: int = 9,
+    *,
+    warm_up: bool = True,
 ) -> tuple[float, float, float]:
-    """Measures `pairs` pairs after a warm-up of each; prints and returns (A, B, A / B)."""
-    a(), b()
+    """Measures `pairs` pairs, after a warm-up of each; prints and returns (A, B, A / B)."""
+    if warm_up:
+        a(), b()
     times = [(a(), b()) for _ in range(pairs)]
     median_a = statistics.median(x for x, _ in times)
     median_b = statistics.median(y for _, y in times)

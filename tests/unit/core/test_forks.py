@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -161,6 +163,36 @@ def test_the_server_ends_with_the_block_and_its_output_is_in_the_log(log: Path) 
         run(Request(("os._exit(0)",)), server)
     [line] = [line for line in log.read_text().splitlines() if line.startswith("ready ")]
     assert not is_alive(int(line.split()[1]))
+
+
+def test_nothing_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    child = "open(order['argv'][1], 'w').write(f'{os.getpid()} {os.getppid()}')\n"
+    child += "import time; time.sleep(600)"
+    request = f"Request(({child!r}, {str(tmp_path / 'pids')!r}))"
+    code = (
+        "import sys; from etdeploy.core.process import Request, fork_server, run\n"
+        f"with fork_server(Request((sys.executable, '-c', {_SERVER!r}))) as server:\n"
+        f"    run({request}, server)"
+    )
+    killed: list[int] = []
+
+    def kill() -> None:
+        assert eventually(lambda: len(_pids(tmp_path)) == 2)
+        server = _pids(tmp_path)[1]
+        # Whose parent is the run.
+        killed.append(int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1]))
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    assert run(Request((sys.executable, "-c", code))).signal_name == "SIGKILL"
+    thread.join()
+    assert eventually(lambda: not any(map(is_alive, _pids(tmp_path))))
+
+
+def _pids(folder: Path) -> list[int]:
+    path = folder / "pids"
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
 def test_no_descriptor_is_left(server: ForkServer) -> None:

@@ -17,7 +17,7 @@ from etdeploy.export.worker.failures import OUR_PACKAGE, system_folders
 
 _SYSTEM = ("/proc", "/sys", "/dev")
 # What every export imports; their versions are in the key of every program.
-_TOOLS = ("torch", "torchao", "executorch", "etdeploy")
+_TOOLS = ("torch", "torchgen", "functorch", "torchao", "executorch", "etdeploy")
 # No digest of any file: such an entry never holds, so the next run exports again.
 _CHANGED = "changed during the export"
 
