@@ -44,9 +44,11 @@ class Preloaded:
 
     Attributes:
         modules: Their names.
+        before: Names of the modules that every worker has by then.
     """
 
     modules: frozenset[str]
+    before: frozenset[str] = frozenset()
 
     def met_beside(self, spec: ExportSpec, working: Path) -> Path | None:
         """A file or folder of the user that is called like one of the modules.
@@ -56,7 +58,7 @@ class Preloaded:
         """
         if not spec.runs_user_code:
             return None
-        names = {module.partition(".")[0] for module in self.modules} - {_PINNED}
+        names = _packages(self.modules) - _packages(self.before) - {_PINNED}
         files = [Path(path).parent for path in spec.named_files().values()]
         for folder in dict.fromkeys((working, *files)):
             with suppress(OSError):
@@ -85,7 +87,7 @@ def preload(before: Collection[str], needs: Iterable[tuple[str | None, str | Non
         except Exception:  # the export that needs it will say so, with what to do
             traceback.print_exc()
     _require_installed()
-    return Preloaded(frozenset(sys.modules) - frozenset(before))
+    return Preloaded(frozenset(sys.modules) - frozenset(before), frozenset(before))
 
 
 def _prepare(backend: str, scheme: str) -> None:
@@ -97,8 +99,13 @@ def _prepare(backend: str, scheme: str) -> None:
         lowering_for(backend).preload(scheme)
 
 
+def _packages(modules: Iterable[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
 def _is_module(path: Path) -> bool:
-    return path.suffix in (".py", ".so", ".pyc") or path.is_dir()
+    """Whether an import may find it; a folder without that file comes after any module."""
+    return path.suffix in (".py", ".so", ".pyc") or (path / "__init__.py").is_file()
 
 
 def _require_installed() -> None:

@@ -140,6 +140,7 @@ def test_a_namesake_of_an_imported_module_gets_a_process_of_its_own(
 ) -> None:
     users = tmp_path / "users"
     (users / "sympy").mkdir(parents=True)
+    (users / "sympy" / "__init__.py").write_text("")
     (users / "my_model.py").write_text("")
     python = CodeReference(file=str(users / "my_model.py"), name="make")
     with pytest.raises(ForkRefusedError, match="users/sympy is called like a module"):
@@ -152,19 +153,26 @@ def test_a_namesake_of_an_imported_module_gets_a_process_of_its_own(
     [
         ("sympy.py", True),
         ("sympy.cpython-311-x86_64-linux-gnu.so", True),
-        ("sympy/", True),
+        ("sympy/__init__.py", True),
+        ("sympy/", False),  # any module comes before a folder without code
         ("sympy.txt", False),
         ("sympy_helpers.py", False),
         ("core.py", False),
-        ("executorch/", False),  # pinned in every worker
+        ("executorch/__init__.py", False),  # pinned in every worker
+        ("etdeploy/__init__.py", False),  # every worker has it before
     ],
 )
 def test_what_is_called_like_an_imported_module(tmp_path: Path, entry: str, met: bool) -> None:
-    path = tmp_path / entry.rstrip("/")
-    path.mkdir() if entry.endswith("/") else path.write_text("")
+    first, _, rest = entry.partition("/")
+    (tmp_path / first).mkdir() if "/" in entry else (tmp_path / first).write_text("")
+    if rest:
+        (tmp_path / entry).write_text("")
     spec = ExportSpec(python=CodeReference(module="package.models", name="make"))
-    preloaded = Preloaded(frozenset({"sympy.core", "executorch.exir"}))
-    assert preloaded.met_beside(spec, tmp_path) == (path if met else None)
+    preloaded = Preloaded(
+        frozenset({"sympy.core", "executorch.exir", "etdeploy.export.worker.pipeline"}),
+        frozenset({"etdeploy.export"}),
+    )
+    assert preloaded.met_beside(spec, tmp_path) == (tmp_path / first if met else None)
     assert preloaded.met_beside(ExportSpec(example="mlp"), tmp_path) is None
 
 
