@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.backends.plugged import plugged_findings
 from etdeploy.backends.registry import BUILT_IN
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import prepare_cache
@@ -48,6 +49,7 @@ def examine() -> tuple[Finding, ...]:
         _ndk(),
         _zig(),
         *(finding for b in BUILT_IN.values() for finding in b.findings(Workstation.this())),
+        *plugged_findings(Workstation.this()),
         *_xcode(),
         _disk(),
     )

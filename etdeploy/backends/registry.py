@@ -1,6 +1,15 @@
-"""Every backend by its name, by the id of its delegates, and by its component."""
+"""Every backend by its name, by the id of its delegates, and by its component.
+
+Built-in ones stand in a literal dict. Other packages' are entry points of the group
+`etdeploy.backends`, which are looked for only where a name or an id is not a built-in one: to find
+them costs more than all the rest of a start. A plug-in is asked as the built-in ones are; it cannot
+replace one of them.
+"""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.coreml import COREML
@@ -9,22 +18,52 @@ from etdeploy.backends.portable import PORTABLE
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.vulkan.backend import VULKAN
 from etdeploy.backends.xnnpack import XNNPACK
+from etdeploy.core.errors import UsageError
+from etdeploy.core.plugins import load_plugin, plugin_code, plugin_names, plugin_owner
 
+GROUP = "etdeploy.backends"
 # In the order of the documentation.
 BUILT_IN: dict[str, Backend] = {
     backend.name: backend for backend in (PORTABLE, XNNPACK, QNN, VULKAN, COREML, *OTHERS)
 }
 _BY_DELEGATE: dict[str, Backend] = {b.delegate_id: b for b in BUILT_IN.values() if b.delegate_id}
+# Plug-ins that were looked for, by name; None for a name that no package has.
+_plugged: dict[str, Backend | None] = {}
 
 
 def exporting_backends() -> dict[str, Backend]:
-    """The backends that a recipe can name, by name."""
+    """The built-in backends that a recipe can name, by name."""
     return {name: backend for name, backend in BUILT_IN.items() if backend.lowering}
 
 
+def exporting_names() -> tuple[str, ...]:
+    """What a recipe can name, with the plug-ins of other packages; these are not imported."""
+    return (*exporting_backends(), *plugged_names())
+
+
+@functools.cache
+def plugged_names() -> tuple[str, ...]:
+    """The names of the backends of all other packages; they are not imported."""
+    return tuple(name for name in plugin_names(GROUP) if name not in BUILT_IN)
+
+
+def plugged_backends() -> dict[str, Backend]:
+    """The backends of all other packages, by name.
+
+    Raises:
+        UsageError: One of them cannot be loaded; names its package.
+    """
+    return {name: backend for name in plugged_names() if (backend := plugged_backend(name))}
+
+
 def find_backend(name: str) -> Backend | None:
-    """The backend that a recipe calls so; None if there is none to export for."""
-    return exporting_backends().get(name)
+    """The backend that a recipe calls so; None if there is none to export for.
+
+    Raises:
+        UsageError: It is a plug-in that cannot be loaded.
+    """
+    backend = BUILT_IN.get(name) or plugged_backend(name)
+    return backend if backend and backend.lowering else None
 
 
 def backend_named(name: str) -> Backend:
@@ -32,20 +71,65 @@ def backend_named(name: str) -> Backend:
 
     Raises:
         KeyError: There is none; a loaded recipe names one that there is.
+        UsageError: It is a plug-in that cannot be loaded.
     """
-    return exporting_backends()[name]
+    backend = find_backend(name)
+    if backend is None:
+        raise KeyError(name)
+    return backend
 
 
 def backend_of(delegate_id: str) -> Backend | None:
-    """The backend whose delegates carry this id; None for an unknown one."""
-    return _BY_DELEGATE.get(delegate_id)
+    """The backend whose delegates carry this id; None for an unknown one.
+
+    Raises:
+        UsageError: The id is not a built-in backend's, and a plug-in cannot be loaded.
+    """
+    known = _BY_DELEGATE.get(delegate_id)
+    return known or next((b for b in _plugins() if b.delegate_id == delegate_id), None)
+
+
+def known_backends() -> tuple[Backend, ...]:
+    """The built-in backends, and the plug-ins that something named in this process."""
+    return (*BUILT_IN.values(), *(backend for backend in _plugged.values() if backend))
 
 
 def known_socs() -> frozenset[str]:
     """The part numbers of every SoC that a backend compiles for."""
-    return frozenset(soc for backend in BUILT_IN.values() for soc in backend.socs)
+    return frozenset(soc for backend in known_backends() for soc in backend.socs)
 
 
 def runtime_backends() -> tuple[Backend, ...]:
-    """The backends with a component in ExecuTorch's runtime."""
-    return tuple(b for b in BUILT_IN.values() if b.component)
+    """The known backends with a component in ExecuTorch's runtime."""
+    return tuple(b for b in known_backends() if b.component)
+
+
+def code_of(backend: Backend) -> str | None:
+    """A digest of a plug-in's code, for keys of what it decides; None for a built-in backend."""
+    if BUILT_IN.get(backend.name) is backend:
+        return None
+    return plugin_code(GROUP, backend.name, *filter(None, [backend.lowering]))
+
+
+def _plugins() -> Iterator[Backend]:
+    """Every plug-in, those that were named before first."""
+    names = dict.fromkeys((*_plugged, *plugged_names()))
+    yield from filter(None, map(plugged_backend, names))
+
+
+def plugged_backend(name: str) -> Backend | None:
+    """The backend that another package brings under a name; None if no package does.
+
+    Raises:
+        UsageError: It cannot be loaded, or calls itself otherwise; names the package.
+    """
+    if name not in _plugged:
+        found = load_plugin(GROUP, name, Backend)
+        if found and found.name != name:
+            raise UsageError(
+                f"the plug-in {name!r} of the package {plugin_owner(GROUP, name)} calls its "
+                f"backend {found.name!r}",
+                remedy="The entry point and the backend must have the same name: tell its author.",
+            )
+        _plugged[name] = found
+    return _plugged[name]

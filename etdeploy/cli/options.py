@@ -16,10 +16,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
-    from etdeploy.core.resources import resource_folder
+    from etdeploy.recipe.find import bundled_recipes
+    from etdeploy.recipe.packages import packaged_recipes
 
-    bundled = sorted(p.stem for p in resource_folder("recipes").glob("*.yaml"))
-    names = [CompletionItem(n) for n in bundled if n.startswith(incomplete)]
+    known = (*bundled_recipes(), *packaged_recipes())
+    names = [CompletionItem(n) for n in known if n.startswith(incomplete)]
     return [*names, CompletionItem(incomplete, type="file")]
 
 
@@ -51,7 +52,7 @@ def recipe_options(function: F) -> F:
         show_default=True,
         metavar="NAME|PATH",
         shell_complete=_complete_recipe,
-        help="A bundled recipe by name, or a YAML file.",
+        help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
     )(function)
 
 

@@ -13,10 +13,13 @@ name is imported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 from etdeploy.core.errors import UsageError
+from etdeploy.core.hashing import digest_json, sha256_file
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -46,18 +49,9 @@ def load_plugin(group: str, name: str, expected: type[T]) -> T | None:
     Raises:
         UsageError: It cannot be imported, is something else, or two packages have this name.
     """
-    from importlib.metadata import entry_points
-
-    found = list(_distinct(entry_points(group=group, name=name)))
-    if not found:
+    point = _only(group, name)
+    if point is None:
         return None
-    if len(found) > 1:
-        owners = sorted(_owner(point) for point in found)
-        raise UsageError(
-            f"two packages have a plug-in {name!r} for {group}: {' and '.join(owners)}",
-            remedy=f"Uninstall one of them: pip uninstall {quote(owners[-1])}",
-        )
-    [point] = found
     try:
         value = point.load()
     # The plug-in's own code runs at its import and may raise anything.
@@ -66,6 +60,27 @@ def load_plugin(group: str, name: str, expected: type[T]) -> T | None:
     if not isinstance(value, expected):
         raise _broken(point, f"is {value!r:.100}, not an instance of {expected.__qualname__}")
     return value
+
+
+def _only(group: str, name: str) -> EntryPoint | None:
+    found = _points(group, name)
+    if len(found) > 1:
+        owners = sorted(_owner(point) for point in found)
+        raise UsageError(
+            f"two packages have a plug-in {name!r} for {group}: {' and '.join(owners)}",
+            remedy=f"Uninstall one of them: pip uninstall {quote(owners[-1])}",
+        )
+    return found[0] if found else None
+
+
+def _points(group: str, name: str) -> list[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return list(_distinct(entry_points(group=group, name=name)))
+
+
+def _release(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else _owner(point)
 
 
 def _distinct(points: Iterable[EntryPoint]) -> Iterator[EntryPoint]:
@@ -90,3 +105,71 @@ def _broken(point: EntryPoint, problem: str) -> UsageError:
         remedy=f"Use a version that works with this etdeploy, or remove it:\n"
         f"pip install --upgrade {quote(_owner(point))}\npip uninstall {quote(_owner(point))}",
     )
+
+
+def plugin_owner(group: str, name: str) -> str:
+    """The package that a plug-in comes from, with its version: `etdeploy-lab 1.2`."""
+    return " and ".join(sorted(_release(point) for point in _points(group, name)))
+
+
+def plugin_code(group: str, name: str, *modules: str) -> str:
+    """A digest of what a plug-in does: the version and the Python files of its package.
+
+    It is in the key of what the plug-in decides, so that an upgrade, or an edit of a package that
+    is installed from its sources, is not ignored.
+
+    Args:
+        group: `etdeploy.devices` and the like.
+        name: Of the entry point.
+        modules: Further modules that belong to it, which are not imported.
+    """
+    points = _points(group, name)
+    named = [*(point.module for point in points), *modules]
+    roots = sorted({root for module in named if (root := _root(module))})
+    files = {str(file): sha256_file(file) for root in roots for file in _python_files(root)}
+    return digest_json({"versions": [_release(p) for p in points], "files": files})
+
+
+def plugin_folder(group: str, name: str) -> Path | None:
+    """The folder of the Python package that an entry point without attribute names.
+
+    The package is not imported. None if no package has such a plug-in.
+
+    Args:
+        group: `etdeploy.recipes` and the like.
+        name: Of the entry point.
+
+    Raises:
+        UsageError: There is no such folder, or two packages have this name.
+    """
+    point = _only(group, name)
+    if point is None:
+        return None
+    try:
+        spec = find_spec(point.module)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _broken(point, f"cannot be found: {error}") from error
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    if not folders:
+        raise _broken(point, f"names {point.value}, which is not a package with files")
+    return Path(folders[0])
+
+
+def _root(module: str) -> Path | None:
+    """The folder of the outermost regular package that a module is in, or the module's file."""
+    parts = module.split(".")
+    for length in range(1, len(parts) + 1):
+        try:
+            spec = find_spec(".".join(parts[:length]))
+        except (ImportError, AttributeError, ValueError):
+            return None
+        if spec is None:
+            return None
+        if spec.has_location and spec.origin:
+            file = Path(spec.origin)
+            return file.parent if spec.submodule_search_locations else file
+    return None
+
+
+def _python_files(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.py")) if root.is_dir() else [root]

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from etdeploy.backends.registry import backend_named, code_of
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.resources import code_digest
@@ -86,6 +87,7 @@ class Situation:
                 "files": {role: digests.of(path) for role, path in paths.items()},
                 "tools": tool_versions(spec),
                 "exporter": code_digest(*_MAKING),
+                **_plugged(spec),
             }
         )
         digests.save()
@@ -134,6 +136,12 @@ class Situation:
         return all(
             installed_version(name) == version for name, version in sources.distributions.items()
         ) and all(self.digests.of(path) == digest for path, digest in sources.files.items())
+
+
+def _plugged(spec: ExportSpec) -> dict[str, str]:
+    """The code of a backend that another package brings."""
+    code = code_of(backend_named(spec.backend)) if spec.backend else None
+    return {"backend": code} if code else {}
 
 
 def _paths(spec: ExportSpec) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.registry import backend_named, backend_of
+from etdeploy.backends.registry import backend_named, backend_of, code_of
 from etdeploy.backends.values import Destination, Extras, Partitions, Workstation, merged
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError, ExportError
@@ -26,6 +26,12 @@ def wanted_soc(job: Job, backend: Backend) -> str | None:
     if named != "auto":
         return soc_name(named, None, backend.socs)
     return _reported(job)
+
+
+def backend_code(job: Job, program: Program | None) -> dict[str, str]:
+    """Digests of the code of the backends that other packages bring, by name."""
+    codes = {backend.name: code_of(backend) for backend in _backends(job, program)}
+    return {name: code for name, code in codes.items() if code}
 
 
 def bundle_inputs(job: Job, program: Program | None) -> dict[str, str | None]:
@@ -89,10 +95,10 @@ def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extra
 
 
 def _backends(job: Job, program: Program | None) -> list[Backend]:
-    """Those of the program, or the recipe's while nothing is exported."""
-    if program is None and not job.loaded.recipe.model.program:
-        return [backend_named(job.loaded.recipe.export.backend)]
-    return _of_program(program)
+    """The recipe's, unless the program is finished, and those that the program names."""
+    recipe = job.loaded.recipe
+    wanted = [] if recipe.model.program else [backend_named(recipe.export.backend)]
+    return list({backend.name: backend for backend in (*wanted, *_of_program(program))}.values())
 
 
 def _of_program(program: Program | None) -> list[Backend]:

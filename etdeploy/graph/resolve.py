@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from etdeploy.backends.registry import backend_named
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import BuildError
+from etdeploy.core.hashing import digest_json
 from etdeploy.export.cache import Situation
 from etdeploy.export.spec import ExportSpec, export_spec
-from etdeploy.graph.backends import bundle_inputs, wanted_soc
+from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
 from etdeploy.graph.job import Job
 from etdeploy.graph.lookups import Lookups
 from etdeploy.plan.cmake_options import OptionTable
@@ -167,7 +168,7 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
         sources=sources,
         plan=plan,
         fingerprints=_fingerprints(job, lookups),
-        rules=lookups.once("rules", rules_digest),
+        rules=_rules(job, program, lookups),
         bundle_inputs=bundle_inputs(job, program),
         wheel_version=version,
         lookups=lookups,
@@ -187,6 +188,13 @@ def _situation(job: Job, spec: ExportSpec, lookups: Lookups) -> tuple[Situation,
         return situation, situation.known_key()
 
     return lookups.once(("export", spec.model_dump_json()), look)
+
+
+def _rules(job: Job, program: Program | None, lookups: Lookups) -> str:
+    """The digest of the code that decides, with that of the job's backends of other packages."""
+    own = lookups.once("rules", rules_digest)
+    plugged = backend_code(job, program)
+    return digest_json([own, plugged]) if plugged else own
 
 
 def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:

@@ -21,18 +21,18 @@ KERNELS_QUANTIZED = "kernels_quantized"
 KERNELS_LLM = "kernels_llm"
 KERNELS_TORCHAO = "kernels_torchao"
 
-# The cmake option that builds a component that is linked only if a program needs it.
+# The cmake option that builds a component that is linked only if a program needs it, besides those
+# of the backends, which say theirs themselves.
 SWITCHES: dict[str, str] = {
     KERNELS_QUANTIZED: "EXECUTORCH_BUILD_KERNELS_QUANTIZED",
     KERNELS_LLM: "EXECUTORCH_BUILD_KERNELS_LLM",
     KERNELS_TORCHAO: "EXECUTORCH_BUILD_KERNELS_TORCHAO",
-    **{b.component: b.switch for b in runtime_backends() if b.component and b.switch},
 }
 
 _PORTABLE_OPS = "EXECUTORCH_BUILD_PORTABLE_OPS"
 
 # The cmake options without which a component is not built.
-BUILT_BY: dict[str, tuple[str, ...]] = {
+_BUILT_BY: dict[str, tuple[str, ...]] = {
     RUNTIME: tuple(
         f"EXECUTORCH_BUILD_EXTENSION_{part}"
         for part in ("MODULE", "DATA_LOADER", "FLAT_TENSOR", "NAMED_DATA_MAP", "TENSOR")
@@ -42,7 +42,6 @@ BUILT_BY: dict[str, tuple[str, ...]] = {
     KERNELS_PORTABLE: (_PORTABLE_OPS,),
     KERNELS_SELECTED: (_PORTABLE_OPS,),
     KERNELS_OPTIMIZED: (_PORTABLE_OPS, "EXECUTORCH_BUILD_KERNELS_OPTIMIZED"),
-    **{component: (switch,) for component, switch in SWITCHES.items()},
 }
 
 # The component that registers the operators of a namespace.
@@ -79,12 +78,7 @@ SELECTABLE_DTYPES = frozenset(
 )
 
 # Components whose loops run on the thread pool: their libraries list its library as needed.
-THREADED = frozenset(
-    {
-        *(KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO),
-        *(b.component for b in runtime_backends() if b.component and b.threaded),
-    }
-)
+_THREADED = frozenset({KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO})
 
 _EVERYWHERE = frozenset({RUNTIME, THREADPOOL, ETDUMP, KERNELS_OPTIMIZED, KERNELS_QUANTIZED})
 # Besides the backends, which say themselves which wheels carry them.
@@ -93,6 +87,23 @@ _SHIPPED: dict[str, frozenset[str]] = {
     "linux-aarch64": _EVERYWHERE,
     "macos-arm64": _EVERYWHERE | {KERNELS_TORCHAO},
 }
+
+
+def switches() -> dict[str, str]:
+    """The cmake option that builds each component that is linked only if a program needs it."""
+    backends = {b.component: b.switch for b in runtime_backends() if b.component and b.switch}
+    return SWITCHES | backends
+
+
+def built_by(component: str) -> tuple[str, ...]:
+    """The cmake options without which a component is not built."""
+    switch = switches().get(component)
+    return (switch,) if switch else _BUILT_BY.get(component, ())
+
+
+def threaded() -> frozenset[str]:
+    """The components that run on ExecuTorch's thread pool."""
+    return _THREADED | {b.component for b in runtime_backends() if b.component and b.threaded}
 
 
 def shipped_components(build_target: str) -> frozenset[str]:

@@ -20,14 +20,14 @@ from etdeploy.plan.blockers import (
 )
 from etdeploy.plan.cmake_options import OptionTable, known_options
 from etdeploy.plan.components import (
-    BUILT_BY,
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
     KERNELS_SELECTED,
     RUNTIME,
-    SWITCHES,
-    THREADED,
     THREADPOOL,
+    built_by,
+    switches,
+    threaded,
 )
 from etdeploy.plan.model import CUSTOM_OPS, Provider, RuntimePlan
 from etdeploy.plan.relations import BY_HAND, apply_relations, is_on, spelled_for, with_overrides
@@ -217,7 +217,7 @@ def _source_plan(
     switches = {
         table.name_for(switch) or switch: (component, reason)
         for component, reason in build.component_reasons.items()
-        for switch in BUILT_BY.get(component, ())
+        for switch in built_by(component)
     }
     return _Parts(
         build_target=target,
@@ -264,7 +264,7 @@ def _notes(requirements: Requirements, parts: _Parts) -> Iterator[str]:
 
 def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:
     by_hand = {o.name for o in options if o.by_hand and is_on(o)}
-    reasons = {c: BY_HAND for c, switch in SWITCHES.items() if switch in by_hand}
+    reasons = {c: BY_HAND for c, switch in switches().items() if switch in by_hand}
     reasons |= build.component_reasons
     kernels = build.kernels
     return tuple(
@@ -300,7 +300,7 @@ def _without(requirements: Requirements, custom: CustomKernels) -> Requirements:
 
 
 def _threadpool_reason(names: Iterable[str]) -> str:
-    users = sorted(THREADED.intersection(names))
+    users = sorted(threaded().intersection(names))
     if users:
         verb = "runs" if len(users) == 1 else "run"
         return f"{', '.join(users)} {verb} on its threads"

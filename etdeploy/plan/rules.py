@@ -23,9 +23,9 @@ from etdeploy.plan.components import (
     RUNTIME_OPERATORS,
     SELECTABLE_DTYPES,
     SWITCHES,
-    THREADED,
     THREADPOOL,
     operator_component,
+    threaded,
 )
 from etdeploy.plan.requirements import Requirements, some
 from etdeploy.plan.toolchains import plan_definitions
@@ -70,12 +70,12 @@ class SourceBuild:
         aten = reasons.pop(KERNELS_OPTIMIZED, None)
         if aten and self.kernels:
             reasons[self.kernels.name] = aten
-        threaded = sorted(THREADED.intersection(self.requirements.reasons))
-        if self.kernels and self.kernels.value == "portable" and KERNELS_OPTIMIZED in threaded:
-            threaded.remove(KERNELS_OPTIMIZED)
-        if threaded:
-            verb = "runs" if len(threaded) == 1 else "run"
-            reasons[THREADPOOL] = f"{', '.join(threaded)} {verb} on its threads"
+        users = sorted(threaded().intersection(self.requirements.reasons))
+        if self.kernels and self.kernels.value == "portable" and KERNELS_OPTIMIZED in users:
+            users.remove(KERNELS_OPTIMIZED)
+        if users:
+            verb = "runs" if len(users) == 1 else "run"
+            reasons[THREADPOOL] = f"{', '.join(users)} {verb} on its threads"
         return reasons
 
 

@@ -9,6 +9,7 @@ from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.text.shell import quoted
+from etdeploy.recipe.packages import packaged_recipe, packaged_recipes
 from etdeploy.recipe.place import Place
 
 _SUFFIXES = (".yaml", ".yml")
@@ -20,15 +21,17 @@ def bundled_recipes() -> tuple[str, ...]:
 
 
 def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
-    """The file of a bundled name, or of a path relative to `folder`.
+    """The file of a bundled name, of a path relative to `folder`, or of `package/recipe`.
 
     Args:
-        name: A bundled recipe, or a path: anything with a suffix or a slash is a path.
+        name: A bundled recipe, or a path: anything with a suffix or a slash is a path, unless there
+            is no such file, and a package has a recipe of that name.
         folder: Where relative paths start.
         place: Where the name appears, for messages; the command line when None.
 
     Raises:
         RecipeError: There is no such recipe, or it is a folder.
+        UsageError: The package that it names has no folder of recipes.
     """
     shown = str(place) if place else name
     if not name.endswith(_SUFFIXES) and "/" not in name and name in bundled_recipes():
@@ -38,6 +41,9 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
         path = resolved(folder, name)
         if path.is_file():
             return path
+        packaged = packaged_recipe(name)
+        if packaged:
+            return packaged
         is_folder = path.is_dir()
     except OSError as error:
         problem = Problem(shown, f"this path cannot be used{named} ({error.strerror})")
@@ -58,8 +64,14 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
     )
     raise RecipeError(
         [Problem(shown, what + named, f"did you mean {near!r}?" if near else None)],
-        remedy=f"Bundled recipes: {', '.join(bundled_recipes())}. Or give the path of a YAML file.",
+        remedy=f"{_available()}Or give the path of a YAML file.",
     )
+
+
+def _available() -> str:
+    others = ", ".join(packaged_recipes())
+    packaged = f"Recipes of packages: {others}. " if others else ""
+    return f"Bundled recipes: {', '.join(bundled_recipes())}. {packaged}"
 
 
 def resolved(folder: Path, name: str) -> Path:
@@ -91,4 +103,6 @@ def _alike(name: str, folder: Path) -> str | None:
     else:
         known = files if parent else [*bundled_recipes(), *files]
         found = next(iter(get_close_matches(last, known, n=1)), "")
-    return (f"{parent}/{found}" if "/" in name else found) if found else None
+    if not found:
+        return next(iter(get_close_matches(name, packaged_recipes(), n=1)), None)
+    return f"{parent}/{found}" if "/" in name else found

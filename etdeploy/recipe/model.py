@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from etdeploy.backends.names import DEFAULT
-from etdeploy.backends.registry import exporting_backends, find_backend
+from etdeploy.backends.registry import exporting_names, find_backend
 from etdeploy.recipe.choice import Choice
 from etdeploy.recipe.rules import (
     DEFAULT_GROUP_SIZE,
@@ -22,9 +22,7 @@ from etdeploy.recipe.rules import (
     runtime_rules,
 )
 
-BackendName = Annotated[
-    str, Choice(lambda name: find_backend(name) is not None, lambda: exporting_backends())
-]
+BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
 Quantization = Literal["none", "fp16", "int8_static", "int8_dynamic", "8da4w", "16a4w"]
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
@@ -253,8 +251,9 @@ class Recipe(Section):
     """A one-sentence description."""
 
     extends: str | None = None
-    """Another recipe that this one changes: a bundled name, or a path relative to this file.
-    Its name and description are not inherited."""
+    """Another recipe that this one changes: a bundled name, a path relative to this file, or
+    `package/name` for one that an installed package brings. Its name and description are not
+    inherited."""
 
     model: Model
     """Where the model comes from."""

@@ -102,8 +102,10 @@ def _kind(annotation: Any) -> str:
 
 def _choices(field: FieldInfo) -> str | None:
     """The values of a field that takes one of a set; None for another field."""
-    found = next((item for item in field.metadata if isinstance(item, Choice)), None)
-    return ", ".join(f"`{name}`" for name in found.names()) if found else None
+    if not any(isinstance(item, Choice) for item in field.metadata):
+        return None
+    # Other packages may add to them; this page is etdeploy's.
+    return ", ".join(f"`{name}`" for name in exporting_backends())
 
 
 def _default(field: FieldInfo) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.options import option_problems
-from etdeploy.backends.registry import exporting_backends, find_backend
+from etdeploy.backends.registry import find_backend, known_backends
 from etdeploy.backends.schemes import STATIC_SCHEMES
 
 MODEL_SOURCES = ("example", "python", "exported", "program")
@@ -72,7 +72,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         for name, text in option_problems(backend.name, backend.options, options):
             yield f"options.{name}", text
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
-        those = [b.name for b in exporting_backends().values() if b.socs]
+        those = [b.name for b in known_backends() if b.socs and b.lowering]
         backends = "backend" if len(those) == 1 else "backends"
         yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
 

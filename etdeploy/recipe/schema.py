@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from etdeploy.backends.registry import exporting_backends
+from etdeploy.backends.registry import exporting_backends, plugged_backends
 from etdeploy.recipe.documented import key_texts, sections
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import MODEL_SOURCES
@@ -39,7 +39,7 @@ def schema() -> dict[str, Any]:
 def _options() -> Iterator[tuple[str, dict[str, Any]]]:
     """The options of all backends; one that several have takes what any of them does."""
     by_name: dict[str, list[dict[str, Any]]] = {}
-    for backend in exporting_backends().values():
+    for backend in (exporting_backends() | plugged_backends()).values():
         for option in backend.options:
             takes = {"enum": list(option.choices)} if option.choices else {}
             told = f"{backend.name}: {option.text}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from etdeploy.backends.registry import code_of
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
@@ -12,7 +13,7 @@ from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.progress import Progress, silent
 from etdeploy.custom_ops.kernels import CustomOps, names_to_find
-from etdeploy.plan.components import built_backends
+from etdeploy.plan.components import built_backends, linked_backends
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.libraries import Libraries
@@ -97,5 +98,6 @@ def runner_key(
         rules_digest(),
         *names,
     ]
-    keys = (backend.build_key(Workstation.this()) for backend in built_backends(plan))
-    return digest_json([*parts, *filter(None, keys)])
+    keys = [backend.build_key(Workstation.this()) for backend in built_backends(plan)]
+    codes = [code_of(backend) for backend in linked_backends(plan)]
+    return digest_json([*parts, *filter(None, [*keys, *codes])])

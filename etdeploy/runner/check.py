@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.registry import backend_of
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.plan.components import backend_component, operator_component
@@ -77,6 +78,9 @@ _FINISHED = "export the model for another backend: the program is finished, and 
 def _backend_remedy(backend_id: str, provider: str, *, finished: bool) -> str:
     component = backend_component(backend_id)
     if component is None:
+        known = backend_of(backend_id)
+        if known and known.get:
+            return known.get
         if finished:
             return f"No runtime of ExecuTorch has {backend_id}; {_FINISHED}."
         return f"Lower to a backend that ExecuTorch's runtime has: --set export.backend={DEFAULT}"

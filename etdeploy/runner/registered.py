@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from etdeploy.backends.registry import runtime_backends
+from etdeploy.backends.registry import known_backends, runtime_backends
 from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.plan.components import NAMESPACES
@@ -89,7 +89,7 @@ def read_built(executable: Path, libraries: Iterable[Path] = ()) -> Kernels:
 
 
 def _delegate_ids() -> list[str]:
-    return [b.delegate_id for b in runtime_backends() if b.delegate_id]
+    return [b.delegate_id for b in known_backends() if b.delegate_id]
 
 
 def find_names(files: Iterable[Path], names: Iterable[str]) -> frozenset[str]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from etdeploy.backends import registry
 
 
 def install_plugin(
@@ -35,3 +39,17 @@ def install_plugin(
         (folder / f"{name}.py").write_text(code)
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(folder))
+
+
+@contextmanager
+def forgetting_backends() -> Iterator[None]:
+    """The registry of backends looks for plug-ins anew, and forgets them afterwards."""
+    known = dict(registry._plugged)
+    registry._plugged.clear()
+    registry.plugged_names.cache_clear()
+    try:
+        yield
+    finally:
+        registry._plugged.clear()
+        registry._plugged.update(known)
+        registry.plugged_names.cache_clear()

@@ -8,7 +8,7 @@ from shlex import quote
 
 from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
 from etdeploy.backends.names import DEFAULT, OTHER_BACKEND
-from etdeploy.backends.registry import BUILT_IN
+from etdeploy.backends.registry import known_backends
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.model import Recipe
@@ -194,7 +194,7 @@ def _cause(outcome: RunOutcome, recipe: Recipe, device: str) -> Cause | None:
 
 def _of_a_backend(text: str, device: str) -> Cause | None:
     """What the first backend that knows a line says; their lines name themselves."""
-    causes = (backend.failure(text, device) for backend in BUILT_IN.values())
+    causes = (backend.failure(text, device) for backend in known_backends())
     return next(filter(None, causes), None)
 
 

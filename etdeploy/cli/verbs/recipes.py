@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from etdeploy.backends.names import DEFAULT_RECIPE
 from etdeploy.cli.options import json_option, recipe_options
 from etdeploy.core import console
 
+if TYPE_CHECKING:
+    from etdeploy.recipe.load import LoadedRecipe
+
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List the bundled recipes; `show` and `schema` print details."""
+    """List the recipes that can be named; `show` and `schema` print details."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_recipes, as_json=False)
 
@@ -20,28 +25,45 @@ def command(ctx: click.Context) -> None:
 @command.command("list")
 @json_option
 def list_recipes(as_json: bool) -> None:
-    """List the bundled recipes."""
+    """List the bundled recipes, and those of installed packages."""
     from etdeploy.recipe.load import bundled_recipes, load_recipe
 
-    found = [load_recipe(name) for name in bundled_recipes()]
+    found = {name: load_recipe(name) for name in bundled_recipes()} | _packaged()
     if as_json:
         console.result_json(
             [
                 {
-                    "name": r.name,
+                    "name": name,
                     "path": str(r.path),
                     "description": r.recipe.description,
                     "backend": r.recipe.export.backend,
                 }
-                for r in found
+                for name, r in found.items()
             ]
         )
         return
-    rows = [(r.name, r.recipe.export.backend, r.recipe.description) for r in found]
+    rows = [(name, r.recipe.export.backend, r.recipe.description) for name, r in found.items()]
     console.result(
         console.table(("recipe", "backend", "what it does"), rows, width=console.width())
     )
     console.message(f"\nStart your own:  etdeploy recipes show --recipe {DEFAULT_RECIPE} > my.yaml")
+
+
+def _packaged() -> dict[str, LoadedRecipe]:
+    """The recipes of other packages; what does not work there is told, and keeps nothing else."""
+    from etdeploy.core.errors import EtdeployError
+    from etdeploy.recipe.load import load_recipe
+    from etdeploy.recipe.packages import packaged_recipes, packages_problems, recipes_owner
+
+    for problem in packages_problems():
+        console.warn(f"{problem.message}\n{problem.remedy}")
+    found = {}
+    for name in packaged_recipes():
+        try:
+            found[name] = load_recipe(name)
+        except EtdeployError as error:
+            console.warn(f"the recipe {name} of {recipes_owner(name)} cannot be used:\n{error}")
+    return found
 
 
 @command.command()

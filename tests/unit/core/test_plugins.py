@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.plugins import load_plugin, plugin_names
+from etdeploy.core.plugins import load_plugin, plugin_code, plugin_names, plugin_owner
 from tests.support.plugins import install_plugin
 
 GROUP = "etdeploy.tests"
@@ -66,3 +66,18 @@ def test_a_package_that_is_installed_twice_is_one(
             tmp_path / place, monkeypatch, GROUP, "lab = lab_words:WORD", lab_words="WORD = 'yes'"
         )
     assert load_plugin(GROUP, "lab", str) == "yes"
+
+
+def test_the_digest_of_a_plugins_code_follows_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_words:WORD", lab_words="WORD = 'yes'")
+    before = plugin_code(GROUP, "lab")
+    assert plugin_owner(GROUP, "lab") == "etdeploy-lab 1.2"
+    (tmp_path / "other.py").write_text("1")
+    assert plugin_code(GROUP, "lab") == before
+    further = plugin_code(GROUP, "lab", "other")
+    assert further != before
+    (tmp_path / "other.py").write_text("2")
+    assert plugin_code(GROUP, "lab", "other") != further
+    assert plugin_code(GROUP, "lab", "no_such_module.at_all") == before

@@ -1,0 +1,162 @@
+"""Built-in backends, and those of other packages."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etdeploy.backends.plugged import plugged_findings
+from etdeploy.backends.registry import (
+    BUILT_IN,
+    GROUP,
+    backend_named,
+    backend_of,
+    code_of,
+    exporting_backends,
+    exporting_names,
+    find_backend,
+    known_backends,
+)
+from etdeploy.backends.values import Workstation
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import RecipeError, UsageError
+from etdeploy.export.cache import program_key
+from etdeploy.export.spec import export_spec
+from etdeploy.recipe.load import load_recipe
+from etdeploy.recipe.schema import schema
+from tests.support.documented_package import lay_out_package
+from tests.support.plugins import forgetting_backends, install_plugin
+from tests.support.runtime_values import make_method, make_plan, make_program
+
+ROOT = Path(__file__).resolve().parents[3]
+_LAB = "from etdeploy.backends.base import Backend\nLAB = Backend({})\n"
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    with forgetting_backends():
+        yield
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the package that docs/backends.md shows."""
+    folder = lay_out_package(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(folder))
+    for name in [m for m in sys.modules if m.split(".")[0] == "etdeploy_gemm"]:
+        monkeypatch.delitem(sys.modules, name)
+    return folder
+
+
+def _lab(folder: Path, patch: pytest.MonkeyPatch, facts: str, entry: str = "lab") -> None:
+    install_plugin(folder, patch, GROUP, f"{entry} = lab_b:LAB", lab_b=_LAB.format(facts))
+
+
+def _station(folder: Path) -> Workstation:
+    return Workstation({}, folder)
+
+
+def test_names_ids_and_components_belong_to_one_backend_each() -> None:
+    for values in (
+        [b.delegate_id for b in BUILT_IN.values() if b.delegate_id],
+        [b.component for b in BUILT_IN.values() if b.component],
+        [b.switch for b in BUILT_IN.values() if b.switch],
+    ):
+        assert len(values) == len(set(values))
+
+
+def test_the_guide_lists_those_that_a_recipe_can_name() -> None:
+    guide = (ROOT / "docs" / "backends.md").read_text()
+    table = guide.partition("| --- |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(exporting_backends())
+
+
+def test_a_known_name_looks_for_no_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(*_: object) -> None:
+        raise AssertionError("every installed package was searched")
+
+    monkeypatch.setattr("etdeploy.backends.registry.load_plugin", looked)
+    monkeypatch.setattr("etdeploy.backends.registry.plugin_names", looked)
+    assert find_backend("xnnpack") is backend_of("XnnpackBackend")
+    assert backend_of("MPSBackend") is BUILT_IN["mps"]
+    assert find_backend("mps") is None, "nothing is exported for it"
+    assert len(known_backends()) == len(BUILT_IN)
+
+
+def test_the_documented_package_is_a_backend_with_recipes(package: Path) -> None:
+    loaded = load_recipe("gemm/mlp")
+    assert loaded.path == package / "etdeploy_gemm" / "recipes" / "mlp.yaml"
+    backend = backend_named(loaded.recipe.export.backend)
+    assert (backend.name, backend.delegate_id) == ("gemm", "XnnpackBackend")
+    assert export_spec(loaded.recipe).options == {"convolutions": False}
+    assert exporting_names()[-1] == "gemm"
+    properties = schema()["$defs"]["Export"]["properties"]
+    assert "gemm" in properties["backend"]["enum"]
+    assert "convolutions" in properties["options"]["properties"]
+    found = [(f.name, f.found) for f in plugged_findings(_station(package))]
+    assert found == [("backend gemm", "etdeploy-gemm 1.0")]
+
+
+def test_a_wrong_name_is_told_with_the_names_of_plugins(package: Path) -> None:
+    assert package.is_dir()
+    with pytest.raises(RecipeError, match=r"did you mean 'gemm'\?"):
+        load_recipe("xnnpack", ["export.backend=gem"])
+
+
+def test_a_change_of_the_package_makes_another_program(package: Path, tmp_path: Path) -> None:
+    spec = export_spec(load_recipe("gemm/mlp").recipe)
+    before = program_key(spec, Workspace(tmp_path / "cache"))
+    assert before == program_key(spec, Workspace(tmp_path / "cache"))
+    (package / "etdeploy_gemm" / "lowering.py").write_text("LOWERING = None\n")
+    assert before != program_key(spec, Workspace(tmp_path / "cache"))
+    assert code_of(BUILT_IN["xnnpack"]) is None
+
+
+def test_the_plan_of_a_plugins_delegate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = (
+        "name='lab', delegate_id='LabBackend', component='backend_lab', "
+        "switch='EXECUTORCH_BUILD_CADENCE', systems=('linux',), threaded=True"
+    )
+    _lab(tmp_path, monkeypatch, facts)
+    program = make_program(make_method(delegates=("LabBackend",)))
+    recipe = load_recipe("portable", ["runtime.provider=source"]).recipe
+    plan = make_plan(recipe, program, "linux-x86_64")
+    assert plan.blockers == ()
+    assert plan.option("EXECUTORCH_BUILD_CADENCE") == "ON"
+    assert {"backend_lab", "threadpool"} <= set(plan.component_names)
+    elsewhere = make_plan(recipe, program, "android-arm64")
+    assert [b.why for b in elsewhere.blockers] == [
+        "LabBackend runs on linux only, and the target is android-arm64"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ("name='other'", "etdeploy-lab 1.2 calls its backend 'other'"),
+        ("nam='lab'", "of the package etdeploy-lab 1.2 cannot be loaded: TypeError"),
+    ],
+)
+def test_a_plugin_that_does_not_work_names_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, problem: str
+) -> None:
+    _lab(tmp_path, monkeypatch, facts)
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        load_recipe("xnnpack", ["export.backend=lab"])
+    [finding] = plugged_findings(_station(tmp_path))
+    assert finding.state == "optional"
+    assert "etdeploy-lab" in str(finding.remedy)
+
+
+def test_a_plugin_replaces_no_builtin_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _lab(tmp_path, monkeypatch, "name='xnnpack', lowering='lab_b'", entry="xnnpack")
+    assert find_backend("xnnpack") is BUILT_IN["xnnpack"]
+    assert exporting_names() == tuple(exporting_backends())
+    [finding] = plugged_findings(_station(tmp_path))
+    assert str(finding.remedy).startswith("etdeploy-lab 1.2 has a backend 'xnnpack', and so has")
