@@ -102,6 +102,14 @@ class Backend:
         """The systems that the delegate runs on, for a message: `android on aarch64`."""
         return " or ".join(self.systems) + (f" on {self.arches[0]}" if self.arches else "")
 
+    def plan_notes(self, threads: int) -> Iterator[str]:
+        """What to know about a run with this backend, as sentences.
+
+        Args:
+            threads: `runtime.threads` of the recipe; 0 leaves the number to ExecuTorch.
+        """
+        yield from ()
+
     def cmake_options(self, build: Build) -> Iterator[Explained]:
         """Options of a build besides `switch`, with their reasons.
 
@@ -126,6 +134,12 @@ class Backend:
         yield from ()
 
     # --- the export
+
+    def packages_for(self, quantization: str | None) -> Iterator[Package]:
+        """The packages that an export with this scheme imports."""
+        for package in self.packages:
+            if not package.quantizations or quantization in package.quantizations:
+                yield package
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """What an export needs and this machine does not have; the first is told."""

@@ -41,12 +41,22 @@ class Package:
         purpose: What needs it, for messages: `lowering to Core ML`.
         install: What pip installs to get it, a package or `etdeploy[extra]`.
         specifier: The releases that work, as in `>=2025.1,<2026`; empty for all.
+        quantizations: The schemes that need it; empty for all.
     """
 
     name: str
     purpose: str
     install: str
     specifier: str = ""
+    quantizations: tuple[str, ...] = ()
+
+    def fits(self, version: str) -> bool:
+        """Whether that release works."""
+        if not self.specifier:
+            return True
+        from packaging.specifiers import SpecifierSet
+
+        return SpecifierSet(self.specifier).contains(version, prereleases=True)
 
 
 @dataclass(frozen=True)
@@ -91,11 +101,13 @@ class Partitions:
         compiled: What they were compiled for, without duplicates.
         versions: Of what exported the program, by name; empty if they are not known.
         finished: Whether the program was given as a file, so that no recipe can change it.
+        quantization: The recipe's scheme; None for a finished program, whose scheme is not known.
     """
 
     compiled: tuple[CompiledFor, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     finished: bool = False
+    quantization: str | None = None
 
 
 class RuntimeWishes(Protocol):

@@ -30,7 +30,8 @@ def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
 def backend_versions(spec: ExportSpec) -> dict[str, str | None]:
     """Versions of what the spec's backend compiles with; None for what is not installed."""
     backend = backend_named(str(spec.backend))
-    packages = {package.name: installed_version(package.name) for package in backend.packages}
+    wanted = [package.name for package in backend.packages_for(spec.quantization)]
+    packages = {name: installed_version(name) for name in wanted}
     return {**packages, **backend.versions(Workstation.this())}
 
 

@@ -66,7 +66,7 @@ def _check_packages(spec: ExportSpec) -> None:
             f"installed for {sys.executable}",
             remedy=INSTALL,
         )
-    for package in backend_named(str(spec.backend)).packages:
+    for package in backend_named(str(spec.backend)).packages_for(spec.quantization):
         _check_package(package)
 
 
@@ -74,7 +74,7 @@ def _check_package(package: Package) -> None:
     installed = installed_version(package.name)
     if installed is None:
         found = f"which is not installed for {sys.executable}"
-    elif not _fits(installed, package.specifier):
+    elif not package.fits(installed):
         found = f"and {sys.executable} has {installed}"
     else:
         return
@@ -82,14 +82,6 @@ def _check_package(package: Package) -> None:
         f"{package.purpose} needs {package.name}{package.specifier}, {found}",
         remedy=pip_command(package.install),
     )
-
-
-def _fits(version: str, specifier: str) -> bool:
-    if not specifier:
-        return True
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def _check_backend(spec: ExportSpec, environment: Mapping[str, str]) -> None:

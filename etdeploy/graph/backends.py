@@ -110,7 +110,11 @@ def _partitions(
     job: Job, backend: Backend, program: Program | None, versions: Mapping[str, str]
 ) -> Partitions:
     compiled = program.compiled_by(str(backend.delegate_id)) if program else ()
-    return Partitions(compiled, versions, finished=job.loaded.recipe.model.program is not None)
+    recipe = job.loaded.recipe
+    finished = recipe.model.program is not None
+    return Partitions(
+        compiled, versions, finished, None if finished else recipe.export.quantization
+    )
 
 
 def _destination(job: Job) -> Destination:

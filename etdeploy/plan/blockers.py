@@ -35,7 +35,7 @@ def wheel_target_blockers(target: Target, host: Target) -> Iterator[Blocker]:
 
 
 def wheel_blockers(
-    requirements: Requirements, wheel: str, shipped: frozenset[str]
+    requirements: Requirements, target: Target, wheel: str, shipped: frozenset[str]
 ) -> Iterator[Blocker]:
     """What the program needs and `wheel` (its name in messages) does not have."""
     for name in sorted(set(requirements.reasons) - shipped if shipped else ()):
@@ -45,6 +45,10 @@ def wheel_blockers(
             remedy=_remedy_for(name, requirements),
         )
     yield from _unknown_backends(requirements)
+    for backend in filter(None, map(backend_of, requirements.delegate_ids)):
+        # A wheel may have a component that needs more than its target gives.
+        if backend.component in shipped and not backend.runs_on(target):
+            yield _elsewhere(backend, requirements, target)
 
 
 def source_blockers(requirements: Requirements, target: Target) -> Iterator[Blocker]:
@@ -55,11 +59,7 @@ def source_blockers(requirements: Requirements, target: Target) -> Iterator[Bloc
         if backend is None:
             continue
         if not backend.runs_on(target):
-            yield Blocker(
-                what=f"backend {delegate_id}",
-                why=f"{delegate_id} runs on {backend.where} only, and the target is {target.name}",
-                remedy=f"{_get(backend)}{_other_backend(requirements)}",
-            )
+            yield _elsewhere(backend, requirements, target)
         elif backend.loads and target.static:
             yield Blocker(
                 what=f"backend {delegate_id}",
@@ -146,6 +146,14 @@ def _remedy_for(component: str, requirements: Requirements) -> str:
     elsewhere = next((b for b in backends if b.component == component and b.wheels and b.get), None)
     way = elsewhere.get if elsewhere else _BUILD_IT
     return f"{way}\n{_other_backend(requirements)}"
+
+
+def _elsewhere(backend: Backend, requirements: Requirements, target: Target) -> Blocker:
+    return Blocker(
+        what=f"backend {backend.delegate_id}",
+        why=f"{backend.delegate_id} runs on {backend.where} only, and the target is {target.name}",
+        remedy=f"{_get(backend)}{_other_backend(requirements)}",
+    )
 
 
 def _get(backend: Backend) -> str:

@@ -107,7 +107,7 @@ def derive_plan(
     wheel_target = find_target(target.portable) if target.portable else target
     release = available.wheel_version or available.version
     wheel = f"the ExecuTorch {release} wheel for {wheel_target.name}"
-    wheel_blocked = tuple(wheel_blockers(requirements, wheel, available.wheel_components))
+    wheel_blocked = tuple(wheel_blockers(requirements, target, wheel, available.wheel_components))
     provider = _provider(recipe, target, wheel_target, wheel, blocked=wheel_blocked)
     parts = (
         _wheel_plan(requirements, wheel_target, host, available)
@@ -147,7 +147,10 @@ def derive_plan(
         program_sha256=program.sha256 if program else None,
         provisional=program is None,
         blockers=blockers,
-        notes=tuple(_notes(requirements, parts)) if provider.value == Provider.SOURCE else (),
+        notes=(
+            *_run_notes(recipe, requirements),
+            *(_build_notes(requirements, parts) if provider.value == Provider.SOURCE else ()),
+        ),
     )
 
 
@@ -248,7 +251,13 @@ def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
     )
 
 
-def _notes(requirements: Requirements, parts: _Parts) -> Iterator[str]:
+def _run_notes(recipe: Recipe, requirements: Requirements) -> Iterator[str]:
+    """What to know about a run with the program's backends."""
+    for backend in filter(None, map(backend_of, requirements.delegate_ids)):
+        yield from backend.plan_notes(recipe.runtime.threads)
+
+
+def _build_notes(requirements: Requirements, parts: _Parts) -> Iterator[str]:
     """What to know about a build from source before it starts."""
     options = {option.name: option.value for option in parts.options}
     backends = [b for b in map(backend_of, requirements.delegate_ids) if b]

@@ -75,6 +75,7 @@ _FLOATS = {
 # 1.3 % and 0.9999, 8da4w 1.8 % and 0.9999; unquantised 2e-6.
 _QUANTIZED = {
     "fp16": _FLOATS["float16"],
+    "bf16": _FLOATS["bfloat16"],  # no recipe names it: a backend whose 16-bit floats are these
     "int8_static": _Rule(15e-2, 1e-6, 0.995),
     "int8_dynamic": _Rule(5e-2, 1e-6, 0.995),
     "8da4w": _Rule(5e-2, 1e-6, 0.995),

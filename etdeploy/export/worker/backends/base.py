@@ -19,7 +19,13 @@ class Lowering:
 
     A backend with a partitioner gives that, and its quantiser if it has schemes of PT2E. One with
     an entry point of its own replaces `lower`.
+
+    Attributes:
+        folds_weights: Whether PT2E stores quantised weights as integers; without, they stay floats
+            that the graph quantises and dequantises.
     """
+
+    folds_weights = True
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """The PT2E quantiser of the spec's scheme, `int8_static`, `int8_dynamic` or `16a4w`.

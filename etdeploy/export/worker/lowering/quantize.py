@@ -47,10 +47,11 @@ def quantize(spec: ExportSpec, source: Source) -> Quantized | None:
         return None  # 16-bit floats are the backend's own choice of precision
     if spec.quantization == "8da4w":
         return _grouped_linears(source, spec.group_size or 32)
-    return _pt2e(spec, source, lowering_of(spec).quantizer(spec))
+    lowering = lowering_of(spec)
+    return _pt2e(spec, source, lowering.quantizer(spec), lowering.folds_weights)
 
 
-def _pt2e(spec: ExportSpec, source: Source, quantizer: Any) -> Quantized:
+def _pt2e(spec: ExportSpec, source: Source, quantizer: Any, folds_weights: bool) -> Quantized:
     """Post-training quantisation of the exported graph."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
@@ -62,7 +63,7 @@ def _pt2e(spec: ExportSpec, source: Source, quantizer: Any) -> Quantized:
     static = spec.quantization in STATIC_SCHEMES
     samples = _calibrate(prepared, source, static)
     with blaming("quantization", "the model cannot be quantised:"):
-        module = convert_pt2e(prepared)
+        module = convert_pt2e(prepared, fold_quantize=folds_weights)
     if not static:
         return Quantized(module)
     return Quantized(module, _calibration_notes(spec, source, samples), samples)

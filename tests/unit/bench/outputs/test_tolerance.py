@@ -49,6 +49,15 @@ def _noise(like: Values, share: float, seed: int = 1) -> Values:
     return np.random.default_rng(seed).normal(0, share * like.std(), like.shape)
 
 
+def test_outputs_that_are_judged_as_bfloat16_may_have_its_8_bits_alone() -> None:
+    expected = _logits().astype("float32")
+    distance = measure_distance((expected * (1 + 2.0**-8)).astype("float32"), expected)
+    for scheme, relative, cosine in (("fp16", 2e-2, 0.999), ("bf16", 6e-2, 0.995)):
+        limits = limits_for("float32", scheme, distance, Tolerance())
+        assert limits.max_abs_error == pytest.approx(relative * distance.largest, rel=0.01)
+        assert limits.cosine_similarity == cosine
+
+
 def test_one_step_in_a_fifth_of_few_values_is_rounding() -> None:
     """What int8 MobileNetV3-small with random weights gives: 28 values, 19 % one step off."""
     expected = np.rint(_logits())
