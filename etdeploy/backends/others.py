@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import Cause
-
-# The releases that the wheel of ExecuTorch 1.5.1 asks for; its backend loads the library by name.
-_OPENVINO = """\
-pip install "openvino>=2025.1,<2026"
-export OPENVINO_LIB_PATH="$(python -c \
-'import glob, openvino; print(glob.glob(openvino.__path__[0] + "/libs/libopenvino_c.so*")[0])')\""""
 
 OTHERS: tuple[Backend, ...] = (
     Backend(
@@ -29,26 +22,6 @@ OTHERS: tuple[Backend, ...] = (
         submodules=("backends/mlx/third-party/mlx",),
         wheels=("macos-arm64",),
         systems=("macos",),
-    ),
-    Backend(
-        name="openvino",
-        delegate_id="OpenvinoBackend",
-        component="backend_openvino",
-        switch="EXECUTORCH_BUILD_OPENVINO",
-        cmake_target="openvino_backend",
-        wheels=("linux-x86_64", "linux-aarch64"),
-        systems=("linux",),
-        loads=True,
-        words=(
-            (
-                r"OpenVINO runtime not found \(dlopen failed: (?P<why>[^)]+)\)",
-                Cause(
-                    "OpenvinoBackend is in the runner, but not available on this device: "
-                    "OpenVINO's library cannot be loaded ({why})",
-                    _OPENVINO,
-                ),
-            ),
-        ),
     ),
     Backend(
         name="neuropilot",

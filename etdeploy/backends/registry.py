@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.coreml import COREML
+from etdeploy.backends.openvino.backend import OPENVINO
 from etdeploy.backends.others import OTHERS
 from etdeploy.backends.portable import PORTABLE
 from etdeploy.backends.qnn.backend import QNN
@@ -24,7 +25,7 @@ from etdeploy.core.plugins import load_plugin, plugin_code, plugin_names, plugin
 GROUP = "etdeploy.backends"
 # In the order of the documentation.
 BUILT_IN: dict[str, Backend] = {
-    backend.name: backend for backend in (PORTABLE, XNNPACK, QNN, VULKAN, COREML, *OTHERS)
+    backend.name: backend for backend in (PORTABLE, XNNPACK, QNN, VULKAN, COREML, OPENVINO, *OTHERS)
 }
 _BY_DELEGATE: dict[str, Backend] = {b.delegate_id: b for b in BUILT_IN.values() if b.delegate_id}
 # Plug-ins that were looked for, by name; None for a name that no package has.

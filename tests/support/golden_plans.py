@@ -29,6 +29,7 @@ _PROGRAMS: dict[str, Program] = {
         make_method(operators=("aten::add.out",), dtypes=("float16",), delegates=("VulkanBackend",))
     ),
     "coreml": make_program(make_method(delegates=("CoreMLBackend",))),
+    "openvino": make_program(make_method(delegates=("OpenvinoBackend",))),
 }
 
 

@@ -122,6 +122,20 @@ def test_a_package_of_the_wrong_release_is_refused(
     assert error.remedy == pip_command("etdeploy[it]")
 
 
+def test_a_package_of_one_scheme_is_wanted_for_that_alone(packages: dict[str, str]) -> None:
+    packages["openvino"] = "2025.4.1"
+    check_needs(spec_of(backend="openvino"), {})
+    check_needs(spec_of(backend="openvino", quantization="fp16"), {})
+    quantized = spec_of(backend="openvino", quantization="int8_static")
+    error = refusal(quantized)
+    assert error.message == (
+        f"OpenVINO's quantiser needs nncf>=3.1,<3.3, which is not installed for {sys.executable}"
+    )
+    assert error.remedy == pip_command("etdeploy[openvino]")
+    packages["nncf"] = "3.1.0"
+    check_needs(quantized, {})
+
+
 def test_files_that_are_not_there(packages: dict[str, str], tmp_path: Path) -> None:
     absent = refusal(spec_of({"program": str(tmp_path / "m.pte")}))
     assert str(absent) == f"model.program {tmp_path / 'm.pte'}: the file does not exist"

@@ -222,7 +222,7 @@ def test_a_misspelt_source_is_told_once() -> None:
         ("extends=portable", "--set extends: only a file can extend a recipe"),
         (".a=1", "--set .a=1: write it as key.path=value"),
         ("=1", "--set =1: write it as key.path=value"),
-        ("export.backend.x=1", "coreml, not a mapping"),
+        ("export.backend.x=1", "openvino, not a mapping"),
         ("model.weights=~nobody_here/w.pt", "cannot be the path of a file"),
         ('model.weights="a\\0b"', "cannot be the path of a file"),
         ("model.weights=" + "x" * 5000, "cannot be the path of a file"),

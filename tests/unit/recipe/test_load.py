@@ -134,7 +134,7 @@ benchmark:
         "--set benchmark.itrations: unknown key 'benchmark.itrations' (did you mean 'iterations'?)",
         "--set runtime.threads: runtime.threads should be greater than or equal to 0, not -1",
         "bad.yaml:2:3: unknown key 'model.exmaple' (did you mean 'example'?)",
-        "bad.yaml:6:3: export.backend takes portable, xnnpack, qnn, vulkan or coreml, "
+        "bad.yaml:6:3: export.backend takes portable, xnnpack, qnn, vulkan, coreml or openvino, "
         "not 'xnpack' (did you mean 'xnnpack'?)",
         "bad.yaml:7:3: unknown key 'export.quantisation' (did you mean 'quantization'?)",
         "bad.yaml:9:3: benchmark.iterations takes a whole number, not 'many'",

@@ -1,0 +1,145 @@
+"""OpenVINO: Intel's inference engine, on the CPU of Linux x86_64.
+
+The delegate in ExecuTorch's wheel is a thin one: it loads OpenVINO's C library when it loads a
+program, hands over the payload and asks for nothing else. So OpenVINO's own defaults decide what no
+payload can say: in what precision it computes, and with how many threads. The facts here are those
+of ExecuTorch 1.5.1 (backends/openvino/runtime) with OpenVINO 2025.4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from etdeploy.backends.base import Backend
+from etdeploy.backends.causes import NEW_FILE, Cause
+from etdeploy.backends.openvino.library import (
+    EXTRA,
+    LIBRARY,
+    PACKAGE,
+    VARIABLE,
+    find_openvino,
+    named_library,
+)
+from etdeploy.backends.values import (
+    Destination,
+    ExtraFile,
+    Extras,
+    Package,
+    Partitions,
+    Workstation,
+)
+from etdeploy.core.blocker import Blocker, require
+from etdeploy.core.finding import Finding
+
+# On a CPU with AVX512-BF16 or AMX, OpenVINO computes 32-bit floats as bfloat16, whose 8 bits cost
+# up to 1 % of the largest output. The property against it, INFERENCE_PRECISION_HINT, is not saved
+# with a program, and the delegate sets none. This variable of oneDNN (its documentation: CPU
+# dispatcher control) hides those instructions: the example convnet's largest error is 3.6e-3
+# without it and 5.8e-7 with it, of outputs up to 1.
+_IN_32_BITS = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Openvino(Backend):
+    """OpenVINO, whose libraries come from the Python package beside etdeploy."""
+
+    def plan_notes(self, threads: int) -> Iterator[str]:
+        """That the number of threads does not reach OpenVINO."""
+        if threads:
+            yield (
+                f"runtime.threads is {threads}, which does not limit OpenVINO: it has threads of "
+                "its own, one for each core that the runner may use."
+            )
+
+    def export_environment(self, station: Workstation) -> Mapping[str, str]:
+        """Keeps the quantiser from reporting its use to its maker."""
+        return {"NNCF_CI": "1"}
+
+    def bundle_blockers(
+        self, station: Workstation, where: Destination, partitions: Partitions
+    ) -> Iterator[Blocker]:
+        """No OpenVINO, or one without the libraries of the CPU."""
+        found = _chosen(station, where) or find_openvino()
+        if isinstance(found, Blocker):
+            yield found
+
+    def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
+        """The OpenVINO whose libraries the runner loads."""
+        found = find_openvino()
+        known = None if isinstance(found, Blocker) else f"{found.version} in {found.folder}"
+        return {"OpenVINO": known, VARIABLE: station.environ.get(VARIABLE)}
+
+    def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
+        """OpenVINO's libraries, and the precision of a program in 32-bit floats.
+
+        The libraries are in the bundle also for a run on this machine: the record names them by
+        their digests, and a later `pip install` changes no run.
+        """
+        precision = _IN_32_BITS if partitions.quantization == "none" else {}
+        if named := _chosen(station, where):
+            return Extras(environment={VARIABLE: require(named), **precision})
+        found = require(find_openvino())
+        return Extras(
+            files=tuple(ExtraFile(source=str(path), name=name) for name, path in found.libraries),
+            folder_variables=("LD_LIBRARY_PATH",),
+            file_variables={VARIABLE: LIBRARY},
+            environment=precision,
+        )
+
+    def findings(self, station: Workstation) -> Iterator[Finding]:
+        """The package, with the release that works."""
+        found = find_openvino()
+        missing = isinstance(found, Blocker)
+        yield Finding(
+            name="OpenVINO",
+            state="optional" if missing else "ok",
+            found=None if isinstance(found, Blocker) else found.version,
+            needed_for="the backend openvino",
+            remedy=f"{found.why}\n{found.remedy}" if isinstance(found, Blocker) else None,
+        )
+
+
+def _chosen(station: Workstation, where: Destination) -> str | Blocker | None:
+    """The library that the user names, for a run on this machine."""
+    return named_library(station.environ) if where.is_here else None
+
+
+OPENVINO = Openvino(
+    name="openvino",
+    delegate_id="OpenvinoBackend",
+    quantizations=("none", "fp16", "int8_static"),
+    lowering="etdeploy.export.worker.backends.openvino",
+    needs="Linux x86_64 and the extra `openvino` ([details](openvino.md))",
+    get="Run etdeploy on Linux x86_64 (device host), with its extra openvino.",
+    packages=(
+        PACKAGE,
+        # 3.0 imports a module that torch 2.13 no longer has, 3.4 a type that OpenVINO 2025.4 lacks.
+        Package("nncf", "OpenVINO's quantiser", EXTRA, ">=3.1,<3.3", ("int8_static",)),
+    ),
+    component="backend_openvino",
+    switch="EXECUTORCH_BUILD_OPENVINO",
+    cmake_target="openvino_backend",
+    wheels=("linux-x86_64", "linux-aarch64"),
+    systems=("linux",),
+    # The wheel for aarch64 has the delegate, too, but OpenVINO's package is that of this machine.
+    arches=("x86_64",),
+    loads=True,
+    # bfloat16 on CPUs that have it, 32-bit floats on others.
+    judged_as={"fp16": "bf16"},
+    words=(
+        (r"OpenVINO runtime not found \(dlopen failed: (?P<why>[^)]+)\)", Cause(
+            "OpenvinoBackend is in the runner, but not available on this device: "
+            "OpenVINO's library cannot be loaded ({why})",
+            f"Without {VARIABLE}, the runner loads the libraries of the package:\n"
+            f'unset {VARIABLE}\npip install "{EXTRA}"')),
+        (r"OpenVINO: failed to resolve symbol '(?P<name>[^']*)'", Cause(
+            "OpenVINO's library has no {name}: it is of another release than ExecuTorch expects",
+            f'pip install "{EXTRA}"')),
+        (r"OpenVINO: failed to import model for device '(?P<name>[^']*)'", Cause(
+            "OpenVINO does not load this program for {name}: another release of OpenVINO compiled "
+            "it, or the processor is too old",
+            "Export it again with the installed OpenVINO: etdeploy clean programs",
+            f"Export the model again with OpenVINO {PACKAGE.specifier}, {NEW_FILE}.")),
+    ),
+)  # fmt: skip

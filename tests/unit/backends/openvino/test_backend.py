@@ -1,0 +1,132 @@
+"""What a run with OpenVINO gets, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.backends.openvino import backend
+from etdeploy.backends.openvino.backend import OPENVINO
+from etdeploy.backends.openvino.library import installed_in
+from etdeploy.backends.openvino.processor import multiplies_bytes
+from etdeploy.backends.values import Destination, Partitions, Workstation
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import BuildError
+from etdeploy.targets.platforms import find_target
+from tests.support.openvino import FILES, lay_out_openvino
+from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
+
+HERE = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
+THERE = Destination(find_target("linux-x86_64"), "ssh:board", reports=True)
+IN_32_BITS = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
+NONE = Blocker("OpenVINO", "OpenVINO is not installed", "pip install openvino")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of an OpenVINO that is found."""
+    folder = lay_out_openvino(tmp_path)
+    monkeypatch.setattr(backend, "find_openvino", lambda: installed_in(folder, "2025.4.1"))
+    return folder
+
+
+def station(**environ: str) -> Workstation:
+    return Workstation(environ, Path("/home/me"))
+
+
+@pytest.mark.parametrize("where", [HERE, THERE])
+def test_the_bundle_has_the_libraries_of_the_package(installed: Path, where: Destination) -> None:
+    extras = OPENVINO.extras(station(), where, Partitions(quantization="fp16"))
+    assert {Path(file.source).name for file in extras.files} == set(FILES)
+    assert {Path(file.source).parent for file in extras.files} == {installed}
+    assert extras.file_variables == {"OPENVINO_LIB_PATH": "libopenvino_c.so"}
+    assert extras.folder_variables == ("LD_LIBRARY_PATH",)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "environment"),
+    [("none", IN_32_BITS), ("fp16", {}), ("int8_static", {}), (None, {})],
+)
+@pytest.mark.usefixtures("installed")
+def test_only_a_program_in_32_bit_floats_hides_the_shorter_ones(
+    quantization: str | None, environment: dict[str, str]
+) -> None:
+    extras = OPENVINO.extras(station(), HERE, Partitions(quantization=quantization))
+    assert extras.environment == environment
+
+
+def test_the_users_own_library_is_loaded_on_this_machine_only(
+    installed: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.so"
+    own.touch()
+    given = station(OPENVINO_LIB_PATH=str(own))
+    here = OPENVINO.extras(given, HERE, Partitions(quantization="none"))
+    assert not here.files
+    assert here.environment == {"OPENVINO_LIB_PATH": str(own), **IN_32_BITS}
+    assert not list(OPENVINO.bundle_blockers(given, HERE, Partitions()))
+    assert OPENVINO.extras(given, THERE, Partitions()).files
+    assert OPENVINO.bundle_inputs(given) == {
+        "OpenVINO": f"2025.4.1 in {installed}",
+        "OPENVINO_LIB_PATH": str(own),
+    }
+
+
+def test_nothing_is_deployed_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "find_openvino", lambda: NONE)
+    assert list(OPENVINO.bundle_blockers(station(), HERE, Partitions())) == [NONE]
+    [finding] = OPENVINO.findings(station())
+    assert (finding.state, finding.remedy) == ("optional", f"{NONE.why}\n{NONE.remedy}")
+    with pytest.raises(BuildError, match="not installed"):
+        OPENVINO.extras(station(), HERE, Partitions())
+
+
+@pytest.mark.parametrize("provider", ["auto", "wheel", "source"])
+@pytest.mark.parametrize("target", ["android-arm64", "android-x86_64", "linux-aarch64"])
+def test_other_targets_are_refused(target: str, provider: str) -> None:
+    recipe = make_recipe(export={"backend": "openvino"}, runtime={"provider": provider})
+    whys = [blocker.why for blocker in make_plan(recipe, None, target).blockers]
+    words = f"OpenvinoBackend runs on linux on x86_64 only, and the target is {target}"
+    assert whys.count(words) == 1
+
+
+def test_linux_on_x86_64_is_not_refused() -> None:
+    recipe = make_recipe(export={"backend": "openvino"})
+    assert not make_plan(recipe, None, "linux-x86_64").blockers
+
+
+def test_the_plan_says_that_threads_do_not_reach_openvino() -> None:
+    program = make_program(make_method(delegates=("OpenvinoBackend",)))
+    limited = make_recipe(runtime={"threads": 3})
+    [note] = make_plan(limited, program, "linux-x86_64").notes
+    assert note.startswith("runtime.threads is 3, which does not limit OpenVINO")
+    assert not make_plan(make_recipe(), program, "linux-x86_64").notes
+    others = make_program(make_method(delegates=("XnnpackBackend",)))
+    assert not make_plan(limited, others, "linux-x86_64").notes
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "OpenVINO: failed to import model for device 'CPU' (status=-1)",
+            "does not load this program for CPU: another release of OpenVINO compiled it",
+        ),
+        (
+            "OpenVINO: failed to resolve symbol 'ov_core_create': undefined symbol",
+            "OpenVINO's library has no ov_core_create",
+        ),
+    ],
+)
+def test_what_the_delegate_logs_is_explained(line: str, words: str) -> None:
+    cause = OPENVINO.failure(f"E 00:00:00.01 executorch:OpenvinoBackend.cpp:160] {line}", "host")
+    assert cause is not None
+    assert words in cause.cause
+    assert cause.remedy
+
+
+@pytest.mark.parametrize("flag", ["avx512_vnni", "avx_vnni", "amx_int8"])
+def test_a_processor_that_adds_products_of_bytes(flag: str) -> None:
+    assert multiplies_bytes(f"flags\t\t: fpu avx2 {flag} sse")
+    assert not multiplies_bytes("flags\t\t: fpu avx2 avx512f not_" + flag)
