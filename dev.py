@@ -68,6 +68,8 @@ SYSTEM_PACKAGES = (
     SystemPackage("qemu-aarch64-static", "qemu-user-static", "running arm64 runners here"),
     SystemPackage("ccache", "ccache", "builds that use ccache"),
     SystemPackage("adb", "adb", "devices behind an adb server"),
+    SystemPackage("ssh", "openssh-client", "boards over ssh"),
+    SystemPackage("sshd", "openssh-server", "an ssh server as a test board"),
     SystemPackage("ip", "iproute2", "an Android debug daemon as a test device"),
 )
 
@@ -228,7 +230,7 @@ def download_size() -> str:
 
 def install_system_packages() -> None:
     """As root on Debian or Ubuntu installs what tests need; elsewhere reports what is missing."""
-    missing = [entry for entry in SYSTEM_PACKAGES if not shutil.which(entry.program)]
+    missing = [entry for entry in SYSTEM_PACKAGES if not is_installed(entry)]
     if missing and shutil.which("apt-get") and os.geteuid() == 0:
         packages = [entry.package for entry in missing]
         say(f"installing {' '.join(packages)}")
@@ -236,13 +238,19 @@ def install_system_packages() -> None:
         if apt_get("update") and not apt_get("install", *packages):
             for package in packages:
                 apt_get("install", package)
-        missing = [entry for entry in missing if not shutil.which(entry.program)]
+        missing = [entry for entry in missing if not is_installed(entry)]
     if missing:
         say("not installed, so the tests that need them are skipped:")
         for entry in missing:
             say(f"    {entry.package:<24} {entry.needed_for}")
         if shutil.which("apt-get"):
             say(f"  sudo apt-get install {' '.join(entry.package for entry in missing)}")
+
+
+def is_installed(entry: SystemPackage) -> bool:
+    """Whether its program is there; those of servers are not on every user's PATH."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+    return shutil.which(entry.program, path=path) is not None
 
 
 def apt_get(verb: str, *packages: str) -> bool:

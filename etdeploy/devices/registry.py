@@ -53,7 +53,7 @@ def parse_spec(text: str) -> tuple[DeviceKind, DeviceSpec]:
     if not spec.serial and (kind.address == "required" or ":" in text):
         missing = "after the colon" if ":" in text else f"after {kind.name}:"
         raise UsageError(
-            f"{text!r} has no {kind.noun} {missing}", remedy=f"--device {kind.forms[0]}"
+            f"{text!r} has no {kind.noun} {missing}", remedy=f"--device {quote(kind.forms[0])}"
         )
     return kind, spec
 
@@ -102,9 +102,12 @@ def _suggestion(spec: DeviceSpec) -> str:
     if close:
         return f"Did you mean {quote(close[0] + rest)}?"
     forms = f"Devices: {', '.join(device_forms())}"
+    named = quote(f"ssh:{spec.kind}{rest}")
+    if "@" in spec.kind:
+        return f"Did you mean {named}?"
     if re.fullmatch(r"[A-Za-z0-9._-]{6,}", spec.kind):
-        named = quote(f"android:{spec.kind}{rest}")
-        return f"A serial number is written {named}. {forms}"
+        serial = quote(f"android:{spec.kind}{rest}")
+        return f"A serial number is written {serial}, the host name of a board {named}. {forms}"
     return forms
 
 
@@ -124,6 +127,12 @@ def _open_android(spec: DeviceSpec, _workspace: Workspace) -> Device:
     from etdeploy.devices.android.choice import open_android
 
     return open_android(spec)
+
+
+def _open_ssh(spec: DeviceSpec, _workspace: Workspace) -> Device:
+    from etdeploy.devices.ssh.device import open_ssh
+
+    return open_ssh(spec)
 
 
 def _open_ios(spec: DeviceSpec, _workspace: Workspace) -> Device:
@@ -164,6 +173,10 @@ BUILT_IN: dict[str, DeviceKind] = {
         DeviceKind(
             "android", ("android", "android:SERIAL", "android:HOST:PORT"),
             _open_android, _list_android,
+        ),
+        DeviceKind(
+            "ssh", ("ssh:[USER@]HOST[:PORT][:/FOLDER]",), _open_ssh, _list_nothing,
+            address="required", noun="host",
         ),
         DeviceKind("ios", ("ios[:UDID]",), _open_ios, _list_nothing),
     )

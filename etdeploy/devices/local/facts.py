@@ -6,10 +6,11 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from etdeploy.core.files.basic import read_text
-from etdeploy.devices import clusters
+from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import CpuCluster, DeviceState
 
 _SYS = Path("/sys")
@@ -50,46 +51,20 @@ def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
 
 def local_state(sys_folder: Path = _SYS) -> DeviceState:
     """Battery, temperatures and load as Linux gives them under /sys; None where it does not."""
-    battery = next(iter(sorted((sys_folder / "class/power_supply").glob("BAT*"))), None)
-    status = read_text(battery / "status").strip() if battery else ""
-    return DeviceState(
-        battery_percent=_number(battery / "capacity") if battery else None,
-        battery_celsius=_tenths(battery / "temp") if battery else None,
-        charging=status in ("Charging", "Full") if status else None,
-        temperatures_celsius=_temperatures(sys_folder),
-        load_average=os.getloadavg()[0],
-        clusters=_clusters(sys_folder / "devices/system/cpu"),
+    return sysfs.parse_state(_contents(sys_folder, sysfs.FILES)).model_copy(
+        update={
+            "load_average": os.getloadavg()[0],
+            "clusters": _clusters(sys_folder / "devices/system/cpu"),
+        }
     )
 
 
 def _clusters(folder: Path) -> tuple[CpuCluster, ...]:
-    lines = (
-        f"{path}:{read_text(path).strip()}"
-        for policy in clusters.POLICIES
-        for name in clusters.FILES
-        for path in sorted(folder.glob(f"{policy}/{name}"))
-    )
-    return clusters.parse_clusters("\n".join(lines))
+    names = [f"{policy}/{name}" for policy in clusters.POLICIES for name in clusters.FILES]
+    return clusters.parse_clusters(_contents(folder, names))
 
 
-def _temperatures(sys_folder: Path) -> dict[str, float]:
-    zones = sorted((sys_folder / "class/thermal").glob("thermal_zone*"))
-    found = {}
-    for zone in zones:
-        milli = _number(zone / "temp")
-        if milli is not None:
-            name = read_text(zone / "type").strip() or zone.name
-            found[name if name not in found else zone.name] = milli / 1000
-    return found
-
-
-def _tenths(path: Path) -> float | None:
-    value = _number(path)
-    return None if value is None else value / 10
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(read_text(path))
-    except ValueError:
-        return None
+def _contents(folder: Path, patterns: Sequence[str]) -> str:
+    """`path:content` lines, as grep prints them on a device."""
+    paths = (path for pattern in patterns for path in sorted(folder.glob(pattern)))
+    return "\n".join(f"{path}:{read_text(path).strip()}" for path in paths)

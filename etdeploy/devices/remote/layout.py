@@ -194,7 +194,8 @@ def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]
 
     The shell leads a process group; `.pid` lets `kill_command` end all of it. A second shell waits
     for the end of the connection, which it sees at its input, and then ends the group: nothing else
-    would if etdeploy was killed. `.watch` has its process id.
+    would if etdeploy was killed. `.watch` has its process id. How often the system killed a process
+    for want of memory is counted before and after, where it tells.
     """
     exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
     return "\n".join(
@@ -203,12 +204,13 @@ def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]
             "echo $$ >.pid; exec 3<&0",
             "( trap '' HUP; read -r _ <&3; kill -9 -$$ ) >/dev/null 2>&1 &",
             "watch=$!; echo $watch >.watch",
+            "kills() { grep '^oom_kill ' /proc/vmstat 2>/dev/null; }; before=$(kills)",
             "(",
             *exports,
             f"exec {' '.join(map(quote, argv))} </dev/null 3<&- >.stdout 2>.stderr",
             ")",
             "code=$?; kill -9 $watch",
-            'echo "exit code $code"',
+            'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"',
         )
     )
 
@@ -217,6 +219,12 @@ def parse_exit_code(output: str) -> int | None:
     """The program's exit code in the output of `start_command`."""
     match = re.search(r"^exit code (\d+)\s*$", output, re.MULTILINE)
     return int(match[1]) if match else None
+
+
+def parse_out_of_memory(output: str) -> bool | None:
+    """Whether the system killed a process for want of memory during `start_command`."""
+    counts = re.findall(r"^(?:before|after): oom_kill (\d+)\s*$", output, re.MULTILINE)
+    return counts[0] != counts[1] if len(counts) == 2 else None
 
 
 def kill_command(folder: str) -> str:

@@ -52,8 +52,9 @@ class RemoteRun:
         variables = environment(self._bundle, self._bundle_folder, self._folder)
         command = layout.start_command(self._folder, argv, variables)
         started = time.monotonic()
-        exit_code = self._wait(command, timeout_s)
+        said = self._wait(command, timeout_s)
         seconds = time.monotonic() - started
+        exit_code = None if said is None else self._exit_code(said)
         return RunOutcome(
             exit_code=exit_code,
             signal_name=None if exit_code is None else signal_of(exit_code),
@@ -61,6 +62,7 @@ class RemoteRun:
             stderr=self._shell.read(f"{self._folder}/.stderr", "reading the program's output"),
             seconds=seconds,
             timed_out=exit_code is None,
+            out_of_memory=None if said is None else layout.parse_out_of_memory(said),
         )
 
     def pull(self, relative: str, to: Path) -> None:
@@ -83,8 +85,8 @@ class RemoteRun:
         else:
             raise DeviceError(f"the run left no {relative}", place=self._shell.name)
 
-    def _wait(self, command: str, timeout_s: float) -> int | None:
-        """The exit code; None when the program took longer than the time limit."""
+    def _wait(self, command: str, timeout_s: float) -> str | None:
+        """What the shell says at the end; None when the program took longer than the limit."""
         # The shell is silent until the program has ended, so its silence lasts as long as the run.
         running = self._shell.start(command, "starting the program", timeout_s)
         began = time.monotonic()
@@ -99,14 +101,17 @@ class RemoteRun:
             raise
         finally:
             running.close()
-        exit_code = layout.parse_exit_code(result.output)
+        return result.output if seconds <= timeout_s else None
+
+    def _exit_code(self, said: str) -> int:
+        exit_code = layout.parse_exit_code(said)
         if exit_code is None:
             raise DeviceError(
-                f"the device cannot start the program: {result.output.strip()}",
+                f"the device cannot start the program: {said.strip()}",
                 place=self._shell.name,
                 remedy="Run the same command again.",
             )
-        return exit_code if seconds <= timeout_s else None
+        return exit_code
 
     def _kill(self) -> None:
         self._shell.tidy(layout.kill_command(self._folder))

@@ -34,6 +34,12 @@ def test_specifications(
     assert spec.address == address
 
 
+FORMS = (
+    "Devices: host, qemu, android, android:SERIAL, android:HOST:PORT, "
+    "ssh:[USER@]HOST[:PORT][:/FOLDER], ios[:UDID]"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -45,17 +51,25 @@ def test_specifications(
         (
             "R5CX1234ABC",
             "there is no device 'R5CX1234ABC'\n"
-            "  what to do: A serial number is written android:R5CX1234ABC. Devices: host, qemu, "
-            "android, android:SERIAL, android:HOST:PORT, ios[:UDID]",
+            "  what to do: A serial number is written android:R5CX1234ABC, the host name of a "
+            f"board ssh:R5CX1234ABC. {FORMS}",
+        ),
+        (
+            "pi@board:22",
+            "there is no device 'pi@board:22'\n  what to do: Did you mean ssh:pi@board:22?",
         ),
         (
             "",
-            "there is no device ''\n  what to do: Devices: host, qemu, android, android:SERIAL, "
-            "android:HOST:PORT, ios[:UDID]",
+            f"there is no device ''\n  what to do: {FORMS}",
         ),
         (
             "host:x",
             "'host:x': the device host takes no serial number\n  what to do: --device host",
+        ),
+        (
+            "ssh",
+            "'ssh' has no host after ssh:\n"
+            "  what to do: --device 'ssh:[USER@]HOST[:PORT][:/FOLDER]'",
         ),
         (
             "android:",

@@ -19,6 +19,8 @@ from etdeploy.targets.platforms import host_target
 class FakeDevice:
     """A device of some kind with an identity; counts how often it is opened and closed."""
 
+    capabilities = Capabilities()
+
     def __init__(self, name: str, identity: str, log: list[str]) -> None:
         self.name, self.identity, self._log = name, identity, log
         self.capabilities = Capabilities(shares_cores=identity == "host")

@@ -1,0 +1,153 @@
+"""One connection to a board, shared by all commands (ssh's ControlMaster)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from etdeploy.core import cancel, process
+from etdeploy.core.conversation import Conversation
+from etdeploy.core.files.leftovers import claimed, is_abandoned
+from etdeploy.devices.ssh.address import Address
+from etdeploy.devices.ssh.client import ENVIRONMENT, channel_command, master_command
+from etdeploy.devices.ssh.script import LONGEST, as_argument, as_input, encoded
+
+# The path of a socket holds 108 bytes with its end (unix(7)), and ssh first makes it with 17 more.
+_LONGEST_PATH = 107 - 17
+_PREFIX = "etdeploy-ssh-"
+_NAMES = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
+_POLL_S = 0.01
+# Log-in included, which asks the board's name server for our name on some.
+_LOGIN_S = 60.0
+_END_S = 2.0
+
+
+class SshError(Exception):
+    """The connection failed; the message is what ssh said.
+
+    Attributes:
+        connected: Whether it had been established.
+    """
+
+    def __init__(self, said: str, *, connected: bool) -> None:
+        super().__init__(said)
+        self.connected = connected
+
+
+class Connection:
+    """Connects when the first command needs it, and anew when a connection broke.
+
+    Args:
+        address: The board.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._lock = threading.Lock()
+        self._held = ExitStack()
+        self._master: Conversation | None = None
+        self._socket = Path()
+
+    @contextmanager
+    def channel(
+        self, script: str, stdin: IO[bytes] | None = None, *, heed_stop: bool = True
+    ) -> Iterator[Conversation]:
+        """Runs a script with the board's sh; the end of the block ends its input.
+
+        Args:
+            script: For sh; it leads a process group of its own.
+            stdin: A file for its input; else a pipe, which stays open as long as the block.
+            heed_stop: Whether a stop request ends the attempt to connect.
+
+        Raises:
+            SshError: The board cannot be reached.
+            FileNotFoundError: ssh is not installed.
+        """
+        socket = self._connected(heed_stop)
+        is_long = stdin is None and len(encoded(script)) > LONGEST
+        command = as_input() if is_long else as_argument(script)
+        request = process.Request(channel_command(socket, command), env=ENVIRONMENT, stdin=stdin)
+        with process.talking(request) as conversation:
+            if is_long:
+                conversation.say(f"{encoded(script)}\n".encode())
+            yield conversation
+
+    def failure(self, conversation: Conversation) -> SshError:
+        """Why a channel ended before its script did."""
+        said = conversation.errors().strip()
+        master = self._master
+        if master is not None and _has_ended(master):
+            said = master.errors().strip() or said
+        return SshError(said or "the connection was closed", connected=True)
+
+    def close(self) -> None:
+        """Ends the connection, and every channel that is left."""
+        with self._lock:
+            self._disconnect()
+
+    def _connected(self, heed_stop: bool) -> Path:
+        with self._lock:
+            if self._master is None or self._master.exit_code is not None:
+                self._disconnect()
+                self._connect(heed_stop)
+            return self._socket
+
+    def _connect(self, heed_stop: bool) -> None:
+        folder = self._held.enter_context(_private_folder())
+        self._socket = folder / "s"
+        argv = master_command(self.address, self._socket)
+        # What cleans up after a stop goes through this connection.
+        request = process.Request(argv, env=ENVIRONMENT, outlives_stop=True)
+        master = self._held.enter_context(process.talking(request))
+        deadline = time.monotonic() + _LOGIN_S
+        # ssh makes the socket once it is logged in.
+        while not self._socket.exists():
+            if heed_stop:
+                cancel.checkpoint()
+            if master.exit_code is not None:
+                self._held.close()
+                raise SshError(master.errors().strip(), connected=False)
+            if time.monotonic() > deadline:
+                self._held.close()
+                raise SshError("the board does not complete the log-in", connected=False)
+            time.sleep(_POLL_S)
+        self._master = master
+
+    def _disconnect(self) -> None:
+        self._held.close()
+        self._master = None
+
+
+def _has_ended(master: Conversation) -> bool:
+    """Whether the connection broke; its end follows that of its channels at once."""
+    try:
+        master.ended(_END_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder for the socket that nobody else can read, with a short path."""
+    parent = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    fits = len(os.fsencode(parent / f"{_PREFIX}12345678" / "s")) <= _LONGEST_PATH
+    if not fits or not os.access(parent, os.W_OK | os.X_OK):
+        parent = Path("/tmp")  # noqa: S108 - mkdtemp makes a folder of our own in it
+    for left in parent.glob(f"{_PREFIX}*"):
+        if _NAMES.fullmatch(left.name) and is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    try:
+        with claimed(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

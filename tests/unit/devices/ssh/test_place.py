@@ -1,0 +1,53 @@
+"""Folders of a board that etdeploy can use, and what is said about the others."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import DeviceError
+from etdeploy.devices.ssh.address import parse_address
+from etdeploy.devices.ssh.place import place_command, place_of
+
+BOARD = parse_address("pi@board:/mnt/it's")
+
+
+def test_a_folder_that_can_be_used() -> None:
+    assert place_of("ok\n/home/pi/.cache\n", BOARD).root == "/home/pi/.cache/etdeploy"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("exec", "mounted with noexec"),
+        ("write", "read-only, full, or another's"),
+        ("owner", "belongs to another user"),
+        ("sh: mkdir: not found", "cannot use the folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_used(state: str, told: str) -> None:
+    with pytest.raises(DeviceError, match=told) as caught:
+        place_of(f"{state}\n/mnt/it's\n/var/tmp\n/dev/sda1 1 2 3 4% /\n", BOARD)
+    lines = str(caught.value.remedy).splitlines()
+    assert shlex.split(lines[1]) == ["--device", "ssh:pi@board:/var/tmp"]
+    assert shlex.split(shlex.split(lines[-1])[-1])[:3] == ["df", "-h", "/mnt/it's;"]
+
+
+def test_without_another_folder_it_is_the_user_who_knows_one() -> None:
+    with pytest.raises(DeviceError) as caught:
+        place_of("exec\n/mnt\ntmpfs 1 2 3 4% /mnt\n", BOARD)
+    assert "--device ssh:pi@board:/FOLDER" in str(caught.value.remedy)
+
+
+@pytest.mark.usefixtures("real_processes")
+@pytest.mark.parametrize("name", ["plain", "it's new; reboot"])
+def test_the_script_finds_out(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    script = place_command(str(folder))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[:2] == ["ok", str(folder)]
+    assert not list((folder / "etdeploy").iterdir())
+    assert (folder / "etdeploy").stat().st_mode & 0o777 == 0o700
