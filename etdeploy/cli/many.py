@@ -79,8 +79,15 @@ def raise_failures(ends: Sequence[JobEnd], count: int | None = None) -> None:
         console.message("\n".join(lines))
         raise bugs[0]
     if failed:
-        worst = max((e for e in known if not isinstance(e, Interrupted)), key=lambda e: e.exit_code)
-        raise JobsError("\n".join([f"{len(failed)} of {count or len(ends)} failed", *lines]), worst)
+        own = [error for error in known if not isinstance(error, Interrupted)]
+        worst = max(own, key=lambda error: error.exit_code, default=Interrupted())
+        raise JobsError("\n".join([_counted(failed, count or len(ends)), *lines]), worst)
+
+
+def _counted(failed: Sequence[JobEnd], count: int) -> str:
+    stopped = sum(end.stopped for end in failed)
+    rest = f", {stopped} not finished" if stopped else ""
+    return f"{len(failed) - stopped} of {count} failed{rest}"
 
 
 def by_error(ends: Sequence[JobEnd]) -> list[tuple[str, Exception]]:
@@ -88,7 +95,8 @@ def by_error(ends: Sequence[JobEnd]) -> list[tuple[str, Exception]]:
     found: dict[int, tuple[list[str], Exception]] = {}
     for end in ends:
         if end.error and not end.same_as:
-            found.setdefault(id(end.error), ([], end.error))[0].append(str(end.member.pair))
+            key = 0 if end.stopped else id(end.error)
+            found.setdefault(key, ([], end.error))[0].append(str(end.member.pair))
     return [(", ".join(pairs), error) for pairs, error in found.values()]
 
 

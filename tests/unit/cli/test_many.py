@@ -94,6 +94,18 @@ def test_a_bug_comes_out_as_one_after_the_other_failures(capsys: Capture) -> Non
     assert "b on host: bug: step x failed" in told
 
 
+def test_what_was_stopped_is_not_counted_as_failed() -> None:
+    with pytest.raises(JobsError) as caught:
+        raise_failures(
+            [end("a", Interrupted()), end("b", BuildError("x")), end("c", Interrupted())]
+        )
+    assert str(caught.value) == (
+        "1 of 3 failed, 2 not finished\n"
+        "  a on host, c on host: not finished, since another one failed (--fail-fast)\n"
+        "  b on host: build: x"
+    )
+
+
 def test_nothing_failed() -> None:
     raise_failures([end("a"), end("b")])
 
