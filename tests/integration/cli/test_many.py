@@ -11,6 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.adbd import (  # noqa: F401 - fixtures
+    AdbServer,
+    AndroidRoot,
+    adb_server,
+    android_x86_64,
+    make_android,
+)
 from tests.support.cli import Cli, CliResult
 from tests.support.processes import eventually, naming
 
@@ -170,6 +177,24 @@ def test_two_runs_with_the_recipes_in_another_order_do_not_block_each_other(
         stdout, stderr = child.communicate()
         assert child.returncode == 0, stderr
         assert len(json.loads(stdout)) == 6
+
+
+def test_a_phone_by_two_names_is_measured_once(
+    shared_cache: Path,
+    folder: Path,
+    all_six: CliResult,
+    adb_server: AdbServer,  # noqa: F811
+    android_x86_64: AndroidRoot,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    adb_server.connect(android_x86_64)
+    # The user's adb key is the test's own, so that no key of the machine is touched.
+    cli = Cli(shared_cache, folder, {"HOME": str(tmp_path)})
+    phone = android_x86_64.spec
+    result = cli.ok("run", *named("mlp"), "-d", "android", "-d", "host", "-d", phone, "--json")
+    assert [r["device"]["facts"]["kind"] for r in result.json] == ["android", "host"]
+    assert f"android and {phone} are the same device: it is used once" in result.stderr
+    assert not [line for line in result.stderr.splitlines() if "program.pte exported" in line]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
