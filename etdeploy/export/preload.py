@@ -58,7 +58,7 @@ def preloaded_exports(specs: Iterable[ExportSpec]) -> Iterator[Exporter]:
     """An exporter for all exports of a run; what it has started ends with the block.
 
     Nothing is started before the first export runs, and no process is preloaded for fewer than two
-    exports.
+    exports. After as many as were expected it is ended already.
 
     Args:
         specs: What is probably to be exported, each once. Others may be, too.
@@ -69,7 +69,7 @@ def preloaded_exports(specs: Iterable[ExportSpec]) -> Iterator[Exporter]:
         return
     needs = sorted({(spec.backend or "", spec.quantization or "") for spec in sharing})
     with ExitStack() as stack:
-        yield _SharedProcess(json.dumps(needs), stack)
+        yield _SharedProcess(json.dumps(needs), len(sharing), stack)
 
 
 def can_share(spec: ExportSpec) -> bool:
@@ -87,22 +87,29 @@ def worker_environment(spec: ExportSpec) -> dict[str, str | None]:
 
 
 class _SharedProcess:
-    """Starts the server at the first export; where it cannot fork, a process for the export."""
+    """Starts the server at the first export; where it cannot fork, a process for the export.
 
-    def __init__(self, needs: str, stack: ExitStack) -> None:
+    The server ends with the last export that is expected: what follows in a run, like a
+    measurement on this machine, has its memory.
+    """
+
+    def __init__(self, needs: str, expected: int, stack: ExitStack) -> None:
         self._needs = needs
+        self._expected = expected
         self._stack = stack
         self._server: ForkServer | None = None
         self._has_forked = False
+        self._running = 0
         self._lock = threading.Lock()
 
     def run(self, request: process.Request, undo: Callable[[], None]) -> process.Outcome:
-        if request.env != _ENVIRONMENT:
+        if request.env != _ENVIRONMENT or self._expected <= 0:
             return process.run(request)
         if request.on_line and not self._has_forked:
             request.on_line(progress_line("importing PyTorch and ExecuTorch for all exports", 0.01))
         try:
-            outcome = process.run(request, self._obtain(request.log))
+            with self._serving(request.log) as server:
+                outcome = process.run(request, server)
             self._has_forked = True
             return outcome
         except ForkRefusedError as error:
@@ -112,13 +119,25 @@ class _SharedProcess:
         undo()
         return process.run(request)
 
-    def _obtain(self, log: Path | None) -> ForkServer:
+    @contextmanager
+    def _serving(self, log: Path | None) -> Iterator[ForkServer]:
+        """The server, for one export."""
         with self._lock:
             if self._server is None:
                 argv = (*WORKER, "--serve", self._needs)
                 request = process.Request(argv, env=_ENVIRONMENT, log=log)
                 self._server = self._stack.enter_context(process.fork_server(request))
-            return self._server
+            self._running += 1
+            server = self._server
+        try:
+            yield server
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._expected -= 1
+                if self._expected <= 0 and not self._running:
+                    self._stack.close()
+                    self._server = None
 
 
 def _note(log: Path | None, text: str) -> None:

@@ -100,11 +100,22 @@ def test_the_server_starts_with_the_first_export_and_ends_with_the_block(
         assert processes.servers == []
         for _ in range(2):
             assert exporter.run(_request(), _never) is DONE
-        assert processes.running == 1
+        assert processes.running == 1, "a third export is expected"
     needs = '[["portable", "none"], ["xnnpack", "int8_static"]]'
     assert processes.servers == [("--serve", needs)]
     assert processes.runs == ["the server", "the server"]
     assert processes.running == 0
+
+
+def test_the_server_ends_with_the_last_export_that_is_expected(processes: Processes) -> None:
+    with preloaded_exports((FIRST, SECOND)) as exporter:
+        exporter.run(_request(), _never)
+        assert processes.running == 1
+        exporter.run(_request(), _never)
+        assert processes.running == 0
+        exporter.run(_request(), _never)
+    assert processes.runs == ["the server", "the server", None]
+    assert len(processes.servers) == 1
 
 
 def test_only_who_waits_for_the_imports_is_told_of_them(processes: Processes) -> None:
