@@ -343,7 +343,7 @@ def pushed_line(report: PushReport) -> str:
     """What a push sent, kept and removed."""
     if not report.pushed_files:
         return f"the device already has {console.count(report.kept_files, 'file')}"
-    resumed = f" ({console.size(report.resumed_bytes)} of them were already there)"
+    resumed = f" ({console.size(report.resumed_bytes)} were there of an interrupted push)"
     removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"
     return (
         f"{console.count(report.pushed_files, 'file')}, "

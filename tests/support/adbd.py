@@ -288,6 +288,8 @@ class AdbServer:
             capture_output=True,
             text=True,
             check=True,
+            # `adb wait-for-device` may wait for ever.
+            timeout=60,
         )
         return done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,13 @@ def compile_program(folder: Path, compiler: str = "gcc", *options: str) -> Path:
     program = folder / "fate"
     subprocess.run([compiler, "-O1", *options, str(source), "-o", str(program)], check=True)
     return program
+
+
+def of_size(folder: Path, size_bytes: int, name: str = "big") -> Path:
+    """A file of random bytes."""
+    path = folder / name
+    path.write_bytes(os.urandom(size_bytes))
+    return path
 
 
 def make_bundle(

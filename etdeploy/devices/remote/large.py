@@ -24,11 +24,12 @@ def is_large(file: BundleFile) -> bool:
     return file.size_bytes > parts.PART_BYTES
 
 
-def send_large(sending: Sending, may_resume: bool) -> Sent:
+def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
     """Sends a large file, or what is missing of it.
 
     Args:
         sending: The file.
+        was_begun: Whether an interrupted push sent some of it.
         may_resume: Whether the device has room for a part more than the file.
 
     Raises:
@@ -38,7 +39,7 @@ def send_large(sending: Sending, may_resume: bool) -> Sent:
         Interrupted: The run was asked to stop.
     """
     try:
-        there = _taken(sending, may_resume)
+        there = _taken(sending, may_resume) if was_begun else ()
         sent = _resumed(sending, there) if there else _sent(sending)
     except RefusedError:
         # A full device needs its room more than the next push needs the beginning of a file.
@@ -50,14 +51,16 @@ def send_large(sending: Sending, may_resume: bool) -> Sent:
 
 def _sent(sending: Sending) -> Sent:
     """Sends all of it, while the device hashes what has arrived."""
-    file, next_step = sending.file, 0
+    file, next_step, begun = sending.file, 0, ""
     new = parts.new_name(sending.folder, file.sha256)
     command = parts.follow_command(sending.folder, file.sha256)
     with sending.shell.held(command, sending.verifying, HASH_S) as follower:
 
         def on_bytes(sent: int) -> None:
-            nonlocal next_step
+            nonlocal next_step, begun
             if sent >= next_step:
+                # From here on, an interruption must not lose what has arrived.
+                begun = begun or (follower.hear() if next_step else "")
                 follower.say("more")
                 next_step = sent + _STEP_BYTES
 
@@ -65,6 +68,7 @@ def _sent(sending: Sending) -> Sent:
         started = time.monotonic()
         sending.progress(sending.verifying)
         follower.say(parts.END)
+        begun = begun or follower.hear()
         digest = follower.hear().partition(" ")[0]
     if digest == parts.NO_DIGEST:
         digest = sending.read_back(sending.part)

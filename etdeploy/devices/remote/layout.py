@@ -76,9 +76,11 @@ def survey_command(place: Place, bundle: Bundle, digest: str) -> str:
             f"mkdir -p {root} && cd {root} && mkdir -p {' '.join(_FOLDERS)} || exit 1",
             # More than one day by toybox's count, two by that of other finds.
             "find runs -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {} +",
-            "find partial -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf {} +",
-            "echo '#df'; df -k .",
-            f"echo '#partial'; cd {root}/partial && stat -c '%n %s' -- * 2>/dev/null",
+            f"echo '#partial'; cd {root}/partial && set -- *",
+            # Only seldom is there something.
+            'if [ -e "$1" ]; then find . -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf {} +',
+            "stat -c '%n %s' -- * 2>/dev/null; fi",
+            f"echo '#df'; df -k {root}",
             f"echo '#store'; cd {root}/store && stat -c '{_STAMP}' -- * 2>/dev/null",
             f"echo '#stamps'; cd {root}/stamps && cat -- * 2>/dev/null",
             f"echo '#links'; cd {root}/bundles/{digest} 2>/dev/null &&"

@@ -27,7 +27,7 @@ PART_BYTES = 64 * BLOCK_BYTES
 """At least so much of a file is worth resuming, and at most so much is sent twice."""
 NO_DIGEST = "none"
 """What is printed instead of a digest where there is no sha256sum."""
-END = "end"
+BEGUN, END = "begun", "end"
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,9 @@ def part_name(folder: str, sha256: str) -> str:
 def follow_command(folder: str, sha256: str) -> str:
     """Hashes a file while it arrives; prints its digest in sha256sum's format.
 
-    Each line of input says that more of it has arrived, `END` that all of it has. Each dd reads
-    on where the one before stopped, since they share the open file.
+    Before that, it prints `BEGUN` when the file has got the name under which it is kept. Each line
+    of input says that more of it has arrived, `END` that all of it has. Each dd reads on where the
+    one before stopped, since they share the open file.
     """
     new, part = quote(new_name(folder, sha256)), quote(part_name(folder, sha256))
     return "\n".join(
@@ -80,7 +81,7 @@ def follow_command(folder: str, sha256: str) -> str:
             "read -r _ <&3 || exit 1",
             # A line may be here before the file is.
             f"until mv -f {new} {part} 2>/dev/null",
-            f"do [ -d {quote(folder)} ] || exit 1; sleep 0.1; done",
+            f"do [ -d {quote(folder)} ] || exit 1; sleep 0.1; done; echo {BEGUN}",
             "if ! command -v sha256sum >/dev/null; then",
             f"  while read -r word <&3 && [ $word != {END} ]; do :; done; echo {NO_DIGEST}; exit",
             "fi",
@@ -141,8 +142,9 @@ def release_command(place: Place, folder: str) -> str:
     """
     partial = quote(place.partial)
     return (
-        f"for f in {folder}/*.part; do\n"
-        f'  n=${{f##*/}}; [ ! -s "$f" ] || mv -f "$f" {partial}/${{n%.part}} 2>/dev/null\n'
+        # An adbd that was killed has left even what was not renamed yet.
+        f"for f in {folder}/*.part {folder}/*.new; do n=${{f##*/}}; n=${{n%.*}}\n"
+        f'  case $n in *.*);; *) [ ! -s "$f" ] || mv -f "$f" {partial}/$n 2>/dev/null;; esac\n'
         f"done; rm -rf -- {folder}"
     )
 

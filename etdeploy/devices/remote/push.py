@@ -111,14 +111,16 @@ class _Push:
         for file in missing:
             fraction = partial(_fraction, before, total)
             sending = Sending(self.shell, file, self.folder, self.progress, fraction)
-            sent += self._send_one(sending, may_resume)
+            sent += self._send_one(sending, file.sha256 in survey.partial, may_resume)
             before += file.size_bytes
         return sent
 
-    def _send_one(self, sending: Sending, may_resume: bool) -> Sent:
+    def _send_one(self, sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
         file = sending.file
         try:
-            return send_large(sending, may_resume) if is_large(file) else send_whole(sending)
+            if is_large(file):
+                return send_large(sending, was_begun, may_resume)
+            return send_whole(sending)
         except RefusedError as error:
             raise errors.refused(self.shell, file, str(error)) from error
         except OSError as error:

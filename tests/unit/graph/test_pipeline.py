@@ -31,6 +31,10 @@ def test_a_finished_program_is_not_made(spec: ExportSpec, cached: bool, told: st
         (PushReport(8, 2_000_000, 0, 0.5), "8 files, 2.0 MB; 0 already there"),
         (PushReport(0, 0, 1, 0.5), "the device already has 1 file"),
         (
+            PushReport(1, 50_000_000, 0, 0.5, resumed_bytes=900_000_000),
+            "1 file, 50.0 MB (900.0 MB were there of an interrupted push); 0 already there",
+        ),
+        (
             PushReport(2, 2_000_000, 0, 0.5, removed_bytes=3_000_000),
             "2 files, 2.0 MB; 0 already there; removed 3.0 MB of what was used longest ago",
         ),

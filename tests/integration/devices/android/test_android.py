@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,37 +37,22 @@ from tests.support.adbd import (
     no_adb_server,
 )
 from tests.support.adbd_root import ARM64, X86_64, Flavour
-from tests.support.bundles import compile_program, make_bundle
+from tests.support.bundles import compile_program, make_bundle, of_size
+from tests.support.reached import Reached, no_request_left, reached, wait_until_empty
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["adb_server", "android_arm64", "android_x86_64", "make_android", "no_adb_server"]
+__all__ = [
+    "adb_server",
+    "android_arm64",
+    "android_x86_64",
+    "make_android",
+    "no_adb_server",
+    "no_request_left",
+    "reached",
+]
 
 STORE = "data/local/tmp/etdeploy/store"
-
-
-@dataclass(frozen=True)
-class Reached:
-    """A test device with the way that etdeploy takes to it."""
-
-    root: AndroidRoot
-    device: Device
-    server: AdbServer | None
-
-
-@pytest.fixture(params=["server", "direct"])
-def reached(request: pytest.FixtureRequest, make_android: MakeAndroid) -> Iterator[Reached]:
-    """A device of 64 MiB over each of the two transports."""
-    root = make_android(size_mib=64)
-    server: AdbServer | None = None
-    if request.param == "server":
-        server = request.getfixturevalue("adb_server")
-        server.connect(root)
-    else:
-        request.getfixturevalue("no_adb_server")
-    device = open_device(root.spec)
-    yield Reached(root, device, server)
-    device.close()
 
 
 @pytest.fixture(scope="session")
@@ -85,20 +68,6 @@ def bundle(program: Path, tmp_path: Path) -> Bundle:
     empty.write_bytes(b"")
     files = {"fate": program, "inputs/it's 0.bin": data, "inputs/copy.bin": data, "empty": empty}
     return make_bundle(files, environment={"GREETING": "from {bundle} it's"})
-
-
-@pytest.fixture(autouse=True)
-def no_request_left() -> Iterator[None]:
-    """A stop request of one test must not stop the next."""
-    yield
-    with cancel.trapped_signals():
-        pass
-
-
-def of_size(folder: Path, size_bytes: int, name: str = "big") -> Path:
-    path = folder / name
-    path.write_bytes(os.urandom(size_bytes))
-    return path
 
 
 def test_facts_and_state_are_the_devices_own(reached: Reached) -> None:
@@ -297,15 +266,6 @@ def sent_to(reached: Reached) -> list[str]:
     """What lies there of files that are being sent."""
     found = reached.root.path(INCOMING).glob("*/*")
     return [path.name for path in found if path.name != "uses"]
-
-
-def wait_until_empty(folder: Path) -> bool:
-    deadline = time.monotonic() + 10
-    while list(folder.iterdir()):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def test_a_push_whose_process_was_killed_leaves_nothing(reached: Reached, tmp_path: Path) -> None:

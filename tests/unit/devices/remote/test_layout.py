@@ -56,6 +56,9 @@ def file(letter: str, path: str, executable: bool = False) -> BundleFile:
 SURVEY = f"""#df
 Filesystem 1K-blocks Used Available Use% Mounted on
 tmpfs 100 50 50 50% /data
+#partial
+{sha("c")} 4096
+notes 7
 #store
 {sha("a")} 10 101 755 2026-01-01 10:00:00.5 2026-01-01 10:00:01.5
 {sha("b")} 20 102 644 2026-01-01 10:00:00.5 2026-01-01 10:00:09.5
@@ -76,6 +79,7 @@ def test_a_survey_tells_what_is_untouched() -> None:
     # Its change time differs, so somebody wrote to it.
     assert not survey.is_sound(sha("b"), executable=False)
     assert not survey.is_sound(sha("c"), executable=False)
+    assert survey.partial == {sha("c"): 4096}
 
 
 def test_a_content_that_cannot_be_executed_is_not_sound_for_a_program() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from etdeploy.core.errors import UsageError
@@ -12,6 +14,7 @@ from etdeploy.devices.remote.store import (
     Removal,
     Uses,
     limit_bytes,
+    needed_bytes,
     parse_uses,
     removal,
     removal_command,
@@ -120,3 +123,22 @@ def test_the_bound_can_be_set(
     monkeypatch.setenv("ETDEPLOY_DEVICE_STORE_MAX", "much")
     with pytest.raises(UsageError, match="is not a size"):
         limit_bytes()
+
+
+def test_what_interrupted_pushes_sent_of_other_files_goes_first() -> None:
+    known = uses(one="a")
+    begun = replace(survey("a"), partial={sha("x"): 7, sha("d"): 4})
+    # 10 + 7 + 4 are there, and 6 are missing of d.
+    assert removal(begun, known, bundle("d"), "new", 27) == Removal()
+    found = removal(begun, known, bundle("d"), "new", 26)
+    assert found == Removal(size_bytes=7, partial=(sha("x"),))
+    found = removal(begun, known, bundle("d"), "new", 15)
+    assert (gone(found), found.size_bytes, found.partial) == ((("one",), "a"), 17, (sha("x"),))
+    assert f"rm -f partial/{sha('x')}" in removal_command(Place("/d"), found)
+
+
+def test_what_is_there_of_a_file_needs_no_room() -> None:
+    begun = replace(survey("", free_bytes=6), partial={sha("d"): 4})
+    assert needed_bytes(bundle("d").files, begun) == 6
+    assert removal(begun, uses(), bundle("d"), "new", None) == Removal()
+    assert needed_bytes(bundle("e").files, begun) == 10

@@ -1,0 +1,68 @@
+"""The parts of a large file, and the commands for them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from etdeploy.devices.remote import incoming, parts
+from etdeploy.devices.remote.parts import Part, arrived, parse_size, parts_of
+from etdeploy.devices.remote.shell import Place
+
+MIB = 1 << 20
+PLACE = Place("/home/it's mine")
+FOLDER = f"{PLACE.incoming}/0123456789abcdef.77"
+SHA256 = "a" * 64
+
+
+@pytest.mark.parametrize("size_bytes", [1, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 11 * MIB])
+def test_parts_cover_a_file_once(size_bytes: int) -> None:
+    found = parts_of(size_bytes, 4 * MIB)
+    assert [part.number for part in found] == list(range(len(found)))
+    assert [part.start for part in found] == [0, *(part.end for part in found[:-1])]
+    assert found[-1].end == size_bytes
+    assert {part.size for part in found[:-1]} <= {4 * MIB}
+    assert 0 < found[-1].size <= 4 * MIB
+
+
+@pytest.mark.parametrize(
+    ("there_bytes", "count"),
+    [(0, 0), (4 * MIB - 1, 0), (4 * MIB, 1), (9 * MIB - 1, 2), (9 * MIB, 3), (9 * MIB + 1, 0)],
+)
+def test_only_whole_parts_have_arrived(there_bytes: int, count: int) -> None:
+    found = parts_of(9 * MIB, 4 * MIB)
+    assert arrived(found, there_bytes) == found[:count]
+
+
+def test_a_part_is_whole_blocks_of_dd() -> None:
+    assert parts.PART_BYTES % parts.BLOCK_BYTES == 0
+    middle, last = Part(2, 8 * MIB, 4 * MIB), Part(3, 12 * MIB, MIB + 5)
+    assert parts.verify_line(middle) == "verify 2 8 4"
+    assert parts.join_line(last) == "join 3 12 2"
+
+
+@pytest.mark.parametrize(
+    ("output", "size"), [("123\n", 123), ("", 0), ("stat: no such file\n", 0), ("-5\n", 0)]
+)
+def test_what_there_was_to_take(output: str, size: int) -> None:
+    assert parse_size(output) == size
+
+
+def test_a_part_is_written_where_the_writer_looks_for_it() -> None:
+    name = parts.new_name("/f", SHA256, Part(7, 0, 1))
+    assert name.replace(".7.", ".$number.") in parts.continue_command("/f", SHA256)
+
+
+def test_the_place_is_quoted_for_the_shell() -> None:
+    for script in (
+        parts.follow_command(FOLDER, SHA256),
+        parts.take_command(PLACE, FOLDER, SHA256),
+        parts.continue_command(FOLDER, SHA256),
+        parts.release_command(PLACE, shlex.quote(FOLDER)),
+        incoming.sweep_command(PLACE),
+        incoming.hold_command(PLACE, "0123456789abcdef"),
+    ):
+        words = shlex.split(script)
+        assert not any("mine" in word and "/home/it's mine/" not in word for word in words)
+        assert any("/home/it's mine/" in word for word in words)
