@@ -16,6 +16,7 @@ from etdeploy.graph.tasks import Task, predecessors
 
 # With many jobs, these are shown once they report progress: then there is something to see.
 _QUICK = (Load.LIGHT, Load.BUSY)
+_MOST_NAMED = 3
 
 
 class StepError(Exception):
@@ -83,7 +84,6 @@ class Run:
         tell_failures: bool = False,
     ) -> None:
         self.ended = Ended()
-        self._tasks = {task.name: task for task in tasks}
         self._display = display
         self._brief = brief
         self._slots = slots or Slots(heavy_at_once())
@@ -95,6 +95,8 @@ class Run:
         self._begun: dict[str, float] = {}
         self._lines: dict[str, str] = {}
         self._leaders = _known_leaders(tasks)
+        # Found during the run, for each leader that is not done yet.
+        self._joined: dict[str, list[str]] = {}
 
     def act(self, task: Task) -> bool:
         """Runs the task's step in this thread; False if it failed."""
@@ -120,15 +122,13 @@ class Run:
             if leader == task.name:
                 return {}
             self.ended.followed[task.name] = leader
-        if self._display:
-            other = self._tasks[leader].shown
-            self._display.end(task.shown, f"the same as {other}")
+            self._joined.setdefault(leader, []).append(task.whom)
         return {"task_dep": [leader]}
 
     def succeeded(self, task: Task) -> None:
         """The task has ended well."""
         self.ended.done.add(task.name)
-        self._show_end(task, self._lines.get(task.name, "done"))
+        self._show_end(task, self._lines.get(task.name, "done") + self._also_for(task))
 
     def failed(self, task: Task) -> None:
         """The task has failed, or was not begun since something that it needs has failed."""
@@ -175,6 +175,13 @@ class Run:
     def _is_hidden(self, task: Task) -> bool:
         """Whether the task only takes over what its leader made, and is shown with that one."""
         return task.leader is not None or task.name in self.ended.followed
+
+    def _also_for(self, task: Task) -> str:
+        """Whom else it served, as far as that was found while it ran."""
+        with self._lock:
+            joined = sorted(self._joined.get(task.name, ()))
+        more = f" and {len(joined) - _MOST_NAMED} more" if len(joined) > _MOST_NAMED else ""
+        return f"; also for {', '.join(joined[:_MOST_NAMED])}{more}" if joined else ""
 
     def _progress(self, task: Task) -> Progress:
         def report(text: str, fraction: float | None = None) -> None:

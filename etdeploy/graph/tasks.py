@@ -28,6 +28,7 @@ class Task:
         asks_after: The task after which it is known whether another job needs the same work; None
             if it is known now.
         shown: What the display calls it.
+        whom: The job that it belongs to, for the display.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Task:
     leader: str | None = None
     asks_after: str | None = None
     shown: str = ""
+    whom: str = ""
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,9 @@ def graph_of(ready: Sequence[Ready], exporter: Exporter = OWN_PROCESSES) -> tupl
 
 
 def _named(task: Task, followers: Sequence[Pair], everyone: Sequence[Pair]) -> Task:
-    whom = served([everyone[task.job], *followers], everyone)
-    return replace(task, shown=f"{task.step.name} {whom}")
+    own = everyone[task.job]
+    shown = f"{task.step.name} {served([own, *followers], everyone)}"
+    return replace(task, shown=shown, whom=served([own], everyone))
 
 
 def _end_of(
