@@ -95,7 +95,7 @@ class Run:
         self._begun: dict[str, float] = {}
         self._lines: dict[str, str] = {}
         self._leaders = _known_leaders(tasks)
-        # Found during the run, for each leader that is not done yet.
+        # The jobs that came after each leader, as far as that was found during the run.
         self._joined: dict[str, list[str]] = {}
 
     def act(self, task: Task) -> bool:

@@ -36,7 +36,10 @@ class Load(Kind):
 
 def heavy_at_once() -> int:
     """How many exports and builds this machine does at once: by cores and memory, 4 at most."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):  # this system does not say
+        memory_bytes = _HEAVY_BYTES
     return max(1, min(_MOST_HEAVY, os.cpu_count() or 1, memory_bytes // _HEAVY_BYTES))
 
 
