@@ -12,7 +12,7 @@ def multiplies_bytes(cpu_facts: str) -> bool:
 
     Without such instructions OpenVINO adds pairs of them in 16 bits, which cuts large sums off:
     with ONEDNN_MAX_CPU_ISA=AVX2, outputs of the examples in int8_static stray by 16 to 29 % of the
-    largest, and by 2 to 3 % where nothing is hidden.
+    largest, and by 2 % where nothing is hidden.
 
     Args:
         cpu_facts: The text of /proc/cpuinfo.

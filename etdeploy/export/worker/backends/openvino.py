@@ -18,8 +18,8 @@ from etdeploy.export.worker.backends.base import Lowering
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.loading.source import Source
 
-# Where the attention of a model can be told from.
-_ATTENTION = ("scaled_dot_product_attention", "softmax")
+# Between a softmax and the product with it: dropout, a cast, a reshape.
+_HOPS = 3
 
 
 class OpenvinoLowering(Lowering):
@@ -98,7 +98,21 @@ class OpenvinoLowering(Lowering):
 
 
 def _has_attention(graph: torch.fx.Graph) -> bool:
-    return any(name in str(node.target) for node in graph.nodes for name in _ATTENTION)
+    """Whether weights that a softmax gives are multiplied with a matrix, as a head's are not."""
+    return any(
+        "scaled_dot_product_attention" in str(node.target)
+        or ("softmax" in str(node.target) and _feeds_product(node))
+        for node in graph.nodes
+    )
+
+
+def _feeds_product(node: torch.fx.Node, hops: int = _HOPS) -> bool:
+    return any(
+        "matmul" in str(user.target)
+        or "bmm" in str(user.target)
+        or (hops > 0 and _feeds_product(user, hops - 1))
+        for user in node.users
+    )
 
 
 def _refuse_dynamic(traced: torch.export.ExportedProgram) -> None:
@@ -122,7 +136,8 @@ def _refuse_single_values(graph: torch.fx.Graph) -> None:
         if node.target is executorch_call_delegate:
             given = [n.meta.get("val") for n in node.all_input_nodes if n.op != "get_attr"]
             made = node.meta.get("val")
-            if any(_is_single(value) for value in [*given, *torch.utils._pytree.tree_leaves(made)]):
+            made = made if isinstance(made, tuple | list) else [made]
+            if any(_is_single(value) for value in (*given, *made)):
                 raise fail(
                     "lowering",
                     "a tensor without dimensions goes into an OpenVINO partition or comes out of "

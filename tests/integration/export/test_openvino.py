@@ -1,0 +1,118 @@
+"""OpenVINO on this machine: exported, run, and refused, through the command line."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.backends.openvino.processor import cpu_facts, multiplies_bytes
+from etdeploy.core import process
+from tests.support.cli import Cli, CliResult
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        (sys.platform, platform.machine()) != ("linux", "x86_64")
+        or not (find_spec("openvino") and find_spec("nncf")),
+        reason="needs OpenVINO and NNCF, on Linux x86_64",
+    ),
+]
+
+MODELS = Path(__file__).parents[2] / "data" / "export" / "openvino.py"
+SMALL = "example: convnet, arguments: {width: 8, image: 32}"
+_ATTENTION = """
+import torch
+from torch import nn
+from etdeploy.export.worker.backends.openvino import _has_attention
+for layer in (nn.MultiheadAttention(8, 2), nn.Softmax(-1)):
+    inputs = (torch.randn(1, 4, 8),) * (3 if isinstance(layer, nn.MultiheadAttention) else 1)
+    print(_has_attention(torch.export.export(layer.eval(), inputs).module().graph))
+"""
+# By the recipe's name: the model, and the scheme.
+RUN = {
+    "floats": (SMALL, "none"),
+    "halves": (SMALL, "fp16"),
+    "bytes": (SMALL, "int8_static"),
+    "keywords": (f"python: '{MODELS}:keywords'", "none"),
+}
+REFUSED = {"dynamic": "dynamic shapes", "single": "a tensor without dimensions"}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[CliResult, dict[str, Any]]:
+    """One command for all, so that they share what an export imports; and its records."""
+    cli = Cli(tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("work"), {})
+    recipes = RUN | {name: (f"python: '{MODELS}:{name}'", "none") for name in REFUSED}
+    arguments = ["run"]
+    for name, (model, scheme) in recipes.items():
+        path = cli.folder / f"{name}.yaml"
+        path.write_text(
+            f"model: {{{model}}}\nexport: {{backend: openvino, quantization: {scheme}}}\n"
+            "benchmark: {iterations: 5, warmup: 1}\n"
+        )
+        arguments += ["--recipe", str(path)]
+    result = cli(*arguments)
+    records = map(
+        json.loads, (p.read_text() for p in cli.folder.glob("etdeploy-out/*/record.json"))
+    )
+    return result, {record["recipe"]["name"]: record for record in records}
+
+
+def test_outputs_are_the_models(ran: tuple[CliResult, dict[str, Any]]) -> None:
+    result, records = ran
+    assert set(records) == set(RUN), result.stderr
+    for name in RUN:
+        if name == "bytes" and not multiplies_bytes(cpu_facts()):
+            continue
+        assert all(o["within_tolerance"] for o in records[name]["workload"]["outputs"]), name
+    assert [o["dtype"] for o in records["keywords"]["workload"]["outputs"]] == [
+        "float32",
+        "int64",
+        "bool",
+    ]
+
+
+def test_no_quantisation_means_32_bit_floats(ran: tuple[CliResult, dict[str, Any]]) -> None:
+    [output] = ran[1]["floats"]["workload"]["outputs"]
+    assert output["max_abs_error"] < 1e-5
+    [output] = ran[1]["halves"]["workload"]["outputs"]
+    assert output["max_abs_error"] > 1e-5
+
+
+def test_what_the_delegate_cannot_run_is_refused(ran: tuple[CliResult, dict[str, Any]]) -> None:
+    result, _ = ran
+    assert result.code != 0
+    for words in REFUSED.values():
+        assert words in result.stderr + result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_attention_is_told_from_a_softmax_alone() -> None:
+    argv = (sys.executable, "-c", _ATTENTION)
+    outcome = process.run(process.Request(argv, cwd=Path(__file__).parents[3]))
+    assert outcome.stdout.split()[-2:] == ["True", "False"], outcome.stderr
+
+
+def test_a_library_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    result = cli("run", "--recipe", "openvino", OPENVINO_LIB_PATH="/nowhere/libopenvino_c.so")
+    assert result.code == 4
+    assert "OPENVINO_LIB_PATH names /nowhere/libopenvino_c.so, which does not exist" in (
+        result.stderr
+    )
+    assert "exporting" not in result.stderr
+
+
+@pytest.mark.parametrize("target", ["linux-aarch64", "android-arm64"])
+def test_other_targets_are_refused_before_anything_starts(tmp_path: Path, target: str) -> None:
+    result = Cli(tmp_path / "cache", tmp_path, {})("build", "-r", "openvino", "--target", target)
+    assert result.code == 4
+    assert f"OpenvinoBackend runs on linux on x86_64 only, and the target is {target}" in (
+        result.stderr
+    )
