@@ -105,6 +105,11 @@ class SshBoard:
         self._sshd.wait()
         self._sshd = None
 
+    def freeze(self) -> None:
+        """As if the network was gone: connections stay open, and nobody answers."""
+        for pid in self.sessions():
+            os.kill(pid, signal.SIGSTOP)
+
     def sessions(self) -> list[int]:
         """The sshd processes of the connections."""
         assert self._sshd

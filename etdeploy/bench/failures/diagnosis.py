@@ -98,6 +98,10 @@ _WORDS: tuple[Word, ...] = (
         "the runner was built without tracing",
         "Build it again: etdeploy clean runners; or leave the profile out: "
         "--set benchmark.profile=false")),
+    (r"version `(?P<name>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found", Cause(
+        "the device's C or C++ library is too old for the runner: it does not have {name}",
+        "Use the runner that brings its own: --target linux-x86_64-portable, or on Arm\n"
+        "--target linux-aarch64-portable")),
     (r"loading shared libraries: (?P<name>\S+):|library \"(?P<name2>[^\"]+)\" not found", Cause(
         "the device does not have the library {name}",
         "Build the runner again: etdeploy clean runners")),

@@ -3,14 +3,16 @@
     BASE/etdeploy/
       store/SHA256       every content once, verified
       stamps/SHA256      size, inode, mode and dates of the content when it was verified
-      bundles/DIGEST/    a bundle's paths, as symbolic links into the store
+      bundles/DIGEST/    a bundle's paths, as links into the store
       uses/DIGEST        a bundle's contents, with the date of its last push (store.py)
       runs/RUN_ID/       one run's working folder
       incoming/          a folder for each push in progress (incoming.py)
       partial/SHA256     what an interrupted push sent of a large content (parts.py)
 
-Symbolic links, because SELinux forbids hard links to adb's user. Every change of a file or its
-mode changes its ctime, so equal stamps mean an untouched content, and nothing is read again.
+Symbolic links, because SELinux forbids hard links to adb's user. Programs get hard links where the
+device allows them: a program's $ORIGIN, beside which it looks for its libraries, is where a
+symbolic link leads. Every change of a file, its mode or its links changes its ctime, so equal
+stamps mean an untouched content, and nothing is read again.
 Toybox, BusyBox and coreutils run these commands.
 """
 
@@ -22,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
-from etdeploy.devices.base import Bundle
+from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.remote.shell import Place
 from etdeploy.devices.shell import sections
 
@@ -158,16 +160,23 @@ def keep_command(place: Place, part: str, sha256: str, executable: bool) -> str:
 
 def layout_command(place: Place, bundle: Bundle, digest: str, part: str) -> str:
     """Makes the bundle's folder of links elsewhere, and moves it into place."""
-    part, final = quote(part), quote(place.bundle(digest))
+    folder, part, final = posixpath.dirname(part), quote(part), quote(place.bundle(digest))
     folders = sorted({posixpath.dirname(f.path) for f in bundle.files} - {""})
     lines = [f"rm -rf {part} && mkdir -p {part} && cd {part} || exit 1"]
     if folders:
         lines.append(f"mkdir -p -- {' '.join(map(quote, folders))} || exit 1")
-    lines += [
-        f"ln -s {quote(f'{place.root}/store/{f.sha256}')} {quote(f.path)} || exit 1"
-        for f in sorted(bundle.files, key=lambda f: f.path)
-    ]
-    return "\n".join([*lines, f"rm -rf {final} && mv {part} {final}"])
+    lines += [_link_command(place, f) for f in sorted(bundle.files, key=lambda f: f.path)]
+    lines.append(f"rm -rf {final} && mv {part} {final} || exit 1")
+    programs = sorted({f.sha256 for f in bundle.files if f.executable})
+    # The links are new.
+    lines += [f"( {stamp_command(place, sha256, True, folder)} )" for sha256 in programs]
+    return "\n".join(lines)
+
+
+def _link_command(place: Place, file: BundleFile) -> str:
+    words = f"{quote(f'{place.root}/store/{file.sha256}')} {quote(file.path)}"
+    hard = f"ln {words} 2>/dev/null || " if file.executable else ""
+    return f"{hard}ln -s {words} || exit 1"
 
 
 def clean_command(place: Place) -> str:
@@ -191,13 +200,22 @@ def run_command(place: Place, run_id: str, digest: str) -> str:
     )
 
 
-def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]) -> str:
+def start_command(
+    folder: str, argv: Sequence[str], variables: Mapping[str, str], limit_s: int
+) -> str:
     """Runs a program in a run's folder with its output in files there; prints its exit code.
 
     The shell leads a process group; `.pid` lets `kill_command` end all of it. A second shell waits
     for the end of the connection, which it sees at its input, and then ends the group: nothing else
     would if etdeploy was killed. `.watch` has its process id. How often the system killed a process
     for want of memory is counted before and after, where it tells.
+
+    Args:
+        folder: The run's.
+        argv: The program with its arguments.
+        variables: For its environment.
+        limit_s: After so many seconds the device ends the group by itself: a network that is gone
+            without a word does not end the connection there for hours.
     """
     exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
     return "\n".join(
@@ -206,12 +224,16 @@ def start_command(folder: str, argv: Sequence[str], variables: Mapping[str, str]
             "echo $$ >.pid; exec 3<&0",
             "( trap '' HUP; read -r _ <&3; kill -9 -$$ ) >/dev/null 2>&1 &",
             "watch=$!; echo $watch >.watch",
+            # `$!` in the trap, since it may come at any time.
+            f"( trap '' HUP; trap 'kill -9 $!; exit' TERM; sleep {limit_s} & wait $!; kill -9 -$$ )"
+            " </dev/null 3<&- >/dev/null 2>&1 &",
+            "limit=$!",
             "kills() { grep '^oom_kill ' /proc/vmstat 2>/dev/null; }; before=$(kills)",
             "(",
             *exports,
             f"exec {' '.join(map(quote, argv))} </dev/null 3<&- >.stdout 2>.stderr",
             ")",
-            "code=$?; kill -9 $watch",
+            "code=$?; kill -9 $watch; kill $limit",
             'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"',
         )
     )

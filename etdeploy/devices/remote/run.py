@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from etdeploy.devices.bundles import (
 from etdeploy.devices.remote import layout
 from etdeploy.devices.remote.shell import RemoteShell, SilentError
 from etdeploy.devices.signals import signal_of
+
+# So much later than from here, a program is ended on the device.
+_LOST_S = 60
 
 
 @contextmanager
@@ -50,7 +54,8 @@ class RemoteRun:
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
         argv = command_line(self._bundle, arguments, self._bundle_folder, self._folder)
         variables = environment(self._bundle, self._bundle_folder, self._folder)
-        command = layout.start_command(self._folder, argv, variables)
+        limit_s = math.ceil(timeout_s) + _LOST_S
+        command = layout.start_command(self._folder, argv, variables, limit_s)
         started = time.monotonic()
         said = self._wait(command, timeout_s)
         seconds = time.monotonic() - started

@@ -20,6 +20,7 @@ from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, lock_name
 from etdeploy.devices.registry import open_device
 from etdeploy.devices.remote import parts
+from etdeploy.devices.remote import run as run_module
 from tests.support.bundles import compile_program, make_bundle
 from tests.support.processes import eventually
 from tests.support.sshd import MakeBoard, SshBoard, make_board, make_key
@@ -207,6 +208,34 @@ def test_the_program_ends_with_the_etdeploy_that_started_it(
     assert eventually(lambda: not board.processes("fate"))
 
 
+def test_a_board_that_hears_nothing_of_the_end_ends_the_program_by_itself(
+    device: Device, board: SshBoard, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_LOST_S", 2)
+    device.push(bundle)
+    timer = threading.Timer(0.5, board.freeze)
+    timer.start()
+    with (
+        pytest.raises(DeviceError, match=r"(went away|stopped answering) while reading"),
+        device.open_run(bundle, "r1") as run,
+    ):
+        run.run(["hang"], 1)
+    timer.join()
+    assert eventually(lambda: not board.processes("fate"))
+
+
+def test_nothing_of_a_run_goes_on_after_it(device: Device, board: SshBoard, bundle: Bundle) -> None:
+    device.push(bundle)
+    with device.open_run(bundle, "r1") as run:
+        assert run.run(["exit", "0"], 54321).exit_code == 0
+    assert "sleep 54381" not in "".join(path.read_text() for path in cmdlines())
+
+
+def cmdlines() -> Iterator[Path]:
+    """Of everything that runs on this machine."""
+    return Path("/proc").glob("[0-9]*/cmdline")
+
+
 def test_a_runner_that_nobody_watches_is_ended_and_named(
     device: Device, board: SshBoard, bundle: Bundle
 ) -> None:
@@ -278,6 +307,26 @@ def test_a_board_that_goes_in_mid_run_is_named(
         run.run(["hang"], 60)
     timer.join()
     assert eventually(lambda: not board.processes("fate"))
+
+
+def test_a_program_finds_the_libraries_beside_it(
+    device: Device, board: SshBoard, tmp_path: Path
+) -> None:
+    (tmp_path / "lib.c").write_text("int answer(void) { return 42; }\n")
+    (tmp_path / "main.c").write_text("int answer(void);\nint main(void) { return answer(); }\n")
+    library, program = tmp_path / "libanswer.so", tmp_path / "main"
+    for source, output, *options in (
+        ("lib.c", library, "-shared", "-fPIC", "-Wl,-soname,libanswer.so"),
+        ("main.c", program, str(library), "-Wl,-rpath,$ORIGIN"),
+    ):
+        gcc = ["gcc", str(tmp_path / source), *options, "-o", str(output)]
+        subprocess.run(gcc, check=True)
+    files = {"bin/main": program, "bin/libanswer.so": library}
+    bundle = make_bundle(files, ("bin/main",), ("bin/main",))
+    device.push(bundle)
+    with device.open_run(bundle, "r1") as run:
+        assert run.run([], 20).exit_code == 42
+    assert device.push(bundle).pushed_files == 0
 
 
 def test_a_source_that_changed_meanwhile_is_named(

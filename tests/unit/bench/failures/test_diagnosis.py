@@ -85,3 +85,11 @@ def test_a_backend_that_cannot_be_used_is_not_called_missing() -> None:
     silent = _error("etdeploy-runner: backend FooBackend is linked, but not available\n")
     assert "FooBackend is in the runner, but not available on this device" in silent.message
     assert "clean runners" not in (silent.remedy or "")
+
+
+def test_a_c_library_that_is_too_old_is_named() -> None:
+    stderr = "r: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /r/libexecutorch.so)"
+    outcome = RunOutcome(1, None, "", stderr, 0.1)
+    error = run_error(outcome, "timing", make_recipe(), "ssh:pi", Path("/out/stderr.txt"))
+    assert "it does not have GLIBC_2.38" in error.message
+    assert "--target linux-aarch64-portable" in str(error.remedy)

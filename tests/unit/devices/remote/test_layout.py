@@ -12,6 +12,7 @@ from etdeploy.devices.remote.layout import (
     parse_df,
     parse_digests,
     parse_exit_code,
+    parse_out_of_memory,
     parse_sizes,
     parse_survey,
 )
@@ -108,6 +109,13 @@ def test_digests_count_only_where_they_are_the_names() -> None:
     assert parse_digests(output) == {sha("a")}
 
 
+def test_kills_for_want_of_memory() -> None:
+    output = "exit code 137\nbefore: oom_kill 3\nafter: oom_kill {}\n"
+    assert parse_out_of_memory(output.format(3)) is False
+    assert parse_out_of_memory(output.format(4)) is True
+    assert parse_out_of_memory("exit code 137\nbefore: \nafter: \n") is None
+
+
 def test_sizes_and_exit_codes() -> None:
     assert parse_sizes("200\tstore\n4\truns\n") == {"store": 204800, "runs": 4096}
     assert parse_exit_code("Segmentation fault \nexit code 139\n") == 139
@@ -122,7 +130,7 @@ def linked(*paths: str) -> Bundle:
 
 def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
     nasty = "it's; $(reboot) `x`"
-    command = layout.start_command("/r", [nasty], {"A": nasty})
+    command = layout.start_command("/r", [nasty], {"A": nasty}, 90)
     assert f"export A={shlex.quote(nasty)}" in command
     assert f"exec {shlex.quote(nasty)} <" in command
     bundle = linked(nasty)
@@ -162,5 +170,21 @@ def test_linked_folders_are_made_first() -> None:
     assert lines[2] == f"ln -s {PLACE.root}/store/{'a' * 64} a/b/c || exit 1"
     assert lines[-1] == (
         f"rm -rf {PLACE.root}/bundles/digest && "
-        f"mv {PLACE.root}/incoming/x {PLACE.root}/bundles/digest"
+        f"mv {PLACE.root}/incoming/x {PLACE.root}/bundles/digest || exit 1"
     )
+
+
+def test_a_program_is_linked_so_that_it_finds_its_libraries_beside_itself() -> None:
+    bundle = Bundle(
+        files=(file("a", "bin/run", executable=True), file("b", "bin/lib.so")),
+        launch=ProcessLaunch(argv=("bin/run",)),
+    )
+    lines = layout.layout_command(PLACE, bundle, "d", f"{PLACE.incoming}/x/bundle").splitlines()
+    store = f"{PLACE.root}/store"
+    assert lines[2:4] == [
+        f"ln -s {store}/{'b' * 64} bin/lib.so || exit 1",
+        f"ln {store}/{'a' * 64} bin/run 2>/dev/null || ln -s {store}/{'a' * 64} bin/run || exit 1",
+    ]
+    # Its stamp is made anew.
+    assert lines[-1].startswith(f"( cd {store} && chmod 755 {'a' * 64} && stat -c ")
+    assert lines[-1].endswith(f" {PLACE.root}/stamps/{'a' * 64} )")
