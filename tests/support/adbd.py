@@ -49,6 +49,7 @@ class AndroidRoot:
     Attributes:
         serial: HOST:PORT of its adbd.
         host: The address alone.
+        link: This machine's end of the network to it.
         is_up: Whether adbd runs.
     """
 
@@ -58,7 +59,7 @@ class AndroidRoot:
         self.flavour = flavour
         self._root = root
         self._init = init
-        self._link = link
+        self.link = link
         self.host = ""
         self.pid = _only_child(init.pid)
         self.is_up = False
@@ -108,7 +109,7 @@ class AndroidRoot:
 
     def cut_network(self) -> None:
         """As if the device had left the network: nothing answers, no connection breaks."""
-        _ip("link", "set", self._link, "down")
+        _ip("link", "set", self.link, "down")
 
     def write(self, name: str, text: str) -> None:
         """Changes what `getprop` or `dumpsys-SERVICE` says."""
@@ -142,12 +143,12 @@ class AndroidRoot:
         self.start_adbd()
 
     def _connect_network(self) -> None:
-        inner = f"i{self._link}"
+        inner = f"i{self.link}"
         ours, theirs = _free_addresses()
-        _ip("link", "add", self._link, "type", "veth", "peer", "name", inner)
+        _ip("link", "add", self.link, "type", "veth", "peer", "name", inner)
         _ip("link", "set", inner, "netns", str(self.pid))
-        _ip("addr", "add", f"{ours}/30", "dev", self._link)
-        _ip("link", "set", self._link, "up")
+        _ip("addr", "add", f"{ours}/30", "dev", self.link)
+        _ip("link", "set", self.link, "up")
         self._do(f"ip addr add {theirs}/30 dev {inner} && ip link set {inner} up")
         self.host = str(theirs)
 

@@ -146,7 +146,8 @@ def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int 
     bundles: list[str] = []
     contents: list[str] = []
     # What is of use only if its push is repeated goes first.
-    partial = [sha256 for sha256 in survey.partial if sha256 not in kept] if excess > 0 else []
+    useless = [x for x in survey.partial if x not in kept or x in sizes]
+    partial = useless if excess > 0 else []
     freed = sum(survey.partial[sha256] for sha256 in partial)
     for name, unused in _in_turn(sizes, uses, digest, kept):
         if freed >= excess:
