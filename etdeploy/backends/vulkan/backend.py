@@ -83,7 +83,7 @@ def _is_here(where: Destination) -> bool:
 VULKAN = Vulkan(
     name="vulkan",
     delegate_id="VulkanBackend",
-    quantizations=("none", "fp16"),
+    quantizations=("none", "fp16", "int8_static", "8da4w"),
     lowering="etdeploy.export.worker.backends.vulkan",
     needs="ExecuTorch's Vulkan libraries, which are not in any wheel, and glslc",
     get="The provider `source` builds them (`auto` uses it); glslc is in the Vulkan SDK\n"
@@ -98,6 +98,6 @@ VULKAN = Vulkan(
     ),
     systems=("android", "linux"),
     loads=True,
-    # On Linux with Mesa's software driver, in 32- and 16-bit floats; not on a phone.
+    # On Linux with Mesa's software driver, not on a phone.
     tried=True,
 )

@@ -24,11 +24,14 @@ _SMALLER = (
     "Close other apps that use the GPU, or export 16-bit floats: --set export.quantization=fp16",
     f"Close other apps that use the GPU, or export the model in 16-bit floats, {NEW_FILE}.",
 )
-# Exceptions of backends/vulkan/runtime/vk_api in 1.3 to 1.5.
+# Exceptions of backends/vulkan/runtime/vk_api in 1.3 to 1.5, and an assertion of VulkanBackend.cpp.
 _WORDS: tuple[Word, ...] = (
     (r"Shader (?P<name>\S+) not compatible with device\. Missing support for extension or physical "
      r"device feature: (?P<what>.+)", Cause(
         "the GPU or its driver has no {what}, which the shader {name} needs", *_OTHER)),
+    (r"VulkanBackend.*build_graph\(\).*Missing operator: (?P<name>\S+)", Cause(
+        "ExecuTorch's Vulkan backend has no operator {name}, which the program has given to it",
+        *_OTHER)),
     (r"returned VK_ERROR_OUT_OF_DEVICE_MEMORY", Cause(
         "the GPU has not enough memory for the model", *_SMALLER)),
     (r"returned VK_ERROR_DEVICE_LOST", Cause(

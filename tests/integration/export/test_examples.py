@@ -47,6 +47,12 @@ def _recipes() -> dict[str, dict[str, Any]]:
             recipes[f"{name}-{scheme}"] = {"model": model, "export": {"quantization": scheme}}
     small = {"example": "convnet", "arguments": SMALL["convnet"]}
     recipes["vulkan"] = {"model": small, "export": {"backend": "vulkan", "quantization": "fp16"}}
+    # Its last layer has 10 outputs, which are no multiple of 4.
+    grouped = {"backend": "vulkan", "quantization": "8da4w"}
+    mlp = {"example": "mlp", "arguments": SMALL["mlp"]}
+    recipes["vulkan-8da4w"] = {"model": mlp, "export": grouped}
+    static = {"backend": "vulkan", "quantization": "int8_static"}
+    recipes["vulkan-int8_static"] = {"model": small, "export": static}
     recipes["coreml"] = {"model": small, "export": {"backend": "coreml", "quantization": "fp16"}}
     return recipes
 
@@ -67,7 +73,8 @@ def all_exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     for spec, _ in jobs:
         place = Path(spec).parent
         assert (place / "exit.txt").read_text() == "0", (place / "log.txt").read_text()[-3000:]
-    runnable = [str(f) for name, f in folders.items() if name not in ("vulkan", "coreml")]
+    elsewhere = ("vulkan", "coreml")
+    runnable = [str(f) for name, f in folders.items() if not name.startswith(elsewhere)]
     output = _python("tests.support.export_execute", *runnable)
     return Exported(folders, json.loads(output.splitlines()[-1]))
 
@@ -184,10 +191,21 @@ def test_notes_say_what_a_user_should_know(all_exported: Exported) -> None:
     assert notes["convnet-8da4w"] == (
         "8da4w quantised 1 linear layer; 21 convolutions stay in floats.",
     )
+    assert notes["vulkan-8da4w"] == (
+        "Linear layers that stay in floats, since their input size is not a multiple of the group "
+        "size 32, or their output size not of 4: 4.",
+        "8da4w quantised 2 linear layers.",
+    )
 
 
 @pytest.mark.parametrize(
-    ("backend", "identity"), [("vulkan", "VulkanBackend"), ("coreml", "CoreMLBackend")]
+    ("backend", "identity"),
+    [
+        ("vulkan", "VulkanBackend"),
+        ("vulkan-8da4w", "VulkanBackend"),
+        ("vulkan-int8_static", "VulkanBackend"),
+        ("coreml", "CoreMLBackend"),
+    ],
 )
 def test_other_backends_lower_without_their_device(
     all_exported: Exported, backend: str, identity: str
@@ -215,3 +233,14 @@ def test_a_program_folder_is_complete(all_exported: Exported) -> None:
     # The import of ExecuTorch is shared by these exports.
     assert set(provenance.seconds) == {"load", "quantize", "export", "lower", "write"}
     assert {"python", "torch", "executorch", "torchao"} <= set(provenance.versions)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "operator"),
+    [("8da4w", b"et_vk.linear_dq8ca_q4gsw"), ("int8_static", b"et_vk.q8ta_conv2d")],
+)
+def test_vulkan_computes_in_the_scheme(
+    all_exported: Exported, scheme: str, operator: bytes
+) -> None:
+    program = all_exported.folders[f"vulkan-{scheme}"] / "program.pte"
+    assert operator in program.read_bytes()

@@ -23,9 +23,12 @@ class Lowering:
     Attributes:
         folds_weights: Whether PT2E stores quantised weights as integers; without, they stay floats
             that the graph quantises and dequantises.
+        grouped_outputs: 8da4w leaves a linear layer in floats whose number of outputs is not a
+            multiple of this.
     """
 
     folds_weights = True
+    grouped_outputs = 1
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """The PT2E quantiser of the spec's scheme, `int8_static`, `int8_dynamic` or `16a4w`.

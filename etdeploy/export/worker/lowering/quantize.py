@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from etdeploy.backends.names import DEFAULT
+from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
@@ -46,7 +48,7 @@ def quantize(spec: ExportSpec, source: Source) -> Quantized | None:
     if spec.quantization in (None, "none", "fp16"):
         return None  # 16-bit floats are the backend's own choice of precision
     if spec.quantization == "8da4w":
-        return _grouped_linears(source, spec.group_size or 32)
+        return _grouped_linears(spec, source)
     lowering = lowering_of(spec)
     return _pt2e(spec, source, lowering.quantizer(spec), lowering.folds_weights)
 
@@ -110,7 +112,7 @@ def _checked(samples: Iterable[Any]) -> Iterable[Call]:
             yield call
 
 
-def _grouped_linears(source: Source, group_size: int) -> Quantized:
+def _grouped_linears(spec: ExportSpec, source: Source) -> Quantized:
     """4-bit weights in groups, 8-bit dynamic activations, in every linear layer that fits."""
     from torchao.quantization.granularity import PerGroup
     from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig, quantize_
@@ -120,21 +122,26 @@ def _grouped_linears(source: Source, group_size: int) -> Quantized:
         for name, layer in source.module.named_modules()
         if isinstance(layer, torch.nn.Linear)
     }
-    fitting = [name for name, layer in linears.items() if layer.in_features % group_size == 0]
+    group_size, outputs = spec.group_size or 32, lowering_of(spec).grouped_outputs
+    fitting = [
+        name
+        for name, layer in linears.items()
+        if layer.in_features % group_size == 0 and layer.out_features % outputs == 0
+    ]
     if not fitting:
-        raise _nothing_fits(source, linears, group_size)
+        raise _nothing_fits(spec, source, linears, group_size)
     config = Int8DynamicActivationIntxWeightConfig(
         weight_dtype=torch.int4, weight_granularity=PerGroup(group_size)
     )
     with blaming("quantization", "the linear layers cannot be quantised:"):
         quantize_(source.module, config, filter_fn=lambda _, name: name in fitting)
     left = [name for name in linears if name not in fitting]
-    notes = [_left_note(left, group_size)] if left else []
+    notes = [_left_note(left, group_size, outputs)] if left else []
     return Quantized(source.module, (*notes, _coverage_note(source.module, len(fitting))))
 
 
 def _nothing_fits(
-    source: Source, linears: dict[str, torch.nn.Linear], group_size: int
+    spec: ExportSpec, source: Source, linears: dict[str, torch.nn.Linear], group_size: int
 ) -> Exception:
     if source.exported:
         return fail(
@@ -146,24 +153,44 @@ def _nothing_fits(
         return fail(
             "quantization",
             "8da4w quantises nn.Linear layers, and the model has none",
-            remedy="--set export.quantization=int8_static quantises convolutions, too.",
+            remedy=_other_scheme(spec, "int8_static", "quantises convolutions, too."),
         )
-    sizes = ", ".join(str(s) for s in sorted({layer.in_features for layer in linears.values()}))
-    fits = any(layer.in_features % _SMALLEST_GROUP == 0 for layer in linears.values())
+    return _wrong_sizes(spec, list(linears.values()), group_size)
+
+
+def _wrong_sizes(spec: ExportSpec, linears: list[torch.nn.Linear], group_size: int) -> Exception:
+    if any(layer.in_features % group_size == 0 for layer in linears):
+        multiple = lowering_of(spec).grouped_outputs
+        return fail(
+            "quantization",
+            f"no linear layer with an input size for groups of {group_size} has an output size "
+            f"that is a multiple of {multiple}, as {spec.backend} needs it",
+            remedy=_other_scheme(spec, "int8_dynamic", "takes layers of any size."),
+        )
+    sizes = ", ".join(str(s) for s in sorted({layer.in_features for layer in linears}))
+    fits = any(layer.in_features % _SMALLEST_GROUP == 0 for layer in linears)
     return fail(
         "quantization",
         f"no linear layer's input size ({sizes}) is a multiple of the group size {group_size}",
         remedy=f"--set export.group_size={_SMALLEST_GROUP}"
         if fits
-        else "--set export.quantization=int8_dynamic has no groups.",
+        else _other_scheme(spec, "int8_dynamic", "has no groups."),
     )
 
 
-def _left_note(names: list[str], group_size: int) -> str:
+def _other_scheme(spec: ExportSpec, scheme: str, what: str) -> str:
+    """The remedy that names another scheme, with a backend that has it."""
+    offered = scheme in backend_named(str(spec.backend)).quantizations
+    other = "" if offered else f"--set export.backend={DEFAULT} "
+    return f"{other}--set export.quantization={scheme} {what}"
+
+
+def _left_note(names: list[str], group_size: int, outputs: int) -> str:
+    size = f", or their output size not of {outputs}" if outputs > 1 else ""
     shown = ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
     return (
         f"Linear layers that stay in floats, since their input size is not a multiple of the group "
-        f"size {group_size}: {shown}."
+        f"size {group_size}{size}: {shown}."
     )
 
 

@@ -70,6 +70,13 @@ def test_what_helps_depends_on_the_kind_of_device(device: str, helps: str) -> No
             "the GPU or its driver has no VK_KHR_8bit_storage, which the shader conv2d_q8 needs",
         ),
         (
+            "F 00:00:00.115356 executorch:VulkanBackend.cpp:480] In function build_graph(), assert "
+            "failed (VK_HAS_OP(op_name)): Missing operator: quantized_decomposed."
+            "dequantize_per_channel.default",
+            "ExecuTorch's Vulkan backend has no operator quantized_decomposed."
+            "dequantize_per_channel.default, which the program has given to it",
+        ),
+        (
             "Exception raised from allocate at executorch/backends/vulkan/runtime/vk_api/memory/"
             "Allocation.cpp:31: vmaAllocateMemory(...) returned VK_ERROR_OUT_OF_DEVICE_MEMORY",
             "the GPU has not enough memory for the model",
