@@ -8,28 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from etdeploy.backends.causes import Cause, Word, first_cause
 from etdeploy.backends.names import OTHER_BACKEND
-from etdeploy.backends.options import Option
-from etdeploy.backends.payload import CompiledFor, Payload
-from etdeploy.backends.values import (
-    Build,
-    Destination,
-    ExportRequest,
-    Extras,
-    Package,
-    Partitions,
-    Workstation,
-)
-from etdeploy.core.blocker import Blocker
-from etdeploy.core.finding import Finding
-from etdeploy.core.flatbuffer import Table
-from etdeploy.core.values import Explained
-from etdeploy.targets.platforms import Target
+
+if TYPE_CHECKING:
+    from etdeploy.backends.causes import Cause, Word
+    from etdeploy.backends.options import Option
+    from etdeploy.backends.payload import CompiledFor, Payload
+    from etdeploy.backends.values import (
+        Build,
+        Destination,
+        ExportRequest,
+        Extras,
+        Package,
+        Partitions,
+        Workstation,
+    )
+    from etdeploy.core.blocker import Blocker
+    from etdeploy.core.finding import Finding
+    from etdeploy.core.flatbuffer import Table
+    from etdeploy.core.values import Explained
+    from etdeploy.targets.platforms import Target
 
 
-@dataclass(frozen=True, kw_only=True)
+# Backends are compared by identity: there is one object of each.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Backend:
     """A backend of ExecuTorch.
 
@@ -86,7 +90,7 @@ class Backend:
     tried: bool = False
     socs: tuple[str, ...] = ()
     profile_compiled: bool = False
-    judged_as: Mapping[str, str] = field(default_factory=dict, hash=False)
+    judged_as: Mapping[str, str] = field(default_factory=dict)
     words: tuple[Word, ...] = ()
 
     # --- the plan: asked with values alone, and the same on every machine
@@ -168,6 +172,8 @@ class Backend:
         Raises:
             CorruptError: The payload is damaged.
         """
+        from etdeploy.backends.payload import Payload
+
         return Payload()
 
     def describe_target(self, compiled: CompiledFor) -> str:
@@ -249,6 +255,8 @@ class Backend:
         Raises:
             BuildError: Something is missing, or does not fit the device or the program.
         """
+        from etdeploy.backends.values import Extras
+
         return Extras()
 
     def failure(self, text: str, device: str) -> Cause | None:
@@ -258,6 +266,8 @@ class Backend:
             text: The output.
             device: As `--device` takes it.
         """
+        from etdeploy.backends.causes import first_cause
+
         return first_cause(text, self.words)
 
     # --- this machine

@@ -18,7 +18,7 @@ from etdeploy.backends.others import OTHERS
 from etdeploy.backends.portable import PORTABLE
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.vulkan.backend import VULKAN
-from etdeploy.backends.xnnpack import XNNPACK
+from etdeploy.backends.xnnpack.backend import XNNPACK
 from etdeploy.core.errors import UsageError
 from etdeploy.core.plugins import load_plugin, plugin_code, plugin_names, plugin_owner
 

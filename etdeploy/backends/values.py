@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from etdeploy.backends.options import OptionValue
-from etdeploy.backends.payload import CompiledFor
-from etdeploy.core.values import Value
-from etdeploy.targets.platforms import Target
+if TYPE_CHECKING:
+    from etdeploy.backends.options import OptionValue
+    from etdeploy.backends.payload import CompiledFor
+    from etdeploy.targets.platforms import Target
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,16 @@ class Build:
     runtime: RuntimeWishes
 
 
-class ExtraFile(Value):
+@dataclass(frozen=True)
+class ExtraFile:
     """A third-party file: its path here, and its name beside the runner."""
 
     source: str
     name: str
 
 
-class Extras(Value):
+@dataclass(frozen=True)
+class Extras:
     """What a bundle has in addition to a runner and its own libraries.
 
     Attributes:
@@ -156,8 +158,8 @@ class Extras(Value):
 
     files: tuple[ExtraFile, ...] = ()
     folder_variables: tuple[str, ...] = ()
-    file_variables: dict[str, str] = {}
-    environment: dict[str, str] = {}
+    file_variables: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def merged(parts: Iterable[Extras]) -> Extras:

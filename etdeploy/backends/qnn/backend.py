@@ -6,31 +6,32 @@ The modules beside this one are imported when they are asked: most runs have not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import Cause
 from etdeploy.backends.names import OTHER_BACKEND
-from etdeploy.backends.payload import CompiledFor, Payload
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
-from etdeploy.backends.values import (
-    Build,
-    Destination,
-    ExportRequest,
-    Extras,
-    Partitions,
-    Workstation,
-)
 from etdeploy.core.blocker import Blocker
-from etdeploy.core.finding import Finding
-from etdeploy.core.flatbuffer import Table
 from etdeploy.core.values import Explained
-from etdeploy.targets.platforms import Target
+
+if TYPE_CHECKING:
+    from etdeploy.backends.causes import Cause
+    from etdeploy.backends.payload import CompiledFor, Payload
+    from etdeploy.backends.values import (
+        Build,
+        Destination,
+        ExportRequest,
+        Extras,
+        Partitions,
+        Workstation,
+    )
+    from etdeploy.core.finding import Finding
+    from etdeploy.core.flatbuffer import Table
+    from etdeploy.targets.platforms import Target
 
 _SDK_OPTION = "QNN_SDK_ROOT"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Qnn(Backend):
     """QNN, with Qualcomm's SDK on this machine and its libraries on the phone."""
 
@@ -73,6 +74,7 @@ class Qnn(Backend):
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
+        from etdeploy.backends.payload import Payload
         from etdeploy.backends.qnn.payload import compiled_for
 
         return Payload(compiled_for=compiled_for(delegate, payload))

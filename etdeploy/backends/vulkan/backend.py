@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import Cause
-from etdeploy.backends.values import Destination, Partitions, Workstation
 from etdeploy.core.blocker import Blocker, require
-from etdeploy.core.finding import Finding
 
 if TYPE_CHECKING:
+    from etdeploy.backends.causes import Cause
+    from etdeploy.backends.values import Destination, Partitions, Workstation
     from etdeploy.backends.vulkan.glslc import Glslc
+    from etdeploy.core.finding import Finding
 
 
-@dataclass(frozen=True, kw_only=True)
 class Vulkan(Backend):
     """Vulkan, whose shaders are compiled with the runtime."""
 
@@ -59,6 +57,7 @@ class Vulkan(Backend):
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The shader compiler."""
         from etdeploy.backends.vulkan.glslc import find_glslc
+        from etdeploy.core.finding import Finding
 
         found = find_glslc(station.environ)
         yield Finding(

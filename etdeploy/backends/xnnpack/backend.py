@@ -1,51 +1,20 @@
-"""XNNPACK: the CPU, on every system.
-
-A payload begins with a header: 4 zero bytes, "XH00", its length (u16), offset and size of a
-FlatBuffer (u32 each), offset (u32) and size (u64) of constant data. Payloads of old exports are
-the FlatBuffer alone. Sources: backends/xnnpack/serialization/ of the ExecuTorch wheel,
-xnnpack_graph_serialize.py and schema.fbs (table XNNGraph).
-"""
+"""XNNPACK: the CPU, on every system."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
-from etdeploy.backends.causes import NEW_FILE, Cause
 from etdeploy.backends.options import Option
-from etdeploy.backends.payload import Payload
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES
-from etdeploy.backends.values import Build
-from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
 from etdeploy.core.values import Explained
 
-_HEADER = struct.Struct("<4x4sHII")
-_HEADER_MAGIC = b"XH00"
-_GRAPH_MAGIC = b"XN"
-_XNODES = 1
-
-
-def count_nodes(payload: memoryview) -> int | None:
-    """The number of XNNPACK nodes; None for a payload in an unknown format.
-
-    Raises:
-        CorruptError: A part of the payload lies outside of it.
-    """
-    magic = bytes(payload[4:8])
-    if magic[:2] == _GRAPH_MAGIC:
-        return _nodes(payload)
-    if magic != _HEADER_MAGIC or len(payload) < _HEADER.size:
-        return None
-    _, _, offset, size = _HEADER.unpack_from(payload)
-    if offset + size > len(payload):
-        raise CorruptError("an XNNPACK partition extends beyond its data")
-    return _nodes(payload[offset : offset + size])
-
-
-def _nodes(graph: memoryview) -> int:
-    return FlatBuffer(graph).root().length(_XNODES, item_bytes=4)
+if TYPE_CHECKING:
+    from etdeploy.backends.causes import Cause
+    from etdeploy.backends.payload import Payload
+    from etdeploy.backends.values import Build
+    from etdeploy.core.flatbuffer import Table
 
 
 def _kleidiai(build: Build) -> tuple[bool, str]:
@@ -63,7 +32,6 @@ def _kleidiai(build: Build) -> tuple[bool, str]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Xnnpack(Backend):
     """XNNPACK, whose payload says how many nodes it has."""
 
@@ -93,7 +61,17 @@ class Xnnpack(Backend):
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """Counts the nodes."""
+        from etdeploy.backends.payload import Payload
+        from etdeploy.backends.xnnpack.payload import count_nodes
+
         return Payload(nodes=count_nodes(payload))
+
+    def failure(self, text: str, device: str) -> Cause | None:
+        """What ExecuTorch's backend logs."""
+        from etdeploy.backends.causes import first_cause
+        from etdeploy.backends.xnnpack.words import WORDS
+
+        return first_cause(text, WORDS)
 
 
 XNNPACK = Xnnpack(
@@ -118,13 +96,4 @@ XNNPACK = Xnnpack(
     wheels=("linux-x86_64", "linux-aarch64", "macos-arm64"),
     threaded=True,
     tried=True,
-    words=(
-        (r"XNNPACKBackend\S* Failed to initialize", Cause(
-            "XNNPACK could not start on this device, usually because it cannot read which CPU it "
-            "has",
-            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or run "
-            "without XNNPACK: --set export.backend=portable",
-            "Check whether /proc/cpuinfo and /sys/devices/system/cpu can be read there; or export "
-            f"the model\nagain without XNNPACK, {NEW_FILE}.")),
-    ),
-)  # fmt: skip
+)
