@@ -76,7 +76,7 @@ def _glslc(station: Workstation, options: Mapping[str, str | None]) -> Glslc | B
 
 
 def _is_here(where: Destination) -> bool:
-    return where.reports and where.device == "host" and where.target.system == "linux"
+    return where.is_here and where.target.system == "linux"
 
 
 VULKAN = Vulkan(

@@ -13,7 +13,7 @@ from etdeploy.backends.vulkan.backend import VULKAN
 from etdeploy.backends.vulkan.here import driver_blocker
 from etdeploy.targets.platforms import find_target
 
-_HOST = Destination(find_target("linux-x86_64"), "host", reports=True)
+_HOST = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
 _NO_DRIVER = "echo 'vkCreateInstance gives VK_ERROR_INCOMPATIBLE_DRIVER' >&2; exit 1"
 
 
