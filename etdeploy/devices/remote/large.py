@@ -51,7 +51,7 @@ def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
 
 def _sent(sending: Sending) -> Sent:
     """Sends all of it, while the device hashes what has arrived."""
-    file, next_step, begun = sending.file, 0, ""
+    file, next_step, begun = sending.file, _STEP_BYTES, False
     new = parts.new_name(sending.folder, file.sha256)
     command = parts.follow_command(sending.folder, file.sha256)
     with sending.shell.held(command, sending.verifying, HASH_S) as follower:
@@ -60,7 +60,7 @@ def _sent(sending: Sending) -> Sent:
             nonlocal next_step, begun
             if sent >= next_step:
                 # From here on, an interruption must not lose what has arrived.
-                begun = begun or (follower.hear() if next_step else "")
+                begun = begun or _begun(sending, follower)
                 follower.say("more")
                 next_step = sent + _STEP_BYTES
 
@@ -68,12 +68,19 @@ def _sent(sending: Sending) -> Sent:
         started = time.monotonic()
         sending.progress(sending.verifying)
         follower.say(parts.END)
-        begun = begun or follower.hear()
+        begun = begun or _begun(sending, follower)
         digest = follower.hear().partition(" ")[0]
     if digest == parts.NO_DIGEST:
         digest = sending.read_back(sending.part)
     _require(sending, digest, file.sha256)
     return Sent(file.size_bytes, 0, time.monotonic() - started)
+
+
+def _begun(sending: Sending, follower: Held) -> bool:
+    """Waits until the device has found the file."""
+    if follower.hear() != parts.BEGUN:
+        raise sending.unverified("")
+    return True
 
 
 def _taken(sending: Sending, may_resume: bool) -> tuple[Part, ...]:
@@ -119,7 +126,7 @@ def _send_parts(
     resumed_bytes: int,
 ) -> float:
     """Sends parts, each verified while the next travels; returns seconds waited for the last."""
-    note = f" ({console.size(resumed_bytes)} were already there)"
+    note = f" ({console.size(resumed_bytes)} were already there)" if resumed_bytes else ""
     there_bytes = resumed_bytes
     before: Part | None = None
     for part in missing:

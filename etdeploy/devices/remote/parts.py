@@ -28,6 +28,8 @@ PART_BYTES = 64 * BLOCK_BYTES
 NO_DIGEST = "none"
 """What is printed instead of a digest where there is no sha256sum."""
 BEGUN, END = "begun", "end"
+# Of a tenth of a second, as long as other answers may take.
+_TRIES = 300
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ def follow_command(folder: str, sha256: str) -> str:
     return "\n".join(
         (
             "exec 3<&0",
-            "read -r _ <&3 || exit 1",
-            # A line may be here before the file is.
-            f"until mv -f {new} {part} 2>/dev/null",
-            f"do [ -d {quote(folder)} ] || exit 1; sleep 0.1; done; echo {BEGUN}",
+            # This shell may be here before the file is; one that cannot be made never is.
+            f"tries=0; until mv -f {new} {part} 2>/dev/null",
+            f"do tries=$((tries + 1)); [ $tries -lt {_TRIES} ] && [ -d {quote(folder)} ] || exit 1",
+            f"sleep 0.1; done; echo {BEGUN}",
             "if ! command -v sha256sum >/dev/null; then",
             f"  while read -r word <&3 && [ $word != {END} ]; do :; done; echo {NO_DIGEST}; exit",
             "fi",
