@@ -17,7 +17,7 @@ from etdeploy.graph.resolve import Resolved
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.provider.checkout import SOURCE_VARIABLE, Checkout
 from etdeploy.provider.wheel import find_installed
-from etdeploy.runner.compile import plan_definitions
+from etdeploy.runner.compile import backend_targets, plan_definitions
 from etdeploy.runner.fingerprint import toolchain_for
 from etdeploy.runner.kernel_sources import aten_operators, needed_sources
 from etdeploy.targets.platforms import find_target
@@ -87,6 +87,7 @@ def _places(resolved: Resolved) -> dict[str, str]:
         )
     found = checkout.path if checkout else f"$env{{{SOURCE_VARIABLE}}}"
     places = _toolchain(job, plan, checkout)
+    places |= backend_targets(plan)
     places["ETDEPLOY_EXECUTORCH_SOURCE"] = found
     if plan.option("PYTHON_EXECUTABLE") is None:
         places["PYTHON_EXECUTABLE"] = sys.executable

@@ -16,6 +16,7 @@ from etdeploy.core.files.disk import full_disk, no_room_told
 from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.values import Explained
+from etdeploy.plan.components import linked_backends
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.provider.checkout import Checkout
 from etdeploy.provider.wheel import WheelRuntime
@@ -139,12 +140,19 @@ def source_definitions(
     definitions = {d.name: d.value or "" for d in toolchain}
     # What the recipe sets overrides the machine's definitions.
     definitions |= _tools(tools) | plan_definitions(plan)
+    definitions |= backend_targets(plan)
     definitions["ETDEPLOY_EXECUTORCH_SOURCE"] = checkout.path
     # ExecuTorch generates code with torchgen, and reads programs with its own Python package.
     definitions.setdefault("PYTHON_EXECUTABLE", sys.executable)
     if "EXECUTORCH_SELECT_OPS_MODEL" in definitions and program:
         definitions["EXECUTORCH_SELECT_OPS_MODEL"] = str(program)
     return definitions
+
+
+def backend_targets(plan: RuntimePlan) -> dict[str, str]:
+    """The library of each backend that is linked, for components.cmake."""
+    linked = ((b.component, b.cmake_target) for b in linked_backends(plan))
+    return {f"etdeploy_targets_{name}": library for name, library in linked if library}
 
 
 def plan_definitions(plan: RuntimePlan) -> dict[str, str]:

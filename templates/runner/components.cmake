@@ -1,5 +1,6 @@
 # Maps components to targets. A wheel names its shared libraries executorch::<component>; a checkout
-# and its install have static libraries with bare names.
+# and its install have static libraries with bare names. For a backend, -Detdeploy_targets_<component>
+# says which: etdeploy/backends/ has these names.
 set(etdeploy_targets_runtime
     "executorch" "executorch_core" "extension_module_static" "extension_data_loader"
     "extension_flat_tensor" "extension_named_data_map" "extension_tensor")
@@ -11,16 +12,6 @@ set(etdeploy_targets_kernels_selected "executorch_selected_kernels")
 set(etdeploy_targets_kernels_quantized "quantized_ops_lib")
 set(etdeploy_targets_kernels_llm "custom_ops")
 set(etdeploy_targets_kernels_torchao "torchao_ops_executorch")
-set(etdeploy_targets_backend_xnnpack "xnnpack_backend")
-set(etdeploy_targets_backend_vulkan "vulkan_backend")
-set(etdeploy_targets_backend_coreml "coremldelegate")
-set(etdeploy_targets_backend_mps "mpsdelegate")
-set(etdeploy_targets_backend_mlx "mlxdelegate")
-set(etdeploy_targets_backend_qnn "qnn_executorch_backend")
-set(etdeploy_targets_backend_openvino "openvino_backend")
-set(etdeploy_targets_backend_neuron "neuron_backend")
-set(etdeploy_targets_backend_enn "enn_backend")
-set(etdeploy_targets_backend_vgf "vgf_backend")
 # Components that register operators or backends from static initialisers. Nothing refers to them, so
 # the linker drops them from a static library unless that is linked whole.
 set(etdeploy_registers "^(kernels|backend)_")

@@ -751,7 +751,8 @@ def test_a_runner_is_linked_against_an_install(source: Path, tmp_path: Path) -> 
     components = "runtime;threadpool;kernels_portable;kernels_quantized;backend_xnnpack;etdump"
     _cmake(
         "-G", "Ninja", "-S", str(project), "-B", str(runner), "-DCMAKE_BUILD_TYPE=Release",
-        f"-DCMAKE_PREFIX_PATH={prefix}", f"-DETDEPLOY_COMPONENTS={components}", cwd=tmp_path,
+        f"-DCMAKE_PREFIX_PATH={prefix}", f"-DETDEPLOY_COMPONENTS={components}",
+        "-Detdeploy_targets_backend_xnnpack=xnnpack_backend", cwd=tmp_path,
     )  # fmt: skip
     _cmake("--build", str(runner), "--target", "etdeploy-runner", cwd=tmp_path)
     listed = _listed(runner / "etdeploy-runner", build / "wheel")

@@ -91,6 +91,8 @@ def test_source_definitions_name_checkout_and_python() -> None:
     assert definitions["PYTHON_EXECUTABLE"] == sys.executable
     assert definitions["EXECUTORCH_BUILD_XNNPACK"] == "ON"
     assert definitions["CMAKE_CXX_COMPILER"] == "/ndk/clang++"
+    assert definitions["etdeploy_targets_backend_xnnpack"] == "xnnpack_backend"
+    assert not any(name.endswith("backend_qnn") for name in definitions)
     assert "CMAKE_PREFIX_PATH" not in definitions
 
 
