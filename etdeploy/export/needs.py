@@ -12,7 +12,7 @@ from etdeploy.backends.values import ExportRequest, Package, Workstation
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.text.install import pip_command
-from etdeploy.export.installed import installed_version
+from etdeploy.export.installed import installed_version, module_file
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
 
@@ -85,7 +85,14 @@ def _check_package(package: Package) -> None:
 
 
 def _check_backend(spec: ExportSpec, environment: Mapping[str, str]) -> None:
+    backend = backend_named(str(spec.backend))
+    if module_file(str(backend.lowering)) is None:
+        raise ExportError(
+            f"the backend {backend.name} names the module {backend.lowering}, which is not "
+            f"installed for {sys.executable}",
+            remedy="Install the package that brings the backend again, with all of its modules.",
+        )
     request = ExportRequest(spec.quantization or "none", spec.soc, spec.options)
     station = Workstation(environment, Path.home())
-    for blocker in backend_named(str(spec.backend)).export_blockers(request, station):
+    for blocker in backend.export_blockers(request, station):
         raise ExportError(blocker.why, remedy=blocker.remedy)

@@ -101,6 +101,16 @@ def test_core_ml_needs_coremltools(packages: dict[str, str]) -> None:
     assert error.remedy == pip_command("coremltools")
 
 
+@pytest.mark.usefixtures("packages")
+def test_a_lowering_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(backend_named("portable"), lowering="no_such_package.lowering")
+    monkeypatch.setitem(BUILT_IN, "portable", broken)
+    assert refusal(spec_of(backend="portable")).message == (
+        "the backend portable names the module no_such_package.lowering, which is not installed "
+        f"for {sys.executable}"
+    )
+
+
 @pytest.mark.parametrize(
     ("installed", "fits"),
     [("2025.1", True), ("2025.4.1rc2", True), ("2026.4.1", False), ("2024.6", False)],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click import Context
 from click.testing import CliRunner
 
-from etdeploy.cli.verbs.recipes import command
+from etdeploy.cli.verbs.recipes import command, show
 from etdeploy.core.errors import RecipeError, UsageError
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.packages import GROUP, packaged_recipe, packaged_recipes
@@ -78,3 +79,10 @@ def test_a_package_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match=r"the plug-in 'lab' of the package etdeploy-lab 1\.2"):
         load_recipe("lab/fast")
     assert packaged_recipes() == ()
+
+
+def test_a_shell_completes_their_names(recipes: Path) -> None:
+    (recipes / "slow.yaml").write_text(FAST)
+    parameter = next(p for p in show.params if p.name == "recipe")
+    found = parameter.shell_complete(Context(show), "lab/")
+    assert [item.value for item in found if item.type == "plain"] == ["lab/fast", "lab/slow"]
