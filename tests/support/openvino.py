@@ -11,8 +11,6 @@ FILES = (
     "libopenvino_ir_frontend.so.2541",
     "libopenvino_intel_cpu_plugin.so",
     "libtbb.so.12",
-    "libtbbbind_2_5.so.3",
-    "libhwloc.so.15",
 )
 _OTHERS = ("libopenvino_onnx_frontend.so.2541", "libopenvino_intel_gpu_plugin.so", "cache.json")
 

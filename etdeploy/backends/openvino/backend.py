@@ -13,22 +13,15 @@ from dataclasses import dataclass
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.causes import NEW_FILE, Cause
+from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.openvino.library import (
     EXTRA,
-    LIBRARY,
     PACKAGE,
     VARIABLE,
     find_openvino,
     named_library,
 )
-from etdeploy.backends.values import (
-    Destination,
-    ExtraFile,
-    Extras,
-    Package,
-    Partitions,
-    Workstation,
-)
+from etdeploy.backends.values import Destination, Extras, Package, Partitions, Workstation
 from etdeploy.core.blocker import Blocker, require
 from etdeploy.core.finding import Finding
 
@@ -56,36 +49,36 @@ class Openvino(Backend):
         """Keeps the quantiser from reporting its use to its maker."""
         return {"NNCF_CI": "1"}
 
+    def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
+        """Any device but this machine."""
+        return _elsewhere(where, OTHER_BACKEND)
+
+    def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
+        """Any device but this machine."""
+        blocker = _elsewhere(where, OTHER_PROGRAM if partitions.finished else OTHER_BACKEND)
+        if blocker:
+            yield blocker
+
     def bundle_blockers(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[Blocker]:
         """No OpenVINO, or one without the libraries of the CPU."""
-        found = _chosen(station, where) or find_openvino()
+        found = named_library(station.environ) or find_openvino()
         if isinstance(found, Blocker):
             yield found
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
         """The OpenVINO whose libraries the runner loads."""
         found = find_openvino()
-        known = None if isinstance(found, Blocker) else f"{found.version} in {found.folder}"
+        known = None if isinstance(found, Blocker) else f"{found.version}, {found.library}"
         return {"OpenVINO": known, VARIABLE: station.environ.get(VARIABLE)}
 
     def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
-        """OpenVINO's libraries, and the precision of a program in 32-bit floats.
-
-        The libraries are in the bundle also for a run on this machine: the record names them by
-        their digests, and a later `pip install` changes no run.
-        """
+        """Where OpenVINO is, and the precision of a program in 32-bit floats."""
         precision = _IN_32_BITS if partitions.quantization == "none" else {}
-        if named := _chosen(station, where):
-            return Extras(environment={VARIABLE: require(named), **precision})
-        found = require(find_openvino())
-        return Extras(
-            files=tuple(ExtraFile(source=str(path), name=name) for name, path in found.libraries),
-            folder_variables=("LD_LIBRARY_PATH",),
-            file_variables={VARIABLE: LIBRARY},
-            environment=precision,
-        )
+        named = named_library(station.environ)
+        library = require(named) if named else str(require(find_openvino()).library)
+        return Extras(environment={VARIABLE: library, **precision})
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The package, with the release that works."""
@@ -100,9 +93,21 @@ class Openvino(Backend):
         )
 
 
-def _chosen(station: Workstation, where: Destination) -> str | Blocker | None:
-    """The library that the user names, for a run on this machine."""
-    return named_library(station.environ) if where.is_here else None
+def _elsewhere(where: Destination, other: str) -> Blocker | None:
+    """OpenVINO's libraries are those of this machine, and no bundle carries them.
+
+    They find each other beside their real files, with their own names; a device's store may lay a
+    bundle out as links to contents.
+    """
+    if where.is_here or not where.reports:
+        return None
+    return Blocker(
+        what=f"OpenVINO on {where.device}",
+        why=f"OpenVINO's libraries are not deployed, so its programs run on the machine that "
+        f"etdeploy runs on, and not on {where.device}",
+        remedy="Run etdeploy on that machine itself (--device host), if it is Linux x86_64.\n"
+        f"{other}",
+    )
 
 
 OPENVINO = Openvino(

@@ -18,18 +18,14 @@ EXTRA = "etdeploy[openvino]"
 PACKAGE = Package("openvino", "lowering to OpenVINO", EXTRA, ">=2025.1,<2026")
 
 VARIABLE = "OPENVINO_LIB_PATH"
-LIBRARY = "libopenvino_c.so"
-# What a run on the CPU loads: the delegate opens the C library; the frontend of OpenVINO's own
-# format reads the program; tbbbind and hwloc tell fast cores from slow ones. The rest of the
-# package is for other formats, other processors, and Python.
-_LIBRARIES = (
-    f"{LIBRARY}.*",
+_LIBRARY = "libopenvino_c.so"
+# What a run on the CPU loads besides: the C library's implementation, the reader of OpenVINO's own
+# format, and the plug-in of the processor. They are looked for beside the C library's real file.
+_BESIDE = (
     "libopenvino.so.*",
     "libopenvino_ir_frontend.so.*",
     "libopenvino_intel_cpu_plugin.so",
     "libtbb.so.*",
-    "libtbbbind_2_5.so.*",
-    "libhwloc.so.*",
 )
 
 
@@ -39,13 +35,11 @@ class Installed:
 
     Attributes:
         version: Of the package.
-        folder: Its libraries' folder.
-        libraries: Those that a run loads: the name in the bundle, and the file.
+        library: The C library, which the delegate loads.
     """
 
     version: str
-    folder: Path
-    libraries: tuple[tuple[str, Path], ...]
+    library: Path
 
 
 def find_openvino() -> Installed | Blocker:
@@ -66,18 +60,17 @@ def find_openvino() -> Installed | Blocker:
 
 def installed_in(folder: Path, version: str) -> Installed | Blocker:
     """The libraries of a package, by the folder that holds them."""
-    found = {pattern: min(folder.glob(pattern), default=None) for pattern in _LIBRARIES}
+    patterns = (f"{_LIBRARY}.*", *_BESIDE)
+    found = {pattern: min(folder.glob(pattern), default=None) for pattern in patterns}
+    library = found[patterns[0]]
     lacking = [pattern.removesuffix(".*") for pattern, path in found.items() if path is None]
-    if lacking:
+    if lacking or library is None:
         return _blocker(
             f"OpenVINO {version} in {folder} lacks {', '.join(lacking)}",
             f"{PACKAGE.name}=={version}",
             " --force-reinstall --no-deps",
         )
-    libraries = [path for path in found.values() if path]
-    # The delegate opens the C library by this name; the others by those that they were linked with.
-    names = [LIBRARY, *(path.name for path in libraries[1:])]
-    return Installed(version, folder, tuple(zip(names, libraries, strict=True)))
+    return Installed(version, library)
 
 
 def named_library(environ: Mapping[str, str]) -> str | Blocker | None:
@@ -93,7 +86,7 @@ def named_library(environ: Mapping[str, str]) -> str | Blocker | None:
         what="OpenVINO",
         why=f"{VARIABLE} names {named}, which does not exist",
         remedy=f"unset {VARIABLE}   to use the package's libraries, or name another:\n"
-        f"find {quoted(str(Path(named).parent.parent))} -name '{LIBRARY}*'",
+        f"find {quoted(str(Path(named).parent.parent))} -name '{_LIBRARY}*'",
     )
 
 

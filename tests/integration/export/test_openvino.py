@@ -45,9 +45,14 @@ REFUSED = {"dynamic": "dynamic shapes", "single": "a tensor without dimensions"}
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[CliResult, dict[str, Any]]:
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """The tests that export share a cache."""
+    return Cli(tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("work"), {})
+
+
+@pytest.fixture(scope="module")
+def ran(cli: Cli) -> tuple[CliResult, dict[str, Any]]:
     """One command for all, so that they share what an export imports; and its records."""
-    cli = Cli(tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("work"), {})
     recipes = RUN | {name: (f"python: '{MODELS}:{name}'", "none") for name in REFUSED}
     arguments = ["run"]
     for name, (model, scheme) in recipes.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.openvino import backend
 from etdeploy.backends.openvino.backend import OPENVINO
 from etdeploy.backends.openvino.library import installed_in
@@ -14,7 +15,7 @@ from etdeploy.backends.values import Destination, Partitions, Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.targets.platforms import find_target
-from tests.support.openvino import FILES, lay_out_openvino
+from tests.support.openvino import lay_out_openvino
 from tests.support.runtime_values import make_method, make_plan, make_program, make_recipe
 
 HERE = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
@@ -35,13 +36,10 @@ def station(**environ: str) -> Workstation:
     return Workstation(environ, Path("/home/me"))
 
 
-@pytest.mark.parametrize("where", [HERE, THERE])
-def test_the_bundle_has_the_libraries_of_the_package(installed: Path, where: Destination) -> None:
-    extras = OPENVINO.extras(station(), where, Partitions(quantization="fp16"))
-    assert {Path(file.source).name for file in extras.files} == set(FILES)
-    assert {Path(file.source).parent for file in extras.files} == {installed}
-    assert extras.file_variables == {"OPENVINO_LIB_PATH": "libopenvino_c.so"}
-    assert extras.folder_variables == ("LD_LIBRARY_PATH",)
+def test_the_runner_loads_the_library_of_the_package(installed: Path) -> None:
+    extras = OPENVINO.extras(station(), HERE, Partitions(quantization="fp16"))
+    assert not extras.files
+    assert extras.environment == {"OPENVINO_LIB_PATH": str(installed / "libopenvino_c.so.2541")}
 
 
 @pytest.mark.parametrize(
@@ -53,24 +51,36 @@ def test_only_a_program_in_32_bit_floats_hides_the_shorter_ones(
     quantization: str | None, environment: dict[str, str]
 ) -> None:
     extras = OPENVINO.extras(station(), HERE, Partitions(quantization=quantization))
-    assert extras.environment == environment
+    assert {k: v for k, v in extras.environment.items() if k in IN_32_BITS} == environment
 
 
-def test_the_users_own_library_is_loaded_on_this_machine_only(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_the_users_own_library_is_loaded_instead(installed: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.so"
     own.touch()
     given = station(OPENVINO_LIB_PATH=str(own))
-    here = OPENVINO.extras(given, HERE, Partitions(quantization="none"))
-    assert not here.files
-    assert here.environment == {"OPENVINO_LIB_PATH": str(own), **IN_32_BITS}
+    extras = OPENVINO.extras(given, HERE, Partitions(quantization="none"))
+    assert extras.environment == {"OPENVINO_LIB_PATH": str(own), **IN_32_BITS}
     assert not list(OPENVINO.bundle_blockers(given, HERE, Partitions()))
-    assert OPENVINO.extras(given, THERE, Partitions()).files
     assert OPENVINO.bundle_inputs(given) == {
-        "OpenVINO": f"2025.4.1 in {installed}",
+        "OpenVINO": f"2025.4.1, {installed / 'libopenvino_c.so.2541'}",
         "OPENVINO_LIB_PATH": str(own),
     }
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_devices_that_are_not_this_machine_are_refused(finished: bool) -> None:
+    partitions = Partitions(finished=finished)
+    [blocker] = OPENVINO.program_blockers(partitions, THERE)
+    assert blocker.why == (
+        "OpenVINO's libraries are not deployed, so its programs run on the machine that etdeploy "
+        "runs on, and not on ssh:board"
+    )
+    assert blocker.remedy.endswith(OTHER_PROGRAM if finished else OTHER_BACKEND)
+    assert finished or OPENVINO.device_blocker("auto", THERE) == blocker
+    # A target alone may be built for.
+    for where in (HERE, Destination(HERE.target, "linux-x86_64")):
+        assert not list(OPENVINO.program_blockers(partitions, where))
+        assert OPENVINO.device_blocker("auto", where) is None
 
 
 def test_nothing_is_deployed_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
