@@ -44,7 +44,7 @@ class Vulkan(Backend):
         """No driver on this machine."""
         from etdeploy.backends.vulkan.here import driver_blocker
 
-        blocker = driver_blocker() if _is_here(where) else None
+        blocker = driver_blocker(finished=partitions.finished) if _is_here(where) else None
         if blocker:
             yield blocker
 

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.backends.values import Destination, Partitions
 from etdeploy.backends.vulkan.backend import VULKAN
-from etdeploy.backends.vulkan.here import driver_blocker
+from etdeploy.backends.vulkan.here import vulkan_problem
 from etdeploy.targets.platforms import find_target
 
 _HOST = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
@@ -19,9 +19,9 @@ _NO_DRIVER = "echo 'vkCreateInstance gives VK_ERROR_INCOMPATIBLE_DRIVER' >&2; ex
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    driver_blocker.cache_clear()
+    vulkan_problem.cache_clear()
     yield
-    driver_blocker.cache_clear()
+    vulkan_problem.cache_clear()
 
 
 def _answers(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -42,6 +42,9 @@ def test_no_driver_is_told_before_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert "install mesa-vulkan-drivers" in blocker.remedy
     assert list(VULKAN.program_blockers(Partitions(), _HOST)) == [blocker]
+    (of_file,) = VULKAN.program_blockers(Partitions(finished=True), _HOST)
+    assert "--set export" in blocker.remedy
+    assert "--set export" not in of_file.remedy
 
 
 @pytest.mark.parametrize("code", ["exit 0", "echo 'a driver crashed' >&2; exit 139"])
