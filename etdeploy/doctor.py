@@ -44,6 +44,7 @@ def examine() -> tuple[Finding, ...]:
         _program(
             "adb", "Android devices over USB while an adb server is running", system_command("adb")
         ),
+        _program("ssh", "boards: --device ssh:HOST", system_command("openssh-client")),
         _qemu(host),
         _sources(),
         _ndk(),

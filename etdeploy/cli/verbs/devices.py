@@ -34,7 +34,7 @@ def command(as_json: bool) -> None:
     if all(device.kind != "android" for device in found):
         console.message(
             "\nNo Android device is connected. Turn on USB debugging and plug the phone in,\n"
-            "or name a device on the network: --device android:HOST:PORT"
+            "or name a device on the network: --device android:HOST:PORT, --device ssh:HOST"
         )
 
 

@@ -76,14 +76,17 @@ class SshShell:
     def tidy(self, command: str) -> None:
         # Twice: after a broken connection the first call may only find out that it is broken.
         for _ in range(2):
-            with (
-                contextlib.suppress(SshError, ForeignError, OSError),
-                begun(self.connection, _OWN + command, heed_stop=False) as channel,
-            ):
-                for _ in channel.pieces(_TIDY_S):
-                    pass
-                channel.exit_code()
-                return
+            try:
+                with begun(self.connection, _OWN + command, heed_stop=False) as channel:
+                    for _ in channel.pieces(_TIDY_S):
+                        pass
+                    channel.exit_code()
+                    return
+            except SshError as error:
+                if not error.connected:  # it is gone, and each attempt takes a while
+                    return
+            except (ForeignError, OSError):
+                continue
 
     def start(self, command: str, doing: str, idle_s: float) -> SshCommand:
         return self._start(_MERGED, command, doing, idle_s)
