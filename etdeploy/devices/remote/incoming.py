@@ -25,8 +25,9 @@ def sweep_command(place: Place) -> str:
     """Removes what finished pushes left, and anything that no push of this layout made."""
     incoming, partial = quote(place.incoming), quote(place.partial)
     return (
-        f"mkdir -p {incoming} {partial} && cd {incoming} || exit 1\n"
-        "for d in *; do\n"
+        f"[ -d {incoming} ] && [ -d {partial} ] || mkdir -p {incoming} {partial}\n"
+        f"cd {incoming} || exit 1\n"
+        'for d in *; do [ -e "$d" ] || continue\n'
         # A process with this number that has the token in its command is the folder's holder.
         '  p=${d##*.}; if ! grep -q "${d%.*}" /proc/$p/cmdline 2>/dev/null; then\n'
         f"""{release_command(place, '"$d"')}\n"""

@@ -36,9 +36,7 @@ def push_bundle(shell: RemoteShell, bundle: Bundle, progress: Progress) -> PushR
         missing = push.missing(survey)
         push.check_room(missing, survey)
         sent = push.send(missing, survey)
-        if missing or not survey.is_laid_out(bundle):
-            push.lay_out()
-        shell.require(store.used_command(shell.place, folder, push.digest), "recording its use")
+        push.finish(to_lay_out=bool(missing) or not survey.is_laid_out(bundle))
     return PushReport(
         pushed_files=len(missing),
         pushed_bytes=sent.sent_bytes,
@@ -126,10 +124,14 @@ class _Push:
         except OSError as error:
             raise DeviceError(f"cannot read {file.source}: {error.strerror}") from error
 
-    def lay_out(self) -> None:
-        part = f"{self.folder}/bundle"
-        command = layout.layout_command(self.shell.place, self.bundle, self.digest, part)
-        self.shell.require(command, "laying out the bundle")
+    def finish(self, *, to_lay_out: bool) -> None:
+        """Makes the bundle's folder, where there is none as it should be, and records its use."""
+        place, part = self.shell.place, f"{self.folder}/bundle"
+        command, doing = store.used_command(place, self.folder, self.digest), "recording its use"
+        if to_lay_out:
+            laying_out = layout.layout_command(place, self.bundle, self.digest, part)
+            command, doing = f"( {laying_out}\n) || exit 1\n{command}", "laying out the bundle"
+        self.shell.require(command, doing)
 
 
 def _fraction(before: int, total: int, there_bytes: int) -> float:
