@@ -13,6 +13,7 @@ name is imported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.machinery import all_suffixes
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -145,30 +146,48 @@ def plugin_folder(group: str, name: str) -> Path | None:
     point = _only(group, name)
     if point is None:
         return None
-    try:
-        spec = find_spec(point.module)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _broken(point, f"cannot be found: {error}") from error
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    if not folders:
+    folder = module_path(point.module)
+    if folder is None or not folder.is_dir():
         raise _broken(point, f"names {point.value}, which is not a package with files")
-    return Path(folders[0])
+    return folder
+
+
+def module_path(name: str) -> Path | None:
+    """The file of a module, or the folder of a package, as an import would find it; None if none.
+
+    Nothing is imported, no outer package either. The outermost one may be found by an import hook,
+    as with an editable installation.
+    """
+    outermost, *inner = name.split(".")
+    try:
+        spec = find_spec(outermost)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations is None:
+        return Path(spec.origin) if spec.origin and not inner else None
+    found = [Path(folder) for folder in spec.submodule_search_locations]
+    for part in inner:
+        found = [path for folder in found for path in _inside(folder, part)]
+    return found[0] if found else None
+
+
+def _inside(folder: Path, part: str) -> list[Path]:
+    """The package or the modules of a name in a folder; only a package is a folder itself."""
+    package = folder / part
+    if package.is_dir():
+        return [package]
+    files = (folder / f"{part}{suffix}" for suffix in all_suffixes())
+    return [file for file in files if file.is_file()]
 
 
 def _root(module: str) -> Path | None:
     """The folder of the outermost regular package that a module is in, or the module's file."""
     parts = module.split(".")
-    for length in range(1, len(parts) + 1):
-        try:
-            spec = find_spec(".".join(parts[:length]))
-        except (ImportError, AttributeError, ValueError):
-            return None
-        if spec is None:
-            return None
-        if spec.has_location and spec.origin:
-            file = Path(spec.origin)
-            return file.parent if spec.submodule_search_locations else file
-    return None
+    paths = [module_path(".".join(parts[:length])) for length in range(1, len(parts) + 1)]
+    regular = (path for path in paths if path and (path / "__init__.py").is_file())
+    return next(regular, paths[-1])
 
 
 def _python_files(root: Path) -> list[Path]:

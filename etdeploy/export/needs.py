@@ -11,8 +11,9 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import ExportRequest, Package, Workstation
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
+from etdeploy.core.plugins import module_path
 from etdeploy.core.text.install import pip_command
-from etdeploy.export.installed import installed_version, module_file
+from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
 
@@ -86,7 +87,7 @@ def _check_package(package: Package) -> None:
 
 def _check_backend(spec: ExportSpec, environment: Mapping[str, str]) -> None:
     backend = backend_named(str(spec.backend))
-    if module_file(str(backend.lowering)) is None:
+    if module_path(str(backend.lowering)) is None:
         raise ExportError(
             f"the backend {backend.name} names the module {backend.lowering}, which is not "
             f"installed for {sys.executable}",

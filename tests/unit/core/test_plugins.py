@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.plugins import load_plugin, plugin_code, plugin_names, plugin_owner
+from etdeploy.core.plugins import (
+    load_plugin,
+    module_path,
+    plugin_code,
+    plugin_folder,
+    plugin_names,
+    plugin_owner,
+)
 from tests.support.plugins import install_plugin
 
 GROUP = "etdeploy.tests"
@@ -81,3 +88,19 @@ def test_the_digest_of_a_plugins_code_follows_its_files(
     (tmp_path / "other.py").write_text("2")
     assert plugin_code(GROUP, "lab", "other") != further
     assert plugin_code(GROUP, "lab", "no_such_module.at_all") == before
+
+
+def test_looking_for_a_module_imports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lab_pkg" / "inner").mkdir(parents=True)
+    (tmp_path / "lab_pkg" / "__init__.py").write_text("1 / 0")
+    (tmp_path / "lab_pkg" / "inner" / "low.py").write_text("1 / 0")
+    install_plugin(tmp_path, monkeypatch, GROUP, "lab = lab_pkg.inner")
+    assert module_path("lab_pkg.inner.low") == tmp_path / "lab_pkg" / "inner" / "low.py"
+    assert plugin_folder(GROUP, "lab") == tmp_path / "lab_pkg" / "inner"
+    before = plugin_code(GROUP, "lab")
+    (tmp_path / "lab_pkg" / "inner" / "low.py").write_text("2 / 0")
+    assert plugin_code(GROUP, "lab") != before
+    for name in ("lab_pkg.none", "lab_pkg.inner.low.x", "no_such_pkg.x", "", "..a"):
+        assert module_path(name) is None
