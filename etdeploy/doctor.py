@@ -16,10 +16,11 @@ from etdeploy.backends.registry import BUILT_IN
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.folder import prepare_cache
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import console, process
+from etdeploy.core import console
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.finding import Finding
+from etdeploy.core.processes import process
 from etdeploy.core.text.install import system_command
 from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout

@@ -12,12 +12,12 @@ from etdeploy.cache.workspace import NOTES, Workspace
 from etdeploy.cli.named import DEFAULT_OUTPUT
 from etdeploy.core import console
 from etdeploy.core.files.delivery import Delivery
-from etdeploy.graph.engine import run_steps
 from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.tasks.engine import run_steps
 from etdeploy.recipe.load import load_recipe
 
 _WAIT = "wait"

@@ -12,8 +12,8 @@ from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError
 from etdeploy.graph.many.members import Member, Wanted, open_members, without_repetitions
 from etdeploy.graph.many.run import JobEnd, look_up, refused_of, run_jobs
-from etdeploy.graph.slots import heavy_at_once
 from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.tasks.slots import heavy_at_once
 from etdeploy.recipe.load import load_recipes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.core import process
+from etdeploy.core.processes import process
 
 
 def ask(folder: Path, *arguments: str, timeout_s: float = 10.0) -> str | None:

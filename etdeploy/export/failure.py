@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from etdeploy.core.errors import ExportError
-from etdeploy.core.process import Outcome
+from etdeploy.core.processes.process import Outcome
 from etdeploy.export.protocol import Failure
 
 

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import Workstation
-from etdeploy.core import process
-from etdeploy.core.forks import ForkLostError, ForkRefusedError, ForkServer
+from etdeploy.core.processes import process
+from etdeploy.core.processes.forks import ForkLostError, ForkRefusedError, ForkServer
 from etdeploy.export.protocol import progress_line
 from etdeploy.export.spec import ExportSpec
 

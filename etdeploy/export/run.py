@@ -10,11 +10,11 @@ from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
-from etdeploy.core import process
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.files.disk import no_room_told
 from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.files.locks import exclusive
+from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress
 from etdeploy.core.values import Value
 from etdeploy.export.cache import Situation

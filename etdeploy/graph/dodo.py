@@ -10,10 +10,10 @@ from typing import Any
 
 from etdeploy.backends.names import DEFAULT_RECIPE
 from etdeploy.core import console
-from etdeploy.graph.engine import doit_variable, plain_doit_tasks
 from etdeploy.graph.job import open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import resolve
+from etdeploy.graph.tasks.engine import doit_variable, plain_doit_tasks
 from etdeploy.recipe.load import load_recipe
 
 

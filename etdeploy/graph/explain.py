@@ -12,7 +12,7 @@ from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import version_notes
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
-from etdeploy.graph.tasks import TaskStatus, statuses, tasks_of
+from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of
 from etdeploy.plan.model import RuntimePlan
 
 

@@ -8,18 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.bench.records.stored import is_readable
-from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
-from etdeploy.core.hashing import sha256_file
-from etdeploy.devices.base import Bundle, Device, PushReport
 from etdeploy.export.preload import OWN_PROCESSES, Exporter
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
-from etdeploy.graph.backends import extras_for
-from etdeploy.graph.job import Job
 from etdeploy.graph.obtain import libraries_problem, obtain_libraries
+from etdeploy.graph.on_device import bench_step, bundle_step, push_step
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.sharing import (
     checkout_in_use,
@@ -30,17 +25,16 @@ from etdeploy.graph.sharing import (
     now_planned,
     runner_work,
 )
-from etdeploy.graph.slots import Load
 from etdeploy.graph.stage_values import (
+    THREADS,
     Checked,
-    Measured,
-    Pushed,
     StepName,
     flat,
     load_program,
     stage_path,
 )
-from etdeploy.graph.steps import SameWork, Step, StepLog
+from etdeploy.graph.tasks.slots import Load
+from etdeploy.graph.tasks.steps import SameWork, Step, StepLog
 from etdeploy.plan.derive import require_feasible
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
@@ -48,7 +42,6 @@ from etdeploy.program.model import Program
 from etdeploy.provider.libraries import Libraries
 from etdeploy.runner.model import BuiltRunner
 
-_THREADS = "runtime.threads"
 # An upgrade may decide otherwise from the same recipe and program.
 _CODE = "the code of etdeploy"
 
@@ -62,9 +55,11 @@ def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[
         _runtime(resolved),
         _runner(resolved),
         _check(resolved),
-        _bundle(resolved),
+        bundle_step(resolved),
     )
-    return (*steps, _push(job, job.device), _bench(job, job.device)) if job.device else steps
+    return (
+        (*steps, push_step(job, job.device), bench_step(job, job.device)) if job.device else steps
+    )
 
 
 def _export(resolved: Resolved, exporter: Exporter) -> Step:
@@ -140,7 +135,7 @@ def _plan(resolved: Resolved) -> Step:
         plan.save(output)
         return f"{plan.provider.value}, links {', '.join(c.name for c in plan.components)}"
 
-    keys = {key: v for key, v in flat("runtime", recipe.runtime).items() if key != _THREADS}
+    keys = {key: v for key, v in flat("runtime", recipe.runtime).items() if key != THREADS}
     return Step(
         StepName.PLAN,
         "derive from the program what the runner needs",
@@ -278,132 +273,4 @@ def _check(resolved: Resolved) -> Step:
         needs=(StepName.EXPORT, StepName.RUNNER),
         inputs={_CODE: resolved.rules},
         value=Checked,
-    )
-
-
-def _bundle(resolved: Resolved) -> Step:
-    job = resolved.job
-    output = stage_path(job, StepName.BUNDLE)
-    inputs_list = job.state / "inputs.txt"
-
-    def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
-        from etdeploy.deploy.bundle import make_bundle
-
-        exported, program = load_program(job)
-        folder = Path(exported.folder)
-        runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
-        provenance = load_provenance(folder)
-        extras = extras_for(job, program, provenance.versions)
-        bundle = make_bundle(runner, folder, provenance, inputs_list, extras)
-        bundle.save(output)
-        size_bytes = sum(f.size_bytes for f in bundle.files)
-        return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}"
-
-    return Step(
-        StepName.BUNDLE,
-        "list the files that go to the device",
-        output,
-        act,
-        needs=(StepName.EXPORT, StepName.RUNNER, StepName.CHECK),
-        inputs={"SoC": job.facts.soc if job.facts else None, **resolved.bundle_inputs},
-        sound=lambda: None if _lists_are_there(output) else "the list of inputs is gone",
-        value=Bundle,
-    )
-
-
-def _lists_are_there(bundle: Path) -> bool:
-    files = Bundle.load(bundle).files
-    return all(Path(f.source).is_file() for f in files if f.path.endswith(".txt"))
-
-
-def _push(job: Job, device: Device) -> Step:
-    output = stage_path(job, StepName.PUSH)
-
-    def act(log: StepLog) -> str:
-        bundle = Bundle.load(stage_path(job, StepName.BUNDLE))
-        report = device.push(bundle, log.progress)
-        Pushed(device=job.device_label, files=tuple(f.sha256 for f in bundle.files)).save(output)
-        return pushed_line(report)
-
-    return Step(
-        StepName.PUSH,
-        "send the device what it does not have",
-        output,
-        act,
-        needs=(StepName.BUNDLE,),
-        always=True,
-        value=Pushed,
-        load=Load.BUSY,
-        alone=lambda: f"device {job.identity}",
-        holds=job.device_lock,
-    )
-
-
-def pushed_line(report: PushReport) -> str:
-    """What a push sent, kept and removed."""
-    if not report.pushed_files:
-        return f"the device already has {console.count(report.kept_files, 'file')}"
-    resumed = f" ({console.size(report.resumed_bytes)} were there of an interrupted push)"
-    removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"
-    return (
-        f"{console.count(report.pushed_files, 'file')}, "
-        f"{console.size(report.pushed_bytes)}{resumed if report.resumed_bytes else ''}; "
-        f"{report.kept_files:,} already there{removed if report.removed_bytes else ''}"
-    )
-
-
-def _bench(job: Job, device: Device) -> Step:
-    recipe = job.loaded.recipe
-    output = stage_path(job, StepName.BENCH)
-
-    def act(log: StepLog) -> str:
-        from etdeploy.bench.measure import measure
-
-        exported, program = load_program(job)
-        run = measure(
-            device,
-            Bundle.load(stage_path(job, StepName.BUNDLE)),
-            job.loaded,
-            Path(exported.folder),
-            program,
-            BuiltRunner.load(stage_path(job, StepName.RUNNER)),
-            job.output,
-            log.progress,
-            RuntimePlan.load(stage_path(job, StepName.PLAN)),
-        )
-        path = run.record_path
-        Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
-        latency = run.record.workload.latency_ms
-        runs = console.count(len(latency.samples), "run")
-        return f"median {duration(latency.median)} over {runs}"
-
-    def sound() -> str | None:
-        measured = Measured.load(output)
-        path = Path(measured.record)
-        if job.measure_again:
-            return "a new measurement was requested"
-        if not path.is_file() or sha256_file(path) != measured.sha256:
-            return "the last run record is gone or was changed"
-        return (
-            None if is_readable(path) else "another release of etdeploy wrote the last run record"
-        )
-
-    return Step(
-        StepName.BENCH,
-        "run on the device: timing, memory and profile passes",
-        output,
-        act,
-        needs=(StepName.BUNDLE, StepName.PUSH, StepName.EXPORT, StepName.RUNNER),
-        inputs={
-            **flat("benchmark", recipe.benchmark),
-            "order of benchmark.sizes": list(recipe.benchmark.sizes),
-            _THREADS: recipe.runtime.threads,
-            **(flat("device", job.facts) if job.facts else {}),
-            "output folder": str(job.output),
-        },
-        sound=sound,
-        value=Measured,
-        load=Load.MEASURES if job.shares_host_cores else Load.LIGHT,
-        alone=lambda: f"device {job.identity}",
-        holds=job.device_lock,
     )

@@ -11,7 +11,7 @@ from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
-from etdeploy.graph.steps import own_reasons
+from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import require_readable

@@ -16,6 +16,9 @@ from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
 from etdeploy.runner.model import BuiltRunner
 
+# A key of the recipe that changes how a runner is started, and not which is needed.
+THREADS = "runtime.threads"
+
 
 class StepName(Kind):
     """The steps of the pipeline; also the names of the files that they write."""

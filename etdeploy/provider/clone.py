@@ -10,11 +10,11 @@ from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.files.locks import exclusive
+from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.text.install import system_command
 from etdeploy.provider.checkout import (

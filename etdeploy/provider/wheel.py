@@ -16,10 +16,10 @@ from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
-from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import inside
 from etdeploy.core.hashing import sha256_bytes, sha256_file
+from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.text.install import pip_command
 from etdeploy.core.text.shell import quoted

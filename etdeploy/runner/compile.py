@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from etdeploy.core import process
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.disk import full_disk, no_room_told
+from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.values import Explained

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import process
 from etdeploy.core.blocker import Blocker, refuse
 from etdeploy.core.errors import BuildError
+from etdeploy.core.processes import process
 from etdeploy.core.text.install import pip_command, system_command
 from etdeploy.plan.components import built_backends
 from etdeploy.plan.model import Provider, RuntimePlan

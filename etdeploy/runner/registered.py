@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.backends.registry import known_backends, runtime_backends
-from etdeploy.core import process
 from etdeploy.core.errors import BuildError
+from etdeploy.core.processes import process
 from etdeploy.plan.components import NAMESPACES
 
 # A name is a whole string. The bytes before it may belong to another value, or to a longer string

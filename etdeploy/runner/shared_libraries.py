@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core import process
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import BuildError
+from etdeploy.core.processes import process
 
 
 @dataclass(frozen=True)

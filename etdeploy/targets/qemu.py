@@ -7,8 +7,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from etdeploy.core import process
 from etdeploy.core.hashing import stamp
+from etdeploy.core.processes import process
 
 CPU_VARIABLE = "QEMU_CPU"
 """qemu's own variable: a processor and its features, for instance `cortex-a76` or `max,sve=off`."""

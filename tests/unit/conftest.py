@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.core import orphans
+from etdeploy.core.processes import orphans
 
 _PROCESSES = frozenset(
     {"subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn",
@@ -61,7 +61,7 @@ class _Guard:
         return self.folder is not None and Path(path).is_relative_to(self.folder)
 
     def _is_watcher(self, arguments: tuple[Any, ...]) -> bool:
-        """What `core/process.py` starts beside the first child, be that a fake or not."""
+        """What `core/processes/process.py` starts beside the first child, be that a fake or not."""
         return len(arguments) > 1 and str(orphans.__file__) in arguments[1]
 
     @contextmanager

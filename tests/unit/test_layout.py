@@ -36,15 +36,15 @@ RANK = {package: len(LAYERS) - i for i, layer in enumerate(LAYERS) for package i
 # itself). "" stands for the modules that no line names.
 ROOMS = {
     "devices": (("registry",), ("android", "ssh"), ("adb", "local", "remote"), ("",)),
-    "graph": (("many",), ("",)),
+    "graph": (("many",), ("",), ("tasks",)),
     "runner": (("",), ("tools",)),
     "bench": (("",), ("failures", "outputs"), ("records",)),
 }
 
 # Who alone may import what.
 OWNERS = {
-    "doit": ("graph/engine.py",),
-    "subprocess": ("core/process.py",),
+    "doit": ("graph/tasks/engine.py",),
+    "subprocess": ("core/processes/process.py",),
     "multiprocessing": (),
     "rich": ("core/console.py",),
     "torch": ("export/worker/*",),
@@ -59,7 +59,7 @@ OWNERS = {
 PURE = ("plan",)
 MACHINE = (
     "os", "sys", "time", "datetime", "platform", "pathlib", "shutil", "socket", "random",
-    "etdeploy.core.process", "etdeploy.core.git", "etdeploy.cache",
+    "etdeploy.core.processes.process", "etdeploy.core.git", "etdeploy.cache",
     "etdeploy.core.resources", "etdeploy.core.console", "etdeploy.core.files",
 )  # fmt: skip
 FILE_METHODS = (".read_text", ".read_bytes", ".exists", ".is_file", ".is_dir", ".iterdir", ".stat")
@@ -228,7 +228,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     wrong_owner: (),
     heavy_at_the_top: HEAVY_OWNERS,
     # The preloaded worker forks itself: only it knows whether that is safe.
-    starts_processes: ("core/process.py", "export/worker/serve.py"),
+    starts_processes: ("core/processes/process.py", "export/worker/serve.py"),
     prints: ("core/console.py",),
     names_a_backend: (*OF_BACKENDS, *NAMING_BACKENDS),
 }
@@ -304,7 +304,7 @@ def test_the_layers_are_those_of_the_design() -> None:
         (wrong_room, "bench/outputs/x.py", "from etdeploy.bench import measure"),
         (impure, "plan/x.py", "import os"),
         (impure, "plan/x.py", "from time import time"),
-        (impure, "plan/x.py", "from etdeploy.core import process"),
+        (impure, "plan/x.py", "from etdeploy.core.processes import process"),
         (impure, "plan/x.py", "from etdeploy.cache.workspace import Workspace"),
         (impure, "plan/x.py", "def f(path):\n    return path.read_text()"),
         (wrong_owner, "graph/pipeline.py", "from doit.task import Task"),

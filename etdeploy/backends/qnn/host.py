@@ -10,9 +10,9 @@ from pathlib import Path
 from etdeploy.backends.qnn.libraries import absent_to_export
 from etdeploy.backends.qnn.sdk import COMPILER, VARIABLE, QnnSdk, find_sdk
 from etdeploy.backends.qnn.versions import PINNED_VERSION
-from etdeploy.core import process
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.finding import Finding
+from etdeploy.core.processes import process
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from etdeploy.core import process
 from etdeploy.core.blocker import Blocker
+from etdeploy.core.processes import process
 
 OPTION = "GLSLC_PATH"
 """The variable of ExecuTorch's cmake files that names the compiler."""

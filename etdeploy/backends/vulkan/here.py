@@ -8,8 +8,8 @@ from functools import cache
 from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.vulkan import ask
 from etdeploy.backends.vulkan.words import driver_remedy, explained
-from etdeploy.core import process
 from etdeploy.core.blocker import Blocker
+from etdeploy.core.processes import process
 
 _TIMEOUT_S = 20.0
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core import process
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import inside
 from etdeploy.core.files.leftovers import claimed
+from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import (
     Bundle,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from etdeploy.core import cancel
-from etdeploy.core.conversation import Conversation
+from etdeploy.core.processes.conversation import Conversation
 from etdeploy.devices.ssh.connection import Connection, SshError
 
 _READ = 1 << 18

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.core import process
+from etdeploy.core.processes import process
 from etdeploy.devices.ssh.address import Address
 
 CONFIG_VARIABLE = "ETDEPLOY_SSH_CONFIG"

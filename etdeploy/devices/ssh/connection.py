@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from etdeploy.core import cancel, process
-from etdeploy.core.conversation import Conversation
+from etdeploy.core import cancel
 from etdeploy.core.files.leftovers import claimed, is_abandoned
+from etdeploy.core.processes import process
+from etdeploy.core.processes.conversation import Conversation
 from etdeploy.devices.ssh.address import Address
 from etdeploy.devices.ssh.client import ENVIRONMENT, channel_command, master_command
 from etdeploy.devices.ssh.script import LONGEST, as_argument, as_input, encoded

@@ -1,9 +1,9 @@
 """The preloaded worker: imports once what exports need, then forks itself for each export.
 
-It answers orders as `core/forks.py` describes them. A fork goes on as the worker that `start.py`
-would have started: it has its own session, output, folder and environment, and ends like any
-process. This is the only module that forks: that is safe only while no other thread runs, and
-nobody else could know.
+It answers orders as `core/processes/forks.py` describes them. A fork goes on as the worker that
+`start.py` would have started: it has its own session, output, folder and environment, and ends
+like any process. This is the only module that forks: that is safe only while no other thread runs,
+and nobody else could know.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from etdeploy.core.forks import ORDER_FDS
+from etdeploy.core.processes.forks import ORDER_FDS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed, user_folders
 from etdeploy.export.worker.preload import Preloaded, UnfitError, end_openmp_threads, preload

@@ -9,7 +9,7 @@ from etdeploy.graph.explain import Explanation, colours, explain, task_of
 from etdeploy.graph.many.labels import Pair, served
 from etdeploy.graph.many.run import Ready
 from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.tasks import Task, TaskStatus, statuses, tasks_of
+from etdeploy.graph.tasks.task import Task, TaskStatus, statuses, tasks_of
 
 
 class Served(Value):

@@ -10,18 +10,18 @@ from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.files.disk import full_disk, no_room_in
 from etdeploy.export.preload import OWN_PROCESSES, Exporter, preloaded_exports
 from etdeploy.export.spec import ExportSpec
-from etdeploy.graph.engine import run_tasks
 from etdeploy.graph.lookups import Lookups
 from etdeploy.graph.many.labels import Pair, served
 from etdeploy.graph.many.members import Member
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import Resolved, resolve
-from etdeploy.graph.running import Ended, Run, as_error, cause_of, is_stop
 from etdeploy.graph.sharing import export_work
-from etdeploy.graph.slots import Slots
 from etdeploy.graph.stage_values import StepName
-from etdeploy.graph.tasks import Task, tasks_of
+from etdeploy.graph.tasks.engine import run_tasks
+from etdeploy.graph.tasks.running import Ended, Run, as_error, cause_of, is_stop
+from etdeploy.graph.tasks.slots import Slots
+from etdeploy.graph.tasks.task import Task, tasks_of
 
 
 @dataclass(frozen=True)

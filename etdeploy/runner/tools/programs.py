@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from etdeploy.core import process
 from etdeploy.core.blocker import Blocker
+from etdeploy.core.processes import process
 from etdeploy.core.text.install import pip_command, system_command
 from etdeploy.targets.platforms import Target
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import process
 from etdeploy.core.blocker import Blocker, joined
+from etdeploy.core.processes import process
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.text.shell import quoted
 from etdeploy.core.values import Explained

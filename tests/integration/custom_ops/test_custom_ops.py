@@ -13,7 +13,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, ExportError
-from etdeploy.core.process import Request, run
+from etdeploy.core.processes.process import Request, run
 from etdeploy.core.progress import silent
 from etdeploy.custom_ops.kernels import read_custom_ops
 from etdeploy.export.cache import program_key

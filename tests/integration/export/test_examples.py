@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.core import process
+from etdeploy.core.processes import process
 from etdeploy.program.folder import TensorFile, load_provenance
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import SMALL, spec_of

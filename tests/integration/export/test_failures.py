@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import process
 from etdeploy.core.errors import ExportError
+from etdeploy.core.processes import process
 from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import Failure
 from tests.support.export import Exporter, export_workspace, exported, spec_of  # noqa: F401

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etdeploy.backends.openvino.processor import cpu_facts, multiplies_bytes
-from etdeploy.core import process
+from etdeploy.core.processes import process
 from tests.support.cli import Cli, CliResult
 
 pytestmark = [

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etdeploy.core import process
 from etdeploy.core.errors import UsageError
+from etdeploy.core.processes import process
 from etdeploy.export.spec import export_spec
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.inspect import inspect_file

@@ -26,7 +26,7 @@ from etdeploy.core.errors import (
 )
 from etdeploy.graph.many.labels import Pair
 from etdeploy.graph.many.run import JobEnd
-from etdeploy.graph.running import StepError
+from etdeploy.graph.tasks.running import StepError
 from tests.support.bench_values import make_check, make_device, make_run
 
 Capture = pytest.CaptureFixture[str]

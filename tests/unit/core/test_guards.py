@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.process import Request, run
+from etdeploy.core.processes.process import Request, run
 
 FORBIDDEN = pytest.fail.Exception
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from etdeploy.core import process
-from etdeploy.core.forks import ForkLostError, ForkRefusedError
-from etdeploy.core.process import Outcome, Request
+from etdeploy.core.processes import process
+from etdeploy.core.processes.forks import ForkLostError, ForkRefusedError
+from etdeploy.core.processes.process import Outcome, Request
 from etdeploy.export import preload
 from etdeploy.export.preload import OWN_PROCESSES, preloaded_exports, worker_environment
 from etdeploy.export.spec import ExportSpec

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core.forks import ForkRefusedError, ForkServer
-from etdeploy.core.process import Outcome, Request, fork_server, run
+from etdeploy.core.processes.forks import ForkRefusedError, ForkServer
+from etdeploy.core.processes.process import Outcome, Request, fork_server, run
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.worker.loading.recorder import FileRecorder
@@ -116,7 +116,7 @@ def test_the_end_of_the_server_leaves_no_fork(tmp_path: Path) -> None:
 
 
 def _ends_somehow(server: ForkServer, folder: Path, code: str) -> None:
-    from etdeploy.core.forks import ForkLostError
+    from etdeploy.core.processes.forks import ForkLostError
 
     with pytest.raises(ForkLostError):
         _fork(server, folder, code)

@@ -7,7 +7,8 @@ import pytest
 from etdeploy.devices.base import PushReport
 from etdeploy.export.run import ExportedProgram
 from etdeploy.export.spec import ExportSpec
-from etdeploy.graph.pipeline import origin, pushed_line
+from etdeploy.graph.on_device import pushed_line
+from etdeploy.graph.pipeline import origin
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from etdeploy.backends.qnn.host import (
     sdk_environment,
 )
 from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk
-from etdeploy.core import process
+from etdeploy.core.processes import process
 from etdeploy.export.installed import tool_versions
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.model import Recipe

@@ -16,9 +16,9 @@ from etdeploy.core.errors import BuildError, ExportError, Interrupted
 from etdeploy.graph.many import run as many
 from etdeploy.graph.many.labels import Pair
 from etdeploy.graph.many.run import JobEnd, Ready, graph_of, run_jobs
-from etdeploy.graph.running import Run
 from etdeploy.graph.stage_values import StepName
-from etdeploy.graph.tasks import Task
+from etdeploy.graph.tasks.running import Run
+from etdeploy.graph.tasks.task import Task
 from tests.support.jobs import Stage
 
 

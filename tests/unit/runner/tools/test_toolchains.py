@@ -275,7 +275,7 @@ def test_another_zig_has_other_programs(zig: Path, home: Path) -> None:
 def test_a_program_starts_zig_with_its_cache(
     zig: Path, home: Path, real_processes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from etdeploy.core import process
+    from etdeploy.core.processes import process
 
     monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
     compiler = found(look(home, "linux-aarch64-musl")).compiler

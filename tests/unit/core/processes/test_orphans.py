@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core import orphans
+from etdeploy.core.processes import orphans
 from tests.support.processes import eventually, is_alive
 
 _PARENT = """
 import sys, threading
-from etdeploy.core.process import Request, run
+from etdeploy.core.processes.process import Request, run
 threads = [threading.Thread(target=run, args=(Request(("bash", "-c", c)),)) for c in sys.argv[1:]]
 for thread in threads: thread.start()
 """
@@ -108,7 +108,7 @@ def test_a_run_that_is_killed_while_it_starts_a_child_takes_it_along(
     tmp_path: Path, killed: list[subprocess.Popen[bytes]]
 ) -> None:
     code = (
-        "import os, subprocess, sys; from etdeploy.core import process\n"
+        "import os, subprocess, sys; from etdeploy.core.processes import process\n"
         "class Killed(subprocess.Popen):\n"
         "    def __init__(self, argv, **options):\n"
         "        super().__init__(argv, **options)\n"
@@ -128,7 +128,7 @@ def test_a_run_that_is_killed_while_it_starts_a_child_takes_it_along(
 @pytest.mark.usefixtures("real_processes")
 def test_a_run_that_ends_by_itself_leaves_no_watcher(tmp_path: Path) -> None:
     code = (
-        "from etdeploy.core import process\n"
+        "from etdeploy.core.processes import process\n"
         "process.run(process.Request(('true',)))\n"
         "print(process._watcher[0].pid)"
     )

@@ -10,11 +10,11 @@ import pytest
 
 from etdeploy.core import console
 from etdeploy.core.errors import BuildError, ExportError
-from etdeploy.graph.engine import run_tasks
-from etdeploy.graph.running import Ended, Run, cause_of
-from etdeploy.graph.slots import Slots
-from etdeploy.graph.steps import Step
-from etdeploy.graph.tasks import statuses, tasks_of
+from etdeploy.graph.tasks.engine import run_tasks
+from etdeploy.graph.tasks.running import Ended, Run, cause_of
+from etdeploy.graph.tasks.slots import Slots
+from etdeploy.graph.tasks.steps import Step
+from etdeploy.graph.tasks.task import statuses, tasks_of
 from tests.support.jobs import NAMES, Stage
 
 Jobs = list[tuple[tuple[Step, ...], Path]]

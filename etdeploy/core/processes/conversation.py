@@ -1,4 +1,4 @@
-"""What is said to a running process and what it answers; `core/process.py` starts it."""
+"""What is said to a running process and what it answers; `core/processes/process.py` starts it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import IO, Protocol
 
 from etdeploy.core import cancel
-from etdeploy.core.collector import Collector
+from etdeploy.core.processes.collector import Collector
 
 # How often to check for a stop request.
 _SLICE_S = 0.2

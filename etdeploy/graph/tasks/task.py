@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etdeploy.graph.steps import Step, reasons_to_run
+from etdeploy.graph.tasks.steps import Step, reasons_to_run
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.core.progress import Progress
-from etdeploy.graph.slots import Load, Slots, heavy_at_once
-from etdeploy.graph.steps import StepLog, inputs_now, remember_inputs
-from etdeploy.graph.tasks import Task, predecessors
+from etdeploy.graph.tasks.slots import Load, Slots, heavy_at_once
+from etdeploy.graph.tasks.steps import StepLog, inputs_now, remember_inputs
+from etdeploy.graph.tasks.task import Task, predecessors
 
 # With many jobs, these are shown once they report progress: then there is something to see.
 _QUICK = (Load.LIGHT, Load.BUSY)

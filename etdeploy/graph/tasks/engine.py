@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core import console
-from etdeploy.graph.running import Ended, Run, StepError
-from etdeploy.graph.steps import Step, reasons_to_run
-from etdeploy.graph.tasks import Task, tasks_of, with_needs
+from etdeploy.graph.tasks.running import Ended, Run, StepError
+from etdeploy.graph.tasks.steps import Step, reasons_to_run
+from etdeploy.graph.tasks.task import Task, tasks_of, with_needs
 
 DATABASE = "tasks.sqlite3"
 

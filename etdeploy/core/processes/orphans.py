@@ -1,4 +1,4 @@
-"""Kills the children of a run that was itself killed; a script that `core/process.py` starts.
+"""Kills the children of a run that was itself killed; a script that `process.py` starts.
 
 It reads from stdin: `?PIPE` before a child is started, where PIPE is the inode of a pipe that only
 this child inherits; `+PID PIPE` when it runs, as the leader of its own session, or `!PIPE` when it

@@ -38,7 +38,7 @@ class ForkLostError(Exception):
 
 
 class Fork:
-    """A child that a server forked; `core/process.py` uses it like one that it started itself.
+    """A child that a server forked; `process.py` uses it like one that it started itself.
 
     Attributes:
         pid: Its process id; it leads a session of its own.

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.core import cancel, process
-from etdeploy.core.conversation import Conversation
+from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
-from etdeploy.core.process import Request, run, signal_name, which
+from etdeploy.core.processes import process
+from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.process import Request, run, signal_name, which
 from tests.support.processes import eventually, is_alive
 
 pytestmark = pytest.mark.usefixtures("real_processes")

@@ -13,8 +13,8 @@ import pytest
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
-from etdeploy.core.forks import ForkLostError, ForkRefusedError, ForkServer
-from etdeploy.core.process import Request, fork_server, run
+from etdeploy.core.processes.forks import ForkLostError, ForkRefusedError, ForkServer
+from etdeploy.core.processes.process import Request, fork_server, run
 from tests.support.processes import eventually, is_alive
 
 pytestmark = [
@@ -170,7 +170,7 @@ def test_nothing_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
     child += "import time; time.sleep(600)"
     request = f"Request(({child!r}, {str(tmp_path / 'pids')!r}))"
     code = (
-        "import sys; from etdeploy.core.process import Request, fork_server, run\n"
+        "import sys; from etdeploy.core.processes.process import Request, fork_server, run\n"
         f"with fork_server(Request((sys.executable, '-c', {_SERVER!r}))) as server:\n"
         f"    run({request}, server)"
     )

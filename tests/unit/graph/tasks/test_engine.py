@@ -14,16 +14,16 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import BuildError, Interrupted
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.values import Explained, Value
-from etdeploy.graph.engine import (
+from etdeploy.graph.job import Job
+from etdeploy.graph.pipeline import make_steps
+from etdeploy.graph.resolve import resolve
+from etdeploy.graph.tasks.engine import (
     DATABASE,
     plain_doit_tasks,
     run_steps,
 )
-from etdeploy.graph.job import Job
-from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.resolve import resolve
-from etdeploy.graph.running import StepError
-from etdeploy.graph.steps import (
+from etdeploy.graph.tasks.running import StepError
+from etdeploy.graph.tasks.steps import (
     OTHER_RELEASE,
     Step,
     StepLog,
@@ -31,7 +31,7 @@ from etdeploy.graph.steps import (
     reasons_to_run,
     remember_inputs,
 )
-from etdeploy.graph.tasks import TaskStatus, statuses, tasks_of, with_needs
+from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of, with_needs
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_device import FakeDevice

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import IO
 
 from etdeploy.core import cancel
-from etdeploy.core.collector import Collector
-from etdeploy.core.conversation import Conversation
-from etdeploy.core.forks import Fork, ForkLostError, ForkServer
+from etdeploy.core.processes.collector import Collector
+from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.processes.forks import Fork, ForkLostError, ForkServer
 
 _GRACE_S = 3.0
 # How often to check for a stop request; a child that ends at its first signal ends the wait itself.
@@ -132,7 +132,7 @@ def fork_server(request: Request) -> Iterator[ForkServer]:
 
     Args:
         request: The program; it gets one more argument, the number of its socket's descriptor.
-            All that it prints goes to the log. See `core/forks.py` for what it has to answer.
+            All that it prints goes to the log. See `forks.py` for what it has to answer.
 
     Raises:
         FileNotFoundError, PermissionError: The program cannot be started.

@@ -1,0 +1,162 @@
+"""The steps for which there is a device: bundle, push and bench.
+
+As in `pipeline.py`, an action imports what only it needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etdeploy.bench.records.stored import is_readable
+from etdeploy.bench.units import duration
+from etdeploy.core import console
+from etdeploy.core.hashing import sha256_file
+from etdeploy.devices.base import Bundle, Device, PushReport
+from etdeploy.graph.backends import extras_for
+from etdeploy.graph.job import Job
+from etdeploy.graph.resolve import Resolved
+from etdeploy.graph.stage_values import (
+    THREADS,
+    Measured,
+    Pushed,
+    StepName,
+    flat,
+    load_program,
+    stage_path,
+)
+from etdeploy.graph.tasks.slots import Load
+from etdeploy.graph.tasks.steps import Step, StepLog
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.folder import load_provenance
+from etdeploy.runner.model import BuiltRunner
+
+
+def bundle_step(resolved: Resolved) -> Step:
+    """Lists the files that go to the device."""
+    job = resolved.job
+    output = stage_path(job, StepName.BUNDLE)
+    inputs_list = job.state / "inputs.txt"
+
+    def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        from etdeploy.deploy.bundle import make_bundle
+
+        exported, program = load_program(job)
+        folder = Path(exported.folder)
+        runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
+        provenance = load_provenance(folder)
+        extras = extras_for(job, program, provenance.versions)
+        bundle = make_bundle(runner, folder, provenance, inputs_list, extras)
+        bundle.save(output)
+        size_bytes = sum(f.size_bytes for f in bundle.files)
+        return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}"
+
+    return Step(
+        StepName.BUNDLE,
+        "list the files that go to the device",
+        output,
+        act,
+        needs=(StepName.EXPORT, StepName.RUNNER, StepName.CHECK),
+        inputs={"SoC": job.facts.soc if job.facts else None, **resolved.bundle_inputs},
+        sound=lambda: None if _lists_are_there(output) else "the list of inputs is gone",
+        value=Bundle,
+    )
+
+
+def _lists_are_there(bundle: Path) -> bool:
+    files = Bundle.load(bundle).files
+    return all(Path(f.source).is_file() for f in files if f.path.endswith(".txt"))
+
+
+def push_step(job: Job, device: Device) -> Step:
+    """Sends what the device does not have."""
+    output = stage_path(job, StepName.PUSH)
+
+    def act(log: StepLog) -> str:
+        bundle = Bundle.load(stage_path(job, StepName.BUNDLE))
+        report = device.push(bundle, log.progress)
+        Pushed(device=job.device_label, files=tuple(f.sha256 for f in bundle.files)).save(output)
+        return pushed_line(report)
+
+    return Step(
+        StepName.PUSH,
+        "send the device what it does not have",
+        output,
+        act,
+        needs=(StepName.BUNDLE,),
+        always=True,
+        value=Pushed,
+        load=Load.BUSY,
+        alone=lambda: f"device {job.identity}",
+        holds=job.device_lock,
+    )
+
+
+def pushed_line(report: PushReport) -> str:
+    """What a push sent, kept and removed."""
+    if not report.pushed_files:
+        return f"the device already has {console.count(report.kept_files, 'file')}"
+    resumed = f" ({console.size(report.resumed_bytes)} were there of an interrupted push)"
+    removed = f"; removed {console.size(report.removed_bytes)} of what was used longest ago"
+    return (
+        f"{console.count(report.pushed_files, 'file')}, "
+        f"{console.size(report.pushed_bytes)}{resumed if report.resumed_bytes else ''}; "
+        f"{report.kept_files:,} already there{removed if report.removed_bytes else ''}"
+    )
+
+
+def bench_step(job: Job, device: Device) -> Step:
+    """Measures, and writes the run record."""
+    recipe = job.loaded.recipe
+    output = stage_path(job, StepName.BENCH)
+
+    def act(log: StepLog) -> str:
+        from etdeploy.bench.measure import measure
+
+        exported, program = load_program(job)
+        run = measure(
+            device,
+            Bundle.load(stage_path(job, StepName.BUNDLE)),
+            job.loaded,
+            Path(exported.folder),
+            program,
+            BuiltRunner.load(stage_path(job, StepName.RUNNER)),
+            job.output,
+            log.progress,
+            RuntimePlan.load(stage_path(job, StepName.PLAN)),
+        )
+        path = run.record_path
+        Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
+        latency = run.record.workload.latency_ms
+        runs = console.count(len(latency.samples), "run")
+        return f"median {duration(latency.median)} over {runs}"
+
+    def sound() -> str | None:
+        measured = Measured.load(output)
+        path = Path(measured.record)
+        if job.measure_again:
+            return "a new measurement was requested"
+        if not path.is_file() or sha256_file(path) != measured.sha256:
+            return "the last run record is gone or was changed"
+        return (
+            None if is_readable(path) else "another release of etdeploy wrote the last run record"
+        )
+
+    return Step(
+        StepName.BENCH,
+        "run on the device: timing, memory and profile passes",
+        output,
+        act,
+        needs=(StepName.BUNDLE, StepName.PUSH, StepName.EXPORT, StepName.RUNNER),
+        inputs={
+            **flat("benchmark", recipe.benchmark),
+            "order of benchmark.sizes": list(recipe.benchmark.sizes),
+            THREADS: recipe.runtime.threads,
+            **(flat("device", job.facts) if job.facts else {}),
+            "output folder": str(job.output),
+        },
+        sound=sound,
+        value=Measured,
+        load=Load.MEASURES if job.shares_host_cores else Load.LIGHT,
+        alone=lambda: f"device {job.identity}",
+        holds=job.device_lock,
+    )
