@@ -50,8 +50,9 @@ class Openvino(Backend):
         return {"NNCF_CI": "1"}
 
     def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
-        """Any device but this machine."""
-        return _elsewhere(where, OTHER_BACKEND)
+        """Any device but this machine, or a library that the user names and that does not exist."""
+        named = named_library(Workstation.this().environ) if where.is_here else None
+        return _elsewhere(where, OTHER_BACKEND) or (named if isinstance(named, Blocker) else None)
 
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
         """Any device but this machine."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from etdeploy.backends.values import Package
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.text.install import pip_command
-from etdeploy.core.text.shell import quoted
 
 EXTRA = "etdeploy[openvino]"
 # ExecuTorch's wheel asks for these. A program of 2026.0 still runs in 2025.4, and one of 2025.1 to
@@ -85,8 +84,7 @@ def named_library(environ: Mapping[str, str]) -> str | Blocker | None:
     return Blocker(
         what="OpenVINO",
         why=f"{VARIABLE} names {named}, which does not exist",
-        remedy=f"unset {VARIABLE}   to use the package's libraries, or name another:\n"
-        f"find {quoted(str(Path(named).parent.parent))} -name '{_LIBRARY}*'",
+        remedy=f"unset {VARIABLE}   # the package etdeploy[openvino] has its own",
     )
 
 

@@ -83,6 +83,17 @@ def test_devices_that_are_not_this_machine_are_refused(finished: bool) -> None:
         assert OPENVINO.device_blocker("auto", where) is None
 
 
+def test_a_library_that_does_not_exist_is_told_before_the_export(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENVINO_LIB_PATH", "/nowhere/libopenvino_c.so")
+    blocker = OPENVINO.device_blocker("auto", HERE)
+    assert blocker is not None
+    assert blocker.why == "OPENVINO_LIB_PATH names /nowhere/libopenvino_c.so, which does not exist"
+    monkeypatch.delenv("OPENVINO_LIB_PATH")
+    assert OPENVINO.device_blocker("auto", HERE) is None
+
+
 def test_nothing_is_deployed_without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "find_openvino", lambda: NONE)
     assert list(OPENVINO.bundle_blockers(station(), HERE, Partitions())) == [NONE]
