@@ -145,7 +145,7 @@ def test_a_portable_runner_starts_through_the_loader_it_brings(real: Chain) -> N
     require_match(run)
     assert run.record.runner.portable
     assert "portable runner for linux-x86_64" in summary(run)
-    assert any("no NDK is needed" in note for note in run.record.notes)
+    assert any("brings its own Linux C library" in note for note in run.record.notes)
 
 
 def test_changed_expected_outputs_are_a_mismatch(real: Chain, tmp_path: Path) -> None:
