@@ -152,7 +152,7 @@ def _where(found: Sequence[tuple[str, StoredRun]]) -> str:
 def _tell_old(runs: Sequence[StoredRun], begun_s: float) -> None:
     old = [run for run in runs if run.record_path.stat().st_mtime < begun_s]
     if old:
+        of_all = f"{len(old)} of {console.count(len(runs), 'run')}"
         console.message(
-            f"\n{len(old)} of {len(runs)} were measured before, and nothing has changed since: "
-            "--again measures again."
+            f"\nMeasured before, and unchanged since: {of_all}. --again measures again."
         )

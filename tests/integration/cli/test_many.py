@@ -125,7 +125,7 @@ def test_other_groups_of_the_same_jobs_have_nothing_to_do(
     result = cli.ok("run", *arguments, "--json")
     records = result.json if isinstance(result.json, list) else [result.json]
     assert {r["run_id"] for r in records} <= {r["run_id"] for r in all_six.json}
-    assert "measured before" in result.stderr or "Nothing has changed" in result.stderr
+    assert "Measured before" in result.stderr or "Nothing has changed" in result.stderr
 
 
 def test_the_plan_shows_what_is_shared(cli: Cli, all_six: CliResult) -> None:
