@@ -27,13 +27,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.adbd_root import (
-    ARM64,
-    X86_64,
-    AdbdUnavailable,
-    Flavour,
-    obtain_root,
-)
+from tests.support.adbd_root import ARM64, X86_64, Flavour, obtain_root
+from tests.support.debian import RootUnavailable, static_qemu
 
 _DATA = Path(__file__).parent.parent / "data" / "android"
 _INIT = Path(__file__).with_name("adbd_init.sh")
@@ -181,7 +176,7 @@ def running_android(
     Properties are given with `_` for `.`: `ro_serialno="A1"`.
 
     Raises:
-        AdbdUnavailable: This machine cannot have it.
+        RootUnavailable: This machine cannot have it.
     """
     root = obtain_root(flavour)
     link = f"etd{secrets.token_hex(4)}"
@@ -197,7 +192,7 @@ def running_android(
 
 
 def _start_init(flavour: Flavour, root: Path, size_mib: int) -> subprocess.Popen[str]:
-    qemu = "" if flavour.is_native else _static_qemu()
+    qemu = "" if flavour.is_native else static_qemu()
     # The emulator is registered in a user namespace of the device's own.
     user = ["--user", "--map-root-user"] if qemu else []
     log = (root.parent / f"{root.name}.log").open("a")
@@ -224,7 +219,7 @@ def _start_init(flavour: Flavour, root: Path, size_mib: int) -> subprocess.Popen
     assert init.stdout
     if init.stdout.readline().strip() != "ready":
         _end(init)
-        raise AdbdUnavailable(f"the device's namespaces cannot be made; see {log.name}")
+        raise RootUnavailable(f"the device's namespaces cannot be made; see {log.name}")
     return init
 
 
@@ -239,13 +234,6 @@ def _end(init: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         os.kill(_only_child(init.pid), 9)
         init.wait()
-
-
-def _static_qemu() -> str:
-    for name in ("qemu-aarch64-static", "qemu-aarch64"):
-        if found := shutil.which(name):
-            return found
-    raise AdbdUnavailable("an arm64 device needs qemu: apt install qemu-user-static")
 
 
 def _only_child(pid: int) -> int:
@@ -311,10 +299,10 @@ def running_adb_server(home: Path) -> Iterator[AdbServer]:
     """An adb server on a port of its own, with keys in `home`.
 
     Raises:
-        AdbdUnavailable: There is no adb program.
+        RootUnavailable: There is no adb program.
     """
     if not shutil.which("adb"):
-        raise AdbdUnavailable("needs the adb program: apt install adb")
+        raise RootUnavailable("needs the adb program: apt install adb")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "HOME": str(home), "ANDROID_ADB_SERVER_PORT": str(port)}
@@ -349,7 +337,7 @@ MakeAndroid = Callable[..., AndroidRoot]
 def _entered(stack: ExitStack, context: AbstractContextManager[AndroidRoot]) -> AndroidRoot:
     try:
         return stack.enter_context(context)
-    except AdbdUnavailable as reason:
+    except RootUnavailable as reason:
         pytest.skip(str(reason))
 
 
@@ -382,7 +370,7 @@ def adb_server(
         with running_adb_server(home) as server:
             monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
             yield server
-    except AdbdUnavailable as reason:
+    except RootUnavailable as reason:
         pytest.skip(str(reason))
 
 

@@ -7,23 +7,12 @@ root=$1
 size_mib=$2
 qemu=$3
 
-if [ -n "$qemu" ]; then
-    # A binfmt_misc of this user namespace only: the machine's own stays as it is.
-    mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
-    magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
-    mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-    printf '%s' ":etdeploy-aarch64:M::$magic:$mask:$qemu:F" >/proc/sys/fs/binfmt_misc/register
-fi
+. "${0%/*}/mounts.sh"
+
+[ -z "$qemu" ] || register_arm64 "$qemu"
 mount -t tmpfs -o mode=755,size="${size_mib}m" tmpfs "$root/data/local/tmp"
 mount -t tmpfs -o mode=755,size=1m tmpfs "$root/mnt"
-mount -t proc proc "$root/proc"
-mkdir -p "$root/sys/devices/system/cpu"
-mount --bind /sys/devices/system/cpu "$root/sys/devices/system/cpu"
-mount -t tmpfs -o mode=755,size=1m tmpfs "$root/dev"
-for name in null zero full random urandom tty; do
-    : >"$root/dev/$name"
-    mount --bind "/dev/$name" "$root/dev/$name"
-done
+mount_kernel "$root"
 mkdir "$root/dev/pts"
 mount -t devpts -o newinstance,ptmxmode=666,mode=600 devpts "$root/dev/pts"
 ln -s pts/ptmx "$root/dev/ptmx"
