@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -83,14 +84,9 @@ class SshBoard:
             lines.append(f"SetEnv HOME={self.home}")
         config = self.folder / "sshd_config"
         config.write_text("\n".join(lines) + "\n")
-        command = [_program("sshd"), "-D", "-e", "-f", str(config)]
-        if mounted:
-            script = f"mount -t tmpfs -o {mounted} tmpfs {self.home} && exec {' '.join(command)}"
-            command = ["unshare", "--mount", "sh", "-c", script]
         with (self.folder / "sshd.log").open("ab") as log:
-            self._sshd = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            command = [_program("sshd"), "-D", "-e", "-f", str(config)]
+            self._sshd = self._spawn(command, log, mounted)
         if mounted:
             self.home = Path(f"/proc/{self._sshd.pid}/root") / str(self.home).lstrip("/")
         self._wait()
@@ -123,7 +119,7 @@ class SshBoard:
 
     def processes(self, word: str) -> list[str]:
         """Command lines on this machine that contain a word, with this board's folder."""
-        return [line for line in _command_lines() if word in line and str(self.folder) in line]
+        return [line for line in command_lines() if word in line and str(self.folder) in line]
 
     def write_config(self, *lines: str, known: bool = True) -> None:
         """Writes ssh's configuration: an alias for the board, and its key."""
@@ -155,6 +151,16 @@ class SshBoard:
         rest = "" if without else f":{os.environ['PATH']}"
         return f"SetEnv HOME={self.home} PATH={tools}{rest}"
 
+    def _spawn(
+        self, command: Sequence[str], log: IO[bytes], mounted: str | None
+    ) -> subprocess.Popen[bytes]:
+        if mounted:
+            script = f"mount -t tmpfs -o {mounted} tmpfs {self.home} && exec {' '.join(command)}"
+            command = ["unshare", "--mount", "sh", "-c", script]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_S
         while True:
@@ -170,9 +176,12 @@ class SshBoard:
 
 @contextmanager
 def running_board(
-    folder: Path, settings: Sequence[str] = (), mounted: str | None = None
+    folder: Path,
+    settings: Sequence[str] = (),
+    mounted: str | None = None,
+    make: Callable[[Path, int, Path], SshBoard] = SshBoard,
 ) -> Iterator[SshBoard]:
-    """A board with keys of its own in `folder`.
+    """A board with keys of its own in `folder`; `make` is given folder, port and home.
 
     Raises:
         SshdUnavailable: This machine cannot have it.
@@ -189,7 +198,7 @@ def running_board(
         raise SshdUnavailable("a file system of its own can be mounted only by root")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    board = SshBoard(folder, port, home)
+    board = make(folder, port, home)
     board.write_config()
     try:
         board.start(settings, mounted)
@@ -238,8 +247,9 @@ def _children(pid: int) -> list[int]:
     return [int(word) for word in _read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
 
 
-def _command_lines() -> Iterator[str]:
-    for folder in Path("/proc").glob("[0-9]*"):
+def command_lines(proc: Path = Path("/proc")) -> Iterator[str]:
+    """Of everything that runs, by a /proc."""
+    for folder in proc.glob("[0-9]*"):
         yield re.sub(r"\0", " ", _read(folder / "cmdline")).strip()
 
 

@@ -1,4 +1,4 @@
-"""The main job on arm64 under qemu and on Android's real debug daemon, through the command line."""
+"""The main job on arm64 under qemu, on boards over ssh and on Android's real debug daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from tests.support.adbd import (  # noqa: F401 - fixtures
     make_android,
     no_adb_server,
 )
+from tests.support.arm64_board import MODEL, MakeArm64Board, make_arm64_board
+from tests.support.arm64_root import busybox_root, debian_root
 from tests.support.cli import Cli
+
+__all__ = ["make_arm64_board"]
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +81,43 @@ def test_arm64_under_qemu_gives_the_models_outputs(cli: Cli) -> None:
     plan = cli.ok("plan", *run[1:]).json
     (bench,) = (task for task in plan["tasks"] if task["name"] == "bench")
     assert "device.emulated_cpu changed from cortex-a76 to max,sve=off" in bench["reason"]
+
+
+@needs_cross
+def test_an_arm64_board_runs_the_cross_built_runner(
+    cli: Cli, make_arm64_board: MakeArm64Board
+) -> None:
+    board = make_arm64_board(debian_root)
+    run = ("run", "--recipe", cli.recipe(RECIPE), "--device", board.spec, "--json")
+    record = cli.ok(*run).json
+    assert record["runner"]["target"] == "linux-aarch64"
+    assert not record["runner"]["portable"]
+    facts = record["device"]["facts"]
+    assert facts["target"] == "linux-aarch64"
+    assert (facts["kind"], facts["abi"], facts["model"]) == ("ssh", "aarch64", MODEL)
+    assert facts["os"].startswith("Debian GNU/Linux")
+    assert len(record["workload"]["latency_ms"]["samples"]) == 12
+    assert record["workload"]["outputs_compared"]
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
+    assert set(record["passes"]) == {"timing", "memory", "profile"}
+    assert sum(cli.ok("clean", *run[3:]).json["freed_bytes"].values()) > 1_000_000
+    assert not board.kept.exists()
+
+
+@needs_cross
+def test_an_arm64_board_without_a_c_library_runs_the_portable_runner(
+    cli: Cli, make_arm64_board: MakeArm64Board
+) -> None:
+    board = make_arm64_board(busybox_root)
+    run = ("run", "--recipe", cli.recipe(RECIPE), "--device", board.spec, "--json")
+    record = cli.ok(*run).json
+    facts = record["device"]["facts"]
+    assert (facts["target"], facts["model"]) == ("linux-aarch64-portable", MODEL)
+    assert record["runner"]["target"] == "linux-aarch64"
+    assert record["runner"]["portable"]
+    assert len(record["workload"]["latency_ms"]["samples"]) == 12
+    assert record["workload"]["outputs_compared"]
+    assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
 
 
 def test_an_x86_64_android_device_runs_the_portable_runner(
