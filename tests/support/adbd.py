@@ -199,6 +199,9 @@ def _start_init(flavour: Flavour, root: Path, size_mib: int) -> subprocess.Popen
     with log:
         init = subprocess.Popen(
             [
+                # A run of the tests under nohup ignores this signal, and adbd would, too.
+                "env",
+                "--default-signal=HUP",
                 "unshare",
                 *user,
                 "--mount",
