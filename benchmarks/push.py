@@ -5,7 +5,8 @@
 `adb push` does not verify. On loopback everything competes for this machine's processors, also the
 device's hashing; on a link as fast as a phone's (`tc` of iproute2 makes one) it does not.
 
-Bounds: a verified push is as fast as a bare `adb push` (ratio 1) on a link; one that is verified
+Bounds: a verified push is as fast as a bare `adb push` (ratio 1) on a link (what is left is 0.06 s
+of commands directly and 0.1 s through the server, whatever the size); one that is verified
 while it travels is at most 3 % slower than one that is verified afterwards; after a cut at 90 % of
 1 GB the next push sends at most one part more than what is missing; an unchanged push again takes
 less than 0.3 s.
