@@ -48,16 +48,6 @@ class Memory(Value):
     exports: tuple[Remembered, ...] = ()
 
 
-def program_key(spec: ExportSpec, workspace: Workspace) -> str | None:
-    """The cache key of the program that an export would make now.
-
-    Returns:
-        None when only an export can show it: the user's code was not exported before, or something
-        that it read has changed.
-    """
-    return Situation.now(spec, workspace).known_key()
-
-
 @dataclass(frozen=True)
 class Situation:
     """Everything that is known about an export before it runs.
@@ -111,7 +101,12 @@ class Situation:
         return digest_json(content)[:32]
 
     def known_key(self) -> str | None:
-        """The key, where it is known without an export."""
+        """The cache key of the program that an export would make now.
+
+        Returns:
+            None when only an export can show it: the user's code was not exported before, or
+            something that it read has changed.
+        """
         if not self.spec.runs_user_code:
             return self.key(Sources())
         found = next((e.key for e in self._memory().exports if self._holds(e.sources)), None)

@@ -16,7 +16,6 @@ from etdeploy.core.errors import BuildError, ExportError
 from etdeploy.core.processes.process import Request, run
 from etdeploy.core.progress import silent
 from etdeploy.custom_ops.kernels import read_custom_ops
-from etdeploy.export.cache import program_key
 from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import Failure
 from etdeploy.export.run import export_program
@@ -28,7 +27,7 @@ from etdeploy.runner.check import check_program
 from etdeploy.targets.platforms import host_target
 from tests.support.cli import Cli
 from tests.support.custom_ops import build_custom
-from tests.support.export import spec_of
+from tests.support.export import program_key, spec_of
 from tests.support.runtime_values import make_method, make_program
 
 pytestmark = [

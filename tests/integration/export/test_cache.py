@@ -11,11 +11,10 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.progress import silent
-from etdeploy.export.cache import program_key
 from etdeploy.export.run import ExportedProgram, export_program
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import load_provenance
-from tests.support.export import spec_of
+from tests.support.export import program_key, spec_of
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ import pytest
 from etdeploy.backends.options import Option, option_problems, option_values
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RecipeError
-from etdeploy.export.cache import program_key
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.schema import schema
+from tests.support.export import program_key
 
 _OPTIONS = (
     Option("cores", 4, "How many."),

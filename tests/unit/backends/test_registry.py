@@ -24,11 +24,11 @@ from etdeploy.backends.registry import (
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RecipeError, UsageError
-from etdeploy.export.cache import program_key
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.schema import schema
 from tests.support.documented_package import lay_out_package
+from tests.support.export import program_key
 from tests.support.plugins import forgetting_backends, install_plugin
 from tests.support.runtime_values import make_method, make_plan, make_program
 

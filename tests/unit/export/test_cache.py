@@ -12,11 +12,12 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export import cache, installed
-from etdeploy.export.cache import Situation, program_key
+from etdeploy.export.cache import Situation
 from etdeploy.export.digests import FileDigests
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
+from tests.support.export import program_key
 
 
 def spec_of(model: dict[str, Any], **export: Any) -> ExportSpec:
