@@ -85,12 +85,20 @@ class DirectTransport:
         raise AdbGoneError("the connection was closed")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _GuardedStream:
     """A stream whose failure drops the connection that it is in."""
 
     transport: DirectTransport
     stream: WireStream
+
+    @property
+    def patience(self) -> Patience:
+        return self.stream.patience
+
+    @patience.setter
+    def patience(self, patience: Patience) -> None:
+        self.stream.patience = patience
 
     @property
     def block_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ _BUFFER_BYTES = 1 << 20
 # at the same time.
 _BLOCK_BYTES = _BUFFER_BYTES // 4
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
+_QUICK_ACK = getattr(socket, "TCP_QUICKACK", None)
 
 
 Buffer = bytes | memoryview
@@ -55,7 +57,13 @@ class Patience:
 
 
 class Stream(Protocol):
-    """A connection to one service of the device."""
+    """A connection to one service of the device.
+
+    Attributes:
+        patience: May be changed between two reads or writes.
+    """
+
+    patience: Patience
 
     @property
     def block_bytes(self) -> int:
@@ -115,6 +123,7 @@ class SocketStream:
 
     def __init__(self, connection: socket.socket, patience: Patience) -> None:
         self._socket = connection
+        self._is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
         self.patience = patience
         _set_up(connection)
 
@@ -140,6 +149,7 @@ class SocketStream:
 
     def receive(self, size: int) -> bytes:
         since = time.monotonic()
+        self._acknowledge()
         while True:
             self._socket.settimeout(self.patience.check(since))
             try:
@@ -148,6 +158,16 @@ class SocketStream:
                 continue
             except OSError as error:
                 raise AdbGoneError(f"the connection broke: {error.strerror or error}") from error
+
+    def _acknowledge(self) -> None:
+        """Acknowledges at once what comes.
+
+        The adb server keeps back a small answer until the one before was acknowledged (Nagle), and
+        Linux waits 40 ms for something to send along; it forgets this option now and then (tcp(7)).
+        """
+        if _QUICK_ACK is not None and self._is_tcp:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
 
     def has_input(self) -> bool:
         self._socket.setblocking(False)
