@@ -36,6 +36,16 @@ def parse_marked(output: bytes, marker: str) -> ShellResult | None:
     return ShellResult(int(code), before.decode(errors="replace").replace("\r\n", "\n"))
 
 
+def take_marked(output: bytearray, marker: str) -> ShellResult | None:
+    """Takes the first result away from an output that goes on; None when it has not ended yet."""
+    end = re.search(rb"%s:\d+\n" % re.escape(marker.encode()), output)
+    if end is None:
+        return None
+    result = parse_marked(bytes(output[: end.end()]), marker)
+    del output[: end.end()]
+    return result
+
+
 def sections(text: str) -> dict[str, str]:
     """Splits an output at its lines `#name`; what comes before the first is under ""."""
     parts = re.split(r"^#(\w+)\n", text, flags=re.MULTILINE)

@@ -9,18 +9,19 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.adb.errors import AdbError, AdbRefusedError, AdbTimeoutError
+from etdeploy.devices.adb.errors import AdbError, AdbGoneError, AdbRefusedError, AdbTimeoutError
 from etdeploy.devices.adb.exec import RunningCommand, run_command, start_command
 from etdeploy.devices.adb.stream import Patience, Stream, Transport
 from etdeploy.devices.adb.sync import pull_file, push_file, read_file
 from etdeploy.devices.android.errors import explained
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
-from etdeploy.devices.shell import ShellResult
+from etdeploy.devices.shell import ShellResult, take_marked
 
 PLACE = Place("/data/local/tmp")
 """The only folder in which adb's user may both write and execute."""
 _CLEANING = Patience(idle_s=5.0, heed_cancel=False, open_s=5.0)
 _LONGEST_LINE = 1024
+_READ = 1 << 16
 
 
 class AndroidLink:
@@ -42,6 +43,7 @@ class AndroidLink:
     def advice(self) -> Advice:
         serial = quote(self.name.partition(":")[2])
         return Advice(
+            noun="device",
             prefix=f"adb -s {serial} shell",
             restart=f"adb -s {serial} reboot",
             damaged="Try another cable or port",
@@ -72,14 +74,11 @@ class AndroidLink:
             return AndroidCommand(self, start_command(self.transport, command, patience))
 
     @contextlib.contextmanager
-    def held(
-        self, command: str, doing: str, idle_s: float | None = None
-    ) -> Iterator[AndroidConversation]:
-        patience = self.patience if idle_s is None else replace(self.patience, idle_s=idle_s)
+    def held(self, command: str, doing: str) -> Iterator[AndroidConversation]:
         with self.errors(doing):
-            stream = self.transport.open(f"exec:{command}", patience)
+            stream = self.transport.open(f"exec:{command}", self.patience)
         with contextlib.closing(stream):
-            yield AndroidConversation(self, stream, doing)
+            yield AndroidConversation(self, stream)
 
     def send(
         self,
@@ -154,20 +153,32 @@ class AndroidConversation:
 
     link: AndroidLink
     stream: Stream
-    doing: str
     heard: bytearray = field(default_factory=bytearray)
 
-    def say(self, line: str) -> None:
-        with self.link.errors(self.doing):
-            self.stream.send(f"{line}\n".encode())
+    def say(self, lines: str, doing: str) -> None:
+        with self.link.errors(doing):
+            self.stream.send(f"{lines}\n".encode())
 
-    def hear(self) -> str:
-        with self.link.errors(self.doing):
+    def hear(self, doing: str, idle_s: float | None = None) -> str:
+        with self.link.errors(doing):
             while b"\n" not in self.heard and len(self.heard) < _LONGEST_LINE:
-                part = self.stream.receive(_LONGEST_LINE)
-                if not part:
+                if not self._receive(idle_s):
                     break
-                self.heard.extend(part)
         line, _, rest = self.heard.partition(b"\n")
         self.heard[:] = rest
         return line.decode(errors="replace").strip()
+
+    def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
+        with self.link.errors(doing):
+            while (result := take_marked(self.heard, marker)) is None:
+                if not self._receive(idle_s):
+                    raise AdbGoneError("the device's shell ended in the middle of a command")
+        return result
+
+    def _receive(self, idle_s: float | None) -> bool:
+        """Takes in what comes next; whether anything did."""
+        patience = self.link.patience
+        self.stream.patience = patience if idle_s is None else replace(patience, idle_s=idle_s)
+        part = self.stream.receive(_READ)
+        self.heard.extend(part)
+        return bool(part)

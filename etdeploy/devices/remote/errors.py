@@ -51,8 +51,11 @@ def changed(shell: RemoteShell, file: BundleFile, arrived: str, kept: bool = Fal
         arrived: The digest there, of the file or of a part of it.
         kept: Whether the next push finds what arrived, and looks which parts are damaged.
     """
-    if sha256_file(Path(file.source)) != file.sha256:
-        return source_changed(file)
+    try:
+        if sha256_file(Path(file.source)) != file.sha256:
+            return source_changed(file)
+    except OSError as error:
+        return unreadable(file, error)
     return DeviceError(
         f"{file.path} arrived changed: its SHA-256 is {arrived[:12]}... there "
         f"and {file.sha256[:12]}... here; nothing of it was kept"
@@ -61,6 +64,11 @@ def changed(shell: RemoteShell, file: BundleFile, arrived: str, kept: bool = Fal
         place=shell.name,
         remedy=f"{shell.advice.damaged}, then run the same command again.",
     )
+
+
+def unreadable(file: BundleFile, error: OSError) -> DeviceError:
+    """The file here cannot be read."""
+    return DeviceError(f"cannot read {file.source}: {error.strerror}")
 
 
 def source_changed(file: BundleFile) -> DeviceError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core import console
@@ -12,11 +13,15 @@ from etdeploy.core.hashing import sha256_parts
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote import errors, parts
 from etdeploy.devices.remote.parts import Part
-from etdeploy.devices.remote.sending import HASH_S, Sending, Sent
-from etdeploy.devices.remote.shell import Held, RefusedError
+from etdeploy.devices.remote.sending import Sending, Sent, send_whole
+from etdeploy.devices.remote.session import Begun
+from etdeploy.devices.remote.shell import RefusedError
 
-# How often the device is told to hash on: seldom enough to start few processes there.
+# How often the device is told to hash on: seldom enough to start few processes there; early, so
+# that it finds the file in time, and more often towards the end, so that little is left to hash
+# when all has arrived.
 _STEP_BYTES = 16 << 20
+_LEAST_STEP_BYTES = 1 << 20
 
 
 def is_large(file: BundleFile) -> bool:
@@ -40,6 +45,8 @@ def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
     """
     try:
         there = _taken(sending, may_resume) if was_begun else ()
+        if not sending.can_hash:
+            return send_whole(sending)
         sent = _resumed(sending, there) if there else _sent(sending)
     except RefusedError:
         # A full device needs its room more than the next push needs the beginning of a file.
@@ -51,36 +58,49 @@ def send_large(sending: Sending, was_begun: bool, may_resume: bool) -> Sent:
 
 def _sent(sending: Sending) -> Sent:
     """Sends all of it, while the device hashes what has arrived."""
-    file, next_step, begun = sending.file, _STEP_BYTES, False
-    new = parts.new_name(sending.folder, file.sha256)
-    command = parts.follow_command(sending.folder, file.sha256)
-    with sending.shell.held(command, sending.verifying, HASH_S) as follower:
-
-        def on_bytes(sent: int) -> None:
-            nonlocal next_step, begun
-            if sent >= next_step:
-                # From here on, an interruption must not lose what has arrived.
-                begun = begun or _begun(sending, follower)
-                follower.say("more")
-                next_step = sent + _STEP_BYTES
-
-        sending.transfer(new, on_bytes=on_bytes)
-        started = time.monotonic()
-        sending.progress(sending.verifying)
-        follower.say(parts.END)
-        begun = begun or _begun(sending, follower)
-        digest = follower.hear().partition(" ")[0]
-    if digest == parts.NO_DIGEST:
-        digest = sending.read_back(sending.part)
-    _require(sending, digest, file.sha256)
-    return Sent(file.size_bytes, 0, time.monotonic() - started)
+    file = sending.file
+    command = parts.follow_command(sending.folder, file.sha256, file.executable)
+    following = _Following(sending, sending.begin_verifying(command, kept=True))
+    sending.transfer(parts.new_name(sending.folder, file.sha256), on_bytes=following.told)
+    sending.progress(sending.verifying)
+    sending.session.say(parts.END, sending.verifying)
+    return Sent(file.size_bytes)
 
 
-def _begun(sending: Sending, follower: Held) -> bool:
-    """Waits until the device has found the file."""
-    if follower.hear() != parts.BEGUN:
-        raise sending.unverified("")
-    return True
+@dataclass
+class _Following:
+    """Tells the device how far a file has come.
+
+    Attributes:
+        sending: The file.
+        script: What hashes it there.
+        told_bytes: What it was told of.
+        has_found: Whether the device has found the file, and given it the name that is kept.
+    """
+
+    sending: Sending
+    script: Begun
+    told_bytes: int = 0
+    has_found: bool = False
+
+    def told(self, sent: int) -> None:
+        """Tells it now and then."""
+        if sent - self.told_bytes < self._step_bytes(sent):
+            return
+        # From the second time on, an interruption must not lose what has arrived. To wait for that
+        # the first time would leave the link idle.
+        if self.told_bytes and not self.has_found:
+            if self.sending.session.hear(self.script) != parts.BEGUN:
+                raise self.sending.unverified("")
+            self.has_found = True
+        self.sending.session.say("more", self.sending.verifying)
+        self.told_bytes = sent
+
+    def _step_bytes(self, sent: int) -> int:
+        if not self.told_bytes:
+            return _LEAST_STEP_BYTES
+        left = self.sending.file.size_bytes - sent
+        return min(_STEP_BYTES, max(_LEAST_STEP_BYTES, left))
 
 
 def _taken(sending: Sending, may_resume: bool) -> tuple[Part, ...]:
@@ -88,7 +108,7 @@ def _taken(sending: Sending, may_resume: bool) -> tuple[Part, ...]:
     there: tuple[Part, ...] = ()
     if may_resume:
         command = parts.take_command(sending.shell.place, sending.folder, sending.file.sha256)
-        result = sending.shell.shell(command, f"looking for what is there of {sending.file.path}")
+        result = sending.session.run(command, f"looking for what is there of {sending.file.path}")
         all_parts = parts.parts_of(sending.file.size_bytes, parts.PART_BYTES)
         there = parts.arrived(all_parts, parts.parse_size(result.output))
     if not there:
@@ -102,25 +122,26 @@ def _resumed(sending: Sending, there: Sequence[Part]) -> Sent:
     The digests of the parts are of the same bytes as that of the file, which the bundle lists.
     """
     file = sending.file
-    command = parts.continue_command(sending.folder, file.sha256)
-    with sending.shell.held(command, sending.verifying, HASH_S) as writer:
-        sending.progress(f"verifying what is there of {file.path}")
-        for part in there:
-            writer.say(parts.verify_line(part))
-        whole, digests = sha256_parts(Path(file.source), parts.PART_BYTES)
-        if whole != file.sha256:
-            raise errors.source_changed(file)
-        good = {part for part in there if _digest(sending, writer, part) == digests[part.number]}
-        all_parts = parts.parts_of(file.size_bytes, parts.PART_BYTES)
-        missing = [part for part in all_parts if part not in good]
-        resumed_bytes = sum(part.size for part in good)
-        verify_seconds = _send_parts(sending, writer, missing, digests, resumed_bytes)
+    command = parts.continue_command(sending.folder, file.sha256, file.executable)
+    writer = sending.begin_verifying(command, kept=True)
+    sending.progress(f"verifying what is there of {file.path}")
+    for part in there:
+        sending.session.say(parts.verify_line(part), sending.verifying)
+    whole, digests = sha256_parts(Path(file.source), parts.PART_BYTES)
+    if whole != file.sha256:
+        raise errors.source_changed(file)
+    good = {part for part in there if _digest(sending, writer, part) == digests[part.number]}
+    all_parts = parts.parts_of(file.size_bytes, parts.PART_BYTES)
+    missing = [part for part in all_parts if part not in good]
+    resumed_bytes = sum(part.size for part in good)
+    verify_seconds = _send_parts(sending, writer, missing, digests, resumed_bytes)
+    sending.session.say(parts.END, sending.verifying)
     return Sent(file.size_bytes - resumed_bytes, resumed_bytes, verify_seconds)
 
 
 def _send_parts(
     sending: Sending,
-    writer: Held,
+    writer: Begun,
     missing: Sequence[Part],
     digests: Sequence[str],
     resumed_bytes: int,
@@ -133,7 +154,7 @@ def _send_parts(
         new = parts.new_name(sending.folder, sending.file.sha256, part)
         sending.transfer(new, part, there_bytes, note)
         there_bytes += part.size
-        writer.say(parts.join_line(part))
+        sending.session.say(parts.join_line(part), sending.verifying)
         if before:
             _require(sending, _digest(sending, writer, before), digests[before.number])
         before = part
@@ -143,9 +164,9 @@ def _send_parts(
     return time.monotonic() - started
 
 
-def _digest(sending: Sending, writer: Held, part: Part) -> str:
+def _digest(sending: Sending, writer: Begun, part: Part) -> str:
     """The digest that the device prints next; it prints them in the order of its lines."""
-    number, digest, said = [*writer.hear().split(maxsplit=2), "", "", ""][:3]
+    number, digest, said = [*sending.session.hear(writer).split(maxsplit=2), "", "", ""][:3]
     if digest == "failed":
         raise RefusedError(said)
     if number != str(part.number):

@@ -28,10 +28,10 @@ from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.remote.shell import Place
 from etdeploy.devices.shell import sections
 
-# Exit codes of `keep_command`.
-CHANGED, NO_SHA256SUM = 41, 42
-
-_FOLDERS = ("store", "stamps", "bundles", "uses", "runs", "incoming", "partial")
+CHANGED = 41
+"""The exit code for a file with another digest."""
+FOLDERS = ("store", "stamps", "bundles", "uses", "runs", "incoming", "partial")
+"""What is below the folder that is etdeploy's own."""
 # Size, inode, mode, modification and change time, with fractions of seconds where there are any.
 _STAMP = "%n %s %i %a %y %z"
 
@@ -42,6 +42,7 @@ class Survey:
 
     Attributes:
         free_bytes: Room there; None when the device does not report it.
+        can_hash: Whether it has sha256sum.
         stamps: The stamp of every content now.
         verified: The stamp that every content had when it was verified.
         links: Inode that each path of the requested bundle leads to.
@@ -49,6 +50,7 @@ class Survey:
     """
 
     free_bytes: int | None
+    can_hash: bool = True
     stamps: Mapping[str, str] = field(default_factory=dict)
     verified: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
@@ -70,14 +72,12 @@ class Survey:
 
 
 def survey_command(place: Place, bundle: Bundle, digest: str) -> str:
-    """Prints what the device has of a bundle; makes the folders, removes what killed runs left."""
+    """Prints what the device has of a bundle; removes what killed runs left."""
     paths = " ".join(quote(f.path) for f in bundle.files)
     root = quote(place.root)
     return "\n".join(
         (
             # The shell's own tests first: to start a tool takes some ms on a phone.
-            f"for d in {' '.join(_FOLDERS)}",
-            f"do [ -d {root}/$d ] || mkdir -p {root}/$d || exit 1; done",
             # More than one day by toybox's count, two by that of other finds.
             f'cd {root} && set -- runs/*; [ ! -e "$1" ] ||',
             "find runs -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {} +",
@@ -85,8 +85,10 @@ def survey_command(place: Place, bundle: Bundle, digest: str) -> str:
             'if [ -e "$1" ]; then find . -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf {} +',
             "stat -c '%n %s' -- * 2>/dev/null; fi",
             f"echo '#df'; df -k {root}",
-            f"echo '#store'; cd {root}/store && stat -c '{_STAMP}' -- * 2>/dev/null",
-            f"echo '#stamps'; cd {root}/stamps && cat -- * 2>/dev/null",
+            "echo '#tools'; command -v sha256sum",
+            f'cd {root}/store && set -- *; if [ -e "$1" ]; then',
+            f"echo '#store'; stat -c '{_STAMP}' -- * 2>/dev/null",
+            f"echo '#stamps'; cd {root}/stamps && cat -- * 2>/dev/null; fi",
             f"echo '#links'; cd {root}/bundles/{digest} 2>/dev/null &&"
             f" stat -L -c '%i %n' -- {paths} 2>/dev/null",
             "true",
@@ -99,6 +101,7 @@ def parse_survey(output: str) -> Survey:
     parts = sections(output)
     return Survey(
         free_bytes=parse_df(parts.get("df", "")),
+        can_hash="sha256sum" in parts.get("tools", ""),
         stamps=_stamps(parts.get("store", "")),
         verified=_stamps(parts.get("stamps", "")),
         links={
@@ -134,45 +137,59 @@ def parse_digests(output: str) -> set[str]:
     return {name for digest, name in pairs if digest == name}
 
 
-def stamp_command(place: Place, sha256: str, executable: bool, folder: str) -> str:
-    """Sets the mode of a content that was verified, and keeps its stamp; written in `folder`."""
-    mode = "755" if executable else "644"
-    part = quote(f"{folder}/stamp")
-    root = quote(place.root)
-    return (
-        f"cd {root}/store && chmod {mode} {sha256}"
-        f" && stat -c '{_STAMP}' {sha256} >{part} && mv -f {part} {root}/stamps/{sha256}"
-    )
+def mode_command(path: str, executable: bool) -> str:
+    """Sets the mode of a content; `path` is a word of the shell's."""
+    return f"chmod {'755' if executable else '644'} {path}"
 
 
-def verify_command(part: str, sha256: str) -> str:
-    """Compares a pushed file with its digest; prints the digest that it has."""
+def stamp_command(place: Place, sha256: str, executable: bool) -> str:
+    """Sets the mode of a content that was verified, and keeps its stamp."""
+    mode = mode_command(sha256, executable)
+    return f"cd {quote(place.root)}/store && {mode} && {_stamping(sha256)}"
+
+
+def _stamping(sha256: str) -> str:
+    # Written in place: half a stamp equals none, and then the content is verified again.
+    return f"stat -c '{_STAMP}' {sha256} >../stamps/{sha256}"
+
+
+def verify_command(part: str, sha256: str, executable: bool) -> str:
+    """Compares a pushed file with its digest, and sets its mode; prints the digest."""
     return (
-        f"command -v sha256sum >/dev/null || exit {NO_SHA256SUM}\n"
         f"s=$(sha256sum {quote(part)}) || exit 1\n"
-        f'echo "$s"; [ "${{s%% *}}" = {sha256} ] || exit {CHANGED}'
+        f'echo "$s"; [ "${{s%% *}}" = {sha256} ] || exit {CHANGED}\n'
+        f"{mode_command(quote(part), executable)}"
     )
 
 
-def keep_command(place: Place, part: str, sha256: str, executable: bool) -> str:
-    """Moves a verified file into the store."""
-    stamping = stamp_command(place, sha256, executable, posixpath.dirname(part))
-    return f"mv -f {quote(part)} {quote(place.root)}/store/{sha256} && {stamping}"
+def keep_command(place: Place, part: str, sha256: str) -> str:
+    """Moves a verified file with the right mode into the store."""
+    root = quote(place.root)
+    return f"mv -f {quote(part)} {root}/store/{sha256} && cd {root}/store && {_stamping(sha256)}"
 
 
-def layout_command(place: Place, bundle: Bundle, digest: str, part: str) -> str:
-    """Makes the bundle's folder of links elsewhere, and moves it into place."""
-    folder, part, final = posixpath.dirname(part), quote(part), quote(place.bundle(digest))
+def prepare_command(place: Place, bundle: Bundle, part: str) -> str:
+    """Makes the bundle's folder of links elsewhere; programs have to be in the store."""
+    part = quote(part)
     folders = sorted({posixpath.dirname(f.path) for f in bundle.files} - {""})
-    lines = [f"rm -rf {part} && mkdir -p {part} && cd {part} || exit 1"]
+    # Without -p: the folder of a push that was stopped meanwhile must not come back.
+    lines = [f"mkdir {part} && cd {part} || exit 1"]
     if folders:
         lines.append(f"mkdir -p -- {' '.join(map(quote, folders))} || exit 1")
     lines += [_link_command(place, f) for f in sorted(bundle.files, key=lambda f: f.path)]
-    lines.append(f"rm -rf {final} && mv {part} {final} || exit 1")
     programs = sorted({f.sha256 for f in bundle.files if f.executable})
     # The links are new.
-    lines += [f"( {stamp_command(place, sha256, True, folder)} )" for sha256 in programs]
+    lines += [f"( {stamp_command(place, sha256, True)} )" for sha256 in programs]
     return "\n".join(lines)
+
+
+def place_command(place: Place, digest: str, part: str) -> str:
+    """Moves a bundle's folder into place."""
+    final = quote(place.bundle(digest))
+    return (
+        f"if [ -e {final} ] || [ -L {final} ]; then rm -rf {final} || exit 1; fi\n"
+        f"mv {quote(part)} {final} || exit 1"
+    )
 
 
 def _link_command(place: Place, file: BundleFile) -> str:

@@ -19,17 +19,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+from etdeploy.devices.remote import layout
 from etdeploy.devices.remote.shell import Place
 
 BLOCK_BYTES = 1 << 20
 """What dd reads at once; the size of a part is a multiple of it."""
 PART_BYTES = 64 * BLOCK_BYTES
 """At least so much of a file is worth resuming, and at most so much is sent twice."""
-NO_DIGEST = "none"
-"""What is printed instead of a digest where there is no sha256sum."""
 BEGUN, END = "begun", "end"
-# Of a tenth of a second, as long as other answers may take.
-_TRIES = 300
+# As long as other answers may take.
+_TRY_S = 0.02
+_TRIES = 1500
 
 
 @dataclass(frozen=True)
@@ -69,27 +69,28 @@ def part_name(folder: str, sha256: str) -> str:
     return f"{folder}/{sha256}.part"
 
 
-def follow_command(folder: str, sha256: str) -> str:
-    """Hashes a file while it arrives; prints its digest in sha256sum's format.
+def follow_command(folder: str, sha256: str, executable: bool) -> str:
+    """Hashes a file while it arrives, and sets its mode; prints the digest in sha256sum's format.
 
     Before that, it prints `BEGUN` when the file has got the name under which it is kept. Each line
-    of input says that more of it has arrived, `END` that all of it has. Each dd reads on where the
-    one before stopped, since they share the open file.
+    at descriptor 3 says that more of it has arrived, `END` that all of it has. Each dd reads on
+    where the one before stopped, since they share the open file. Ends with `layout.CHANGED` when
+    the digest is another.
     """
     new, part = quote(new_name(folder, sha256)), quote(part_name(folder, sha256))
     return "\n".join(
         (
-            "exec 3<&0",
-            # This shell may be here before the file is; one that cannot be made never is.
+            # Before that, there is no file.
+            "read -r word <&3 || exit 1",
+            # What was sent may still be on its way; a file that cannot be made never comes.
             f"tries=0; until mv -f {new} {part} 2>/dev/null",
             f"do tries=$((tries + 1)); [ $tries -lt {_TRIES} ] && [ -d {quote(folder)} ] || exit 1",
-            f"sleep 0.1; done; echo {BEGUN}",
-            "if ! command -v sha256sum >/dev/null; then",
-            f"  while read -r word <&3 && [ $word != {END} ]; do :; done; echo {NO_DIGEST}; exit",
-            "fi",
+            f"sleep {_TRY_S}; done; echo {BEGUN}",
+            f"{layout.mode_command(part, executable)} || exit 1",
             f"copy=cat; command -v dd >/dev/null && copy='dd bs={BLOCK_BYTES}'",
-            "( while read -r word <&3",
-            f"do $copy 2>/dev/null; [ $word != {END} ] || break; done ) <{part} | sha256sum",
+            f"s=$( ( while $copy 2>/dev/null; [ $word != {END} ]",
+            f"do read -r word <&3 || break; done ) <{part} | sha256sum) || exit 1",
+            f'echo "$s"; [ "${{s%% *}}" = {sha256} ] || exit {layout.CHANGED}',
         )
     )
 
@@ -104,16 +105,18 @@ def take_command(place: Place, folder: str, sha256: str) -> str:
     )
 
 
-def continue_command(folder: str, sha256: str) -> str:
+def continue_command(folder: str, sha256: str, executable: bool) -> str:
     """Puts parts into a file and verifies parts of it, as lines of `join` and `verify` say.
 
-    Prints for each the part's number and digest, or the number, `failed` and why.
+    They come at descriptor 3, up to `END`. Prints for each the part's number and digest, or the
+    number, `failed` and why.
     """
     new, part = quote(f"{folder}/{sha256}"), quote(part_name(folder, sha256))
     dd = f"dd bs={BLOCK_BYTES}"
     return "\n".join(
         (
-            "while read -r what number start count; do",
+            f"{layout.mode_command(part, executable)} || exit 1",
+            f"while read -r what number start count <&3 && [ $what != {END} ]; do",
             "  if [ $what = join ]; then",
             f"    said=$({dd} if={new}.$number.new of={part} seek=$start conv=notrunc 2>&1) ||",
             "    { echo $number failed $said; continue; }",

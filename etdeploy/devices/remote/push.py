@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from etdeploy.core import console
-from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
 from etdeploy.devices.remote import errors, layout, parts, store
-from etdeploy.devices.remote.incoming import held_folder, sweep_command
+from etdeploy.devices.remote.incoming import opened_session
 from etdeploy.devices.remote.large import is_large, send_large
-from etdeploy.devices.remote.sending import HASH_S, Sending, Sent, send_whole
+from etdeploy.devices.remote.sending import Sending, Sent, send_whole
+from etdeploy.devices.remote.session import HASH_S, Begun, Session
 from etdeploy.devices.remote.shell import RefusedError, RemoteShell
+
+_LOOKING = "checking what it has"
+_LAYING_OUT = "laying out the bundle"
 
 
 def push_bundle(shell: RemoteShell, bundle: Bundle, progress: Progress) -> PushReport:
@@ -28,52 +31,54 @@ def push_bundle(shell: RemoteShell, bundle: Bundle, progress: Progress) -> PushR
     started = time.monotonic()
     check_bundle(bundle)
     limit = store.limit_bytes()
-    # First, so that the free space that is read includes what this removes.
-    shell.require(sweep_command(shell.place), "checking what it has")
-    with held_folder(shell) as folder:
-        push = _Push(shell, bundle, bundle_digest(bundle), progress, folder)
+    with opened_session(shell) as session:
+        push = _Push(shell, session, bundle, bundle_digest(bundle), progress)
         survey, removed_bytes = push.make_room(limit)
         missing = push.missing(survey)
         push.check_room(missing, survey)
         sent = push.send(missing, survey)
-        push.finish(to_lay_out=bool(missing) or not survey.is_laid_out(bundle))
+        push.begin_finish(bool(missing) or not survey.is_laid_out(bundle))
+        verify_seconds = sent.verify_seconds + push.settled()
     return PushReport(
         pushed_files=len(missing),
         pushed_bytes=sent.sent_bytes,
         kept_files=len(by_content(bundle)) - len(missing),
         seconds=time.monotonic() - started,
-        verify_seconds=sent.verify_seconds,
+        verify_seconds=verify_seconds,
         removed_bytes=removed_bytes,
         resumed_bytes=sent.resumed_bytes,
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Push:
-    """The steps of one push; `folder` on the device is for this push alone."""
+    """The steps of one push."""
 
     shell: RemoteShell
+    session: Session
     bundle: Bundle
     digest: str
     progress: Progress
-    folder: str
+    verifications: list[Begun] = field(default_factory=list)
+    is_prepared: bool = False
 
     def make_room(self, limit: int | None) -> tuple[layout.Survey, int]:
         """Removes what was used longest ago; returns what is left, and bytes removed."""
-        noting = store.note_command(self.bundle, self.folder)
-        survey, uses = self._survey(f"{noting} || exit 1")
+        noting = store.note_command(self.bundle, self.session.folder)
+        survey = self._survey(f"{noting} || exit 1")
+        if store.excess_bytes(survey, self.bundle, limit) <= 0:
+            return survey, 0
+        command = store.uses_command(self.shell.place)
+        uses = store.parse_uses(self.session.require(command, _LOOKING))
         gone = store.removal(survey, uses, self.bundle, self.digest, limit)
         if not gone.size_bytes:
             return survey, 0
         self.progress(f"removing {console.size(gone.size_bytes)} of what was used longest ago")
-        survey, _ = self._survey(store.removal_command(self.shell.place, gone))
-        return survey, gone.size_bytes
+        return self._survey(store.removal_command(self.shell.place, gone)), gone.size_bytes
 
-    def _survey(self, before: str) -> tuple[layout.Survey, store.Uses]:
+    def _survey(self, before: str) -> layout.Survey:
         survey = layout.survey_command(self.shell.place, self.bundle, self.digest)
-        command = f"{before}\n{survey}\n{store.uses_command(self.shell.place)}"
-        output = self.shell.require(command, "checking what it has")
-        return layout.parse_survey(output), store.parse_uses(output)
+        return layout.parse_survey(self.session.require(f"{before}\n{survey}", _LOOKING))
 
     def missing(self, survey: layout.Survey) -> list[BundleFile]:
         """The contents to send; those with a changed stamp are verified on the device first."""
@@ -84,13 +89,11 @@ class _Push:
             return unsound
         self.progress("verifying what the device has")
         command = layout.digest_command(self.shell.place, [f.sha256 for f in doubtful])
-        good = layout.parse_digests(self.shell.require(command, "verifying what it has", HASH_S))
+        good = layout.parse_digests(self.session.require(command, "verifying what it has", HASH_S))
         for file in doubtful:
             if file.sha256 in good:
-                command = layout.stamp_command(
-                    self.shell.place, file.sha256, file.executable, self.folder
-                )
-                self.shell.require(command, f"keeping {file.path}")
+                command = layout.stamp_command(self.shell.place, file.sha256, file.executable)
+                self.session.require(command, f"keeping {file.path}")
         return [f for f in unsound if f.sha256 not in good]
 
     def check_room(self, missing: list[BundleFile], survey: layout.Survey) -> None:
@@ -108,7 +111,12 @@ class _Push:
         sent = Sent()
         for file in missing:
             fraction = partial(_fraction, before, total)
-            sending = Sending(self.shell, file, self.folder, self.progress, fraction)
+            sending = Sending(
+                self.shell, self.session, file, self.progress, fraction, survey.can_hash,
+                self.verifications, self.session.last,
+            )  # fmt: skip
+            if file is missing[-1]:
+                self._prepare_early(file)
             sent += self._send_one(sending, file.sha256 in survey.partial, may_resume)
             before += file.size_bytes
         return sent
@@ -122,16 +130,40 @@ class _Push:
         except RefusedError as error:
             raise errors.refused(self.shell, file, str(error)) from error
         except OSError as error:
-            raise DeviceError(f"cannot read {file.source}: {error.strerror}") from error
+            raise errors.unreadable(file, error) from error
 
-    def finish(self, *, to_lay_out: bool) -> None:
+    def _prepare_early(self, last: BundleFile) -> None:
+        """Has the bundle's folder made while the last file travels, if that takes long enough."""
+        # A program's link needs its content, and everything else is in the store by then.
+        if is_large(last) and not last.executable:
+            self._begin_preparing()
+            self.is_prepared = True
+
+    def _begin_preparing(self) -> None:
+        command = layout.prepare_command(self.shell.place, self.bundle, self._laid_out)
+        self.session.demand(command, _LAYING_OUT, after_success=True)
+
+    def begin_finish(self, to_lay_out: bool) -> None:
         """Makes the bundle's folder, where there is none as it should be, and records its use."""
-        place, part = self.shell.place, f"{self.folder}/bundle"
-        command, doing = store.used_command(place, self.folder, self.digest), "recording its use"
+        place, folder = self.shell.place, self.session.folder
         if to_lay_out:
-            laying_out = layout.layout_command(place, self.bundle, self.digest, part)
-            command, doing = f"( {laying_out}\n) || exit 1\n{command}", "laying out the bundle"
-        self.shell.require(command, doing)
+            if not self.is_prepared:
+                self._begin_preparing()
+            command = layout.place_command(place, self.digest, self._laid_out)
+            self.session.demand(command, _LAYING_OUT, after_success=True)
+        command = store.used_command(place, folder, self.digest)
+        self.session.demand(command, "recording its use", after_success=True)
+
+    def settled(self) -> float:
+        """Waits for all of it; returns for how many seconds the verification was waited for."""
+        started = time.monotonic()
+        self.session.settle()
+        return max(0.0, max((x.ended_s for x in self.verifications), default=0.0) - started)
+
+    @property
+    def _laid_out(self) -> str:
+        """Where the bundle's folder is made."""
+        return f"{self.session.folder}/bundle"
 
 
 def _fraction(before: int, total: int, there_bytes: int) -> float:

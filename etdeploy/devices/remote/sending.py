@@ -1,9 +1,8 @@
-"""Sends one file to a remote device, verifies it there, and moves it into the store."""
+"""Sends one file to a remote device, has it verified there and moved into the store."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,13 @@ from etdeploy.core.progress import Progress
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote import errors, layout, parts
 from etdeploy.devices.remote.parts import Part
+from etdeploy.devices.remote.session import HASH_S, Begun, Session
 from etdeploy.devices.remote.shell import RemoteShell
+from etdeploy.devices.shell import ShellResult
 
-# Reading back a content of several GB takes a while on a slow device.
-HASH_S = 900.0
+# When so much of a file has gone, those before it are kept whatever happens; to wait for that any
+# earlier would leave the link idle.
+_KEPT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Sent:
     Attributes:
         sent_bytes: What travelled.
         resumed_bytes: What was there already of files that an interrupted push had begun.
-        verify_seconds: How long only the verification was waited for.
+        verify_seconds: How long only the verification of parts was waited for.
     """
 
     sent_bytes: int = 0
@@ -52,17 +54,28 @@ class Sending:
 
     Attributes:
         shell: The connection.
+        session: The shell of the push.
         file: What is sent.
-        folder: Of the push on the device.
         progress: Told what goes on.
         fraction: The fraction of the whole push that is done, by the bytes of this file.
+        can_hash: Whether the device has sha256sum.
+        verifications: Takes the scripts that verify what was sent.
+        before: What was begun last for the files before.
     """
 
     shell: RemoteShell
+    session: Session
     file: BundleFile
-    folder: str
     progress: Progress
     fraction: Callable[[int], float]
+    can_hash: bool
+    verifications: list[Begun]
+    before: Begun | None
+
+    @property
+    def folder(self) -> str:
+        """The push's, on the device."""
+        return self.session.folder
 
     @property
     def part(self) -> str:
@@ -101,28 +114,51 @@ class Sending:
         text = f"pushing {self.file.path}"
 
         def told(sent: int) -> None:
+            if self.before and sent >= _KEPT_BYTES:
+                self.session.settle(self.before)
             on_bytes(sent)
             self.progress(text + note, self.fraction(there_bytes + sent))
 
         self.shell.send(Path(self.file.source), target, text, told, start, size)
 
+    def begin_verifying(self, script: str, kept: bool) -> Begun:
+        """Begins a script that prints the file's digest at its end.
+
+        Args:
+            script: Ends with `layout.CHANGED` when it is another than it should be.
+            kept: Whether the next push finds what arrived.
+        """
+
+        def done(result: ShellResult) -> None:
+            if result.exit_code == layout.CHANGED:
+                digest = result.output.splitlines()[-1].split()[0]
+                raise errors.changed(self.shell, self.file, digest, kept)
+            if not result.ok:
+                raise self.unverified(result.output.strip())
+
+        begun = self.session.begin(script, self.verifying, done, HASH_S)
+        self.verifications.append(begun)
+        return begun
+
     def keep(self, arrived: str) -> None:
-        """Moves the file, which was verified, into the store."""
-        sha256, executable = self.file.sha256, self.file.executable
-        command = layout.keep_command(self.shell.place, arrived, sha256, executable)
-        self.shell.require(command, f"keeping {self.file.path}")
+        """Has the file moved into the store, if the script before succeeded."""
+        command = layout.keep_command(self.shell.place, arrived, self.file.sha256)
+        self.session.demand(command, f"keeping {self.file.path}", after_success=True)
 
     def drop(self) -> None:
         """Removes what is there of a large file, so that it is not kept for the next push."""
         there = f"{self.shell.place.partial}/{self.file.sha256}"
         self.shell.tidy(f"rm -f {quote(self.part)} {quote(there)}")
 
-    def read_back(self, arrived: str) -> str:
-        """The digest of the file on a device that has no sha256sum."""
+    def require_read_back(self, arrived: str) -> None:
+        """Verifies the file on a device that has no sha256sum, and sets its mode."""
         digest = hashlib.sha256()
         for piece in self.shell.content(arrived, self.verifying):
             digest.update(piece)
-        return digest.hexdigest()
+        if digest.hexdigest() != self.file.sha256:
+            raise errors.changed(self.shell, self.file, digest.hexdigest())
+        mode = layout.mode_command(quote(arrived), self.file.executable)
+        self.session.demand(mode, f"keeping {self.file.path}")
 
     def unverified(self, said: str) -> DeviceError:
         """The device did not give a digest, but said this."""
@@ -133,7 +169,7 @@ class Sending:
 
 
 def send_whole(sending: Sending) -> Sent:
-    """Sends a file in one go, then has it verified.
+    """Sends a file in one go; it is verified and kept while what follows is sent.
 
     Raises:
         OSError: The source cannot be read.
@@ -144,21 +180,11 @@ def send_whole(sending: Sending) -> Sent:
     file = sending.file
     arrived = f"{sending.folder}/{file.sha256}"
     sending.transfer(arrived)
-    started = time.monotonic()
     sending.progress(sending.verifying)
-    digest = _digest(sending, arrived)
-    if digest != file.sha256:
-        raise errors.changed(sending.shell, file, digest)
-    verify_seconds = time.monotonic() - started
+    if sending.can_hash:
+        command = layout.verify_command(arrived, file.sha256, file.executable)
+        sending.begin_verifying(command, kept=False)
+    else:
+        sending.require_read_back(arrived)
     sending.keep(arrived)
-    return Sent(file.size_bytes, 0, verify_seconds)
-
-
-def _digest(sending: Sending, arrived: str) -> str:
-    command = layout.verify_command(arrived, sending.file.sha256)
-    result = sending.shell.shell(command, sending.verifying, HASH_S)
-    if result.exit_code == layout.NO_SHA256SUM:
-        return sending.read_back(arrived)
-    if result.exit_code in (0, layout.CHANGED):
-        return result.output.split()[0]
-    raise sending.unverified(result.output.strip())
+    return Sent(file.size_bytes)

@@ -58,11 +58,13 @@ class Advice:
     """What a user does about this kind of device, in remedies.
 
     Attributes:
+        noun: What it is called.
         prefix: The command that runs the words after it there: `adb -s A1 shell`.
         restart: The command that restarts the device.
         damaged: What to try where a file arrives changed.
     """
 
+    noun: str
     prefix: str
     restart: str
     damaged: str
@@ -87,14 +89,26 @@ class Running(Protocol):
 
 
 class Held(Protocol):
-    """A command that goes on while this end holds the connection to it."""
+    """A command that goes on while this end holds the connection to it.
 
-    def say(self, line: str) -> None:
-        """Writes a line to its input."""
+    In every method, `doing` is what etdeploy is doing, for the message of an error. What waits for
+    the command raises DeviceError when it is silent for `idle_s`, as long as usual without it.
+    """
+
+    def say(self, lines: str, doing: str) -> None:
+        """Writes lines to its input; the end of the last one is added."""
         ...
 
-    def hear(self) -> str:
+    def hear(self, doing: str, idle_s: float | None = None) -> str:
         """The next line that it prints, as soon as it is there; empty at its end."""
+        ...
+
+    def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
+        """What it prints up to a line with a marker and an exit code.
+
+        Raises:
+            DeviceError: It, or the connection, ended before that.
+        """
         ...
 
 
@@ -148,9 +162,7 @@ class RemoteShell(Protocol):
         """
         ...
 
-    def held(
-        self, command: str, doing: str, idle_s: float | None = None
-    ) -> AbstractContextManager[Held]:
+    def held(self, command: str, doing: str) -> AbstractContextManager[Held]:
         """Starts such a command to talk with; its connection is closed with the block.
 
         Files may be sent and other commands run meanwhile, from the same thread.

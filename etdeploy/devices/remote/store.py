@@ -87,7 +87,8 @@ def note_command(bundle: Bundle, folder: str) -> str:
 def used_command(place: Place, folder: str, digest: str) -> str:
     """Records at the end of a push that a bundle was used."""
     part, uses = quote(f"{folder}/uses"), quote(f"{place.root}/uses")
-    return f"touch {part} && mv -f {part} {uses}/{digest}"
+    # The empty line gives it the date of now, without a tool.
+    return f"echo >>{part} && mv -f {part} {uses}/{digest}"
 
 
 def uses_command(place: Place) -> str:
@@ -122,6 +123,27 @@ def parse_uses(output: str) -> Uses:
     )
 
 
+def excess_bytes(survey: Survey, bundle: Bundle, limit: int | None) -> int:
+    """How much has to go before a bundle is pushed; 0 or less when nothing has to.
+
+    Args:
+        survey: What the device has.
+        bundle: What is to be pushed.
+        limit: The bytes that the store may hold; None for no limit.
+    """
+    sizes = _sizes(survey)
+    needed = needed_bytes((f for f in by_content(bundle) if f.sha256 not in sizes), survey)
+    used = sum(sizes.values()) + sum(survey.partial.values())
+    excess = 0 if limit is None else used + needed - limit
+    if survey.free_bytes is not None:
+        excess = max(excess, needed - survey.free_bytes)
+    return excess
+
+
+def _sizes(survey: Survey) -> dict[str, int]:
+    return {sha256: int(stamp.split()[0]) for sha256, stamp in survey.stamps.items()}
+
+
 def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int | None) -> Removal:
     """What to remove before a bundle is pushed, so that it fits and the store keeps to its limit.
 
@@ -135,13 +157,7 @@ def removal(survey: Survey, uses: Uses, bundle: Bundle, digest: str, limit: int 
         digest: Of that bundle.
         limit: The bytes that the store may hold; None for no limit.
     """
-    sizes = {sha256: int(stamp.split()[0]) for sha256, stamp in survey.stamps.items()}
-    missing = [f for f in by_content(bundle) if f.sha256 not in sizes]
-    needed = needed_bytes(missing, survey)
-    used = sum(sizes.values()) + sum(survey.partial.values())
-    excess = 0 if limit is None else used + needed - limit
-    if survey.free_bytes is not None:
-        excess = max(excess, needed - survey.free_bytes)
+    sizes, excess = _sizes(survey), excess_bytes(survey, bundle, limit)
     kept = {f.sha256 for f in bundle.files} | uses.live
     bundles: list[str] = []
     contents: list[str] = []

@@ -11,6 +11,7 @@ from typing import IO
 
 from etdeploy.core import cancel
 from etdeploy.core.processes.conversation import Conversation
+from etdeploy.devices.shell import ShellResult, take_marked
 from etdeploy.devices.ssh.connection import Connection, SshError
 
 _READ = 1 << 18
@@ -92,6 +93,20 @@ class Channel:
         self._waiting = rest + self._waiting
         return line.decode(errors="replace").strip()
 
+    def result(self, marker: str, idle_s: float) -> ShellResult | None:
+        """What comes up to a line with a marker and an exit code; None when the end is first.
+
+        Raises what `begin` does.
+        """
+        said = bytearray()
+        while (result := take_marked(said, marker)) is None:
+            part = self.read(idle_s)
+            if not part:
+                return None
+            said += part
+        self._waiting = bytes(said) + self._waiting
+        return result
+
     def exit_code(self) -> int:
         """The script's exit code, after its output has ended.
 
@@ -120,9 +135,9 @@ class Channel:
         """What was written to stderr, after the end."""
         return self._conversation.errors()
 
-    def say(self, line: str) -> None:
-        """Writes a line to the script's input."""
-        self._conversation.say(f"{line}\n".encode())
+    def say(self, lines: str) -> None:
+        """Writes lines to the script's input."""
+        self._conversation.say(f"{lines}\n".encode())
 
     def sent(self, file: IO[bytes], start: int, idle_s: float) -> Iterator[int]:
         """How many bytes of its input a script has taken, now and then until its end.

@@ -53,6 +53,7 @@ class SshShell:
     @property
     def advice(self) -> Advice:
         return Advice(
+            noun="board",
             prefix=by_hand(self.address),
             restart=by_hand(self.address, "sudo", "reboot"),
             damaged="Look for a failing disk or memory of the board",
@@ -99,11 +100,11 @@ class SshShell:
             return SshCommand(self, channel, marker, idle_s, stack.pop_all())
 
     @contextlib.contextmanager
-    def held(self, command: str, doing: str, idle_s: float | None = None) -> Iterator[SshHeld]:
+    def held(self, command: str, doing: str) -> Iterator[SshHeld]:
         with contextlib.ExitStack() as stack:
             with self.errors(doing):
                 channel = stack.enter_context(begun(self.connection, _OWN + command))
-            yield SshHeld(self, channel, doing, idle_s or self._idle_s)
+            yield SshHeld(self, channel, self._idle_s)
 
     def send(
         self,
@@ -193,21 +194,26 @@ class SshHeld:
     Attributes:
         shell: What started it.
         channel: To it.
-        doing: What it is for.
-        idle_s: How long an answer may take.
+        idle_s: How long an answer usually takes at most.
     """
 
     shell: SshShell
     channel: Channel
-    doing: str
     idle_s: float
 
-    def say(self, line: str) -> None:
-        self.channel.say(line)
+    def say(self, lines: str, doing: str) -> None:  # noqa: ARG002 - what is heard tells of its end
+        self.channel.say(lines)
 
-    def hear(self) -> str:
-        with self.shell.errors(self.doing):
-            return self.channel.line(self.idle_s)
+    def hear(self, doing: str, idle_s: float | None = None) -> str:
+        with self.shell.errors(doing):
+            return self.channel.line(idle_s or self.idle_s)
+
+    def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
+        with self.shell.errors(doing):
+            result = self.channel.result(marker, idle_s or self.idle_s)
+            if result is None:
+                raise self.channel.failure()
+            return result
 
 
 @dataclass(frozen=True)

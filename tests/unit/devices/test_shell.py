@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.shell import ShellResult, parse_marked
+from etdeploy.devices.shell import ShellResult, parse_marked, take_marked
 
 
 def test_the_marker_gives_the_exit_code() -> None:
@@ -20,3 +20,16 @@ def test_lines_of_an_old_shells_terminal_are_put_right() -> None:
 @pytest.mark.parametrize("output", [b"", b"half of the out", b"m-1:", b"m-1:x\n"])
 def test_without_the_marker_the_shell_did_not_end(output: bytes) -> None:
     assert parse_marked(output, "m-1") is None
+
+
+def test_results_are_taken_one_by_one_from_an_output_that_goes_on() -> None:
+    output = bytearray(b"one\nm:0\ntwom:41\nm:")
+    assert take_marked(output, "m") == ShellResult(0, "one\n")
+    assert take_marked(output, "m") == ShellResult(41, "two")
+    # The digits are not there yet, and then not all of them may be.
+    assert take_marked(output, "m") is None
+    output += b"1"
+    assert take_marked(output, "m") is None
+    output += b"2\nrest"
+    assert take_marked(output, "m") == ShellResult(12, "")
+    assert output == b"rest"

@@ -117,7 +117,7 @@ def test_a_push_is_verified_has_modes_and_is_not_repeated(reached: Reached, bund
         assert there.stat().st_mode & 0o777 == (0o755 if file.executable else 0o644)
     again = reached.device.push(bundle)
     assert (again.pushed_files, again.pushed_bytes, again.kept_files) == (0, 0, 3)
-    assert not list(reached.root.path("data/local/tmp/etdeploy/incoming").iterdir())
+    assert wait_until_empty(reached.root.path(INCOMING))
 
 
 def test_a_change_of_one_file_pushes_that_file(
@@ -179,7 +179,7 @@ def test_a_source_that_changed_meanwhile_is_named(
         reached.device.push(bundle)
     kept = reached.root.path(STORE)
     assert bundle.files[1].sha256 not in [p.name for p in kept.iterdir()]
-    assert not list(reached.root.path("data/local/tmp/etdeploy/incoming").iterdir())
+    assert wait_until_empty(reached.root.path(INCOMING))
 
 
 def test_a_device_without_sha256sum_is_read_back(reached: Reached, bundle: Bundle) -> None:
@@ -213,7 +213,7 @@ def test_a_disk_that_fills_in_mid_push_leaves_nothing_half(
     with pytest.raises(DeviceError, match=r"no room on the device: big needs 41\.9 MB"):
         reached.device.push(bundle, fill)
     filler.unlink()
-    assert not list(reached.root.path("data/local/tmp/etdeploy/incoming").iterdir())
+    assert wait_until_empty(reached.root.path(INCOMING))
     assert reached.device.push(bundle).pushed_files == 1
 
 
@@ -292,7 +292,7 @@ def test_a_push_leaves_alone_what_another_is_sending(
     pushing.communicate(b"\n" * 1000)
     assert pushing.returncode == 0
     assert reached.device.push(big).pushed_files == 0
-    assert not list(reached.root.path(INCOMING).iterdir())
+    assert wait_until_empty(reached.root.path(INCOMING))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_what_restarted_devices_left_goes_with_the_next_push(
     left.mkdir()
     (left / "part").write_bytes(bytes(50 << 20))
     reached.device.push(bundle)
-    assert not list(reached.root.path(INCOMING).iterdir())
+    assert wait_until_empty(reached.root.path(INCOMING))
 
 
 def named(folder: Path, name: str, mib: int) -> Bundle:
@@ -379,7 +379,7 @@ def test_a_stopped_push_leaves_nothing_half(reached: Reached, tmp_path: Path) ->
 
     with pytest.raises(Interrupted):
         reached.device.push(bundle, stop)
-    assert not list(reached.root.path("data/local/tmp/etdeploy/incoming").iterdir())
+    assert wait_until_empty(reached.root.path(INCOMING))
 
 
 @pytest.mark.parametrize("code", [0, 3, 127])

@@ -71,9 +71,9 @@ def stored(reached: Reached, bundle: Bundle) -> Path:
 
 
 def is_tidy(reached: Reached) -> bool:
-    """Whether nothing is left of pushes."""
-    folders = (reached.root.path(f"{ROOT}/{name}") for name in ("incoming", "partial"))
-    return not any(list(folder.iterdir()) for folder in folders)
+    """Whether nothing is left of pushes; a push's own folder goes a moment after it."""
+    is_released = wait_until_empty(reached.root.path(f"{ROOT}/incoming"))
+    return is_released and not list(reached.root.path(f"{ROOT}/partial").iterdir())
 
 
 def is_right(reached: Reached, bundle: Bundle) -> bool:

@@ -49,7 +49,8 @@ class Board:
     def running(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
         pipe = subprocess.PIPE
         with subprocess.Popen(
-            [*self.words, "-c", command],
+            # What is said to a script of a push comes at this descriptor.
+            [*self.words, "-c", f"exec 3<&0\n{command}"],
             env={"PATH": self.path},
             stdin=pipe,
             stdout=pipe,
@@ -87,7 +88,7 @@ def digest(part: Part) -> str:
 @pytest.mark.parametrize("step", [100_000, 3 * BLOCK_BYTES])
 def test_a_file_is_hashed_while_it_grows(board: Board, step: int) -> None:
     new = Path(parts.new_name(board.folder, SHA256))
-    command = parts.follow_command(board.folder, SHA256)
+    command = parts.follow_command(board.folder, SHA256, executable=False)
     with board.running(command) as follower, new.open("wb", buffering=0) as file:
         assert follower.stdin
         assert follower.stdout
@@ -105,9 +106,14 @@ def test_a_file_is_hashed_while_it_grows(board: Board, step: int) -> None:
 def test_a_hasher_ends_with_its_input(board: Board) -> None:
     Path(parts.new_name(board.folder, SHA256)).write_bytes(CONTENT)
     # Its digest is that of what it was told of.
-    lines = board.output(parts.follow_command(board.folder, SHA256), "more\nmore\n")
+    lines = board.output(
+        parts.follow_command(board.folder, SHA256, executable=False), "more\nmore\n"
+    )
     assert lines[0] == parts.BEGUN
-    assert board.output(parts.follow_command("/nothing/there", SHA256), "more\n") == []
+    assert (
+        board.output(parts.follow_command("/nothing/there", SHA256, executable=False), "more\n")
+        == []
+    )
 
 
 def test_parts_are_written_where_they_belong(board: Board) -> None:
@@ -118,7 +124,8 @@ def test_parts_are_written_where_they_belong(board: Board) -> None:
         new.write_bytes(CONTENT[part.start : part.end])
     said = [parts.verify_line(first), *(parts.join_line(part) for part in (last, first, second))]
     lines = board.output(
-        parts.continue_command(board.folder, SHA256), "".join(f"{line}\n" for line in said)
+        parts.continue_command(board.folder, SHA256, executable=False),
+        "".join(f"{line}\n" for line in said),
     )
     zeros = hashlib.sha256(bytes(first.size)).hexdigest()
     assert lines == [
@@ -130,7 +137,8 @@ def test_parts_are_written_where_they_belong(board: Board) -> None:
 
 
 def test_a_part_that_cannot_be_written_is_told(board: Board) -> None:
-    command = parts.continue_command(board.folder, SHA256)
+    board.part.mkdir()
+    command = parts.continue_command(board.folder, SHA256, executable=False)
     (line,) = board.output(command, f"{parts.join_line(PARTS[1])}\n")
     assert line.startswith("1 failed dd: ")
 

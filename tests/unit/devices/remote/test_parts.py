@@ -51,14 +51,16 @@ def test_what_there_was_to_take(output: str, size: int) -> None:
 
 def test_a_part_is_written_where_the_writer_looks_for_it() -> None:
     name = parts.new_name("/f", SHA256, Part(7, 0, 1))
-    assert name.replace(".7.", ".$number.") in parts.continue_command("/f", SHA256)
+    assert name.replace(".7.", ".$number.") in parts.continue_command(
+        "/f", SHA256, executable=False
+    )
 
 
 def test_the_place_is_quoted_for_the_shell() -> None:
     for script in (
-        parts.follow_command(FOLDER, SHA256),
+        parts.follow_command(FOLDER, SHA256, executable=True),
         parts.take_command(PLACE, FOLDER, SHA256),
-        parts.continue_command(FOLDER, SHA256),
+        parts.continue_command(FOLDER, SHA256, executable=True),
         parts.release_command(PLACE, shlex.quote(FOLDER)),
         incoming.sweep_command(PLACE),
         incoming.hold_command(PLACE, "0123456789abcdef"),
