@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etdeploy.backends.registry import BUILT_IN, GROUP, plugged_backend
 from etdeploy.backends.values import Workstation
-from etdeploy.core.errors import UsageError
+from etdeploy.core.errors import PluginError, UsageError
 from etdeploy.core.finding import Finding
 from etdeploy.core.plugins import plugin_names, plugin_owner
 
@@ -25,7 +25,10 @@ def plugged_findings(station: Workstation) -> Iterator[Finding]:
             yield _finding(name, None, f"{error.message}\n{error.remedy}")
             continue
         yield _finding(name, owner, None)
-        yield from backend.findings(station) if backend else ()
+        try:
+            yield from backend.findings(station) if backend else ()
+        except PluginError as error:
+            yield _finding(f"{name}: its findings", None, str(error))
 
 
 def _finding(name: str, found: str | None, remedy: str | None) -> Finding:

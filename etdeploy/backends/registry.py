@@ -20,7 +20,13 @@ from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.vulkan.backend import VULKAN
 from etdeploy.backends.xnnpack.backend import XNNPACK
 from etdeploy.core.errors import UsageError
-from etdeploy.core.plugins import load_plugin, plugin_code, plugin_names, plugin_owner
+from etdeploy.core.plugins import (
+    load_plugin,
+    plugin_code,
+    plugin_names,
+    plugin_origin,
+    plugin_owner,
+)
 
 GROUP = "etdeploy.backends"
 # In the order of the documentation.
@@ -112,6 +118,11 @@ def code_of(backend: Backend) -> str | None:
     return plugin_code(GROUP, backend.name, *filter(None, [backend.lowering]))
 
 
+def release_of(name: str) -> str | None:
+    """The package that brings a backend, with its version; None for a built-in backend."""
+    return None if name in BUILT_IN else plugin_owner(GROUP, name)
+
+
 def _plugins() -> Iterator[Backend]:
     """Every plug-in, those that were named before first."""
     names = dict.fromkeys((*_plugged, *plugged_names()))
@@ -132,5 +143,11 @@ def plugged_backend(name: str) -> Backend | None:
                 f"backend {found.name!r}",
                 remedy="The entry point and the backend must have the same name: tell its author.",
             )
-        _plugged[name] = found
+        _plugged[name] = _guarded(found) if found else None
     return _plugged[name]
+
+
+def _guarded(backend: Backend) -> Backend:
+    from etdeploy.backends.guarded import guarded
+
+    return guarded(backend, plugin_origin(GROUP, backend.name))

@@ -1,4 +1,4 @@
-"""A bug in etdeploy: the traceback goes to a file, and the message names the file."""
+"""A bug in etdeploy or a plug-in: the traceback goes to a file, which the message names."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from pathlib import Path
 from etdeploy import __version__
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core import console
-from etdeploy.core.errors import EtdeployError
+from etdeploy.core.errors import EtdeployError, PluginError
 from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.hashing import digest_json
+
+
+def keep_traceback(error: PluginError) -> None:
+    """Writes what the plug-in's authors need to a file that the error names, once."""
+    if error.log is None:
+        error.log = _written(_text(error, sys.argv[1:]))
+        if error.log:
+            error.remedy = f"{error.remedy}\nGive them the log: it contains the traceback."
 
 
 def report_bug(error: Exception, arguments: list[str]) -> None:
     """Writes the traceback with versions to the cache's log folder and names the file."""
-    system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    text = (
-        f"etdeploy {__version__}, Python {platform.python_version()}, {system}\n"
-        f"arguments: {arguments}\n\n" + "".join(traceback.format_exception(error))
-    )
+    text = _text(error, arguments)
     log = _written(text)
     if log is None:
         sys.stderr.write(text)
@@ -33,12 +38,21 @@ def report_bug(error: Exception, arguments: list[str]) -> None:
     )
 
 
+def _text(error: Exception, arguments: list[str]) -> str:
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return (
+        f"etdeploy {__version__}, Python {platform.python_version()}, {system}\n"
+        f"arguments: {arguments}\n\n" + "".join(traceback.format_exception(error))
+    )
+
+
 def _written(text: str) -> Path | None:
     """Writes the text to the cache, else to a temporary file; None if neither is possible.
 
     A disk or folder that cannot be written to may be the cause of the bug.
     """
-    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    # Of several jobs, two may fail in the same second.
+    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{digest_json(text)[:6]}.log"
     try:
         path = Workspace.opened().root / "logs" / name
         write_atomic(path, text)

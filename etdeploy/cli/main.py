@@ -10,7 +10,7 @@ import click
 from etdeploy import __version__
 from etdeploy.cli.surroundings import surroundings_error
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.errors import EtdeployError, Interrupted, PluginError
 from etdeploy.core.files.disk import full_disk, no_room_in
 
 # Verbs in the order of the help, so that showing it imports none of them.
@@ -113,6 +113,10 @@ def _help_width() -> int | None:
 
 
 def _report(error: EtdeployError) -> int:
+    if isinstance(error, PluginError):
+        from etdeploy.cli.bug import keep_traceback
+
+        keep_traceback(error)
     if not isinstance(error.__cause__, BrokenPipeError):
         console.message(f"error ({error.kind}): {error}")
     # Else the reader of our output closed the pipe (`| head`): it has what it wanted.

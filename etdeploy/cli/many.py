@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from etdeploy.cli.bug import keep_traceback
 from etdeploy.cli.invocation import after_others, keep_small
 from etdeploy.cli.named import Named
 from etdeploy.core import console
-from etdeploy.core.errors import EtdeployError, Interrupted, JobsError
+from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError
 from etdeploy.graph.many.members import Member, Wanted, open_members, without_repetitions
 from etdeploy.graph.many.run import JobEnd, look_up, refused_of, run_jobs
 from etdeploy.graph.stage_values import StepName
@@ -47,6 +48,7 @@ def invoke_all(named: Named, goal: StepName) -> Iterator[list[JobEnd]]:
         with console.TaskDisplay(quiet=named.quiet) as display, after_others(jobs, display):
             ready, refused = look_up(members.all)
             refused += refused_of(ready, with_runner=goal != StepName.EXPORT)
+            _keep_tracebacks(refused)
             for pairs, error in by_error(refused):
                 console.message(f"cannot start: {pairs}: {error}")
             out = {end.member.pair for end in refused}
@@ -54,6 +56,7 @@ def invoke_all(named: Named, goal: StepName) -> Iterator[list[JobEnd]]:
             ready = [each for each in ready if stay and each.member.pair not in out]
             heavy = named.heavy or heavy_at_once()
             ends = run_jobs(ready, goal, display, heavy=heavy, fail_fast=named.fail_fast)
+        _keep_tracebacks(ends)
         found = {end.member.pair: end for end in (*refused, *ends)}
         yield [found.get(m.pair, JobEnd(m, Interrupted())) for m in members.all]
         keep_small(members.workspace, named.quiet)
@@ -67,6 +70,7 @@ def raise_failures(ends: Sequence[JobEnd], count: int | None = None) -> None:
         JobsError: Its exit code is that of the worst.
     """
     failed = [end for end in ends if end.error]
+    _keep_tracebacks(failed)
     known = [end.error for end in failed if isinstance(end.error, EtdeployError)]
     lines = [line for pairs, error in by_error(failed) for line in _told(pairs, error)]
     lines += [
@@ -84,6 +88,13 @@ def raise_failures(ends: Sequence[JobEnd], count: int | None = None) -> None:
         raise JobsError("\n".join([_counted(failed, count or len(ends)), *lines]), worst)
 
 
+def _keep_tracebacks(ends: Sequence[JobEnd]) -> None:
+    """Lets the failures of plug-ins name the file that their authors need."""
+    for end in ends:
+        if isinstance(end.error, PluginError):
+            keep_traceback(end.error)
+
+
 def _counted(failed: Sequence[JobEnd], count: int) -> str:
     stopped = sum(end.stopped for end in failed)
     rest = f", {stopped} not finished" if stopped else ""
@@ -92,10 +103,11 @@ def _counted(failed: Sequence[JobEnd], count: int) -> str:
 
 def by_error(ends: Sequence[JobEnd]) -> list[tuple[str, Exception]]:
     """Each error once, with the jobs that it stopped: a phone that is not there stops several."""
-    found: dict[int, tuple[list[str], Exception]] = {}
+    found: dict[str, tuple[list[str], Exception]] = {}
     for end in ends:
         if end.error and not end.same_as:
-            key = 0 if end.stopped else id(end.error)
+            # A model that cannot be read is the same mistake on each device.
+            key = "" if end.stopped else f"{type(end.error).__name__}: {end.error}"
             found.setdefault(key, ([], end.error))[0].append(str(end.member.pair))
     return [(", ".join(pairs), error) for pairs, error in found.values()]
 

@@ -134,6 +134,12 @@ class MismatchError(EtdeployError):
     kind = "outputs differ"
 
 
+class PluginError(EtdeployError):
+    """A bug in another package's code that etdeploy called; names the package and the hook."""
+
+    kind = "plug-in"
+
+
 class JobsError(EtdeployError):
     """Of several jobs, some failed; the worst of them gives the exit code and the kind.
 

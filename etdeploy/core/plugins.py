@@ -19,6 +19,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
+from etdeploy.core.blame import Origin, contact
 from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import digest_json, sha256_file
 
@@ -102,15 +103,26 @@ def _broken(point: EntryPoint, problem: str) -> UsageError:
     version = f" {point.dist.version}" if point.dist else ""
     return UsageError(
         f"the plug-in {point.name!r} of the package {_owner(point)}{version} {problem}",
-        place=f"entry point {point.value} of {point.group}",
+        place=_place(point),
         remedy=f"Use a version that works with this etdeploy, or remove it:\n"
         f"pip install --upgrade {quote(_owner(point))}\npip uninstall {quote(_owner(point))}",
     )
 
 
+def _place(point: EntryPoint) -> str:
+    return f"entry point {point.value} of {point.group}"
+
+
 def plugin_owner(group: str, name: str) -> str:
     """The package that a plug-in comes from, with its version: `etdeploy-lab 1.2`."""
     return " and ".join(sorted(_release(point) for point in _points(group, name)))
+
+
+def plugin_origin(group: str, name: str) -> Origin:
+    """Who is to be told when a plug-in that was loaded fails."""
+    [point, *_] = _points(group, name)
+    told = contact(point.dist.metadata) if point.dist else None
+    return Origin(name, _release(point), _place(point), _root(point.module), told)
 
 
 def plugin_code(group: str, name: str, *modules: str) -> str:

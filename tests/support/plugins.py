@@ -19,6 +19,7 @@ def install_plugin(
     entry: str,
     *,
     package: str = "etdeploy-lab",
+    metadata: str = "",
     **modules: str,
 ) -> None:
     """Makes a package importable, with its metadata, for this test.
@@ -29,12 +30,14 @@ def install_plugin(
         group: Of its entry point.
         entry: `name = module:attribute`.
         package: Its name.
+        metadata: Further lines of its metadata.
         modules: The code of each of its modules.
     """
-    metadata = folder / f"{package.replace('-', '_')}-1.2.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-    (metadata / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
+    info = folder / f"{package.replace('-', '_')}-1.2.dist-info"
+    info.mkdir(parents=True)
+    head = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n"
+    (info / "METADATA").write_text(head + metadata)
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
     for name, code in modules.items():
         (folder / f"{name}.py").write_text(code)
         monkeypatch.delitem(sys.modules, name, raising=False)

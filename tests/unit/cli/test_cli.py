@@ -16,7 +16,7 @@ from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.verbs.plan import text
 from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import DeviceError, Interrupted
+from etdeploy.core.errors import DeviceError, Interrupted, PluginError
 from etdeploy.core.values import Explained
 from etdeploy.graph.explain import Change, Explanation, Task, mermaid
 
@@ -111,6 +111,24 @@ def test_a_bug_keeps_its_traceback_in_a_file(
     [log] = (tmp_path / "logs").glob("bug-*.log")
     assert str(log) in shown
     assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_a_bug_of_a_plugin_keeps_its_traceback_for_its_authors(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
+    error = PluginError("the plug-in lab failed", place="lab.py:3", remedy="Tell Ann.")
+    error.__cause__ = ZeroDivisionError("division by zero")
+    failing(monkeypatch, error)
+    assert run("plan") == 9
+    [log] = (tmp_path / "logs").glob("bug-*.log")
+    assert "ZeroDivisionError: division by zero" in log.read_text()
+    assert capsys.readouterr().err == (
+        "error (plug-in): lab.py:3: the plug-in lab failed\n"
+        "  what to do: Tell Ann.\n"
+        "              Give them the log: it contains the traceback.\n"
+        f"  log: {log}\n"
+    )
 
 
 def test_a_full_disk_is_no_bug(

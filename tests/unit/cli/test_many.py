@@ -22,6 +22,7 @@ from etdeploy.core.errors import (
     Interrupted,
     JobsError,
     MismatchError,
+    PluginError,
     RunError,
 )
 from etdeploy.graph.many.labels import Pair
@@ -69,6 +70,32 @@ def test_a_phone_that_is_not_there_is_told_once() -> None:
     gone = DeviceError("it is not connected")
     with pytest.raises(JobsError, match="a on phone, b on phone: device: it is not connected"):
         raise_failures([end("a", gone, "phone"), end("b", gone, "phone")])
+
+
+def test_what_was_found_for_each_job_alone_is_told_once_if_it_is_the_same() -> None:
+    ends = [end("a", ExportError("m.py:1: no Python"), device) for device in ("host", "qemu")]
+    with pytest.raises(JobsError) as caught:
+        raise_failures([*ends, end("b", BuildError("m.py:1: no Python"))])
+    assert str(caught.value) == (
+        "3 of 3 failed\n"
+        "  a on host, a on qemu: export: m.py:1: no Python\n"
+        "  b on host: build: m.py:1: no Python"
+    )
+
+
+def test_each_plugin_that_failed_names_a_log_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path))
+    errors = [PluginError(f"the plug-in {name} failed", remedy="Tell them.") for name in "xy"]
+    with pytest.raises(JobsError) as caught:
+        raise_failures([end(str(error), error) for error in errors])
+    assert (caught.value.exit_code, caught.value.kind) == (9, "plug-in")
+    for error in errors:
+        assert error.log
+        assert f"PluginError: {error.message}" in error.log.read_text()
+        assert str(error.log) in str(caught.value)
+    assert "Give them the log" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.backends.registry import release_of
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.loading.source import Source
@@ -26,7 +27,9 @@ def lower(
     Raises:
         WorkerError: An operator has no place in a program, or the backend failed.
     """
-    with explaining(f"lowering to {spec.backend} failed:", traced):
+    release = release_of(str(spec.backend))
+    whose = f" of the package {release}" if release else ""
+    with explaining(f"lowering to {spec.backend}{whose} failed:", traced):
         return lowering_of(spec).lower(spec, module, source, traced)
 
 
