@@ -47,6 +47,13 @@ class Address:
         port = ("-p", str(self.port)) if self.port else ()
         return (*port, f"{self.user}@{self.host}" if self.user else self.host)
 
+    def with_port(self, port: str) -> str:
+        """The name of the same board with another port."""
+        user = f"{self.user}@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        folder = f":{self.folder}" if self.folder else ""
+        return f"ssh:{user}{host}:{port}{folder}"
+
     def in_folder(self, folder: str) -> str:
         """The name of the same board with another folder."""
         return re.sub(":/.*", "", self.name) + f":{folder}"

@@ -100,15 +100,11 @@ def _refused_key(said: str, address: Address) -> _Explained:
     )
 
 
-def _at(address: Address) -> str:
-    return address.destination[-1]
-
-
 def _unknown_host(_said: str, address: Address) -> _Explained:
     return (
         f"there is no host {_hostname(address)}: this computer cannot find its address",
         "Check the spelling, and that the board is on the network. A name that only ssh knows "
-        "belongs\ninto ~/.ssh/config, as a Host with a HostName.",
+        "belongs\nin ~/.ssh/config, as a Host with a HostName.",
     )
 
 
@@ -117,7 +113,7 @@ def _refused(_said: str, address: Address) -> _Explained:
     return (
         f"nothing accepts connections on port {port} of {_hostname(address)}",
         "Start the ssh server on the board:  sudo systemctl enable --now ssh\n"
-        f"If it listens on another port:  --device {quote(f'ssh:{_at(address)}:PORT')}",
+        f"If it listens on another port:  --device {quote(address.with_port('PORT'))}",
     )
 
 

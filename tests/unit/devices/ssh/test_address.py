@@ -32,6 +32,20 @@ def test_names_of_boards(text: str, address: Address, destination: tuple[str, ..
 
 
 @pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("board", "ssh:board:PORT"),
+        ("pi@board:22:/mnt/my disk", "ssh:pi@board:PORT:/mnt/my disk"),
+        ("pi@[fe80::1%eth0]:22", "ssh:pi@[fe80::1%eth0]:PORT"),
+    ],
+)
+def test_the_name_with_another_port(text: str, other: str) -> None:
+    address = parse_address(text)
+    assert address.with_port("PORT") == other
+    assert parse_address(address.with_port("2")[4:]).host == address.host
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "", "-oProxyCommand=reboot", "-x@board", "board:0", "board:99999", "board:port", "a b",
