@@ -11,7 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from etdeploy.bench.passes import RUNNER_LOG
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import Interrupted, UsageError
+from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.files.leftovers import claimed, sweep_empty
 
@@ -19,6 +21,7 @@ from etdeploy.core.files.leftovers import claimed, sweep_empty
 # another machine that has the same device.
 _RANDOM_BYTES = 4
 _ATTEMPTS = 10
+_CHOOSE = "Name a folder that can be written to: --output FOLDER"
 # What `run_id` gives now, and what it gave when it had fewer random bytes.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}([0-9a-f]{4})?")
 
@@ -52,6 +55,32 @@ def results_folder(output: Path, started: datetime, recipe: str, device: str) ->
     except BaseException as error:
         _keep_log(folder, error)
         raise
+
+
+def require_output(output: Path, cache: Path) -> None:
+    """Checks before the work what would keep its results from being written after it.
+
+    Args:
+        output: The folder for run records, absolute.
+        cache: The cache folder.
+
+    Raises:
+        UsageError: `output` cannot be written to, or etdeploy would tidy it away.
+        OSError: The disk is full.
+    """
+    # The cache folder itself may be one in which the user keeps more.
+    if any(output.is_relative_to(cache / kind) for kind in CacheKind):
+        raise UsageError(
+            "results cannot be written: the folder is in the cache, which etdeploy tidies",
+            place=str(output),
+            remedy=_CHOOSE,
+        )
+    try:
+        require_writable(output)
+    except OSError as error:
+        if no_room_in(error):
+            raise
+        raise _unwritable(error, output) from error
 
 
 def _new_folder(output: Path, started: datetime, recipe: str, device: str) -> Path:
@@ -104,5 +133,5 @@ def _unwritable(error: OSError, place: Path) -> UsageError:
     return UsageError(
         f"results cannot be written: {error.strerror or error}",
         place=str(error.filename or place),
-        remedy="Name a folder that can be written to: --output FOLDER",
+        remedy=_CHOOSE,
     )

@@ -60,7 +60,11 @@ def invoke(
         with console.TaskDisplay(quiet=quiet) as display, after_others([job], display):
             # Only now: what the other run left counts.
             resolved = resolve(job)
-            refuse_early(resolved, with_runner=steps != (StepName.EXPORT,))
+            refuse_early(
+                resolved,
+                with_runner=steps != (StepName.EXPORT,),
+                measures=StepName.BENCH in steps,
+            )
             run_steps(make_steps(resolved), steps, job.state, display)
         yield job
         keep_small(job.workspace, quiet)

@@ -47,7 +47,7 @@ def invoke_all(named: Named, goal: StepName) -> Iterator[list[JobEnd]]:
             members.workspace.sweep(job.state)
         with console.TaskDisplay(quiet=named.quiet) as display, after_others(jobs, display):
             ready, refused = look_up(members.all)
-            refused += refused_of(ready, with_runner=goal != StepName.EXPORT)
+            refused += refused_of(ready, goal)
             _keep_tracebacks(refused)
             for pairs, error in by_error(refused):
                 console.message(f"cannot start: {pairs}: {error}")

@@ -17,15 +17,17 @@ from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import require_readable
 
 
-def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
+def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool = False) -> None:
     """Stops a run that cannot succeed before it exports anything.
 
     Args:
         resolved: What to run.
         with_runner: Whether the run also builds a runner.
+        measures: Whether it also writes a run record, unless that is there already.
 
     Raises:
-        UsageError: The program will not have the method that the recipe runs.
+        UsageError: The program will not have the method that the recipe runs, or the folder for
+            run records cannot be used.
         ExportError: The backend needs an SDK, or a package for exporting is missing.
         BuildError: The recipe asks for a runner that cannot be built, or that needs something that
             is not installed.
@@ -35,6 +37,8 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
     if with_runner and not spec.program:  # a finished program is checked when it is read
         wanted = job.loaded.recipe.benchmark.method
         require_method(wanted, EXPORTED_METHODS, str(job.loaded.path))
+    if measures:
+        _require_output(resolved)
     # First: an SDK need not be fetched for a device or a target that cannot use it.
     require_device(job)
     if with_runner:
@@ -54,6 +58,15 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True) -> None:
     if resolved.program:
         # Raises now what would stop the bundle after the build.
         extras_for(job, resolved.program, resolved.exported.versions if resolved.exported else {})
+
+
+def _require_output(resolved: Resolved) -> None:
+    """Raises UsageError if a record has to be written where it cannot be."""
+    bench = next((s for s in make_steps(resolved) if s.name == StepName.BENCH), None)
+    if bench and own_reasons(bench):
+        from etdeploy.bench.results_folder import require_output
+
+        require_output(resolved.job.output, resolved.job.workspace.root)
 
 
 def _builds(resolved: Resolved) -> bool:

@@ -93,7 +93,7 @@ def _explain_one(named: Named, form: str, why: str | None, check: bool) -> None:
         else:
             console.result(text(explanation, console.width()))
         if check:
-            refuse_early(resolved)
+            refuse_early(resolved, measures=True)
 
 
 def _show_choice(found: Explained, form: str) -> None:

@@ -55,7 +55,7 @@ class Delivery:
         with self._naming_folder():
             self._require_place()
             self._require_ours()
-            _require_writable(self.folder.resolve().parent)
+            require_writable(self.folder.resolve().parent)
 
     def put(self, source: Path, leave_out: Sequence[str] = ()) -> Path:
         """Copies `source` there, all of it or nothing.
@@ -93,7 +93,9 @@ class Delivery:
         around = {"working folder": Path.cwd(), "home folder": Path.home(), **self.kept}
         for what, path in {**around, "cache": self.cache}.items():
             if path.resolve().is_relative_to(resolved):
-                raise self._refused(f"is or contains the {what} ({path})", self._below())
+                # Nothing is delivered below the cache either.
+                remedy = _CHOOSE if path == self.cache else self._below()
+                raise self._refused(f"is or contains the {what} ({path})", remedy)
         if resolved.is_relative_to(self.cache.resolve()):
             raise self._refused("is in the cache, which etdeploy tidies", _CHOOSE)
 
@@ -131,7 +133,7 @@ class Delivery:
         return f"Name a folder below it: --output {quoted(self.folder / self.content)}"
 
 
-def _require_writable(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Raises OSError before the work for a folder that cannot be written to after it."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():

@@ -67,12 +67,16 @@ def look_up(members: Sequence[Member]) -> tuple[list[Ready], list[JobEnd]]:
     return ready, failed
 
 
-def refused_of(ready: Sequence[Ready], *, with_runner: bool = True) -> list[JobEnd]:
-    """The jobs that cannot end well, as far as that is known before anything starts."""
+def refused_of(ready: Sequence[Ready], goal: StepName = StepName.BENCH) -> list[JobEnd]:
+    """The jobs that cannot reach the goal, as far as that is known before anything starts."""
     refused = []
     for each in ready:
         try:
-            refuse_early(each.resolved, with_runner=with_runner)
+            refuse_early(
+                each.resolved,
+                with_runner=goal != StepName.EXPORT,
+                measures=goal == StepName.BENCH,
+            )
         except EtdeployError as error:
             refused.append(JobEnd(each.member, error))
     return refused

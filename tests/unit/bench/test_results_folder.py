@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.passes import RUNNER_LOG
-from etdeploy.bench.results_folder import results_folder, run_id
+from etdeploy.bench.results_folder import require_output, results_folder, run_id
 from etdeploy.core.errors import Interrupted, UsageError
 
 _WHEN = datetime(2026, 11, 21, 8, 44, 49, tzinfo=timezone.utc)
@@ -51,6 +51,32 @@ def test_an_id_that_is_taken_leaves_the_other_run_alone(
     with _open(tmp_path) as second:
         assert second.name.endswith("-bb")
     assert (first / "record.json").read_text() == "first"
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("file", "{0}/file is not a folder"),
+        ("file/below", "{0}/file is not a folder"),
+        ("cache/programs", "the folder is in the cache, which etdeploy tidies"),
+        ("cache/logs/mine", "the folder is in the cache, which etdeploy tidies"),
+    ],
+)
+def test_an_output_folder_that_cannot_be_used_is_told_before_the_work(
+    tmp_path: Path, output: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError) as caught:
+        require_output(tmp_path / output, tmp_path / "cache")
+    assert caught.value.message == f"results cannot be written: {why.format(tmp_path)}"
+    assert str(caught.value.remedy).endswith("--output FOLDER")
+
+
+@pytest.mark.parametrize("output", ["new/folder", "there", "cache", "cache/mine"])
+def test_asking_for_an_output_folder_leaves_nothing(tmp_path: Path, output: str) -> None:
+    (tmp_path / "there").mkdir()
+    require_output(tmp_path / output, tmp_path / "cache")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
 def test_a_run_that_fails_removes_its_own_folder_alone(

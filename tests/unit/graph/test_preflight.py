@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cli.main import run_cli
-from etdeploy.core.errors import BuildError
+from etdeploy.core.errors import BuildError, UsageError
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.preflight import refuse_early
@@ -50,6 +50,15 @@ def _leave_state(job: Job, **inputs: Any) -> None:
     for step in ("export", "plan", "runtime", "runner"):
         (job.state / f"{step}.json").write_text("{}")
         (job.state / f"{step}.inputs.json").write_text(json.dumps(inputs))
+
+
+def test_an_output_folder_is_asked_for_only_by_what_writes_a_record(machine: Path) -> None:
+    (machine / "file").touch()
+    with open_job(load_recipe("portable", ()), machine / "file", "host") as job:
+        resolved = resolve(job)
+    refuse_early(resolved)
+    with pytest.raises(UsageError, match="results cannot be written"):
+        refuse_early(resolved, measures=True)
 
 
 def test_a_missing_ndk_is_told_early_on_a_new_machine(machine: Path, checkout: Path) -> None:

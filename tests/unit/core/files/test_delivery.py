@@ -142,7 +142,7 @@ def test_of_many_names_the_first_are_told(working: Path) -> None:
         ("/", "contains the working folder", "--output /program"),
         ("../project", "contains the recipe's folder", "--output ../project/program"),
         ("../project/models", "is or contains the recipe's folder", ""),
-        ("../cache", "is or contains the cache", ""),
+        ("../cache", "is or contains the cache", "--output FOLDER"),
         ("../cache/programs/abc", "is in the cache", "Name a new or empty folder"),
         ("../cache/new", "is in the cache", "Name a new or empty folder"),
     ],
