@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core import cancel
-from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import Bundle, Device
 from etdeploy.devices.registry import open_device
-from etdeploy.devices.remote import parts
 from tests.support.arm64_board import MODEL, Arm64Board, MakeArm64Board, make_arm64_board
 from tests.support.arm64_root import busybox_root, debian_root
-from tests.support.bundles import compile_program, make_bundle, of_size
+from tests.support.bundles import compile_program, make_bundle
 from tests.support.processes import eventually
 
 _GCC = "aarch64-linux-gnu-gcc"
@@ -98,22 +96,3 @@ def test_an_arm64_program_runs_to_each_of_its_ends(
     assert not list((board.kept / "runs").iterdir())
     device.clean()
     assert not board.kept.exists()
-
-
-def test_a_large_file_goes_on_where_a_push_was_cut_off(
-    device: Device, board: Arm64Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES", 4 * parts.BLOCK_BYTES)
-    bundle = make_bundle({"big": of_size(tmp_path, 60 << 20)}, ("big",))
-
-    def stop(text: str, fraction: float | None = None) -> None:
-        if fraction and fraction > 0.3:
-            board.stop()
-
-    with pytest.raises(DeviceError, match="went away while pushing big"):
-        device.push(bundle, stop)
-    board.start()
-    report = device.push(bundle)
-    assert report.resumed_bytes >= parts.PART_BYTES
-    there = board.kept / "store" / bundle.files[0].sha256
-    assert there.read_bytes() == (tmp_path / "big").read_bytes()

@@ -19,9 +19,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, lock_name
 from etdeploy.devices.registry import open_device
-from etdeploy.devices.remote import parts
 from etdeploy.devices.remote import run as run_module
-from tests.support.bundles import compile_program, make_bundle
+from tests.support.bundles import compile_program, make_bundle, of_size
 from tests.support.processes import eventually
 from tests.support.sshd import MakeBoard, SshBoard, make_board, make_key
 
@@ -62,12 +61,6 @@ def no_request_left() -> Iterator[None]:
     yield
     with cancel.trapped_signals():
         pass
-
-
-def of_size(folder: Path, size_bytes: int, name: str = "big") -> Path:
-    path = folder / name
-    path.write_bytes(os.urandom(size_bytes))
-    return path
 
 
 def refusal(spec: str) -> DeviceError:
@@ -272,26 +265,6 @@ def test_a_board_that_goes_in_mid_push_is_named_and_the_rest_is_kept(
     assert eventually(lambda: not list((board.kept / "incoming").iterdir()))
     report = device.push(bundle)
     assert (report.pushed_files, report.kept_files) == (1, 1)
-
-
-def test_a_large_file_goes_on_where_a_push_was_cut_off(
-    device: Device, board: SshBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES", 4 * parts.BLOCK_BYTES)
-    bundle = make_bundle({"big": of_size(tmp_path, 60 << 20)}, ("big",))
-
-    def stop(text: str, fraction: float | None = None) -> None:
-        if fraction and fraction > 0.3:
-            board.stop()
-
-    with pytest.raises(DeviceError, match="went away while pushing big"):
-        device.push(bundle, stop)
-    board.start()
-    assert eventually(lambda: bool(list((board.kept / "partial").iterdir())))
-    report = device.push(bundle)
-    assert report.resumed_bytes >= 4 * parts.BLOCK_BYTES
-    there = board.kept / "store" / bundle.files[0].sha256
-    assert there.read_bytes() == (tmp_path / "big").read_bytes()
 
 
 def test_a_board_that_goes_in_mid_run_is_named(
