@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from etdeploy.core import cancel
+from etdeploy.core.files.disk import naming
 from etdeploy.core.processes.collector import Collector
 from etdeploy.core.processes.conversation import Conversation
 from etdeploy.core.processes.forks import Fork, ForkLostError, ForkServer
@@ -119,7 +120,8 @@ def run(request: Request, server: ForkServer | None = None) -> Outcome:
         stdout, stderr = collector.finish(_GRACE_S)
         duration_s = time.monotonic() - started
         if log:
-            log.write(f"[exit {child.returncode} after {duration_s:.1f} s]\n".encode())
+            with contextlib.suppress(OSError):  # a full disk; what the process said tells more
+                log.write(f"[exit {child.returncode} after {duration_s:.1f} s]\n".encode())
     cancel.checkpoint()
     if isinstance(child, Fork) and child.lost:
         raise ForkLostError
@@ -205,7 +207,8 @@ def _open_log(request: Request) -> Iterator[IO[bytes] | None]:
         return
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("ab", buffering=0) as log:
-        log.write(f"$ {' '.join(request.argv)}\n".encode())
+        with naming(request.log):
+            log.write(f"$ {' '.join(request.argv)}\n".encode())
         yield log
 
 

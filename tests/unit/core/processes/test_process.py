@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -115,6 +117,28 @@ def test_the_log_has_command_output_and_end_of_each_process(tmp_path: Path) -> N
         "$ echo first", "first", "$ echo second", "second",
     ]  # fmt: skip
     assert len(lines) == 6
+
+
+_FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not _FULL.exists(), reason="needs /dev/full")
+def test_a_log_on_a_full_disk_is_named() -> None:
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        run(Request(("echo", "first"), log=_FULL))
+    assert caught.value.filename == str(_FULL)
+
+
+@pytest.mark.skipif(not _FULL.exists(), reason="needs /dev/full")
+def test_a_disk_that_becomes_full_hides_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def opened(_: Request) -> Iterator[IO[bytes]]:
+        with _FULL.open("ab", buffering=0) as log:
+            yield log
+
+    monkeypatch.setattr(process, "_open_log", opened)
+    outcome = run(Request(python("print('why'); raise SystemExit(3)"), log=_FULL))
+    assert (outcome.exit_code, outcome.stdout) == (3, "why\n")
 
 
 def test_a_time_limit_ends_the_process() -> None:
