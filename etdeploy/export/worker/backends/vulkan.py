@@ -21,23 +21,17 @@ class VulkanLowering(Lowering):
         Vulkan's own has weights in 8 bits alone, and dynamic activations that its runtime lacks an
         operator for (1.5.1: `dequantize_per_channel`).
         """
-        from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-            XNNPACKQuantizer,
-            get_symmetric_quantization_config,
-        )
+        from etdeploy.export.worker.backends.vulkan_int8 import VulkanInt8Quantizer
 
-        class WithScalars(XNNPACKQuantizer):  # type: ignore[misc]
-            def transform_for_annotation(self, model: Any) -> Any:
-                # The original turns numbers into tensors, also the epsilon of a norm, whose value
-                # Vulkan's FusePatternsPass then cannot read.
-                return model
-
-        return WithScalars().set_global(get_symmetric_quantization_config(is_per_channel=True))
+        return VulkanInt8Quantizer()
 
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """The partitioner, with the precision of the scheme."""
         from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
 
+        from etdeploy.export.worker.backends.vulkan_int8 import fuse_only_what_is_right
+
+        fuse_only_what_is_right()
         return [VulkanPartitioner({"force_fp16": spec.quantization == "fp16"})]
 
 

@@ -1,0 +1,51 @@
+"""What is quantised for Vulkan is what its integer operators compute right."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from etdeploy.core.processes import process
+
+pytestmark = pytest.mark.integration
+
+LINEAR = "addmm [1, 8, 16]"
+# By the name of a model of tests/support/vulkan_int8.py: what is fused, with its first operand.
+FUSED = {
+    "sum": ["add [1, 8, 16]", LINEAR, LINEAR, LINEAR],
+    "sum_of_rows": ["addmm [1, 1, 16]", LINEAR, LINEAR],
+    "weighted_sum": ["addmm [8, 16]"] * 3,
+    "product": ["addmm [8, 16]"] * 3,
+    "batch_of_rows": ["addmm [15, 16]"],
+    "one_batch_of_rows": ["addmm [1, 5, 16]"],
+    "batch_of_images": [],
+    "image": ["convolution [1, 4, 8, 8]"],
+    "signal": [],
+}
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, dict[str, Any]]:
+    argv = (sys.executable, "-W", "ignore", "-m", "tests.support.vulkan_int8")
+    outcome = process.run(process.Request(argv))
+    assert outcome.ok, outcome.stderr[-3000:]
+    found: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("model", FUSED)
+def test_only_what_is_right_becomes_an_integer_operator(
+    reports: dict[str, dict[str, Any]], model: str
+) -> None:
+    assert reports[model]["fused"] == FUSED[model]
+
+
+@pytest.mark.parametrize("model", FUSED)
+def test_the_quantised_model_computes_the_same(
+    reports: dict[str, dict[str, Any]], model: str
+) -> None:
+    assert reports[model]["same_shape"]
+    assert reports[model]["error"] < 0.03
