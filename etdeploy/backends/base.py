@@ -149,11 +149,11 @@ class Backend:
         """What an export needs and this machine does not have; the first is told."""
         yield from ()
 
-    def export_environment(self, station: Workstation) -> Mapping[str, str]:
+    def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Environment variables for the child process that exports."""
         return {}
 
-    def versions(self, station: Workstation) -> Mapping[str, str | None]:
+    def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
         """Versions of what compiles a program, by name; None for what is not there.
 
         They are in the key of the export and in the program's provenance.

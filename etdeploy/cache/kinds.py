@@ -14,6 +14,7 @@ class CacheKind(Kind):
     BUILDS = "builds"
     SOURCES = "sources"
     ZIG = "zig"
+    KITS = "kits"
     BUNDLES = "bundles"
     STATE = "state"
     LOGS = "logs"

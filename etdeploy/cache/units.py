@@ -3,7 +3,7 @@
 programs/KEY  runners/KEY  wheels/KEY     entries: can be removed while other runs are active,
                                           unless one of them has marked the entry
 builds/NAME  sources/VERSION  zig         the rest: removed only while no other run is active
-bundles/DIGEST  state/RECIPE/DEVICE  logs/FILE
+kits/KEY  bundles/DIGEST  state/RECIPE/DEVICE  logs/FILE
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ KINDS = (
     CacheKind.BUILDS,
     CacheKind.SOURCES,
     CacheKind.ZIG,
+    CacheKind.KITS,
     CacheKind.STATE,
     CacheKind.BUNDLES,
     CacheKind.LOGS,
@@ -108,6 +109,9 @@ def _small_parts(workspace: Workspace) -> Iterator[Unit]:
             if recipe.name != "export":
                 used_s = max(_lock_date(workspace, "state", recipe.name, path.name), _date(path))
                 yield Unit(CacheKind.STATE, f"{recipe.name}/{path.name}", path, used_s)
+    for path in _children(workspace.folder(CacheKind.KITS)):
+        used_s = _date(use_lock(workspace.locks, CacheKind.KITS, path.name)) or _date(path)
+        yield Unit(CacheKind.KITS, path.name, path, used_s)
     for path in _children(workspace.folder(CacheKind.BUNDLES)):
         if _DIGEST.fullmatch(path.name):
             yield Unit(CacheKind.BUNDLES, path.name, path, _date(path))

@@ -32,7 +32,7 @@ def backend_versions(spec: ExportSpec) -> dict[str, str | None]:
     backend = backend_named(str(spec.backend))
     wanted = [package.name for package in backend.packages_for(spec.quantization)]
     packages = {name: installed_version(name) for name in wanted}
-    return {**packages, **backend.versions(Workstation.this())}
+    return {**packages, **backend.versions(spec.request, Workstation.this())}
 
 
 def installed_version(distribution: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.values import ExportRequest, Package, Workstation
+from etdeploy.backends.values import Package, Workstation
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
@@ -93,7 +93,6 @@ def _check_backend(spec: ExportSpec, environment: Mapping[str, str]) -> None:
             f"installed for {sys.executable}",
             remedy="Install the package that brings the backend again, with all of its modules.",
         )
-    request = ExportRequest(spec.quantization or "none", spec.soc, spec.options)
     station = Workstation(environment, Path.home())
-    for blocker in backend.export_blockers(request, station):
+    for blocker in backend.export_blockers(spec.request, station):
         raise ExportError(blocker.why, remedy=blocker.remedy)

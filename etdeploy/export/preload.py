@@ -83,7 +83,7 @@ def can_share(spec: ExportSpec) -> bool:
 def worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     """Changes to the environment of an export's worker; None removes a variable."""
     backend = backend_named(str(spec.backend))
-    return {**_ENVIRONMENT, **backend.export_environment(Workstation.this())}
+    return {**_ENVIRONMENT, **backend.export_environment(spec.request, Workstation.this())}
 
 
 class _SharedProcess:

@@ -9,6 +9,7 @@ from typing import Any
 
 from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
+from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
 from etdeploy.recipe.model import Recipe
@@ -93,6 +94,11 @@ class ExportSpec(Value):
     def runs_user_code(self) -> bool:
         """Whether user code, which may read further files, determines the program."""
         return bool(self.python or self.calibration or self.custom_ops or self.inputs)
+
+    @property
+    def request(self) -> ExportRequest:
+        """What the backend is asked with."""
+        return ExportRequest(self.quantization or "none", self.soc, self.options)
 
     def place(self, *keys: str) -> str:
         """Where a key of the recipe is; its dotted name where that is not known."""

@@ -1,4 +1,4 @@
-"""Lays out folders like Qualcomm's QNN SDK, with files of a few bytes in place of its libraries."""
+"""Lays out folders like Qualcomm's QNN SDK and package, with small files for the libraries."""
 
 from __future__ import annotations
 
@@ -32,6 +32,19 @@ def lay_out_sdk(root: Path, version: str = VERSION, archs: Sequence[str] = ARCHS
         skel = f"libQnnHtp{arch}Skel.so"
         _write(root / f"lib/hexagon-{arch.lower()}/unsigned" / skel, skel)
     return root
+
+
+def lay_out_package(site: Path) -> Path:
+    """The parts of onnxruntime-qnn that are used, in the folder that it is installed into.
+
+    Returns:
+        The folder of its libraries.
+    """
+    for name in ("libQnnHtp.so", "libQnnSystem.so", "libQnnGpu.so", "Qualcomm_LICENSE.pdf"):
+        _write(site / "onnxruntime_qnn" / name, name)
+    for name in ("libc++-71bc274c.so.1.0", "libc++abi-0539aa51.so.1.0", "libunwind-6b.so.1.0"):
+        _write(site / "onnxruntime_qnn.libs" / name, name)
+    return site / "onnxruntime_qnn"
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from etdeploy.backends.qnn.kits import package
 from etdeploy.core.processes import orphans
 
 _PROCESSES = frozenset(
@@ -84,6 +85,12 @@ def no_real_parts(tmp_path: Path) -> Iterator[None]:
     """Forbids programs and addresses that are not the test's own."""
     with _guard.active(tmp_path):
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_qnn_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides Qualcomm's package, which some environments have; a test lays out its own."""
+    monkeypatch.setattr(package, "_installed", lambda: None)
 
 
 @pytest.fixture

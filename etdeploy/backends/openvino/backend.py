@@ -21,7 +21,14 @@ from etdeploy.backends.openvino.library import (
     find_openvino,
     named_library,
 )
-from etdeploy.backends.values import Destination, Extras, Package, Partitions, Workstation
+from etdeploy.backends.values import (
+    Destination,
+    ExportRequest,
+    Extras,
+    Package,
+    Partitions,
+    Workstation,
+)
 from etdeploy.core.blocker import Blocker, require
 from etdeploy.core.finding import Finding
 
@@ -45,7 +52,7 @@ class Openvino(Backend):
                 "its own, one for each core that the runner may use."
             )
 
-    def export_environment(self, station: Workstation) -> Mapping[str, str]:
+    def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Keeps the quantiser from reporting its use to its maker."""
         return {"NNCF_CI": "1"}
 

@@ -57,20 +57,20 @@ class Qnn(Backend):
 
         return export_blockers(request.soc, station)
 
-    def export_environment(self, station: Workstation) -> Mapping[str, str]:
-        """The SDK, and its libraries for the loader."""
-        from etdeploy.backends.qnn.host import sdk_environment
-        from etdeploy.backends.qnn.sdk import find_sdk
+    def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
+        """Qualcomm's compiler, for ExecuTorch and for the loader."""
+        from etdeploy.backends.qnn.kits.compile import find_compile_kit
+        from etdeploy.backends.qnn.kits.loading import compile_environment
 
-        sdk = find_sdk(station.environ, station.home)
-        return {} if isinstance(sdk, Blocker) else sdk_environment(sdk, station.environ)
+        kit = find_compile_kit(station, request.soc)
+        return {} if isinstance(kit, Blocker) else compile_environment(kit, station.environ)
 
-    def versions(self, station: Workstation) -> Mapping[str, str | None]:
-        """That of the SDK."""
-        from etdeploy.backends.qnn.sdk import find_sdk
+    def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
+        """That of Qualcomm's compiler."""
+        from etdeploy.backends.qnn.kits.compile import find_compile_kit
 
-        sdk = find_sdk(station.environ, station.home)
-        return {"qnn": None if isinstance(sdk, Blocker) else sdk.version}
+        kit = find_compile_kit(station, request.soc)
+        return {"qnn": None if isinstance(kit, Blocker) else kit.version}
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
@@ -107,13 +107,13 @@ class Qnn(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
         """The folder of the SDK."""
-        from etdeploy.backends.qnn.sdk import find_sdk, sdk_option
+        from etdeploy.backends.qnn.kits.sdk import find_sdk, sdk_option
 
         return {_SDK_OPTION: sdk_option(find_sdk(station.environ, station.home)).value or ""}
 
     def build_key(self, station: Workstation) -> str:
         """The version of the SDK, whose headers are compiled in."""
-        from etdeploy.backends.qnn.sdk import find_sdk
+        from etdeploy.backends.qnn.kits.sdk import find_sdk
 
         sdk = find_sdk(station.environ, station.home)
         return sdk.why if isinstance(sdk, Blocker) else sdk.version
@@ -128,7 +128,7 @@ class Qnn(Backend):
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
         """The SDK whose libraries go to the phone."""
-        from etdeploy.backends.qnn.sdk import find_sdk
+        from etdeploy.backends.qnn.kits.sdk import find_sdk
 
         sdk = find_sdk(station.environ, station.home)
         return {"QNN SDK": None if isinstance(sdk, Blocker) else f"{sdk.version} in {sdk.root}"}
@@ -147,9 +147,9 @@ class Qnn(Backend):
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""
-        from etdeploy.backends.qnn.host import examine_qnn
+        from etdeploy.backends.qnn.kits.findings import examine_qnn
 
-        yield from examine_qnn(station.environ, station.home)
+        yield from examine_qnn(station)
 
 
 QNN = Qnn(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.backends.payload import CompiledFor
-from etdeploy.backends.qnn.libraries import absent_libraries, required_libraries, too_old
+from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries, too_old
+from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get
 from etdeploy.backends.qnn.phone import compiled_version
-from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.qnn.versions import short_version, version_numbers
 from etdeploy.backends.values import ExtraFile, Extras, Partitions, Workstation
@@ -45,7 +45,7 @@ def sdk_blockers(
             remedy=f"Name one of: {', '.join(QUALCOMM_SOCS)}",
         )
         return
-    problem = too_old(sdk, facts) or absent_libraries(sdk, facts)
+    problem = too_old(sdk.version, str(sdk.root), facts) or absent_libraries(sdk, facts)
     if problem:
         yield problem
     if compiled_with and version_numbers(sdk.version) < version_numbers(compiled_with):

@@ -1,4 +1,4 @@
-"""What an export for QNN needs: the SDK with all that compiles, and a SoC that it compiles for."""
+"""What an export for QNN needs: Qualcomm's compiler, and a SoC that it compiles for."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from etdeploy.backends.qnn.host import loading_problem
-from etdeploy.backends.qnn.libraries import absent_to_export, too_old, too_old_to_export
-from etdeploy.backends.qnn.sdk import find_sdk
+from etdeploy.backends.qnn.kits.compile import compile_problem, find_compile_kit
+from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted
 from etdeploy.backends.values import Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.targets.android import soc_name
 
-_NEEDS = f"the backend qnn needs Qualcomm's SDK (QNN {dotted(ADAPTOR_SDK)} or newer)"
+_NEEDS = f"the backend qnn needs Qualcomm's compiler (QNN {dotted(ADAPTOR_SDK)} or newer)"
 
 
 def export_blockers(soc: str | None, station: Workstation) -> Iterator[Blocker]:
@@ -33,20 +32,15 @@ def export_blockers(soc: str | None, station: Workstation) -> Iterator[Blocker]:
             "model: {program: model.pte}",
         )
         return
-    sdk = find_sdk(station.environ, station.home)
-    if isinstance(sdk, Blocker):
-        yield Blocker(sdk.what, f"{_NEEDS}; {sdk.why}", sdk.remedy)
+    kit = find_compile_kit(station, soc)
+    if isinstance(kit, Blocker):
+        yield Blocker(kit.what, f"{_NEEDS}; {kit.why}", kit.remedy)
         return
     unknown = _soc_blocker(soc)
     if unknown:
         yield unknown
         return
-    problem = (
-        too_old(sdk, QUALCOMM_SOCS[str(soc)])
-        or too_old_to_export(sdk)
-        or absent_to_export(sdk)
-        or loading_problem(sdk, station.environ)
-    )
+    problem = compile_problem(kit, QUALCOMM_SOCS[str(soc)]) or loading_problem(kit, station.environ)
     if problem:
         yield problem
 

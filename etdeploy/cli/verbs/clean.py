@@ -21,6 +21,7 @@ PARTS: dict[CacheKind, str] = {
     CacheKind.BUILDS: "ExecuTorch compiled from source, by target; compiled again in minutes",
     CacheKind.SOURCES: "clones of ExecuTorch; cloned again",
     CacheKind.ZIG: "what zig compiled",
+    CacheKind.KITS: "device makers' libraries, unpacked or linked; made again",
     CacheKind.WHEELS: "ExecuTorch libraries for other platforms; fetched again",
     CacheKind.STATE: "which steps are done, and logs; every step checks the cache again",
     CacheKind.BUNDLES: "files copied for host and qemu; copied again",

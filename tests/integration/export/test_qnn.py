@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.host import loading_problem
-from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk
+from etdeploy.backends.qnn.kits.compile import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.values import Workstation
 from tests.support.qnn_sdk import lay_out_sdk
 
 pytestmark = pytest.mark.integration
@@ -66,6 +67,12 @@ _needs_executorch = pytest.mark.skipif(
 )
 
 
+def _kit(folder: Path) -> CompileKit:
+    kit = find_compile_kit(Workstation({"QNN_SDK_ROOT": str(lay_out_sdk(folder))}, folder))
+    assert isinstance(kit, CompileKit)
+    return kit
+
+
 def _run(code: str) -> list[str]:
     outcome = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
@@ -108,13 +115,12 @@ def test_the_socs_are_those_that_executorch_compiles_for() -> None:
     ],
 )
 def test_the_sdks_compiler_is_loaded(tmp_path: Path, function: str, problem: str | None) -> None:
-    sdk = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path))}, tmp_path)
-    assert isinstance(sdk, QnnSdk)
+    kit = _kit(tmp_path)
     source = tmp_path / "htp.c"
     source.write_text(f"int {function}(void) {{ return 0; }}\n")
-    library = sdk.host_libraries / "libQnnHtp.so"
+    library = kit.libraries / "libQnnHtp.so"
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-    found = loading_problem(sdk, {})
+    found = loading_problem(kit, {})
     assert (found.why if found else None) == (
         f"{library} cannot be loaded: {library}: {problem}" if problem else None
     )
@@ -122,19 +128,18 @@ def test_the_sdks_compiler_is_loaded(tmp_path: Path, function: str, problem: str
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the SDK compiles on Linux only")
 def test_a_library_that_the_compiler_needs_is_named(tmp_path: Path) -> None:
-    sdk = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path))}, tmp_path)
-    assert isinstance(sdk, QnnSdk)
+    kit = _kit(tmp_path)
     source = tmp_path / "none.c"
     source.write_text("int QnnInterface_getProviders(void) { return 0; }\n")
     needed = tmp_path / "libc++abi.so.77"
     build = ["cc", "-shared", "-fPIC", str(source), "-Wl,--no-as-needed"]
     subprocess.run([*build, "-Wl,-soname,libc++abi.so.77", "-o", str(needed)], check=True)
-    library = sdk.host_libraries / "libQnnHtp.so"
+    library = kit.libraries / "libQnnHtp.so"
     subprocess.run([*build, str(needed), "-o", str(library)], check=True)
-    with_it = loading_problem(sdk, {"LD_LIBRARY_PATH": str(tmp_path)})
+    with_it = loading_problem(kit, {"LD_LIBRARY_PATH": str(tmp_path)})
     assert with_it is None
     needed.unlink()
-    without = loading_problem(sdk, {})
+    without = loading_problem(kit, {})
     assert without is not None
     assert "libc++abi.so.77: cannot open shared object file" in without.why
     assert without.remedy.startswith("apt-get install libc++1")

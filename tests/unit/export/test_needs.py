@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from etdeploy.backends.qnn import export
-from etdeploy.backends.qnn.sdk import how_to_get
+from etdeploy.backends.qnn.kits.package import get_package
+from etdeploy.backends.qnn.kits.sdk import how_to_get
 from etdeploy.backends.registry import BUILT_IN, backend_named
 from etdeploy.backends.values import Package
 from etdeploy.core.blocker import Blocker
@@ -167,11 +168,13 @@ def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_qnn_needs_its_sdk(strange_home: Path) -> None:
     error = refusal(spec_of(backend="qnn"))
     assert error.message == (
-        "the backend qnn needs Qualcomm's SDK (QNN 2.37 or newer); QNN_SDK_ROOT is not set, and "
-        "there is none in "
+        "the backend qnn needs Qualcomm's compiler (QNN 2.37 or newer); onnxruntime-qnn is not "
+        "installed, QNN_SDK_ROOT is not set, and there is no SDK in "
         f"{strange_home}/.cache/executorch/qnn"
     )
-    assert error.remedy == how_to_get()
+    assert error.remedy is not None
+    assert error.remedy.splitlines()[0] == get_package()
+    assert error.remedy.endswith(how_to_get())
 
 
 @pytest.mark.usefixtures("linux", "packages")
@@ -210,7 +213,7 @@ def test_qnn_with_a_soc_of_another_name(sdk: dict[str, str]) -> None:
 def test_qnn_with_an_sdk_that_is_older_than_the_soc(sdk: dict[str, str]) -> None:
     error = refusal(spec_of(backend="qnn", soc="SM8850"), sdk)
     assert error.message == (
-        f"SM8850 (HTP V81) needs the QNN SDK 2.42 or newer, and the one in {sdk['QNN_SDK_ROOT']} "
+        f"SM8850 (HTP V81) needs QNN 2.42 or newer, and the one in {sdk['QNN_SDK_ROOT']} "
         "is 2.37.0; 2.37.0.250724, which ExecuTorch downloads, is too old as well"
     )
     assert error.remedy == how_to_get("2.42")
@@ -222,7 +225,7 @@ def test_qnn_with_an_sdk_that_is_older_than_executorchs_adaptor(
 ) -> None:
     old = {"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "old", "2.31.0.250130151446"))}
     error = refusal(spec_of(backend="qnn", soc="SM8650"), old)
-    assert "ExecuTorch compiles with the QNN SDK 2.37 or newer, whatever the SoC" in error.message
+    assert "ExecuTorch compiles with QNN 2.37 or newer, whatever the SoC" in error.message
     assert error.remedy == how_to_get("2.37")
 
 

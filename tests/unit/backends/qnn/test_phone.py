@@ -8,8 +8,8 @@ import pytest
 
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.bundle import qnn_extras, sdk_blockers
+from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get, sdk_option
 from etdeploy.backends.qnn.phone import compiled_version, program_blockers, soc_blocker
-from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get, sdk_option
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
@@ -96,7 +96,7 @@ def test_what_is_wrong_with_an_sdk(sdk: QnnSdk) -> None:
     (absent,) = sdk_blockers(NONE, "SM8750")
     assert (absent.what, absent.why, absent.remedy) == (NONE.what, NONE.why, NONE.remedy)
     (old,) = sdk_blockers(sdk, "SM8850")
-    assert "SM8850 (HTP V81) needs the QNN SDK 2.42 or newer" in old.why
+    assert "SM8850 (HTP V81) needs QNN 2.42 or newer" in old.why
     (unknown,) = sdk_blockers(sdk, "SM9999")
     assert unknown.remedy.startswith("Name one of: SM8350, ")
 
@@ -147,7 +147,7 @@ def test_the_bundle_has_qualcomms_libraries_beside_the_runner(sdk: QnnSdk, tmp_p
 
 
 def test_no_library_is_taken_from_an_sdk_that_does_not_fit(sdk: QnnSdk) -> None:
-    with pytest.raises(BuildError, match=r"HTP V81\) needs the QNN SDK 2\.42") as caught:
+    with pytest.raises(BuildError, match=r"HTP V81\) needs QNN 2\.42") as caught:
         qnn_extras(sdk, "SM8850")
     assert caught.value.remedy == how_to_get("2.42")
     with pytest.raises(BuildError, match="a QNN program needs the QNN SDK: QNN_SDK_ROOT is not"):

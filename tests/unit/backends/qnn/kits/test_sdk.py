@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.libraries import (
+from etdeploy.backends.qnn.kits.compile import CompileKit, compile_problem, find_compile_kit
+from etdeploy.backends.qnn.kits.libraries import (
     absent_libraries,
-    absent_to_export,
     required_libraries,
     too_old,
-    too_old_to_export,
 )
-from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk, how_to_get
+from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
 from etdeploy.backends.qnn.versions import (
     ADAPTOR_SDK,
@@ -23,6 +22,7 @@ from etdeploy.backends.qnn.versions import (
     dotted,
     version_numbers,
 )
+from etdeploy.backends.values import Workstation
 from etdeploy.core.blocker import Blocker
 from tests.support.qnn_sdk import ARCHS, VERSION, lay_out_sdk
 
@@ -36,6 +36,12 @@ def found(root: Path, home: Path | None = None) -> QnnSdk:
     sdk = find_sdk({"QNN_SDK_ROOT": str(root)}, home or root)
     assert isinstance(sdk, QnnSdk)
     return sdk
+
+
+def kit(root: Path) -> CompileKit:
+    found = find_compile_kit(Workstation({"QNN_SDK_ROOT": str(root)}, root))
+    assert isinstance(found, CompileKit)
+    return found
 
 
 def missing(environ: dict[str, str], home: Path) -> Blocker:
@@ -195,13 +201,12 @@ def test_a_library_that_is_missing_is_named(root: Path, name: str) -> None:
 
 def test_an_sdk_that_is_older_than_the_soc(tmp_path: Path) -> None:
     sdk = found(lay_out_sdk(tmp_path / "old", "2.28.0.241029232508"))
-    assert too_old(sdk, QUALCOMM_SOCS["SM8650"]) is None
-    assert too_old(sdk, QUALCOMM_SOCS["SXR2330P"]) is not None
-    problem = too_old(sdk, QUALCOMM_SOCS["SM8750"])
+    assert too_old(sdk.version, str(sdk.root), QUALCOMM_SOCS["SM8650"]) is None
+    assert too_old(sdk.version, str(sdk.root), QUALCOMM_SOCS["SXR2330P"]) is not None
+    problem = too_old(sdk.version, str(sdk.root), QUALCOMM_SOCS["SM8750"])
     assert problem is not None
     assert problem.why == (
-        "SM8750 (HTP V79) needs the QNN SDK 2.37 or newer, and the one in "
-        f"{tmp_path / 'old'} is 2.28.0"
+        f"SM8750 (HTP V79) needs QNN 2.37 or newer, and the one in {tmp_path / 'old'} is 2.28.0"
     )
 
 
@@ -211,7 +216,7 @@ def test_every_soc_needs_what_its_architecture_does() -> None:
 
 
 def test_the_guide_has_the_same_versions_and_socs() -> None:
-    guide = (Path(__file__).parents[4] / "docs" / "qnn.md").read_text()
+    guide = (Path(__file__).parents[5] / "docs" / "qnn.md").read_text()
     rows = [[c.strip() for c in row.split("|")[1:4]] for row in guide.splitlines() if "| V" in row]
     assert {arch: least for arch, _, least in rows} == {a: dotted(v) for a, v in LEAST_SDK.items()}
     for arch, socs, _ in rows:
@@ -223,13 +228,13 @@ def test_the_guide_has_the_same_versions_and_socs() -> None:
 
 def test_the_adaptor_needs_the_sdk_that_executorch_downloads(root: Path, tmp_path: Path) -> None:
     assert version_numbers(PINNED_VERSION)[:2] == ADAPTOR_SDK
-    assert too_old_to_export(found(root)) is None
+    assert compile_problem(kit(root)) is None
     old = found(lay_out_sdk(tmp_path / "old", "2.36.1.250627101419"))
-    assert too_old(old, QUALCOMM_SOCS["SM8650"]) is None
-    problem = too_old_to_export(old)
+    assert too_old(old.version, str(old.root), QUALCOMM_SOCS["SM8650"]) is None
+    problem = compile_problem(kit(old.root))
     assert problem is not None
     assert problem.why == (
-        "ExecuTorch compiles with the QNN SDK 2.37 or newer, whatever the SoC, and the one in "
+        "ExecuTorch compiles with QNN 2.37 or newer, whatever the SoC, and the one in "
         f"{tmp_path / 'old'} is 2.36.1"
     )
     assert problem.remedy == how_to_get("2.37")
@@ -239,11 +244,11 @@ def test_the_adaptor_needs_the_sdk_that_executorch_downloads(root: Path, tmp_pat
 def test_libraries_that_an_export_loads_and_that_are_absent(
     root: Path, names: tuple[str, ...]
 ) -> None:
-    sdk = found(root)
-    assert absent_to_export(sdk) is None
+    compiler = kit(root)
+    assert compile_problem(compiler) is None
     for name in names:
         (root / "lib/x86_64-linux-clang" / name).unlink()
-    problem = absent_to_export(sdk)
+    problem = compile_problem(compiler)
     assert problem is not None
     listed = " and no ".join(f"lib/x86_64-linux-clang/{name}" for name in names)
     assert problem.why == f"the QNN SDK 2.37.0 in {root} is incomplete: there is no {listed}"

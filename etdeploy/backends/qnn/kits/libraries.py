@@ -1,17 +1,17 @@
-"""Which libraries of the QNN SDK a phone and an export need, and whether an SDK has them."""
+"""Which libraries of the QNN SDK a phone needs, and whether an SDK has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from etdeploy.backends.qnn.sdk import VARIABLE, QnnSdk, how_to_get
+from etdeploy.backends.qnn.kits.sdk import VARIABLE, QnnSdk, how_to_get
 from etdeploy.backends.qnn.socs import QualcommSoc
 from etdeploy.backends.qnn.versions import (
-    ADAPTOR_SDK,
     LEAST_SDK,
     PINNED_VERSION,
     dotted,
+    short_version,
     version_numbers,
 )
 from etdeploy.core.blocker import Blocker
@@ -30,38 +30,25 @@ def required_libraries(sdk: QnnSdk, soc: QualcommSoc) -> tuple[Path, ...]:
     )
 
 
-def too_old(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
-    """The blocker for an SDK that is too old for the SoC; None if it is new enough."""
+def too_old(version: str, from_: str, soc: QualcommSoc) -> Blocker | None:
+    """The blocker for a QNN that is too old for the SoC; None if it is new enough.
+
+    Args:
+        version: Of QNN.
+        from_: The package or folder that has it.
+        soc: What is compiled for or run on.
+    """
     least = soc.least_sdk
-    if version_numbers(sdk.version)[:2] >= least:
+    if version_numbers(version)[:2] >= least:
         return None
     wanted = dotted(least)
     why = (
-        f"{soc.name} (HTP {soc.htp_arch}) needs the QNN SDK {wanted} or newer, and the one in "
-        f"{sdk.root} is {sdk.number}"
+        f"{soc.name} (HTP {soc.htp_arch}) needs QNN {wanted} or newer, and the one in {from_} is "
+        f"{short_version(version)}"
     )
     if version_numbers(PINNED_VERSION)[:2] < least:
         why += f"; {PINNED_VERSION}, which ExecuTorch downloads, is too old as well"
     return Blocker(f"QNN {wanted}", why, how_to_get(wanted))
-
-
-def too_old_to_export(sdk: QnnSdk) -> Blocker | None:
-    """The blocker for an SDK that is older than ExecuTorch's adaptor; None if it is not."""
-    if version_numbers(sdk.version)[:2] >= ADAPTOR_SDK:
-        return None
-    wanted = dotted(ADAPTOR_SDK)
-    return Blocker(
-        f"QNN {wanted}",
-        f"ExecuTorch compiles with the QNN SDK {wanted} or newer, whatever the SoC, and the one in "
-        f"{sdk.root} is {sdk.number}",
-        how_to_get(wanted),
-    )
-
-
-def absent_to_export(sdk: QnnSdk) -> Blocker | None:
-    """The blocker for an SDK without a library that an export loads; None if it has all."""
-    absent = [path for path in sdk.compiling_libraries if not path.is_file()]
-    return _not_whole(sdk, "libraries that compile", absent) if absent else None
 
 
 def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
@@ -72,7 +59,7 @@ def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
     arch = soc.htp_arch
     what = f"libraries for HTP {arch}"
     if arch in sdk.htp_archs or version_numbers(sdk.version)[:2] >= LEAST_SDK[arch]:
-        return _not_whole(sdk, what, absent)
+        return not_whole(sdk, what, absent)
     wanted = dotted(LEAST_SDK[arch])
     return Blocker(
         what,
@@ -82,7 +69,8 @@ def absent_libraries(sdk: QnnSdk, soc: QualcommSoc) -> Blocker | None:
     )
 
 
-def _not_whole(sdk: QnnSdk, what: str, absent: Iterable[Path]) -> Blocker:
+def not_whole(sdk: QnnSdk, what: str, absent: Iterable[Path]) -> Blocker:
+    """The blocker for an SDK of which files are missing."""
     names = " and no ".join(str(path.relative_to(sdk.root)) for path in absent)
     return Blocker(
         what,

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn import host as qnn_host
-from etdeploy.backends.qnn.host import (
-    examine_qnn,
+from etdeploy.backends.qnn.kits import findings
+from etdeploy.backends.qnn.kits.compile import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.kits.findings import examine_qnn
+from etdeploy.backends.qnn.kits.loading import (
+    compile_environment,
     loader_problem,
     loading_problem,
-    sdk_environment,
 )
-from etdeploy.backends.qnn.sdk import QnnSdk, find_sdk
+from etdeploy.backends.values import Workstation
 from etdeploy.core.processes import process
 from etdeploy.export.installed import tool_versions
 from etdeploy.export.spec import export_spec
@@ -25,9 +26,10 @@ HTP = Path("/sdk/lib/x86_64-linux-clang/libQnnHtp.so")
 
 
 @pytest.fixture
-def sdk(tmp_path: Path) -> QnnSdk:
-    found = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "sdk"))}, tmp_path)
-    assert isinstance(found, QnnSdk)
+def kit(tmp_path: Path) -> CompileKit:
+    root = lay_out_sdk(tmp_path / "sdk")
+    found = find_compile_kit(Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path))
+    assert isinstance(found, CompileKit)
     return found
 
 
@@ -56,40 +58,41 @@ def test_a_loader_that_says_nothing() -> None:
 
 
 @pytest.mark.usefixtures("real_processes")
-def test_a_compiler_that_is_no_library(sdk: QnnSdk) -> None:
-    problem = loading_problem(sdk, {})
+def test_a_compiler_that_is_no_library(kit: CompileKit) -> None:
+    problem = loading_problem(kit, {})
     assert problem is not None
-    assert problem.why.startswith(f"{sdk.host_libraries}/libQnnHtp.so cannot be loaded: ")
+    assert problem.why.startswith(f"{kit.libraries}/libQnnHtp.so cannot be loaded: ")
 
 
-def test_the_sdks_libraries_come_first(sdk: QnnSdk) -> None:
-    libraries = str(sdk.host_libraries)
-    assert sdk_environment(sdk, {}) == {
-        "QNN_SDK_ROOT": str(sdk.root),
+def test_the_sdks_libraries_come_first(kit: CompileKit) -> None:
+    libraries = str(kit.libraries)
+    assert compile_environment(kit, {}) == {
+        "QNN_SDK_ROOT": str(kit.root),
         "LD_LIBRARY_PATH": libraries,
     }
-    before = sdk_environment(sdk, {"LD_LIBRARY_PATH": "/opt/lib"})
+    before = compile_environment(kit, {"LD_LIBRARY_PATH": "/opt/lib"})
     assert before["LD_LIBRARY_PATH"] == f"{libraries}:/opt/lib"
 
 
 def test_doctor_without_an_sdk(tmp_path: Path) -> None:
-    (finding,) = examine_qnn({}, tmp_path)
-    assert (finding.name, finding.state, finding.found) == ("QNN SDK", "optional", None)
+    (finding,) = examine_qnn(Workstation({}, tmp_path))
+    assert (finding.name, finding.state, finding.found) == ("QNN compiler", "optional", None)
     assert finding.remedy is not None
-    assert finding.remedy.startswith("QNN_SDK_ROOT is not set, and there is none in ")
+    assert finding.remedy.startswith("onnxruntime-qnn is not installed, QNN_SDK_ROOT is not set")
 
 
 @pytest.mark.parametrize(("version", "shown"), [("12.2.0", True), ("13.3.0", False), ("", True)])
 def test_doctor_with_an_sdk(
-    sdk: QnnSdk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, shown: bool
+    kit: CompileKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, shown: bool
 ) -> None:
     compiler = tmp_path / "g++"
     compiler.write_text(f"#!/bin/sh\necho {version}\n")
     compiler.chmod(0o755)
     monkeypatch.setattr(process, "which", lambda _: compiler)
-    monkeypatch.setattr(qnn_host, "loading_problem", lambda *_: None)
-    found = {f.name: f for f in examine_qnn({"QNN_SDK_ROOT": str(sdk.root)}, tmp_path)}
-    assert found["QNN SDK"].found == f"2.37.0 in {sdk.root} (HTP V66 to V79)"
+    station = Workstation({"QNN_SDK_ROOT": str(kit.root)}, tmp_path)
+    monkeypatch.setattr(findings, "loading_problem", lambda *_: None)
+    found = {f.name: f for f in examine_qnn(station)}
+    assert found["QNN SDK"].found == f"2.37.0 in {kit.root} (HTP V66 to V79)"
     assert found["QNN compiler"].state == "ok"
     assert ("g++ 13" in found) == shown
 
@@ -101,8 +104,8 @@ def test_doctor_says_when_the_sdk_is_not_the_tested_one(
     monkeypatch.setattr(process, "which", lambda _: None)
     monkeypatch.setattr(sys, "platform", "linux")
     problem = loader_problem(HTP, "OSError: libc++.so.1: cannot open shared object file")
-    monkeypatch.setattr(qnn_host, "loading_problem", lambda *_: problem)
-    first, second, _ = examine_qnn({"QNN_SDK_ROOT": str(root)}, tmp_path)
+    monkeypatch.setattr(findings, "loading_problem", lambda *_: problem)
+    second, first, _ = examine_qnn(Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path))
     assert first.found == f"2.42.0 in {root} (HTP V75 to V81, ExecuTorch's is 2.37.0.250724)"
     assert (second.state, second.found) == ("optional", None)
     assert second.remedy == f"{problem.why}.\n{problem.remedy}"

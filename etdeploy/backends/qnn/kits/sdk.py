@@ -35,8 +35,12 @@ _SKELS = "lib/hexagon-v*/unsigned"
 _BUILD_ID = "include/QNN/QnnSdkBuildId.h"
 COMPILER = "libQnnHtp.so"
 # ExecuTorch's adaptor reads the compiler's output with it.
-_READER = "libQnnSystem.so"
-_PARTS = (_HEADERS, f"{HOST_LIBRARIES}/{COMPILER}", ANDROID_LIBRARIES, _SKELS)
+READER = "libQnnSystem.so"
+# What each purpose needs of an SDK.
+COMPILING = (f"{HOST_LIBRARIES}/{COMPILER}",)
+BUILDING = (_HEADERS,)
+DEPLOYING = (ANDROID_LIBRARIES, _SKELS)
+_PARTS = (*BUILDING, *COMPILING, *DEPLOYING)
 _DOWNLOADS = "ExecuTorch's downloads"
 
 
@@ -65,11 +69,6 @@ class QnnSdk:
         return self.root / HOST_LIBRARIES
 
     @property
-    def compiling_libraries(self) -> tuple[Path, ...]:
-        """The libraries that an export loads, by ExecuTorch's adaptor."""
-        return self.host_libraries / COMPILER, self.host_libraries / _READER
-
-    @property
     def android_libraries(self) -> Path:
         return self.root / ANDROID_LIBRARIES
 
@@ -84,7 +83,9 @@ class QnnSdk:
         return tuple(sorted((f.removeprefix("hexagon-").upper() for f in folders), key=_number))
 
 
-def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Blocker:
+def find_sdk(
+    environ: Mapping[str, str], home: Path, parts: tuple[str, ...] = _PARTS
+) -> QnnSdk | Blocker:
     """The SDK that QNN_SDK_ROOT names, or else the newest that ExecuTorch has downloaded.
 
     The variable is the user's choice: if it names no SDK, that is reported and no other is used
@@ -93,12 +94,13 @@ def find_sdk(environ: Mapping[str, str], home: Path) -> QnnSdk | Blocker:
     Args:
         environ: The environment.
         home: The user's home folder, for ExecuTorch's download folder.
+        parts: What it is needed for: `COMPILING`, `BUILDING`, `DEPLOYING`; otherwise all of it.
     """
     named = environ.get(VARIABLE)
     if named:
-        return _judge(Path(named).expanduser().absolute(), VARIABLE)
-    downloads = _downloads(environ, home)
-    judged = [_judge(folder, _DOWNLOADS) for folder in downloads.glob("sdk-*")]
+        return _judge(Path(named).expanduser().absolute(), VARIABLE, parts)
+    downloads = downloads_folder(environ, home)
+    judged = [_judge(folder, _DOWNLOADS, parts) for folder in downloads.glob("sdk-*")]
     whole = [sdk for sdk in judged if isinstance(sdk, QnnSdk)]
     if whole:
         return max(whole, key=lambda sdk: version_numbers(sdk.version))
@@ -125,7 +127,8 @@ def how_to_get(version: str | None = None) -> str:
     )
 
 
-def _downloads(environ: Mapping[str, str], home: Path) -> Path:
+def downloads_folder(environ: Mapping[str, str], home: Path) -> Path:
+    """Where ExecuTorch's downloader keeps SDKs."""
     staging = environ.get(_STAGING_VARIABLE)
     if staging:
         return Path(staging)
@@ -133,10 +136,10 @@ def _downloads(environ: Mapping[str, str], home: Path) -> Path:
     return (Path(cache) if cache else home / ".cache") / "executorch" / "qnn"
 
 
-def _judge(root: Path, from_: str) -> QnnSdk | Blocker:
+def _judge(root: Path, from_: str, parts: tuple[str, ...]) -> QnnSdk | Blocker:
     if not root.is_dir():
         return _missing(f"{from_} names {root}, which is not a folder")
-    absent = [part for part in _PARTS if not any(root.glob(part))]
+    absent = [part for part in parts if not any(root.glob(part))]
     if absent:
         return _incomplete(root, from_, absent)
     versions = list(_versions(root))
@@ -161,7 +164,7 @@ def _incomplete(root: Path, from_: str, absent: list[str]) -> Blocker:
         return _missing(
             f"{from_} names {root}, and the QNN SDK lies below it", f"export {VARIABLE}={inner}"
         )
-    if len(absent) == len(_PARTS):
+    if not any(next(root.glob(part), None) for part in _PARTS):
         return _missing(f"{from_} names {root}, which is not a QNN SDK: there is no {_HEADERS}")
     return _missing(
         f"the QNN SDK in {root} is incomplete: there is no {' and no '.join(absent)}",
@@ -173,6 +176,11 @@ def _unpack_again(root: Path, from_: str) -> str:
     if from_ == _DOWNLOADS:
         # The downloader accepts any non-empty folder as a complete SDK.
         return f"rm -r {shlex.quote(str(root))}\n{how_to_get()}"
+    return unpack_again()
+
+
+def unpack_again() -> str:
+    """The remedy for an SDK of which files are missing."""
     return f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION"
 
 

@@ -1,0 +1,114 @@
+"""Whether Qualcomm's compiler can be loaded on this machine, and with which environment."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from etdeploy.backends.qnn.kits.compile import CompileKit
+from etdeploy.backends.qnn.kits.sdk import COMPILER, HOST_LIBRARIES, VARIABLE
+from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.processes import process
+
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
+# ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.
+_LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).QnnInterface_getProviders"
+_PATIENCE_S = 120.0
+
+# Messages of the dynamic loader, and what to do.
+_LOADER_REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        r"lib(c\+\+(abi)?|unwind)\.so\S*: cannot open",
+        "apt-get install libc++1   (Fedora: dnf install libcxx)",
+    ),
+    (
+        r"`GLIBC_[\d.]+' not found",
+        "Export on a newer Linux: the SDK is made for Ubuntu 22.04, which has glibc 2.35.",
+    ),
+    (r"`(GLIBCXX|CXXABI)_[\d.]+' not found", "apt-get install libstdc++6   (a newer one)"),
+    (
+        r"(file too short|invalid ELF header|wrong ELF class|symbol: QnnInterface_getProviders)",
+        f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION",
+    ),
+)
+
+
+def compile_environment(kit: CompileKit, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables for a process that compiles with the kit.
+
+    With QNN_SDK_ROOT set, ExecuTorch downloads nothing, leaves the library path to the caller, and
+    asks `lib/x86_64-linux-clang/libQnnHtp.so` there for its version.
+    """
+    if kit.license:
+        _lay_out(kit)
+    return {VARIABLE: str(kit.root), **library_environment(kit, environ)}
+
+
+def library_environment(kit: CompileKit, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable for a process that loads the kit's libraries by name, before the user's own."""
+    before = environ.get(_LIBRARY_PATH)
+    libraries = str(kit.libraries)
+    return {_LIBRARY_PATH: f"{libraries}:{before}" if before else libraries}
+
+
+def _lay_out(kit: CompileKit) -> None:
+    """Makes the folder for QNN_SDK_ROOT: a link to the package, of which nothing is copied."""
+    workspace = Workspace.default()
+    link = Path(HOST_LIBRARIES)
+
+    def build(folder: Path) -> None:
+        (folder / "sdk.yaml").write_text(f"# {kit.from_}\nversion: {kit.version}\n")
+        (folder / link).parent.mkdir(parents=True)
+        (folder / link).symlink_to(kit.libraries, target_is_directory=True)
+
+    workspace.obtain(
+        workspace.entry(CacheKind.KITS, kit.root.name),
+        build,
+        usable=lambda folder: (folder / link).resolve() == kit.libraries.resolve(),
+    )
+
+
+def loading_problem(kit: CompileKit, environ: Mapping[str, str]) -> Blocker | None:
+    """What prevents loading the kit's compiler here; a child process tries to load it.
+
+    The loader names what is missing more reliably than any list of a kit's needs: libc++.so.1
+    (10895, 5120) and a C library that is too old are the usual causes.
+    """
+    library = kit.libraries / COMPILER
+    outcome = process.run(
+        process.Request(
+            argv=(sys.executable, "-c", _LOAD, str(library)),
+            env=library_environment(kit, environ),
+            timeout_s=_PATIENCE_S,
+        )
+    )
+    if outcome.ok:
+        return None
+    if outcome.timed_out:
+        said = f"it had not finished after {_PATIENCE_S:.0f} s"
+    elif outcome.signal_name:
+        said = f"it ended with {outcome.signal_name}"
+    else:
+        said = outcome.stderr
+    return loader_problem(library, said)
+
+
+def loader_problem(library: Path, said: str) -> Blocker:
+    """What the dynamic loader's message means.
+
+    Args:
+        library: What was loaded.
+        said: The output of the process; its last line counts.
+    """
+    lines = said.strip().splitlines() or ["it printed nothing"]
+    last = re.sub(r"^(OSError|AttributeError): ", "", lines[-1])
+    remedy = next((text for pattern, text in _LOADER_REMEDIES if re.search(pattern, last)), None)
+    return Blocker(
+        "Qualcomm's compiler",
+        f"{library} cannot be loaded: {last}",
+        remedy or f"See what is missing: ldd {library}",
+    )
