@@ -153,6 +153,13 @@ class Backend:
         """Environment variables for the child process that exports."""
         return {}
 
+    def prepare_export(self, request: ExportRequest, station: Workstation) -> None:
+        """Makes what an export needs on this machine; called before each.
+
+        Raises:
+            EtdeployError: It cannot be made.
+        """
+
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
         """Versions of what compiles a program, by name; None for what is not there.
 
@@ -258,6 +265,15 @@ class Backend:
         from etdeploy.backends.values import Extras
 
         return Extras()
+
+    def bundle_notes(self, station: Workstation, partitions: Partitions) -> Iterator[str]:
+        """What to know about a bundle that can be made, as sentences.
+
+        Args:
+            station: This machine.
+            partitions: Of the program.
+        """
+        yield from ()
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What the output of a failed runner means; None where no line of this backend is in it.

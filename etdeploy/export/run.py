@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from etdeploy.backends.registry import backend_named
+from etdeploy.backends.values import Workstation
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core.files.basic import folder_files
@@ -143,6 +145,7 @@ def _run_worker(
 ) -> None:
     spec_path = staging / SPEC_FILE
     spec.save(spec_path)
+    backend_named(str(spec.backend)).prepare_export(spec.request, Workstation.this())
     outcome = exporter.run(
         process.Request(
             argv=(*WORKER, str(spec_path), str(folder)),

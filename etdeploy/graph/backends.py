@@ -94,6 +94,24 @@ def extras_for(job: Job, program: Program, versions: Mapping[str, str]) -> Extra
     )
 
 
+def bundle_notes(job: Job, program: Program | None, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """What to know about the bundle of a program; nothing for a program that is not there yet.
+
+    Args:
+        job: Where the program will run.
+        program: What the file contains.
+        versions: Of what exported it, if known.
+    """
+    return tuple(
+        note
+        for backend in _of_program(program)
+        if not _destination(job).is_here
+        for note in backend.bundle_notes(
+            Workstation.this(), _partitions(job, backend, program, versions)
+        )
+    )
+
+
 def _backends(job: Job, program: Program | None) -> list[Backend]:
     """The recipe's, unless the program is finished, and those that the program names."""
     recipe = job.loaded.recipe

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained, Value
-from etdeploy.graph.backends import program_blockers
+from etdeploy.graph.backends import bundle_notes, program_blockers
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import version_notes
@@ -87,7 +87,13 @@ def explain(resolved: Resolved) -> Explanation:
         ),
         blockers=(*plan.blockers, *program_blockers(job, resolved.program)),
         not_installed=missing_for(resolved),
-        notes=(*plan.notes, *version_notes(resolved)),
+        notes=(
+            *plan.notes,
+            *version_notes(resolved),
+            *bundle_notes(
+                job, resolved.program, resolved.exported.versions if resolved.exported else {}
+            ),
+        ),
     )
 
 

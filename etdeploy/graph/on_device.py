@@ -9,10 +9,11 @@ from pathlib import Path
 
 from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
+from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, Device, PushReport
-from etdeploy.graph.backends import extras_for
+from etdeploy.graph.backends import bundle_notes, extras_for
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import (
@@ -48,7 +49,8 @@ def bundle_step(resolved: Resolved) -> Step:
         bundle = make_bundle(runner, folder, provenance, inputs_list, extras)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
-        return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}"
+        notes = "".join(f"; {note}" for note in bundle_notes(job, program, provenance.versions))
+        return f"{console.count(len(bundle.files), 'file')}, {console.size(size_bytes)}{notes}"
 
     return Step(
         StepName.BUNDLE,
@@ -57,14 +59,19 @@ def bundle_step(resolved: Resolved) -> Step:
         act,
         needs=(StepName.EXPORT, StepName.RUNNER, StepName.CHECK),
         inputs={"SoC": job.facts.soc if job.facts else None, **resolved.bundle_inputs},
-        sound=lambda: None if _lists_are_there(output) else "the list of inputs is gone",
+        sound=lambda: _gone(output, job.workspace.folder(CacheKind.KITS)),
         value=Bundle,
     )
 
 
-def _lists_are_there(bundle: Path) -> bool:
-    files = Bundle.load(bundle).files
-    return all(Path(f.source).is_file() for f in files if f.path.endswith(".txt"))
+def _gone(bundle: Path, kits: Path) -> str | None:
+    """What of a bundle was made on the way and is gone; the rest belongs to other steps."""
+    absent = [Path(f.source) for f in Bundle.load(bundle).files if not Path(f.source).is_file()]
+    if any(path.suffix == ".txt" for path in absent):
+        return "the list of inputs is gone"
+    if any(path.is_relative_to(kits) for path in absent):
+        return "unpacked libraries are gone"
+    return None
 
 
 def push_step(job: Job, device: Device) -> Step:

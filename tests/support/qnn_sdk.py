@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +46,30 @@ def lay_out_package(site: Path) -> Path:
     for name in ("libc++-71bc274c.so.1.0", "libc++abi-0539aa51.so.1.0", "libunwind-6b.so.1.0"):
         _write(site / "onnxruntime_qnn.libs" / name, name)
     return site / "onnxruntime_qnn"
+
+
+AAR_VERSION = "2.49.0.260810104044"
+
+
+def lay_out_aar(
+    path: Path,
+    version: str = AAR_VERSION,
+    archs: Sequence[str] = ("V75", "V79"),
+    without: str = "",
+    machine: int = 183,
+) -> Path:
+    """An archive like com.qualcomm.qti:qnn-runtime; `machine` is an ELF file's, 183 for arm64."""
+    head = b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + machine.to_bytes(2, "little")
+    contents = {"libQnnHtp.so": head + bytes(3_000) + f"v{version}_1".encode()}
+    own = (f"libQnnHtp{arch}{part}.so" for arch in archs for part in ("Stub", "Skel"))
+    for name in ("libQnnHtpPrepare.so", "libQnnSystem.so", "libQnnCpu.so", *own):
+        contents[name] = name.encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("AndroidManifest.xml", "<manifest/>")
+        for name, content in contents.items():
+            if name != without:
+                archive.writestr(f"jni/arm64-v8a/{name}", content)
+    return path
 
 
 def _write(path: Path, text: str) -> None:

@@ -65,6 +65,15 @@ class Qnn(Backend):
         kit = find_compile_kit(station, request.soc)
         return {} if isinstance(kit, Blocker) else compile_environment(kit, station.environ)
 
+    def prepare_export(self, request: ExportRequest, station: Workstation) -> None:
+        """Makes Qualcomm's package look like an SDK, and names its licence when that is new."""
+        from etdeploy.backends.qnn.kits.compile import find_compile_kit
+        from etdeploy.backends.qnn.kits.loading import lay_out
+
+        kit = find_compile_kit(station, request.soc)
+        if not isinstance(kit, Blocker):
+            lay_out(kit)
+
     def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
         """That of Qualcomm's compiler."""
         from etdeploy.backends.qnn.kits.compile import find_compile_kit
@@ -103,41 +112,58 @@ class Qnn(Backend):
             partitions.compiled, where.device, where.soc, finished=partitions.finished
         )
 
+    def build_blockers(
+        self, station: Workstation, options: Mapping[str, str | None]
+    ) -> Iterator[Blocker]:
+        """No headers; a recipe may name those of another folder."""
+        from etdeploy.backends.qnn.kits.headers import headers_problem
+
+        if options.get(_SDK_OPTION) in (None, f"${_SDK_OPTION}"):
+            problem = headers_problem(station)
+            if problem:
+                yield problem
+
     def definitions(
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
         """The folder of the SDK."""
-        from etdeploy.backends.qnn.kits.sdk import find_sdk, sdk_option
+        from etdeploy.backends.qnn.kits.headers import find_headers, sdk_option
 
-        return {_SDK_OPTION: sdk_option(find_sdk(station.environ, station.home)).value or ""}
+        return {_SDK_OPTION: sdk_option(find_headers(station)).value or ""}
 
     def build_key(self, station: Workstation) -> str:
         """The version of the SDK, whose headers are compiled in."""
-        from etdeploy.backends.qnn.kits.sdk import find_sdk
+        from etdeploy.backends.qnn.kits.headers import find_headers
 
-        sdk = find_sdk(station.environ, station.home)
+        sdk = find_headers(station)
         return sdk.why if isinstance(sdk, Blocker) else sdk.version
 
     def bundle_blockers(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[Blocker]:
-        """No SDK, or one that does not fit the phone or the program."""
-        from etdeploy.backends.qnn.bundle import missing_sdk
+        """No libraries for phones, or some that do not fit the phone or the program."""
+        from etdeploy.backends.qnn.bundle import missing_libraries
 
-        return missing_sdk(station, where.soc, partitions)
+        return missing_libraries(station, where.soc, partitions)
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
-        """The SDK whose libraries go to the phone."""
-        from etdeploy.backends.qnn.kits.sdk import find_sdk
+        """The libraries that go to the phone."""
+        from etdeploy.backends.qnn.kits.deploy import find_deploy_kit
 
-        sdk = find_sdk(station.environ, station.home)
-        return {"QNN SDK": None if isinstance(sdk, Blocker) else f"{sdk.version} in {sdk.root}"}
+        kit = find_deploy_kit(station)
+        return {"QNN libraries": None if isinstance(kit, Blocker) else kit.identity}
 
     def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
         """Qualcomm's libraries for the phone's HTP."""
         from etdeploy.backends.qnn.bundle import program_extras
 
         return program_extras(station, where.soc, partitions)
+
+    def bundle_notes(self, station: Workstation, partitions: Partitions) -> Iterator[str]:
+        """That it is not certain that the libraries load the program."""
+        from etdeploy.backends.qnn.bundle import program_notes
+
+        return program_notes(station, partitions)
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What Qualcomm's libraries log."""

@@ -1,4 +1,4 @@
-"""Which QNN SDK fits a phone and a program, and which of Qualcomm's libraries are deployed.
+"""Which of Qualcomm's libraries go to a phone, and whether they fit it and the program.
 
 They are those that ExecuTorch's backends/qualcomm/export_utils.py pushes.
 """
@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.deploy import NAME_AN_AAR, DeployKit, find_deploy_kit
 from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries, too_old
-from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get
+from etdeploy.backends.qnn.kits.sdk import VARIABLE, how_to_get
 from etdeploy.backends.qnn.phone import compiled_version
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
-from etdeploy.backends.qnn.versions import short_version, version_numbers
+from etdeploy.backends.qnn.versions import (
+    dotted,
+    is_newer,
+    is_newer_patch,
+    short_version,
+    version_numbers,
+)
 from etdeploy.backends.values import ExtraFile, Extras, Partitions, Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
@@ -23,19 +31,19 @@ from etdeploy.core.errors import BuildError
 _FOLDER_VARIABLES = ("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH")
 
 
-def sdk_blockers(
-    sdk: QnnSdk | Blocker, soc: str, compiled_with: str | None = None
+def kit_blockers(
+    kit: DeployKit | Blocker, soc: str, compiled_with: str | None = None
 ) -> Iterator[Blocker]:
-    """What is wrong with an SDK for a phone and a program.
+    """What is wrong with a deploy kit for a phone and a program.
 
     Args:
-        sdk: The result of `find_sdk`.
+        kit: The result of `find_deploy_kit`.
         soc: The phone's, or the recipe's.
-        compiled_with: Version of the SDK that compiled the program; None if it is unknown, or if
-            there is no program yet.
+        compiled_with: Version of QNN that compiled the program; None if it is unknown, or if there
+            is no program yet.
     """
-    if isinstance(sdk, Blocker):
-        yield sdk
+    if isinstance(kit, Blocker):
+        yield kit
         return
     facts = QUALCOMM_SOCS.get(soc)
     if facts is None:
@@ -45,56 +53,92 @@ def sdk_blockers(
             remedy=f"Name one of: {', '.join(QUALCOMM_SOCS)}",
         )
         return
-    problem = too_old(sdk.version, str(sdk.root), facts) or absent_libraries(sdk, facts)
+    problem = too_old(kit.version, str(kit.place), facts) or absent_libraries(kit, facts)
     if problem:
         yield problem
-    if compiled_with and version_numbers(sdk.version) < version_numbers(compiled_with):
+    if compiled_with and is_newer(compiled_with, kit.version):
         wanted = short_version(compiled_with)
+        least = dotted(version_numbers(compiled_with)[:2])
         yield Blocker(
-            what=f"QNN {wanted}",
-            why=f"the program was compiled with QNN {wanted}, and the SDK in {sdk.root}, whose "
-            f"libraries go to the phone, is {sdk.number}: an older QNN cannot load what a "
-            "newer one compiled",
-            remedy=f"{how_to_get(wanted)}\nor export the program again with the older one",
+            what=f"QNN {least}",
+            why=f"the program was compiled with QNN {wanted}, and the libraries in {kit.place}, "
+            f"which go to the phone, are of {kit.number}: an older QNN cannot load what a newer "
+            "one compiled",
+            remedy=f"{how_to_get(least)}\n{NAME_AN_AAR}\n"
+            f"or export the program again with {kit.number}: export {VARIABLE}=/path/to/its/SDK",
         )
 
 
-def qnn_extras(sdk: QnnSdk | Blocker, soc: str, compiled_with: str | None = None) -> Extras:
+def kit_note(kit: DeployKit | Blocker, compiled_with: str | None) -> str | None:
+    """What to know of a deploy kit that is not refused; None if there is nothing.
+
+    Args:
+        kit: The result of `find_deploy_kit`.
+        compiled_with: Version of QNN that compiled the program; None if it is unknown.
+    """
+    if isinstance(kit, Blocker):
+        return None
+    if compiled_with is None:
+        return (
+            "the program does not say which QNN compiled it: an older one than that, such as "
+            f"perhaps the {kit.number} that goes to the phone, cannot load it"
+        )
+    compiler = f"QNN {short_version(compiled_with)}"
+    if kit.version is None:
+        return (
+            f"{kit.place} does not say which QNN its libraries are of: older ones than {compiler} "
+            "cannot load the program"
+        )
+    if is_newer_patch(compiled_with, kit.version):
+        return (
+            f"{compiler} compiled the program, and {kit.number} goes to the phone: the same "
+            "release but for the patch number, and known to be tried by nobody"
+        )
+    return None
+
+
+def qnn_extras(kit: DeployKit | Blocker, soc: str, compiled_with: str | None = None) -> Extras:
     """The additional files in the bundle of a QNN program.
 
     Args:
-        sdk: The result of `find_sdk`.
+        kit: The result of `find_deploy_kit`.
         soc: The phone's.
-        compiled_with: Version of the SDK that compiled the program, if it is known.
+        compiled_with: Version of QNN that compiled the program, if it is known.
 
     Raises:
-        BuildError: There is no SDK, or it does not fit the phone or the program.
+        BuildError: There are no libraries, or they do not fit the phone or the program.
     """
-    if isinstance(sdk, Blocker):
-        raise BuildError(f"a QNN program needs {sdk.what}: {sdk.why}", remedy=sdk.remedy)
-    for blocker in sdk_blockers(sdk, soc, compiled_with):
+    if isinstance(kit, Blocker):
+        raise BuildError(kit.why, remedy=kit.remedy)
+    for blocker in kit_blockers(kit, soc, compiled_with):
         raise BuildError(blocker.why, remedy=blocker.remedy)
-    libraries = required_libraries(sdk, QUALCOMM_SOCS[soc])
+    libraries = kit.paths(required_libraries(QUALCOMM_SOCS[soc]))
     return Extras(
         files=tuple(ExtraFile(source=str(path), name=path.name) for path in libraries),
         folder_variables=_FOLDER_VARIABLES,
     )
 
 
-def missing_sdk(station: Workstation, soc: str | None, partitions: Partitions) -> Iterator[Blocker]:
-    """What a build and a bundle with QNN need and the QNN SDK here does not provide.
+def missing_libraries(
+    station: Workstation, soc: str | None, partitions: Partitions
+) -> Iterator[Blocker]:
+    """What a bundle needs and the libraries for phones here do not provide.
 
     Args:
         station: This machine.
         soc: The recipe's or the phone's; None where only the program may know.
-        partitions: Of the program.
+        partitions: Of the program; what compiles here is judged if that is not exported yet.
     """
-    sdk, compiled = find_sdk(station.environ, station.home), partitions.compiled
+    kit, compiled = find_deploy_kit(station), partitions.compiled
     known = soc or _soc_of(compiled)
-    if isinstance(sdk, Blocker):
-        yield sdk
+    if isinstance(kit, Blocker):
+        yield kit
     elif known:
-        yield from sdk_blockers(sdk, known, compiled_version(compiled, None))
+        compiled_with = compiled_version(compiled, None)
+        if not compiled and not partitions.finished:
+            compiler = find_compile_kit(station, known)
+            compiled_with = None if isinstance(compiler, Blocker) else compiler.version
+        yield from kit_blockers(kit, known, compiled_with)
 
 
 def program_extras(station: Workstation, soc: str | None, partitions: Partitions) -> Extras:
@@ -106,16 +150,30 @@ def program_extras(station: Workstation, soc: str | None, partitions: Partitions
         partitions: Of the program; nothing is deployed if it does not say what it is for.
 
     Raises:
-        BuildError: The SDK is missing, too old, or older than the one that compiled the program.
+        BuildError: The libraries are missing, too old, or older than what compiled the program.
     """
     compiled = partitions.compiled
     if not compiled:
         return Extras()
     return qnn_extras(
-        find_sdk(station.environ, station.home),
+        find_deploy_kit(station),
         soc or _soc_of(compiled) or "",
         compiled_version(compiled, partitions.versions.get("qnn")),
     )
+
+
+def program_notes(station: Workstation, partitions: Partitions) -> Iterator[str]:
+    """What to know of the libraries for the bundle of a program, as sentences.
+
+    Args:
+        station: This machine.
+        partitions: Of the program.
+    """
+    if partitions.compiled:
+        compiled = compiled_version(partitions.compiled, partitions.versions.get("qnn"))
+        note = kit_note(find_deploy_kit(station), compiled)
+        if note:
+            yield note
 
 
 def _soc_of(compiled: tuple[CompiledFor, ...]) -> str | None:

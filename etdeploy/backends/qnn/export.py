@@ -6,7 +6,8 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from etdeploy.backends.qnn.kits.compile import compile_problem, find_compile_kit
+from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import compile_problem
 from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted

@@ -8,10 +8,9 @@ ExecuTorch's own checkout (2.37) and in those that 2.49 writes.
 
 from __future__ import annotations
 
-import re
-
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.socs import soc_of
+from etdeploy.backends.qnn.versions import BUILD_ID
 from etdeploy.core.flatbuffer import FlatBuffer, Table
 
 _COMPILE_SPEC = "qnn_compile_spec"
@@ -23,9 +22,6 @@ _SPEC_KEY, _SPEC_VALUE = 0, 1
 _SOC_INFO, _PROFILE_LEVEL = 0, 6
 _SOC_MODEL, _HTP_INFO = 0, 1
 _HTP_ARCH = 0
-
-# v2.37.0.250724175447_124859: the date and time distinguish it from all other numbers.
-_BUILD_ID = re.compile(rb"v(2\.\d{1,3}\.\d{1,2}\.\d{12})")
 
 
 def compiled_for(delegate: Table, payload: memoryview) -> CompiledFor | None:
@@ -60,7 +56,7 @@ def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
     number = soc.int32(_SOC_MODEL) if soc else 0
     arch = htp.int32(_HTP_ARCH) if htp else 0
     known = soc_of(number)
-    build_id = _BUILD_ID.search(payload)
+    build_id = BUILD_ID.search(payload)
     return CompiledFor(
         soc_id=number,
         soc=known.name if known else None,

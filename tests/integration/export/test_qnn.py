@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compile import CompileKit, find_compile_kit
+from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import CompileKit
 from etdeploy.backends.qnn.kits.loading import loading_problem
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.values import Workstation

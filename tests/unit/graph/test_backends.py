@@ -75,9 +75,9 @@ def test_a_phone_with_another_soc_is_refused_whatever_else_is_missing(job: Job) 
 
 
 def test_a_machine_without_the_sdk_is_refused(job: Job, strange_home: Path) -> None:
-    with pytest.raises(BuildError, match=f"there is none in {strange_home}"):
+    with pytest.raises(BuildError, match=f"there is no SDK in {strange_home}"):
         preflight.refuse_early(resolve(job))
-    assert [m.what for m in explain(resolve(job)).not_installed] == ["the QNN SDK"]
+    assert [m.what for m in explain(resolve(job)).not_installed] == ["QNN for phones"]
 
 
 @pytest.mark.parametrize("soc", ["SM8650", None])
@@ -85,10 +85,12 @@ def test_an_sdk_that_is_older_than_the_programs_is_refused(
     job: Job, soc: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _sdk(tmp_path, monkeypatch, "2.31.0.250130151446")
-    with pytest.raises(BuildError, match=r"compiled with QNN 2\.37\.0, and the SDK in .* 2\.31\.0"):
+    with pytest.raises(
+        BuildError, match=r"compiled with QNN 2\.37\.0, and the libraries in .* 2\.31\.0"
+    ):
         preflight.refuse_early(resolve(_on(job, soc)))
     (blocker,) = explain(resolve(_on(job, soc))).not_installed
-    assert blocker.what == "QNN 2.37.0"
+    assert blocker.what == "QNN 2.37"
 
 
 def test_the_sdk_is_looked_at_also_where_a_runner_was_built_before(

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from etdeploy.backends.qnn.kits.compile import CompileKit, compile_problem, find_compile_kit
+from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem
+from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
+from etdeploy.backends.qnn.kits.headers import find_headers, headers_problem
 from etdeploy.backends.qnn.kits.loading import loading_problem
-from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk
-from etdeploy.backends.qnn.versions import PINNED_VERSION
+from etdeploy.backends.qnn.kits.sdk import QnnSdk
+from etdeploy.backends.qnn.versions import PINNED_VERSION, is_newer
 from etdeploy.backends.values import Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.finding import Finding
@@ -21,53 +24,64 @@ _LEAST_COMPILER = 13
 
 
 def examine_qnn(station: Workstation) -> tuple[Finding, ...]:
-    """Examines what the backend qnn needs: the compiler, and the SDK.
+    """Examines what the backend qnn needs to compile, to deploy and to build.
+
+    Where there is nothing, only the compiler is told of: it comes first for everybody.
 
     Args:
         station: This machine.
     """
-    sdk = find_sdk(station.environ, station.home)
-    kit = find_compile_kit(station)
-    if isinstance(kit, Blocker):
-        return (_absent("QNN compiler", kit, "exporting for the qnn backend"),)
-    return (_loading(kit, station), _sdk_finding(sdk), *_compiler())
+    kit, phone = find_compile_kit(station), find_deploy_kit(station)
+    headers = headers_problem(station) or find_headers(station)
+    compiler = _compiling(kit, station)
+    if all(isinstance(found, Blocker) for found in (kit, phone, headers)):
+        return (compiler,)
+    return (compiler, _deploying(phone, kit), _building(headers), *_compiler())
 
 
-def _sdk_finding(sdk: QnnSdk | Blocker) -> Finding:
-    if isinstance(sdk, Blocker):
-        return _absent("QNN SDK", sdk, "running programs of the qnn backend on phones")
-    archs = sdk.htp_archs
-    tested = "" if PINNED_VERSION.startswith(sdk.number) else f", ExecuTorch's is {PINNED_VERSION}"
-    return Finding(
-        name="QNN SDK",
-        state="ok",
-        found=f"{sdk.number} in {sdk.root} (HTP {archs[0]} to {archs[-1]}{tested})",
-        needed_for="running programs of the qnn backend on phones",
-    )
-
-
-def _loading(kit: CompileKit, station: Workstation) -> Finding:
-    problem = compile_problem(kit)
-    if problem is None and sys.platform == "linux":
-        problem = loading_problem(kit, station.environ)
+def _compiling(kit: CompileKit | Blocker, station: Workstation) -> Finding:
+    name, needed_for = "QNN compiler", "exporting for the qnn backend, and simulating"
+    problem = kit if isinstance(kit, Blocker) else compile_problem(kit)
+    if isinstance(kit, Blocker) or problem:
+        return _absent(name, problem, needed_for)
+    # Elsewhere it cannot be loaded, and an export says so.
+    problem = loading_problem(kit, station.environ) if sys.platform == "linux" else None
     if problem:
-        return _absent("QNN compiler", problem, "exporting for the qnn backend")
+        return _absent(name, problem, needed_for)
     return Finding(
-        name="QNN compiler",
-        state="ok",
-        found=f"QNN {kit.number} of {kit.from_}",
-        needed_for="exporting for the qnn backend",
+        name=name, state="ok", found=f"QNN {kit.number} of {kit.from_}", needed_for=needed_for
     )
 
 
-def _absent(name: str, problem: Blocker, needed_for: str) -> Finding:
+def _deploying(phone: DeployKit | Blocker, kit: CompileKit | Blocker) -> Finding:
+    name, needed_for = "QNN for phones", "running programs of the qnn backend on phones"
+    if isinstance(phone, Blocker):
+        return _absent(name, phone, needed_for)
+    archs = phone.htp_archs
+    facts = [f"HTP {archs[0]} to {archs[-1]}" if archs else "libraries for no HTP"]
+    if isinstance(kit, CompileKit) and is_newer(kit.version, phone.version):
+        facts.append(f"too old for programs of QNN {kit.number}")
+    found = f"{phone.number} in {phone.place} ({', '.join(facts)})"
+    return Finding(name=name, state="ok", found=found, needed_for=needed_for)
+
+
+def _building(headers: QnnSdk | Blocker) -> Finding:
+    name, needed_for = "QNN headers", "building the qnn backend from source"
+    if isinstance(headers, Blocker):
+        return _absent(name, headers, needed_for)
+    is_tested = PINNED_VERSION.startswith(headers.number)
+    tested = "" if is_tested else f" (ExecuTorch's is {PINNED_VERSION})"
     return Finding(
         name=name,
-        state="optional",
-        found=None,
+        state="ok",
+        found=f"QNN {headers.number} in {headers.root}{tested}",
         needed_for=needed_for,
-        remedy=f"{problem.why}.\n{problem.remedy}",
     )
+
+
+def _absent(name: str, problem: Blocker | None, needed_for: str) -> Finding:
+    remedy = f"{problem.why}.\n{problem.remedy}" if problem else None
+    return Finding(name=name, state="optional", found=None, needed_for=needed_for, remedy=remedy)
 
 
 def _compiler() -> Iterator[Finding]:

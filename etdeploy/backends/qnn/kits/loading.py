@@ -7,18 +7,22 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from etdeploy.backends.qnn.kits.compile import CompileKit
+from etdeploy.backends.qnn.kits.compiler import CompileKit
+from etdeploy.backends.qnn.kits.package import whole_again
 from etdeploy.backends.qnn.kits.sdk import COMPILER, HOST_LIBRARIES, VARIABLE
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core import console
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.processes import process
+from etdeploy.core.text.shell import quoted
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 # ExecuTorch's adaptor asks for this function first, and aborts the process where it is not there.
 _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).QnnInterface_getProviders"
 _PATIENCE_S = 120.0
 
+_WHOLE_AGAIN = f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION"
 # Messages of the dynamic loader, and what to do.
 _LOADER_REMEDIES: tuple[tuple[str, str], ...] = (
     (
@@ -32,7 +36,7 @@ _LOADER_REMEDIES: tuple[tuple[str, str], ...] = (
     (r"`(GLIBCXX|CXXABI)_[\d.]+' not found", "apt-get install libstdc++6   (a newer one)"),
     (
         r"(file too short|invalid ELF header|wrong ELF class|symbol: QnnInterface_getProviders)",
-        f"Unpack all of the SDK again, and export {VARIABLE}=/path/to/qairt/VERSION",
+        _WHOLE_AGAIN,
     ),
 )
 
@@ -43,8 +47,6 @@ def compile_environment(kit: CompileKit, environ: Mapping[str, str]) -> dict[str
     With QNN_SDK_ROOT set, ExecuTorch downloads nothing, leaves the library path to the caller, and
     asks `lib/x86_64-linux-clang/libQnnHtp.so` there for its version.
     """
-    if kit.license:
-        _lay_out(kit)
     return {VARIABLE: str(kit.root), **library_environment(kit, environ)}
 
 
@@ -55,9 +57,14 @@ def library_environment(kit: CompileKit, environ: Mapping[str, str]) -> dict[str
     return {_LIBRARY_PATH: f"{libraries}:{before}" if before else libraries}
 
 
-def _lay_out(kit: CompileKit) -> None:
-    """Makes the folder for QNN_SDK_ROOT: a link to the package, of which nothing is copied."""
-    workspace = Workspace.default()
+def lay_out(kit: CompileKit) -> None:
+    """Makes the folder for QNN_SDK_ROOT: a link to the package, of which nothing is copied.
+
+    Once for each environment that has the package, Qualcomm's licence is named. Nothing is made for
+    an SDK, which is such a folder and comes with terms of its own.
+    """
+    if kit.license is None:
+        return
     link = Path(HOST_LIBRARIES)
 
     def build(folder: Path) -> None:
@@ -65,11 +72,17 @@ def _lay_out(kit: CompileKit) -> None:
         (folder / link).parent.mkdir(parents=True)
         (folder / link).symlink_to(kit.libraries, target_is_directory=True)
 
-    workspace.obtain(
+    workspace = Workspace.default()
+    is_new = workspace.obtain(
         workspace.entry(CacheKind.KITS, kit.root.name),
         build,
         usable=lambda folder: (folder / link).resolve() == kit.libraries.resolve(),
     )
+    if is_new:
+        console.message(
+            f"note: Qualcomm's AI Stack licence applies to the compiler in {kit.from_}; its text "
+            f"is in {kit.license}"
+        )
 
 
 def loading_problem(kit: CompileKit, environ: Mapping[str, str]) -> Blocker | None:
@@ -94,15 +107,16 @@ def loading_problem(kit: CompileKit, environ: Mapping[str, str]) -> Blocker | No
         said = f"it ended with {outcome.signal_name}"
     else:
         said = outcome.stderr
-    return loader_problem(library, said)
+    return loader_problem(library, said, None if kit.license is None else whole_again())
 
 
-def loader_problem(library: Path, said: str) -> Blocker:
+def loader_problem(library: Path, said: str, again: str | None = None) -> Blocker:
     """What the dynamic loader's message means.
 
     Args:
         library: What was loaded.
         said: The output of the process; its last line counts.
+        again: How to install the package again; None for an SDK.
     """
     lines = said.strip().splitlines() or ["it printed nothing"]
     last = re.sub(r"^(OSError|AttributeError): ", "", lines[-1])
@@ -110,5 +124,6 @@ def loader_problem(library: Path, said: str) -> Blocker:
     return Blocker(
         "Qualcomm's compiler",
         f"{library} cannot be loaded: {last}",
-        remedy or f"See what is missing: ldd {library}",
+        (again if again and remedy == _WHOLE_AGAIN else remedy)
+        or f"See what is missing: ldd {quoted(str(library))}",
     )

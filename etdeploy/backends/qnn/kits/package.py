@@ -60,9 +60,11 @@ def find_package() -> QnnPackage | Blocker | None:
         return None
     version, site = installed
     if not PACKAGE.fits(version):
-        return _blocker(
+        return Blocker(
+            PACKAGE.name,
             f"{PACKAGE.name} {version} is installed, and ExecuTorch's adaptor works with "
-            f"{PACKAGE.specifier} alone: the QNN of others rejects its configuration (error 14001)"
+            f"{PACKAGE.specifier} alone: the QNN of others rejects its configuration (error 14001)",
+            pip_command(EXTRA),
         )
     return installed_in(site, version)
 
@@ -74,11 +76,8 @@ def installed_in(site: Path, version: str) -> QnnPackage | Blocker:
         return old
     lacking = [name.removesuffix("*") for name in _FILES if not any(site.glob(name))]
     if lacking:
-        return _blocker(
-            f"{PACKAGE.name} {version} in {site} lacks {', '.join(lacking)}",
-            f"{PACKAGE.name}=={version}",
-            " --force-reinstall --no-deps",
-        )
+        why = f"{PACKAGE.name} {version} in {site} lacks {', '.join(lacking)}"
+        return Blocker(PACKAGE.name, why, whole_again())
     return QnnPackage(version, site / _FOLDER, site / _LICENSE)
 
 
@@ -108,12 +107,23 @@ def get_package() -> str:
     return pip_command(EXTRA)
 
 
-def _installed() -> tuple[str, Path] | None:
-    """The version of the package and the folder that it is installed in."""
+def whole_again() -> str:
+    """How to install the package once more, for a remedy."""
+    return f"{pip_command(PACKAGE.name + PACKAGE.specifier)} --force-reinstall --no-deps"
+
+
+def executorch_version() -> str | None:
+    """The version of the ExecuTorch whose adaptor compiles; None if it is not installed."""
+    installed = _installed("executorch")
+    return installed[0] if installed else None
+
+
+def _installed(name: str = PACKAGE.name) -> tuple[str, Path] | None:
+    """The version of a package, and the folder that it is installed in."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        package = distribution(PACKAGE.name)
+        package = distribution(name)
     except PackageNotFoundError:
         return None
     return package.version, Path(str(package.locate_file("")))
@@ -124,7 +134,3 @@ def _c_library() -> str:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):  # Windows; another C library
         return ""
-
-
-def _blocker(why: str, install: str = EXTRA, options: str = "") -> Blocker:
-    return Blocker(what=PACKAGE.name, why=why, remedy=pip_command(install) + options)

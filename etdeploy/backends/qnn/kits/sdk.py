@@ -19,7 +19,6 @@ from pathlib import Path
 from etdeploy.backends.qnn.versions import PINNED_VERSION, VERSION, short_version, version_numbers
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.files.basic import read_text
-from etdeploy.core.values import Explained
 
 VARIABLE = "QNN_SDK_ROOT"
 # ExecuTorch's own downloader keeps the SDK in one of these (scripts/download_qnn_sdk.py).
@@ -127,6 +126,11 @@ def how_to_get(version: str | None = None) -> str:
     )
 
 
+def is_any_sdk(environ: Mapping[str, str], home: Path) -> bool:
+    """Whether there is something to judge: QNN_SDK_ROOT, or a folder of ExecuTorch's downloader."""
+    return bool(environ.get(VARIABLE)) or any(downloads_folder(environ, home).glob("sdk-*"))
+
+
 def downloads_folder(environ: Mapping[str, str], home: Path) -> Path:
     """Where ExecuTorch's downloader keeps SDKs."""
     staging = environ.get(_STAGING_VARIABLE)
@@ -208,17 +212,3 @@ def _number(htp_arch: str) -> int:
 
 def _missing(why: str, remedy: str | None = None) -> Blocker:
     return Blocker("the QNN SDK", why, remedy or how_to_get())
-
-
-def sdk_option(sdk: QnnSdk | Blocker) -> Explained:
-    """The cmake variable for the SDK's headers.
-
-    It is always set: without it, ExecuTorch's CMakeLists.txt downloads an SDK itself.
-    """
-    if isinstance(sdk, Blocker):
-        return Explained(name="QNN_SDK_ROOT", reason=f"headers of the QNN SDK: {sdk.why}")
-    return Explained(
-        name="QNN_SDK_ROOT",
-        value=str(sdk.root),
-        reason=f"headers of QNN {sdk.number}, found by {sdk.from_}",
-    )

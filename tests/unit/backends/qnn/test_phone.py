@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from etdeploy.backends.payload import CompiledFor
-from etdeploy.backends.qnn.bundle import qnn_extras, sdk_blockers
-from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get, sdk_option
+from etdeploy.backends.qnn.bundle import kit_blockers, kit_note, qnn_extras
+from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
+from etdeploy.backends.qnn.kits.headers import find_headers, sdk_option
+from etdeploy.backends.qnn.kits.sdk import how_to_get
 from etdeploy.backends.qnn.phone import compiled_version, program_blockers, soc_blocker
+from etdeploy.backends.values import Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
@@ -24,9 +27,14 @@ NONE = Blocker("the QNN SDK", "QNN_SDK_ROOT is not set", "export QNN_SDK_ROOT=/s
 
 
 @pytest.fixture
-def sdk(tmp_path: Path) -> QnnSdk:
-    found = find_sdk({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "sdk"))}, tmp_path)
-    assert isinstance(found, QnnSdk)
+def station(tmp_path: Path) -> Workstation:
+    return Workstation({"QNN_SDK_ROOT": str(lay_out_sdk(tmp_path / "sdk"))}, tmp_path)
+
+
+@pytest.fixture
+def kit(station: Workstation) -> DeployKit:
+    found = find_deploy_kit(station)
+    assert isinstance(found, DeployKit)
     return found
 
 
@@ -87,27 +95,45 @@ def test_a_program_for_a_soc_without_a_name() -> None:
     assert "compiled for QNN's SoC number 999, and" in blocker.why
 
 
-def test_an_sdk_that_fits(sdk: QnnSdk) -> None:
-    assert not list(sdk_blockers(sdk, "SM8750", VERSION))
-    assert not list(sdk_blockers(sdk, "SM8750", "2.31.0.250130151446"))
+def test_an_sdk_that_fits(kit: DeployKit) -> None:
+    assert not list(kit_blockers(kit, "SM8750", VERSION))
+    assert not list(kit_blockers(kit, "SM8750", "2.31.0.250130151446"))
 
 
-def test_what_is_wrong_with_an_sdk(sdk: QnnSdk) -> None:
-    (absent,) = sdk_blockers(NONE, "SM8750")
+def test_what_is_wrong_with_an_sdk(kit: DeployKit) -> None:
+    (absent,) = kit_blockers(NONE, "SM8750")
     assert (absent.what, absent.why, absent.remedy) == (NONE.what, NONE.why, NONE.remedy)
-    (old,) = sdk_blockers(sdk, "SM8850")
+    (old,) = kit_blockers(kit, "SM8850")
     assert "SM8850 (HTP V81) needs QNN 2.42 or newer" in old.why
-    (unknown,) = sdk_blockers(sdk, "SM9999")
+    (unknown,) = kit_blockers(kit, "SM9999")
     assert unknown.remedy.startswith("Name one of: SM8350, ")
 
 
-def test_an_sdk_that_is_older_than_the_programs(sdk: QnnSdk) -> None:
-    (blocker,) = sdk_blockers(sdk, "SM8750", "2.42.0.260101000000")
+def test_an_sdk_that_is_older_than_the_programs(kit: DeployKit) -> None:
+    (blocker,) = kit_blockers(kit, "SM8750", "2.42.0.260101000000")
     assert blocker.why == (
-        f"the program was compiled with QNN 2.42.0, and the SDK in {sdk.root}, whose libraries go "
-        "to the phone, is 2.37.0: an older QNN cannot load what a newer one compiled"
+        f"the program was compiled with QNN 2.42.0, and the libraries in {kit.place}, which go to "
+        "the phone, are of QNN 2.37.0: an older QNN cannot load what a newer one compiled"
     )
-    assert blocker.remedy.startswith(how_to_get("2.42.0"))
+    assert blocker.remedy.startswith(how_to_get("2.42"))
+
+
+@pytest.mark.parametrize(
+    ("compiled_with", "part"),
+    [
+        (VERSION, None),
+        ("2.36.1.250601000000", None),
+        ("2.37.40.250801000000", "QNN 2.37.40 compiled the program, and QNN 2.37.0 goes to the "),
+        (None, "the program does not say which QNN compiled it"),
+    ],
+)
+def test_what_is_not_certain_is_a_note(
+    kit: DeployKit, compiled_with: str | None, part: str | None
+) -> None:
+    assert not list(kit_blockers(kit, "SM8750", compiled_with))
+    note = kit_note(kit, compiled_with)
+    assert (note is None) == (part is None)
+    assert (part or "") in (note or "")
 
 
 def test_the_version_that_compiled_a_program() -> None:
@@ -118,7 +144,9 @@ def test_the_version_that_compiled_a_program() -> None:
     assert compiled_version((V75,), None) is None
 
 
-def test_the_bundle_has_qualcomms_libraries_beside_the_runner(sdk: QnnSdk, tmp_path: Path) -> None:
+def test_the_bundle_has_qualcomms_libraries_beside_the_runner(
+    kit: DeployKit, tmp_path: Path
+) -> None:
     provenance = make_program_folder(tmp_path / "program")
     runner = make_runner(tmp_path / "runner")
     bundle = make_bundle(
@@ -126,7 +154,7 @@ def test_the_bundle_has_qualcomms_libraries_beside_the_runner(sdk: QnnSdk, tmp_p
         tmp_path / "program",
         provenance,
         tmp_path / "inputs.txt",
-        qnn_extras(sdk, "SM8750", VERSION),
+        qnn_extras(kit, "SM8750", VERSION),
     )
     check_bundle(bundle)
     by_path = {file.path: file for file in bundle.files}
@@ -137,7 +165,7 @@ def test_the_bundle_has_qualcomms_libraries_beside_the_runner(sdk: QnnSdk, tmp_p
         "runner/libQnnSystem.so",
         "runner/libQnnHtpV79Skel.so",
     ]
-    skel = sdk.root / "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so"
+    skel = kit.place / "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so"
     entry = by_path["runner/libQnnHtpV79Skel.so"]
     assert (entry.source, entry.sha256) == (str(skel), sha256_file(skel))
     assert environment(bundle, "/data/local/tmp/b", "/data/local/tmp/r") == {
@@ -146,16 +174,16 @@ def test_the_bundle_has_qualcomms_libraries_beside_the_runner(sdk: QnnSdk, tmp_p
     }
 
 
-def test_no_library_is_taken_from_an_sdk_that_does_not_fit(sdk: QnnSdk) -> None:
+def test_no_library_is_taken_from_an_sdk_that_does_not_fit(kit: DeployKit) -> None:
     with pytest.raises(BuildError, match=r"HTP V81\) needs QNN 2\.42") as caught:
-        qnn_extras(sdk, "SM8850")
+        qnn_extras(kit, "SM8850")
     assert caught.value.remedy == how_to_get("2.42")
-    with pytest.raises(BuildError, match="a QNN program needs the QNN SDK: QNN_SDK_ROOT is not"):
+    with pytest.raises(BuildError, match=r"^QNN_SDK_ROOT is not set"):
         qnn_extras(NONE, "SM8750")
 
 
-def test_the_sdk_is_always_given_to_cmake(sdk: QnnSdk) -> None:
-    option = sdk_option(sdk)
-    assert (option.name, option.value) == ("QNN_SDK_ROOT", str(sdk.root))
+def test_the_sdk_is_always_given_to_cmake(station: Workstation) -> None:
+    option = sdk_option(find_headers(station))
+    assert (option.name, option.value) == ("QNN_SDK_ROOT", station.environ["QNN_SDK_ROOT"])
     assert option.reason == "headers of QNN 2.37.0, found by QNN_SDK_ROOT"
     assert sdk_option(NONE).value is None

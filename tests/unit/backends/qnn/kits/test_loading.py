@@ -1,22 +1,20 @@
-"""Whether Qualcomm's compiler can be loaded on this machine, and what doctor shows."""
+"""Whether Qualcomm's compiler can be loaded on this machine, and with which environment."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits import findings
-from etdeploy.backends.qnn.kits.compile import CompileKit, find_compile_kit
-from etdeploy.backends.qnn.kits.findings import examine_qnn
+from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import CompileKit
 from etdeploy.backends.qnn.kits.loading import (
     compile_environment,
+    lay_out,
     loader_problem,
     loading_problem,
 )
 from etdeploy.backends.values import Workstation
-from etdeploy.core.processes import process
 from etdeploy.export.installed import tool_versions
 from etdeploy.export.spec import export_spec
 from etdeploy.recipe.model import Recipe
@@ -74,43 +72,6 @@ def test_the_sdks_libraries_come_first(kit: CompileKit) -> None:
     assert before["LD_LIBRARY_PATH"] == f"{libraries}:/opt/lib"
 
 
-def test_doctor_without_an_sdk(tmp_path: Path) -> None:
-    (finding,) = examine_qnn(Workstation({}, tmp_path))
-    assert (finding.name, finding.state, finding.found) == ("QNN compiler", "optional", None)
-    assert finding.remedy is not None
-    assert finding.remedy.startswith("onnxruntime-qnn is not installed, QNN_SDK_ROOT is not set")
-
-
-@pytest.mark.parametrize(("version", "shown"), [("12.2.0", True), ("13.3.0", False), ("", True)])
-def test_doctor_with_an_sdk(
-    kit: CompileKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, shown: bool
-) -> None:
-    compiler = tmp_path / "g++"
-    compiler.write_text(f"#!/bin/sh\necho {version}\n")
-    compiler.chmod(0o755)
-    monkeypatch.setattr(process, "which", lambda _: compiler)
-    station = Workstation({"QNN_SDK_ROOT": str(kit.root)}, tmp_path)
-    monkeypatch.setattr(findings, "loading_problem", lambda *_: None)
-    found = {f.name: f for f in examine_qnn(station)}
-    assert found["QNN SDK"].found == f"2.37.0 in {kit.root} (HTP V66 to V79)"
-    assert found["QNN compiler"].state == "ok"
-    assert ("g++ 13" in found) == shown
-
-
-def test_doctor_says_when_the_sdk_is_not_the_tested_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = lay_out_sdk(tmp_path / "sdk", "2.42.0.260101000000", ("V75", "V81"))
-    monkeypatch.setattr(process, "which", lambda _: None)
-    monkeypatch.setattr(sys, "platform", "linux")
-    problem = loader_problem(HTP, "OSError: libc++.so.1: cannot open shared object file")
-    monkeypatch.setattr(findings, "loading_problem", lambda *_: problem)
-    second, first, _ = examine_qnn(Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path))
-    assert first.found == f"2.42.0 in {root} (HTP V75 to V81, ExecuTorch's is 2.37.0.250724)"
-    assert (second.state, second.found) == ("optional", None)
-    assert second.remedy == f"{problem.why}.\n{problem.remedy}"
-
-
 def test_another_sdk_makes_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = {"model": {"example": "mlp"}, "export": {"backend": "qnn", "soc": "SM8750"}}
     spec = export_spec(Recipe.model_validate(recipe))
@@ -121,3 +82,24 @@ def test_another_sdk_makes_another_program(tmp_path: Path, monkeypatch: pytest.M
         versions.append(tool_versions(spec)["qnn"])
     assert versions == ["2.37.0.250724175447", "2.42.0.260101000000"]
     assert "qnn" not in tool_versions(spec.model_copy(update={"backend": "xnnpack"}))
+
+
+def test_the_licence_is_named_once(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = find_compile_kit(Workstation({}, tmp_path))
+    assert isinstance(kit, CompileKit)
+    lay_out(kit)
+    assert capsys.readouterr().err == (
+        "note: Qualcomm's AI Stack licence applies to the compiler in onnxruntime-qnn 2.5.0; its "
+        f"text is in {installed}/Qualcomm_LICENSE.pdf\n"
+    )
+    lay_out(kit)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_package_that_cannot_be_loaded_is_installed_again() -> None:
+    problem = loader_problem(HTP, "OSError: libQnnHtp.so: file too short", "pip install it")
+    assert problem.remedy == "pip install it"
+    missing = loader_problem(HTP, "OSError: libc++.so.1: cannot open", "pip install it")
+    assert missing.remedy.startswith("apt-get install libc++1")

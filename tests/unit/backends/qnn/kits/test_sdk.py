@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.qnn.kits.compile import CompileKit, compile_problem, find_compile_kit
-from etdeploy.backends.qnn.kits.libraries import (
-    absent_libraries,
-    required_libraries,
-    too_old,
-)
+from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem
+from etdeploy.backends.qnn.kits.libraries import too_old
 from etdeploy.backends.qnn.kits.sdk import QnnSdk, find_sdk, how_to_get
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, soc_of
 from etdeploy.backends.qnn.versions import (
@@ -156,47 +153,6 @@ def test_versions_compare_by_number() -> None:
     assert version_numbers("v2.9.0.230101") < version_numbers("2.37.0.250724175447_124859")
     with pytest.raises(ValueError, match="not a version"):
         version_numbers("two")
-
-
-def test_the_libraries_for_a_phone(root: Path) -> None:
-    paths = required_libraries(found(root), QUALCOMM_SOCS["SM8750"])
-    assert [str(path.relative_to(root)) for path in paths] == [
-        "lib/aarch64-android/libQnnHtp.so",
-        "lib/aarch64-android/libQnnHtpV79Stub.so",
-        "lib/aarch64-android/libQnnHtpPrepare.so",
-        "lib/aarch64-android/libQnnSystem.so",
-        "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so",
-    ]
-    assert all(path.is_file() for path in paths)
-
-
-def test_each_phone_gets_the_libraries_of_its_own_htp(root: Path) -> None:
-    sdk = found(root)
-    for soc in QUALCOMM_SOCS.values():
-        names = {path.name for path in required_libraries(sdk, soc)}
-        assert {f"libQnnHtp{soc.htp_arch}Stub.so", f"libQnnHtp{soc.htp_arch}Skel.so"} < names
-        whole = absent_libraries(sdk, soc) is None
-        assert whole == (soc.htp_arch != "V81")
-
-
-def test_an_sdk_without_the_architecture_says_which_has_it(root: Path) -> None:
-    problem = absent_libraries(found(root), QUALCOMM_SOCS["SM8850"])
-    assert problem is not None
-    assert problem.why == (
-        f"SM8850 has HTP V81, for which the QNN SDK 2.37.0 in {root} has no libraries (it has "
-        "those for V66, V68, V69, V73, V75, V79); 2.42 has them"
-    )
-    assert problem.remedy == how_to_get("2.42")
-
-
-@pytest.mark.parametrize(
-    "name", ["lib/aarch64-android/libQnnSystem.so", "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"]
-)
-def test_a_library_that_is_missing_is_named(root: Path, name: str) -> None:
-    (root / name).unlink()
-    problem = absent_libraries(found(root), QUALCOMM_SOCS["SM8650"])
-    assert problem is not None
-    assert problem.why == f"the QNN SDK 2.37.0 in {root} is incomplete: there is no {name}"
 
 
 def test_an_sdk_that_is_older_than_the_soc(tmp_path: Path) -> None:

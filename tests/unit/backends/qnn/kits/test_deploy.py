@@ -1,0 +1,222 @@
+"""The libraries that go to a phone: of an SDK, or of an AAR."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from etdeploy.backends.qnn.bundle import kit_blockers, kit_note
+from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import CompileKit
+from etdeploy.backends.qnn.kits.deploy import DeployKit, find_deploy_kit
+from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries
+from etdeploy.backends.qnn.kits.sdk import how_to_get
+from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.values import Workstation
+from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import BuildError
+from tests.support.qnn_sdk import AAR_VERSION, VERSION, lay_out_aar, lay_out_sdk
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return lay_out_sdk(tmp_path / "qairt" / VERSION)
+
+
+@pytest.fixture
+def aar(tmp_path: Path) -> Path:
+    return lay_out_aar(tmp_path / "qnn-runtime.aar")
+
+
+def found(home: Path, **environ: object) -> DeployKit:
+    kit = find_deploy_kit(Workstation({k: str(v) for k, v in environ.items()}, home))
+    assert isinstance(kit, DeployKit), kit
+    return kit
+
+
+def refusal(path: Path) -> str:
+    kit = find_deploy_kit(Workstation({"QNN_RUNTIME_AAR": str(path)}, path.parent))
+    assert isinstance(kit, Blocker)
+    assert "export QNN_RUNTIME_AAR=/path/to/qnn-runtime-VERSION.aar" in kit.remedy
+    assert kit.why.startswith(f"QNN_RUNTIME_AAR names {path}, ")
+    return kit.why.removeprefix(f"QNN_RUNTIME_AAR names {path}, ")
+
+
+def test_the_libraries_for_a_phone(root: Path) -> None:
+    kit = found(root, QNN_SDK_ROOT=root)
+    paths = kit.paths(required_libraries(QUALCOMM_SOCS["SM8750"]))
+    assert [str(path.relative_to(root)) for path in paths] == [
+        "lib/aarch64-android/libQnnHtp.so",
+        "lib/aarch64-android/libQnnHtpV79Stub.so",
+        "lib/aarch64-android/libQnnHtpPrepare.so",
+        "lib/aarch64-android/libQnnSystem.so",
+        "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so",
+    ]
+    assert all(path.is_file() for path in paths)
+
+
+def test_each_phone_gets_the_libraries_of_its_own_htp(root: Path) -> None:
+    kit = found(root, QNN_SDK_ROOT=root)
+    for soc in QUALCOMM_SOCS.values():
+        names = set(required_libraries(soc))
+        assert {f"libQnnHtp{soc.htp_arch}Stub.so", f"libQnnHtp{soc.htp_arch}Skel.so"} < names
+        whole = absent_libraries(kit, soc) is None
+        assert whole == (soc.htp_arch != "V81")
+
+
+def test_an_sdk_without_the_architecture_says_which_has_it(root: Path) -> None:
+    problem = absent_libraries(found(root, QNN_SDK_ROOT=root), QUALCOMM_SOCS["SM8850"])
+    assert problem is not None
+    assert problem.why == (
+        f"SM8850 has HTP V81, for which the QNN SDK 2.37.0 in {root} has no libraries (it has "
+        "those for V66, V68, V69, V73, V75, V79); 2.42 has them"
+    )
+    assert problem.remedy.startswith(how_to_get("2.42"))
+
+
+@pytest.mark.parametrize(
+    "name", ["lib/aarch64-android/libQnnSystem.so", "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"]
+)
+def test_a_library_that_is_missing_is_named(root: Path, name: str) -> None:
+    (root / name).unlink()
+    problem = absent_libraries(found(root, QNN_SDK_ROOT=root), QUALCOMM_SOCS["SM8650"])
+    assert problem is not None
+    assert problem.why == f"the QNN SDK 2.37.0 in {root} is incomplete: there is no {name}"
+
+
+def test_there_are_none(tmp_path: Path) -> None:
+    problem = find_deploy_kit(Workstation({}, tmp_path))
+    assert isinstance(problem, Blocker)
+    assert "neither QNN_SDK_ROOT nor QNN_RUNTIME_AAR is set" in problem.why
+    assert "com.qualcomm.qti:qnn-runtime" in problem.remedy
+
+
+def test_an_aar_comes_before_the_sdk(aar: Path, root: Path) -> None:
+    kit = found(root, QNN_RUNTIME_AAR=aar, QNN_SDK_ROOT=root)
+    assert (kit.version, kit.place) == (AAR_VERSION, aar)
+    assert kit.htp_archs == ("V75", "V79")
+    assert not list(kit_blockers(kit, "SM8750", "2.48.40.260702151143"))
+
+
+def test_an_aars_libraries_are_unpacked_once(aar: Path, tmp_path: Path) -> None:
+    kit = found(tmp_path, QNN_RUNTIME_AAR=aar)
+    names = required_libraries(QUALCOMM_SOCS["SM8750"])
+    paths = kit.paths(names)
+    assert [path.name for path in paths] == list(names)
+    assert AAR_VERSION.encode() in paths[0].read_bytes()
+    assert paths[1].read_bytes() == b"libQnnHtpV79Stub.so"
+    before = paths[0].stat()
+    assert kit.paths(names)[0].stat() == before
+    # A damaged copy is made again, and another archive has another folder.
+    paths[1].write_text("damaged")
+    assert kit.paths(names)[1].read_bytes() == b"libQnnHtpV79Stub.so"
+    other = found(tmp_path, QNN_RUNTIME_AAR=lay_out_aar(tmp_path / "b.aar", archs=("V79",)))
+    assert other.paths(names)[0].parent != paths[0].parent
+
+
+def test_an_aar_without_the_soc(aar: Path, tmp_path: Path) -> None:
+    (problem,) = kit_blockers(found(tmp_path, QNN_RUNTIME_AAR=aar), "SM8550")
+    assert problem.why == (
+        f"SM8550 has HTP V73, for which {aar} (QNN 2.49.0) has no libraries (it has those for V75, "
+        "V79)"
+    )
+
+
+def test_an_aar_that_lacks_a_library(tmp_path: Path) -> None:
+    aar = lay_out_aar(tmp_path / "a.aar", without="libQnnSystem.so")
+    (problem,) = kit_blockers(found(tmp_path, QNN_RUNTIME_AAR=aar), "SM8750")
+    assert problem.why == (
+        f"{aar} (QNN 2.49.0) is incomplete: there is no jni/arm64-v8a/libQnnSystem.so"
+    )
+
+
+@pytest.mark.parametrize("compiled_with", ["2.49.40.260810104044", "2.37.0.250724175447"])
+def test_a_version_that_the_aar_does_not_say(tmp_path: Path, compiled_with: str) -> None:
+    kit = found(tmp_path, QNN_RUNTIME_AAR=lay_out_aar(tmp_path / "a.aar", version=""))
+    assert kit.version is None
+    assert not list(kit_blockers(kit, "SM8750", compiled_with))
+    note = kit_note(kit, compiled_with)
+    assert note is not None
+    assert note.startswith(f"{kit.place} does not say which QNN its libraries are of")
+
+
+def test_a_patch_is_no_newer_release(aar: Path, tmp_path: Path) -> None:
+    kit = found(tmp_path, QNN_RUNTIME_AAR=aar)
+    assert not list(kit_blockers(kit, "SM8750", "2.49.40.260810104044"))
+    assert "QNN 2.49.40 compiled" in (kit_note(kit, "2.49.40.260810104044") or "")
+    (problem,) = kit_blockers(kit, "SM8750", "2.50.40.260831140417")
+    assert problem.why == (
+        f"the program was compiled with QNN 2.50.40, and the libraries in {aar}, which go to the "
+        "phone, are of QNN 2.49.0: an older QNN cannot load what a newer one compiled"
+    )
+
+
+def test_what_compiles_follows_what_goes_to_the_phone(tmp_path: Path, installed: Path) -> None:
+    download = lay_out_sdk(tmp_path / ".cache/executorch/qnn/sdk-2.37.0.250724175447")
+    for version, expected in (("2.44.0.260101000000", download), (AAR_VERSION, installed)):
+        aar = lay_out_aar(tmp_path / f"{version}.aar", version=version)
+        kit = find_compile_kit(Workstation({"QNN_RUNTIME_AAR": str(aar)}, tmp_path), "SM8750")
+        assert isinstance(kit, CompileKit)
+        assert expected in (kit.root, kit.libraries)
+
+
+def test_a_name_that_leads_nowhere(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.aar") == "which does not exist"
+    (tmp_path / "folder").mkdir()
+    assert refusal(tmp_path / "folder") == "which is a folder"
+
+
+def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
+    path = tmp_path / "a.aar"
+    path.write_text("<html>404</html>")
+    assert refusal(path).startswith("which cannot be read as an AAR (a zip archive): ")
+
+
+def test_an_archive_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.aar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("classes.jar", "x")
+        archive.writestr("jni/arm64-v8a/../../libQnnHtp.so", "x")
+    assert refusal(path) == (
+        "which has no jni/arm64-v8a/libQnnHtp.so: it is not com.qualcomm.qti:qnn-runtime"
+    )
+
+
+def test_an_archive_for_other_processors(tmp_path: Path) -> None:
+    path = tmp_path / "a.aar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("jni/x86_64/libQnnHtp.so", "x")
+    assert refusal(path) == "which has QNN's libraries for x86_64 and none for arm64-v8a"
+    wrong = lay_out_aar(tmp_path / "b.aar", machine=62)
+    assert refusal(wrong) == "whose jni/arm64-v8a/libQnnHtp.so is no library for arm64"
+
+
+def test_a_link_in_an_archive(tmp_path: Path) -> None:
+    path = lay_out_aar(tmp_path / "a.aar")
+    link = zipfile.ZipInfo("jni/arm64-v8a/libQnnHtpV73Stub.so")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    assert refusal(path) == "whose jni/arm64-v8a/libQnnHtpV73Stub.so is not a plain file"
+
+
+def test_an_archive_that_would_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etdeploy.backends.qnn.kits.aar._MOST_BYTES", 100)
+    assert refusal(lay_out_aar(tmp_path / "a.aar")) == "whose libraries are larger than 0 GB"
+
+
+def test_a_damaged_archive_leaves_nothing(aar: Path, tmp_path: Path) -> None:
+    data = bytearray(aar.read_bytes())
+    at = data.index(b"libQnnSystem.so", data.index(b"libQnnSystem.so") + 1)
+    data[at] ^= 0xFF  # of its content
+    aar.write_bytes(data)
+    kit = found(tmp_path, QNN_RUNTIME_AAR=aar)
+    with pytest.raises(BuildError, match="which is damaged: Bad CRC-32"):
+        kit.paths(("libQnnHtp.so",))
+    assert not list(Workspace.default().folder(CacheKind.KITS).iterdir())
