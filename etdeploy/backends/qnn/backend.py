@@ -33,7 +33,7 @@ _SDK_OPTION = "QNN_SDK_ROOT"
 
 
 class Qnn(Backend):
-    """QNN, with Qualcomm's SDK on this machine and its libraries on the phone."""
+    """QNN, with Qualcomm's compiler on this machine and its libraries on the phone."""
 
     def cmake_options(self, build: Build) -> Iterator[Explained]:
         """Where the SDK is."""
@@ -183,7 +183,8 @@ QNN = Qnn(
     delegate_id="QnnBackend",
     quantizations=("none", "fp16", "int8_static", "16a4w"),
     lowering="etdeploy.export.worker.backends.qnn",
-    needs="Qualcomm's SDK (QNN; [which version](qnn.md)), on Linux x86_64",
+    needs="Linux x86_64 with the extra `qnn`, or Qualcomm's SDK; for a phone also Qualcomm's "
+    "libraries ([details](qnn.md))",
     component="backend_qnn",
     switch="EXECUTORCH_BUILD_QNN",
     cmake_target="qnn_executorch_backend",
