@@ -22,6 +22,7 @@ _FOREIGN = (
     "ANDROID_HOME",
     "ANDROID_SDK_ROOT",
     "QNN_SDK_ROOT",
+    "QNN_RUNTIME_AAR",
 )
 # Caches of tools that hold no settings: downloads and compilations stay shared between sessions.
 _TOOL_CACHES = {

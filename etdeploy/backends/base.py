@@ -266,11 +266,14 @@ class Backend:
 
         return Extras()
 
-    def bundle_notes(self, station: Workstation, partitions: Partitions) -> Iterator[str]:
+    def bundle_notes(
+        self, station: Workstation, where: Destination, partitions: Partitions
+    ) -> Iterator[str]:
         """What to know about a bundle that can be made, as sentences.
 
         Args:
             station: This machine.
+            where: Where the program will run.
             partitions: Of the program.
         """
         yield from ()

@@ -105,9 +105,8 @@ def bundle_notes(job: Job, program: Program | None, versions: Mapping[str, str])
     return tuple(
         note
         for backend in _of_program(program)
-        if not _destination(job).is_here
         for note in backend.bundle_notes(
-            Workstation.this(), _partitions(job, backend, program, versions)
+            Workstation.this(), _destination(job), _partitions(job, backend, program, versions)
         )
     )
 

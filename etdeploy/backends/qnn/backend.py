@@ -159,11 +159,14 @@ class Qnn(Backend):
 
         return program_extras(station, where.soc, partitions)
 
-    def bundle_notes(self, station: Workstation, partitions: Partitions) -> Iterator[str]:
+    def bundle_notes(
+        self, station: Workstation, where: Destination, partitions: Partitions
+    ) -> Iterator[str]:
         """That it is not certain that the libraries load the program."""
         from etdeploy.backends.qnn.bundle import program_notes
 
-        return program_notes(station, partitions)
+        if where.target.system == "android":
+            yield from program_notes(station, partitions)
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What Qualcomm's libraries log."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.kits.compile import find_compile_kit
+from etdeploy.backends.qnn.kits.compiler import rejects
 from etdeploy.backends.qnn.kits.deploy import NAME_AN_AAR, DeployKit, find_deploy_kit
 from etdeploy.backends.qnn.kits.libraries import absent_libraries, required_libraries, too_old
 from etdeploy.backends.qnn.kits.sdk import VARIABLE, how_to_get
@@ -64,9 +65,15 @@ def kit_blockers(
             why=f"the program was compiled with QNN {wanted}, and the libraries in {kit.place}, "
             f"which go to the phone, are of {kit.number}: an older QNN cannot load what a newer "
             "one compiled",
-            remedy=f"{how_to_get(least)}\n{NAME_AN_AAR}\n"
-            f"or export the program again with {kit.number}: export {VARIABLE}=/path/to/its/SDK",
+            remedy=f"{how_to_get(least)}\n{NAME_AN_AAR}{_export_with(kit)}",
         )
+
+
+def _export_with(kit: DeployKit) -> str:
+    """The remedy that keeps the libraries, unless nothing of their version compiles."""
+    if kit.version is None or rejects(kit.version):
+        return ""
+    return f"\nor export the program again with {kit.number}: export {VARIABLE}=/path/to/its/SDK"
 
 
 def kit_note(kit: DeployKit | Blocker, compiled_with: str | None) -> str | None:
@@ -80,8 +87,9 @@ def kit_note(kit: DeployKit | Blocker, compiled_with: str | None) -> str | None:
         return None
     if compiled_with is None:
         return (
-            "the program does not say which QNN compiled it: an older one than that, such as "
-            f"perhaps the {kit.number} that goes to the phone, cannot load it"
+            "the program does not say which QNN compiled it, so it is not known whether "
+            f"{kit.number}, which goes to the phone, can load it: an older QNN cannot load what a "
+            "newer one compiled"
         )
     compiler = f"QNN {short_version(compiled_with)}"
     if kit.version is None:
@@ -91,8 +99,8 @@ def kit_note(kit: DeployKit | Blocker, compiled_with: str | None) -> str | None:
         )
     if is_newer_patch(compiled_with, kit.version):
         return (
-            f"{compiler} compiled the program, and {kit.number} goes to the phone: the same "
-            "release but for the patch number, and known to be tried by nobody"
+            f"{compiler} compiled the program, and {kit.number} goes to the phone: they differ in "
+            "the patch number only, which was not tried"
         )
     return None
 

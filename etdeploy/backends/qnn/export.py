@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from etdeploy.backends.qnn.kits.compile import find_compile_kit
 from etdeploy.backends.qnn.kits.compiler import compile_problem
 from etdeploy.backends.qnn.kits.loading import loading_problem
+from etdeploy.backends.qnn.kits.package import runs_here
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.qnn.versions import ADAPTOR_SDK, dotted
 from etdeploy.backends.values import Workstation
@@ -25,7 +26,7 @@ def export_blockers(soc: str | None, station: Workstation) -> Iterator[Blocker]:
         soc: The SoC to compile for; None or `auto` while it is not known.
         station: This machine.
     """
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if not runs_here():
         yield Blocker(
             "Linux x86_64",
             f"{_NEEDS} on Linux x86_64; this is {sys.platform} {platform.machine()}",

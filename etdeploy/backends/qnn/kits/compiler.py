@@ -100,9 +100,10 @@ def rejects(version: str) -> bool:
 
     One's own build of ExecuTorch, whose version has a suffix, may have other headers.
     """
+    if version_numbers(version)[:2] not in REJECTING:
+        return False
     executorch = executorch_version()
-    is_released = executorch is None or re.fullmatch(r"[\d.]+", executorch) is not None
-    return is_released and version_numbers(version)[:2] in REJECTING
+    return executorch is None or re.fullmatch(r"[\d.]+", executorch) is not None
 
 
 def _absent_to_export(kit: CompileKit) -> Blocker | None:

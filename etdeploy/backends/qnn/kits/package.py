@@ -7,6 +7,7 @@ phones, and no headers.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +55,12 @@ class QnnPackage:
 
 
 def find_package() -> QnnPackage | Blocker | None:
-    """The package of this environment; None if there is none. Nothing of it is imported."""
-    installed = _installed()
+    """The package of this environment; None if there is none that ExecuTorch can compile with.
+
+    Nothing of it is imported. The one for arm64 is of no use: ExecuTorch's wheel has no adaptor
+    there.
+    """
+    installed = _installed() if runs_here() else None
     if installed is None:
         return None
     version, site = installed
@@ -81,6 +86,11 @@ def installed_in(site: Path, version: str) -> QnnPackage | Blocker:
     return QnnPackage(version, site / _FOLDER, site / _LICENSE)
 
 
+def runs_here() -> bool:
+    """Whether this is Linux x86_64."""
+    return (sys.platform, platform.machine()) == ("linux", "x86_64")
+
+
 def glibc_problem() -> Blocker | None:
     """The blocker for a C library that the package's libraries cannot be loaded with."""
     name, _, version = _c_library().partition(" ")
@@ -98,6 +108,11 @@ def glibc_problem() -> Blocker | None:
 
 def get_package() -> str:
     """How to install the package, for a remedy."""
+    if not runs_here():
+        return (
+            f"The package {PACKAGE.name} compiles on Linux x86_64, and this is {sys.platform} "
+            f"{platform.machine()}: export there."
+        )
     if sys.version_info[:2] < _LEAST_PYTHON:
         python = ".".join(map(str, _LEAST_PYTHON))
         return (

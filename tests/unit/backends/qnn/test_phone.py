@@ -136,6 +136,13 @@ def test_what_is_not_certain_is_a_note(
     assert (part or "") in (note or "")
 
 
+def test_no_remedy_names_an_sdk_that_does_not_compile(tmp_path: Path) -> None:
+    root = lay_out_sdk(tmp_path / "sdk", "2.48.40.260702151143", ("V75",))
+    kit = find_deploy_kit(Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path))
+    (blocker,) = kit_blockers(kit, "SM8650", "2.49.40.260810104044")
+    assert "export the program again" not in blocker.remedy
+
+
 def test_the_version_that_compiled_a_program() -> None:
     old, new = (CompiledFor(soc_id=57, sdk_version=v) for v in ("2.9.0.230101000000", VERSION))
     shown = (old, new, V75)

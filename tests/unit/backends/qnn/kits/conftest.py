@@ -15,5 +15,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the libraries of Qualcomm's package, which is installed."""
     site = tmp_path / "site-packages"
     monkeypatch.setattr(package, "_installed", lambda name="": None if name else ("2.5.0", site))
+    monkeypatch.setattr(package, "runs_here", lambda: True)
     monkeypatch.setattr(package, "_c_library", lambda: "glibc 2.35")
     return lay_out_package(site)

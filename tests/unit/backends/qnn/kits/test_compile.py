@@ -113,6 +113,7 @@ def test_a_package_that_lacks_files(installed: Path, tmp_path: Path, name: str) 
 def test_python_3_10_cannot_have_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(package, "runs_here", lambda: True)
     monkeypatch.setattr(sys, "version_info", (3, 10, 12))
     assert "needs Python 3.11 or newer, and this is Python 3.10" in blocker(tmp_path).remedy
 
@@ -139,3 +140,10 @@ def test_ones_own_build_of_executorch_may_have_other_headers(
     root = lay_out_sdk(tmp_path / "qairt", "2.51.0.260929181845")
     monkeypatch.setattr(package, "_installed", lambda *_: ("1.6.0a0+5b1c2d3", tmp_path))
     assert compile_problem(kit(tmp_path, QNN_SDK_ROOT=str(root))) is None
+
+
+def test_a_package_for_another_processor_does_not_compile(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package, "runs_here", lambda: False)
+    assert "onnxruntime-qnn compiles on Linux x86_64" in blocker(tmp_path).remedy
