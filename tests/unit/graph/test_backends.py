@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.tidy import remove_kind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, CheckError, ExportError
+from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.graph import preflight
+from etdeploy.graph.backends import extras_for
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job
+from etdeploy.graph.on_device import bundle_step
 from etdeploy.graph.resolve import resolve
+from etdeploy.graph.stage_values import StepName, stage_path
 from etdeploy.recipe.load import load_recipe
 from etdeploy.targets.platforms import find_target
+from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.program_files import Plan, pte
-from tests.support.qnn_sdk import lay_out_sdk
+from tests.support.qnn_sdk import lay_out_aar, lay_out_sdk
 
 # The compile spec of the program that ExecuTorch's checkout has: SM8650, compiled by QNN 2.37.
 RECORDED = json.loads((Path(__file__).parents[2] / "data/qnn/compile_specs.json").read_bytes())
@@ -121,3 +129,41 @@ def test_an_emulator_is_refused_before_an_sdk_is_asked_for(
         preflight.refuse_early(resolve(job))
     assert "--device android" in (told.value.remedy or "")
     assert [h.what for h in explain(resolve(job)).blockers] == ["Qualcomm's HTP"]
+
+
+def test_an_archives_libraries_go_along_and_are_unpacked_again_when_they_are_gone(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(job, workspace=Workspace.default())
+    aar = lay_out_aar(tmp_path / "qnn-runtime.aar")
+    monkeypatch.setenv("QNN_RUNTIME_AAR", str(aar))
+    resolved = resolve(job)
+    assert resolved.program is not None
+    extras = extras_for(job, resolved.program, {})
+    provenance = make_program_folder(tmp_path / "program")
+    runner = make_runner(tmp_path / "runner")
+    inputs_list = job.state / "inputs.txt"
+    bundle = make_bundle(runner, tmp_path / "program", provenance, inputs_list, extras)
+    assert {f.path for f in bundle.files} >= {
+        f"runner/libQnnHtpV75{p}.so" for p in ("Stub", "Skel")
+    }
+    bundle.save(stage_path(job, StepName.BUNDLE))
+    step = bundle_step(resolved)
+    assert step.sound is not None
+    assert step.sound() is None
+    remove_kind(job.workspace, CacheKind.KITS)
+    assert step.sound() == "unpacked libraries are gone"
+    extras_for(job, resolved.program, {})
+    assert step.sound() is None
+    inputs_list.unlink()
+    assert step.sound() == "the list of inputs is gone"
+
+
+def test_another_archive_makes_another_bundle(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for archs in (("V75",), ("V75", "V79")):
+        monkeypatch.setenv("QNN_RUNTIME_AAR", str(lay_out_aar(tmp_path / "a.aar", archs=archs)))
+        found.append(resolve(job).bundle_inputs)
+    assert found[0] != found[1]
