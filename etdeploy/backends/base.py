@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Extras,
         Package,
         Partitions,
+        Simulated,
         Workstation,
     )
     from etdeploy.core.blocker import Blocker
@@ -277,6 +278,20 @@ class Backend:
             partitions: Of the program.
         """
         yield from ()
+
+    def simulated(
+        self, station: Workstation, where: Destination, partitions: Partitions
+    ) -> Simulated | None:
+        """What simulates the program's processor there; None where that processor itself runs it.
+
+        A simulated run has outputs, and no times: none of them is shown as a device's.
+
+        Args:
+            station: This machine.
+            where: Where the program will run.
+            partitions: Of the program.
+        """
+        return None
 
     def failure(self, text: str, device: str) -> Cause | None:
         """What the output of a failed runner means; None where no line of this backend is in it.

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from etdeploy.core.values import Value
+
 if TYPE_CHECKING:
     from etdeploy.backends.options import OptionValue
     from etdeploy.backends.payload import CompiledFor
@@ -160,6 +162,20 @@ class Extras:
     folder_variables: tuple[str, ...] = ()
     file_variables: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Simulated(Value):
+    """What computed a program in place of the processor that it was compiled for.
+
+    Attributes:
+        backend: The backend that it belongs to, by its name.
+        by: Its name and version.
+        soc: The SoC that it stands for; None if the program does not name a known one.
+    """
+
+    backend: str
+    by: str
+    soc: str | None
 
 
 def merged(parts: Iterable[Extras]) -> Extras:

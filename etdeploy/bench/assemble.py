@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import etdeploy
-from etdeploy.bench.notes import measurement_notes, output_notes
+from etdeploy.backends.values import Simulated
+from etdeploy.bench.notes import measurement_notes, output_notes, simulation_note
 from etdeploy.bench.passes import PassResult
 from etdeploy.bench.records.record import (
     DeviceRecord,
@@ -33,13 +34,14 @@ from etdeploy.runner.protocol import RunnerResults
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured, and what is known about it."""
+    """What is measured, and what is known about it; `simulated` as in the bundle."""
 
     loaded: LoadedRecipe
     program_folder: Path
     program: Program
     provenance: Provenance
     runner: BuiltRunner
+    simulated: Simulated | None = None
 
     def require_method(self) -> Method:
         """The method that the recipe names.
@@ -77,8 +79,6 @@ def assemble(
     """
     timing = results["timing"].results
     workload = _workload(subject, results, checks)
-    portable = subject.runner.loader is not None
-    notes = measurement_notes(workload.latency_ms, device, portable, timing.warmup)
     return RunRecord(
         run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
@@ -93,13 +93,30 @@ def assemble(
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
         files=dict(files),
+        simulated=subject.simulated,
         notes=(
             *subject.provenance.notes,
             *output_notes(workload.all_outputs),
-            *notes,
-            *size_notes(results, checks),
+            *_notes_on_times(subject, workload, device, results, checks),
         ),
     )
+
+
+def _notes_on_times(
+    subject: Subject,
+    workload: Inference,
+    device: DeviceRecord,
+    results: Mapping[str, PassResult],
+    checks: Checks,
+) -> Iterator[str]:
+    """What a reader of the times has to know; of a simulator's, that they are that."""
+    if subject.simulated:
+        yield simulation_note(subject.simulated)
+        return
+    portable = subject.runner.loader is not None
+    warmup = results["timing"].results.warmup
+    yield from measurement_notes(workload.latency_ms, device, portable, warmup)
+    yield from size_notes(results, checks)
 
 
 def _workload(subject: Subject, results: Mapping[str, PassResult], checks: Checks) -> Inference:

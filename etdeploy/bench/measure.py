@@ -14,6 +14,7 @@ from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
 from etdeploy.bench.sizes import Checks, compare_sizes
+from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
@@ -58,7 +59,8 @@ def measure(
         DeviceError: The device went away.
         Interrupted: The run was stopped; nothing of it stays.
     """
-    subject = Subject(loaded, program_folder, program, load_provenance(program_folder), runner)
+    provenance = load_provenance(program_folder)
+    subject = Subject(loaded, program_folder, program, provenance, runner, bundle.simulated)
     subject.require_method()
     started = datetime.now(timezone.utc)
     with results_folder(output.absolute(), started, loaded.name, device.name) as here:
@@ -79,7 +81,7 @@ def measure(
 def _compare(subject: Subject, results: dict[str, PassResult], here: Path) -> Checks:
     recipe = subject.loaded.recipe
     return compare_sizes(
-        passes(recipe),
+        passes(recipe, simulated=subject.simulated is not None),
         results,
         here,
         subject.program_folder,
@@ -95,12 +97,12 @@ def _run_passes(
     here: Path,
     progress: Progress,
 ) -> dict[str, PassResult]:
-    steps = passes(loaded.recipe)
+    steps = passes(loaded.recipe, simulated=bundle.simulated is not None)
     results = {}
     with device.open_run(bundle, here.name) as folder:
         for step in steps:
             at = f" at {step.size}" if step.size else ""
-            progress(f"{step.name} pass{at}: {step.iterations} inferences")
+            progress(f"{step.name} pass{at}: {count(step.iterations, 'inference')}")
             results[step.key] = run_pass(
                 folder, step, loaded.recipe, device.name, here, device.capabilities
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.record import DeviceRecord, Latency, OutputCheck
 from etdeploy.bench.statistics import percentile
 
@@ -30,6 +31,15 @@ def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
             )
         elif check.remark:
             yield f"The comparison of {check.name} is weak: {check.remark}."
+
+
+def simulation_note(simulated: Simulated) -> str:
+    """What a run with a simulator shows, and what it does not."""
+    return (
+        f"Simulated: {simulated.by} computed this in place of {simulated.soc or 'the SoC'}. The "
+        "outputs were compared. The times are the simulator's: one inference was timed, without "
+        "warm-up, and the memory and profile passes were left out."
+    )
 
 
 def measurement_notes(

@@ -34,6 +34,7 @@ Every change of the keys raises `schema_version`. etdeploy reads records of all 
 | --- | --- |
 | 1 | the first one |
 | 2 | The results of inference are under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is separate from `load_ms`, which included it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. `workload.sizes` has the results of each size of the recipe. |
+| 3 | `simulated` says that a simulator ran the program. Where it is not null, no time in the record is a device's. |
 
 ## Paths of the machine that measured
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from etdeploy.backends.values import Extras
+from etdeploy.backends.values import Extras, Simulated
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside, write_if_changed
 from etdeploy.core.hashing import sha256_file
@@ -24,6 +24,7 @@ def make_bundle(
     provenance: Provenance,
     list_path: Path,
     extras: Extras = _NOTHING,
+    simulated: Simulated | None = None,
 ) -> Bundle:
     """Lists the files for one program and one runner, with their digests.
 
@@ -35,6 +36,7 @@ def make_bundle(
             sizes beside it. These are the only files that are written, and must remain as long as
             the bundle is used.
         extras: Third-party libraries, deployed beside the runner's own.
+        simulated: What computes the program there, if not the processor that it is for.
 
     Raises:
         OSError: A file is missing.
@@ -63,6 +65,7 @@ def make_bundle(
     return Bundle(
         files=tuple(files),
         launch=ProcessLaunch(argv=_command(runner), environment=_environment(extras, folder)),
+        simulated=simulated,
     )
 
 

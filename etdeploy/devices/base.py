@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from etdeploy.backends.values import Simulated
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.values import Value
 
@@ -171,10 +172,12 @@ class Bundle(Value):
     Attributes:
         files: What is pushed.
         launch: What is started there.
+        simulated: What computes the program there, if not the processor that it is for.
     """
 
     files: tuple[BundleFile, ...]
     launch: ProcessLaunch
+    simulated: Simulated | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_named, backend_of, code_of
-from etdeploy.backends.values import Destination, Extras, Partitions, Workstation, merged
+from etdeploy.backends.values import Destination, Extras, Partitions, Simulated, Workstation, merged
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError, ExportError
 from etdeploy.graph.job import Job
@@ -109,6 +109,16 @@ def bundle_notes(job: Job, program: Program | None, versions: Mapping[str, str])
             Workstation.this(), _destination(job), _partitions(job, backend, program, versions)
         )
     )
+
+
+def simulation_for(job: Job, program: Program) -> Simulated | None:
+    """What simulates the program's processor on the job's device; None if nothing does."""
+    station, where = Workstation.this(), _destination(job)
+    simulations = (
+        backend.simulated(station, where, _partitions(job, backend, program, {}))
+        for backend in _of_program(program)
+    )
+    return next(filter(None, simulations), None)
 
 
 def _backends(job: Job, program: Program | None) -> list[Backend]:

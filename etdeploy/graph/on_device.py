@@ -13,7 +13,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, Device, PushReport
-from etdeploy.graph.backends import bundle_notes, extras_for
+from etdeploy.graph.backends import bundle_notes, extras_for, simulation_for
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import (
@@ -46,7 +46,8 @@ def bundle_step(resolved: Resolved) -> Step:
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         provenance = load_provenance(folder)
         extras = extras_for(job, program, provenance.versions)
-        bundle = make_bundle(runner, folder, provenance, inputs_list, extras)
+        simulated = simulation_for(job, program)
+        bundle = make_bundle(runner, folder, provenance, inputs_list, extras, simulated)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
         notes = "".join(f"; {note}" for note in bundle_notes(job, program, provenance.versions))
@@ -133,6 +134,8 @@ def bench_step(job: Job, device: Device) -> Step:
         )
         path = run.record_path
         Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
+        if run.record.simulated:
+            return f"simulated by {run.record.simulated.by}"
         latency = run.record.workload.latency_ms
         runs = console.count(len(latency.samples), "run")
         return f"median {duration(latency.median)} over {runs}"

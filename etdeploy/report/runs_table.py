@@ -1,4 +1,4 @@
-"""Several runs as one table, a line for each."""
+"""Several runs as one table, a line for each; a simulated run has no times."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.core.console import size, table
+from etdeploy.report.sizes import SIMULATED
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ def runs_table(rows: Sequence[Row], width: int | None = None) -> str:
 
     All times are in one unit, so that columns can be compared, and the table fits 80 columns.
     """
-    medians = [row.record.workload.latency_ms.median for row in rows if row.record]
+    records = [row.record for row in rows if row.record and not row.record.simulated]
+    medians = [record.workload.latency_ms.median for record in records]
     unit = unit_for(max(medians, default=0.0))
     times = tuple(f"{name} {unit.name}" for name in ("median", "p90", "first", "load"))
     cells = [(row.recipe, row.device, *_numbers(row.record, unit), _verdict(row)) for row in rows]
@@ -37,6 +39,8 @@ def runs_table(rows: Sequence[Row], width: int | None = None) -> str:
 def _numbers(record: RunRecord | None, unit: TimeUnit) -> tuple[str | None, ...]:
     if record is None:
         return (None,) * 5
+    if record.simulated:
+        return (SIMULATED, *(None,) * 4)
     latency = record.workload.latency_ms
     return (
         unit.number(latency.median),

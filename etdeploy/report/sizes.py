@@ -12,6 +12,16 @@ from etdeploy.core.console import table
 _LONGEST = 40
 
 
+# Stands where a latency would.
+SIMULATED = "simulated"
+
+
+def simulated_sizes(sizes: Sequence[SizeRecord]) -> str:
+    """The verdict on each size of a simulated run, in the order of the recipe."""
+    rows = [(each.name, _dimensions(each), SIMULATED, _verdict(each)) for each in sizes]
+    return table(("size", "dimensions", "latency", "outputs"), rows)
+
+
 def sizes_table(sizes: Sequence[SizeRecord]) -> str:
     """Latencies, peak memory and verdict of each size, in the order of the recipe."""
     shortest_ms = min(each.latency_ms.median for each in sizes)

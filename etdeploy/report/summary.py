@@ -13,7 +13,7 @@ from etdeploy.core.console import count, size, table
 from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.model import Operator
-from etdeploy.report.sizes import sizes_table
+from etdeploy.report.sizes import SIMULATED, simulated_sizes, sizes_table
 
 WIDTH = 100
 _LABEL = 12
@@ -29,8 +29,7 @@ def summary(run: StoredRun) -> str:
     record = run.record
     sections = [
         _wrapped("", [_headline(record)], indent=""),
-        _indented(_latencies(record)),
-        *([_indented(sizes_table(sizes))] if (sizes := record.workload.sizes) else []),
+        *map(_indented, _tables(record)),
         "\n".join(_facts(record)),
     ]
     notes = "\n".join(_wrapped("note", [note]) for note in record.notes)
@@ -38,13 +37,23 @@ def summary(run: StoredRun) -> str:
 
 
 def _headline(record: RunRecord) -> str:
-    workload = record.workload
+    workload, where = record.workload, f"{record.recipe.name} on {record.device.facts.name}: "
+    if record.simulated:
+        soc = f" for {record.simulated.soc}" if record.simulated.soc else ""
+        return f"{where}{SIMULATED} by {record.simulated.by}{soc}"
     return (
-        f"{record.recipe.name} on {record.device.facts.name}: "
-        f"{duration(workload.latency_ms.median)} per inference"
+        f"{where}{duration(workload.latency_ms.median)} per inference"
         f"{f' at {workload.sizes[0].name}' if workload.sizes else ''}, "
         f"{_rate(workload.latency_ms)} inferences per second"
     )
+
+
+def _tables(record: RunRecord) -> Iterator[str]:
+    sizes = record.workload.sizes
+    if not record.simulated:
+        yield _latencies(record)
+    if sizes:
+        yield (simulated_sizes if record.simulated else sizes_table)(sizes)
 
 
 def _latencies(record: RunRecord) -> str:
@@ -84,6 +93,8 @@ def _timed(record: RunRecord) -> str:
 
 
 def _facts(record: RunRecord) -> Iterator[str]:
+    if record.simulated:
+        yield _wrapped("latency", [f"{SIMULATED}, not measured"])
     yield _wrapped("outputs", list(_verdict(record)))
     if record.peak_rss_bytes is not None:
         yield _wrapped("peak memory", [f"{size(record.peak_rss_bytes)} resident"])

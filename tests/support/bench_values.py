@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
@@ -25,6 +26,7 @@ from etdeploy.program.model import Delegate, Operator
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.model import BuiltRunner
 
+SIMULATED = Simulated(backend="npu", by="Simulator 1.2.3", soc="NPU9")
 FOLDER = Path("/out/20261121T084449Z-mlp-host-ab12cd34")
 
 

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
+from etdeploy.backends.values import Simulated
 from etdeploy.core.kinds import Kind
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 
 
 class Latency(Value):
@@ -285,9 +286,12 @@ class RunRecord(Value):
             `timing-long`.
         files: The files in the record's folder, by their role; paths are relative to that folder.
         notes: Sentences that a reader of the numbers has to know.
+        simulated: What computed the program in place of the SoC that it was compiled for. Then the
+            times and samples of the record are that simulator's, and say nothing about a device;
+            the outputs count. null where the program ran on what it is for.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     run_id: str
     started_at: str
     workload: Workload
@@ -302,3 +306,4 @@ class RunRecord(Value):
     passes: dict[str, PassRecord]
     files: dict[str, FolderPath]
     notes: tuple[str, ...] = ()
+    simulated: Simulated | None = None

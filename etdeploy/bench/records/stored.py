@@ -80,9 +80,7 @@ def load_record(path: Path) -> RunRecord:
             remedy=_UPGRADE,
         )
     try:
-        return RunRecord.model_validate_json(
-            json.dumps(converted(content) if version == 1 else content)
-        )
+        return RunRecord.model_validate_json(json.dumps(_newest(content)))
     except (ValidationError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path, error) from error
 
@@ -94,6 +92,18 @@ def is_readable(path: Path) -> bool:
     except UsageError:
         return False
     return True
+
+
+def _newest(content: dict[str, Any]) -> dict[str, Any]:
+    """A record of any version with the keys of the newest.
+
+    Raises:
+        KeyError, TypeError, AttributeError: It is not complete.
+    """
+    if content["schema_version"] == 1:
+        content = converted(content)
+    # Nothing of version 2 was simulated, which is the default of the key that version 3 added.
+    return {**content, "schema_version": SCHEMA_VERSION}
 
 
 def _content(path: Path) -> dict[str, Any]:

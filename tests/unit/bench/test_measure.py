@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import etdeploy.bench.measure as measure_module
+from etdeploy.backends.values import Simulated
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import measure, require_match
 from etdeploy.bench.records.record import SizeRecord
@@ -35,6 +36,7 @@ from etdeploy.recipe.load import LoadedRecipe
 from tests.support.bench_device import SAMPLES_MS, FakeDevice
 from tests.support.bench_values import (
     FOLDER,
+    SIMULATED,
     make_check,
     make_program_folder,
     make_recipe,
@@ -58,14 +60,20 @@ class Setting:
 
     folder: Path
 
-    def measure(self, device: FakeDevice, output: str = "out", **sections: Any) -> StoredRun:
+    def measure(
+        self,
+        device: FakeDevice,
+        output: str = "out",
+        simulated: Simulated | None = None,
+        **sections: Any,
+    ) -> StoredRun:
         recipe = make_recipe(**sections)
         path = self.folder / "my recipe.yaml"
         loaded = LoadedRecipe("my recipe", path, recipe, ((path, "ef" * 32),))
         runner = make_runner(self.folder / "runner", "ld.so")
         return measure(
             device,
-            Bundle(files=(), launch=ProcessLaunch(argv=("runner",))),
+            Bundle(files=(), launch=ProcessLaunch(argv=("runner",)), simulated=simulated),
             loaded,
             self.folder / "program",
             _program(),
@@ -144,7 +152,7 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     device = _device()
     run = setting.measure(device, runtime={"threads": 2})
     record, workload = run.record, run.record.workload
-    assert (record.schema_version, workload.kind) == (2, "inference")
+    assert (record.schema_version, workload.kind) == (3, "inference")
     assert workload.latency_ms.samples == SAMPLES_MS
     assert workload.latency_ms.median == 1.1
     assert (record.verify_ms, record.load_ms, workload.first_inference_ms) == (0.25, 2.0, 3.0)
@@ -163,6 +171,15 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     assert device.closed_runs == 1
     assert device.folder.arguments[0]["--threads"] == "2"
     require_match(run)
+
+
+def test_a_simulated_run_is_marked_and_has_no_notes_on_its_times(setting: Setting) -> None:
+    record = setting.measure(_device(), simulated=SIMULATED).record
+    assert record.simulated == SIMULATED
+    assert list(record.passes) == ["timing"]
+    assert record.peak_rss_bytes is None
+    assert [o.within_tolerance for o in record.workload.outputs] == [True]
+    assert [note.split(":")[0] for note in record.notes] == ["Random inputs.", "Simulated"]
 
 
 def test_everything_is_kept_in_a_folder_of_the_run(setting: Setting) -> None:

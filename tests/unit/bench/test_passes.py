@@ -37,6 +37,15 @@ def test_every_pass_is_a_process_of_its_own() -> None:
     )
 
 
+def test_a_simulated_run_has_one_short_pass_for_each_size() -> None:
+    sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
+    recipe = make_recipe(benchmark={"warmup": 20, "iterations": 100, "sizes": sizes})
+    assert passes(recipe, simulated=True) == (
+        Pass("timing", 0, 1, outputs=True, size="long"),
+        Pass("timing", 0, 1, outputs=True, size="short", further=True),
+    )
+
+
 def test_passes_that_are_not_wanted_are_left_out() -> None:
     recipe = make_recipe(benchmark={"memory": False, "profile": False, "iterations": 1})
     assert passes(recipe) == (Pass("timing", 5, 1, outputs=True),)

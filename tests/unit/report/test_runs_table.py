@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etdeploy.report.runs_table import Row, runs_table
-from tests.support.bench_values import UNCOMPARED, make_check, make_record
+from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_record
 
 ROWS = [
     Row("mlp", "host", make_record()),
@@ -28,6 +28,21 @@ int8/conv.yaml  android:R5CT20ABCDE      125.0   129.0     2.500    8.357       
 mlp             qemu                         -       -         -        -        -  \
 failed (run): the runner ended with SIGILL"""
     )
+
+
+def test_a_simulated_run_has_a_verdict_and_no_times() -> None:
+    simulated = make_record((0.0001,), simulated=SIMULATED)
+    head, _, first, second = runs_table(
+        [Row("mlp", "host", make_record()), Row("npu", "host", simulated)]
+    ).splitlines()
+    assert "median ms" in head
+    assert first.split()[2] == "1.100"
+    assert second.split() == ["npu", "host", "simulated", "-", "-", "-", "-", "correct"]
+
+
+def test_a_table_of_simulated_runs_alone() -> None:
+    text = runs_table([Row("npu", "host", make_record(simulated=SIMULATED))])
+    assert text.splitlines()[-1].split()[2] == "simulated"
 
 
 def test_short_times_have_a_unit_that_shows_them() -> None:

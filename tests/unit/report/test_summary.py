@@ -13,6 +13,7 @@ from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.report.summary import WIDTH, summary
 from tests.support.bench_values import (
+    SIMULATED,
     UNCOMPARED,
     make_check,
     make_device,
@@ -53,6 +54,39 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
   files        /out/20261121T084449Z-mlp-host-ab12cd34/record.json
                beside it: outputs, runner.stderr.txt"""
     )
+
+
+def test_a_simulated_run_shows_no_time() -> None:
+    record = {"peak_rss_bytes": None, "notes": ("Something to know.",), "simulated": SIMULATED}
+    assert (
+        summary(make_run(**record))
+        == """\
+mlp on host: simulated by Simulator 1.2.3 for NPU9
+
+  latency      simulated, not measured
+  outputs      correct: the output is within tolerance of the model's
+               largest error 1.2e-07 (tolerance 0.0001), cosine similarity 1 (at least 0.9999)
+  device       Test CPU, Test Linux 1, 2 CPUs
+  program      example mlp, xnnpack, 5.5 kB
+  runs on      XnnpackBackend takes 8 nodes in 1 partition (80 % of all nodes)
+               2 operator calls stay outside, on CPU kernels
+               2 x aten::add.out
+  runner       runner for linux-x86_64, ExecuTorch 1.5.1+cpu
+
+  note         Something to know.
+
+  files        /out/20261121T084449Z-mlp-host-ab12cd34/record.json
+               beside it: outputs, runner.stderr.txt"""
+    )
+
+
+def test_the_sizes_of_a_simulated_run_have_a_verdict_and_no_times() -> None:
+    short = _size("short", 1.1)
+    unnamed = SIMULATED.model_copy(update={"soc": None})
+    lines = summary(make_run(sizes=(short,), simulated=unnamed)).splitlines()
+    assert lines[0] == "mlp on host: simulated by Simulator 1.2.3"
+    assert lines[4].split() == ["short", "tokens", "16", "simulated", "correct"]
+    assert not any(" ms" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -99,21 +133,22 @@ def test_wrong_outputs_are_told_one_by_one() -> None:
     assert "correct" not in text
 
 
-def test_every_size_has_a_line() -> None:
-    def size(name: str, median_ms: float, **changes: Any) -> SizeRecord:
-        values = {
-            "name": name,
-            "sizes": {"tokens": 16},
-            "shapes": {},
-            "latency_ms": summarize((median_ms,)),
-            "first_inference_ms": 2.5,
-            "peak_rss_bytes": 7_900_000,
-            "outputs": (make_check(),),
-        }
-        return SizeRecord(**(values | changes))
+def _size(name: str, median_ms: float, **changes: Any) -> SizeRecord:
+    values: dict[str, Any] = {
+        "name": name,
+        "sizes": {"tokens": 16},
+        "shapes": {},
+        "latency_ms": summarize((median_ms,)),
+        "first_inference_ms": 2.5,
+        "peak_rss_bytes": 7_900_000,
+        "outputs": (make_check(),),
+    }
+    return SizeRecord(**(values | changes))
 
+
+def test_every_size_has_a_line() -> None:
     wrong = make_check(within_tolerance=False, max_abs_error=3.0)
-    sizes = (size("short", 1.1), size("long", 22.0, sizes={}, outputs=(wrong,)))
+    sizes = (_size("short", 1.1), _size("long", 22.0, sizes={}, outputs=(wrong,)))
     lines = summary(make_run(sizes=sizes)).splitlines()
     assert "1.100 ms per inference at short," in lines[0]
     table = [line.split() for line in lines if line.lstrip().startswith(("short", "long"))]

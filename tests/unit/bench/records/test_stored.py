@@ -60,10 +60,10 @@ def test_what_run_printed_is_read_too(tmp_path: Path) -> None:
     assert load_record(_write(tmp_path, printed)) == run.record
 
 
-def test_version_1_is_read_as_version_2(tmp_path: Path) -> None:
+def test_version_1_is_read_as_the_newest(tmp_path: Path) -> None:
     run = load_run(_write(tmp_path, _version_1()))
     now = make_record()
-    assert run.record.schema_version == 2
+    assert run.record.schema_version == 3
     assert run.record.workload == now.workload
     assert run.record.verify_ms is None
     assert (run.record.load_ms, run.record.device) == (now.load_ms, now.device)
@@ -76,9 +76,15 @@ def test_version_1_is_read_as_version_2(tmp_path: Path) -> None:
     assert run.path("program") is None
 
 
+def test_version_2_is_read_as_one_that_was_not_simulated(tmp_path: Path) -> None:
+    now = make_record()
+    before = now.model_dump(mode="json", exclude={"simulated"}) | {"schema_version": 2}
+    assert load_run(_write(tmp_path, before)).record == now
+
+
 def test_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
-    path = _write(tmp_path, {"schema_version": 3, "anything": "else"})
-    with pytest.raises(UsageError, match="has version 3; this etdeploy reads versions 1 to 2") as e:
+    path = _write(tmp_path, {"schema_version": 4, "anything": "else"})
+    with pytest.raises(UsageError, match="has version 4; this etdeploy reads versions 1 to 3") as e:
         load_record(path)
     assert e.value.exit_code == 2
     assert e.value.place == str(path)
