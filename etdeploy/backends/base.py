@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Extras,
         Package,
         Partitions,
+        PlannedRun,
         Simulated,
         Workstation,
     )
@@ -107,12 +108,8 @@ class Backend:
         """The systems that the delegate runs on, for a message: `android on aarch64`."""
         return " or ".join(self.systems) + (f" on {self.arches[0]}" if self.arches else "")
 
-    def plan_notes(self, threads: int) -> Iterator[str]:
-        """What to know about a run with this backend, as sentences.
-
-        Args:
-            threads: `runtime.threads` of the recipe; 0 leaves the number to ExecuTorch.
-        """
+    def plan_notes(self, run: PlannedRun) -> Iterator[str]:
+        """What to know about a run with this backend, as sentences."""
         yield from ()
 
     def cmake_options(self, build: Build) -> Iterator[Explained]:

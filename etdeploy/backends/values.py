@@ -77,6 +77,24 @@ class ExportRequest:
 
 
 @dataclass(frozen=True)
+class PlannedRun:
+    """A run, as far as recipe and program tell it.
+
+    Attributes:
+        target: What the runner is for.
+        threads: `runtime.threads` of the recipe; 0 leaves the number to ExecuTorch.
+        quantization: The recipe's scheme; None for a finished program, whose scheme is not known.
+        soc: The SoC that the program is compiled for; None if it is not known yet, or of no
+            importance.
+    """
+
+    target: Target
+    threads: int
+    quantization: str | None
+    soc: str | None
+
+
+@dataclass(frozen=True)
 class Destination:
     """Where a program will run.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from etdeploy.backends.registry import backend_of
 from etdeploy.core.blocker import Blocker, joined
 from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.core.hashing import digest_json
@@ -30,6 +29,7 @@ from etdeploy.plan.components import (
     threaded,
 )
 from etdeploy.plan.model import CUSTOM_OPS, Provider, RuntimePlan
+from etdeploy.plan.notes import build_notes, run_notes
 from etdeploy.plan.relations import BY_HAND, apply_relations, is_on, spelled_for, with_overrides
 from etdeploy.plan.requirements import Requirements, derive_requirements, some
 from etdeploy.plan.rules import (
@@ -133,6 +133,7 @@ def derive_plan(
         *vendor_blockers(requirements, target, parts.build_target),
     )
     own = (_own_kernels(recipe, custom),) if custom else ()
+    built = parts.options if provider.value == Provider.SOURCE else None
     return RuntimePlan(
         target=target.name,
         build_target=parts.build_target.name,
@@ -148,8 +149,8 @@ def derive_plan(
         provisional=program is None,
         blockers=blockers,
         notes=(
-            *_run_notes(recipe, requirements),
-            *(_build_notes(requirements, parts) if provider.value == Provider.SOURCE else ()),
+            *run_notes(recipe, requirements, program, target),
+            *(build_notes(requirements, built) if built is not None else ()),
         ),
     )
 
@@ -249,26 +250,6 @@ def _own_kernels(recipe: Recipe, custom: CustomKernels) -> Explained:
         reason=f"runtime.custom_ops is {recipe.runtime.custom_ops}, which "
         + (f"has {some(operators)}" if operators else "registers what only the runner can list"),
     )
-
-
-def _run_notes(recipe: Recipe, requirements: Requirements) -> Iterator[str]:
-    """What to know about a run with the program's backends."""
-    for backend in filter(None, map(backend_of, requirements.delegate_ids)):
-        yield from backend.plan_notes(recipe.runtime.threads)
-
-
-def _build_notes(requirements: Requirements, parts: _Parts) -> Iterator[str]:
-    """What to know about a build from source before it starts."""
-    options = {option.name: option.value for option in parts.options}
-    backends = [b for b in map(backend_of, requirements.delegate_ids) if b]
-    for backend in backends:
-        yield from backend.build_notes(options)
-    for backend in backends:
-        if not backend.tried:
-            yield (
-                f"{backend.delegate_id} is untested: its options follow ExecuTorch's files, and it "
-                "was never built."
-            )
 
 
 def _source_components(build: SourceBuild, options: tuple[Explained, ...]) -> tuple[Explained, ...]:

@@ -27,6 +27,7 @@ from etdeploy.backends.values import (
     Extras,
     Package,
     Partitions,
+    PlannedRun,
     Workstation,
 )
 from etdeploy.core.blocker import Blocker, require
@@ -44,12 +45,12 @@ _IN_32_BITS = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}
 class Openvino(Backend):
     """OpenVINO, whose libraries come from the Python package beside etdeploy."""
 
-    def plan_notes(self, threads: int) -> Iterator[str]:
+    def plan_notes(self, run: PlannedRun) -> Iterator[str]:
         """That the number of threads does not reach OpenVINO."""
-        if threads:
+        if run.threads:
             yield (
-                f"runtime.threads is {threads}, which does not limit OpenVINO: it has threads of "
-                "its own, one for each core that the runner may use."
+                f"runtime.threads is {run.threads}, which does not limit OpenVINO: it has threads "
+                "of its own, one for each core that the runner may use."
             )
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
