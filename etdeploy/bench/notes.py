@@ -36,9 +36,9 @@ def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
 def simulation_note(simulated: Simulated) -> str:
     """What a run with a simulator shows, and what it does not."""
     return (
-        f"Simulated: {simulated.by} computed this in place of {simulated.soc or 'the SoC'}. The "
-        "outputs were compared. The times are the simulator's: one inference was timed, without "
-        "warm-up, and the memory and profile passes were left out."
+        f"Simulated: {simulated.by} computed the outputs in place of {simulated.soc or 'the SoC'}. "
+        "The times in the record are the simulator's, of one inference without warm-up; the memory "
+        "and profile passes were left out."
     )
 
 

@@ -164,7 +164,7 @@ def run_pass(
     if outcome.exit_code != 0:
         # A stop ends the runner too, and is not its fault.
         checkpoint()
-        raise run_error(outcome, step.key, recipe, device, log, capabilities)
+        raise run_error(outcome, step.key, recipe, device, log, capabilities, step.iterations)
     folder.pull(step.results, here / step.results)
     if step.outputs:
         folder.pull(step.outputs_folder, here / step.outputs_folder)

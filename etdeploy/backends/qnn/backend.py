@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         ExportRequest,
         Extras,
         Partitions,
+        PlannedRun,
+        Simulated,
         Workstation,
     )
     from etdeploy.core.finding import Finding
@@ -35,6 +37,19 @@ _SDK_OPTION = "QNN_SDK_ROOT"
 class Qnn(Backend):
     """QNN, with Qualcomm's compiler on this machine and its libraries on the phone."""
 
+    def plan_notes(self, run: PlannedRun) -> Iterator[str]:
+        """In what it computes, and that it is simulated here."""
+        from etdeploy.backends.qnn.precision import precision_notes
+        from etdeploy.backends.qnn.simulator import simulates
+
+        yield from precision_notes(run.quantization, run.soc)
+        if simulates(run.target):
+            yield (
+                "Qualcomm's simulator runs the program on this machine: its outputs are compared, "
+                "and nothing is timed. benchmark.iterations, warmup, memory and profile have no "
+                "effect."
+            )
+
     def cmake_options(self, build: Build) -> Iterator[Explained]:
         """Where the SDK is."""
         yield Explained(
@@ -46,10 +61,11 @@ class Qnn(Backend):
     def target_blockers(
         self, target: Target, build_target: Target, other: str = OTHER_BACKEND
     ) -> Iterator[Blocker]:
-        """Emulators, and systems that etdeploy deploys no libraries of Qualcomm to."""
+        """Emulators, and systems that have no libraries of Qualcomm."""
         from etdeploy.backends.qnn.phone import target_blockers
+        from etdeploy.backends.qnn.simulator import simulates
 
-        return target_blockers(target, build_target, other)
+        return target_blockers(target, build_target, other, simulated=simulates(target))
 
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
@@ -96,19 +112,23 @@ class Qnn(Backend):
 
     def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
         """No HTP, or that of another SoC."""
-        from etdeploy.backends.qnn.phone import htp_blocker, soc_blocker
+        from etdeploy.backends.qnn import phone, simulator
 
-        blocker = htp_blocker(where.target)
+        blocker = phone.htp_blocker(where.target)
+        if blocker or not where.reports:
+            return blocker
+        if where.target.system == "android":
+            return phone.soc_blocker(wanted_soc, where.device, where.soc)
         # What other systems cannot do with QNN is a matter of the plan.
-        if blocker is None and where.reports and where.target.system == "android":
-            blocker = soc_blocker(wanted_soc, where.device, where.soc)
-        return blocker
+        return simulator.soc_blocker(wanted_soc, where) if _on_linux(where) else None
 
     def program_blockers(self, partitions: Partitions, where: Destination) -> Iterator[Blocker]:
-        """Another SoC than the one that it was compiled for."""
-        from etdeploy.backends.qnn.phone import program_blockers
+        """Another SoC than the one that it was compiled for, or no place for Qualcomm's library."""
+        from etdeploy.backends.qnn import phone, simulator
 
-        return program_blockers(
+        if _on_linux(where):
+            return simulator.device_blockers(partitions, where) if where.reports else iter(())
+        return phone.program_blockers(
             partitions.compiled, where.device, where.soc, finished=partitions.finished
         )
 
@@ -141,22 +161,40 @@ class Qnn(Backend):
     def bundle_blockers(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[Blocker]:
-        """No libraries for phones, or some that do not fit the phone or the program."""
-        from etdeploy.backends.qnn.bundle import missing_libraries
+        """No libraries for phones, or some that do not fit the phone or the program.
 
+        Here no simulator, or one that is older than the program.
+        """
+        from etdeploy.backends.qnn.bundle import missing_libraries
+        from etdeploy.backends.qnn.simulator import simulator_blockers
+
+        if _on_linux(where):
+            return simulator_blockers(station, where.soc, partitions)
         return missing_libraries(station, where.soc, partitions)
 
     def bundle_inputs(self, station: Workstation) -> Mapping[str, str | None]:
-        """The libraries that go to the phone."""
+        """The libraries that go to the phone, and the simulator with its place."""
+        from etdeploy.backends.qnn.kits.compile import find_compile_kit
         from etdeploy.backends.qnn.kits.deploy import find_deploy_kit
+        from etdeploy.backends.qnn.kits.loading import library_environment
 
-        kit = find_deploy_kit(station)
-        return {"QNN libraries": None if isinstance(kit, Blocker) else kit.identity}
+        libraries = find_deploy_kit(station)
+        compiler = find_compile_kit(station)
+        found: dict[str, str | None] = {
+            "QNN libraries": None if isinstance(libraries, Blocker) else libraries.identity
+        }
+        if not isinstance(compiler, Blocker):
+            found["QNN compiler"] = f"{compiler.version} of {compiler.from_}"
+            found |= library_environment(compiler, station.environ)
+        return found
 
     def extras(self, station: Workstation, where: Destination, partitions: Partitions) -> Extras:
-        """Qualcomm's libraries for the phone's HTP."""
+        """Qualcomm's libraries for the phone's HTP; here the place of the simulator."""
         from etdeploy.backends.qnn.bundle import program_extras
+        from etdeploy.backends.qnn.simulator import simulator_extras
 
+        if _on_linux(where):
+            return simulator_extras(station, partitions)
         return program_extras(station, where.soc, partitions)
 
     def bundle_notes(
@@ -168,17 +206,30 @@ class Qnn(Backend):
         if where.target.system == "android":
             yield from program_notes(station, partitions)
 
+    def simulated(
+        self, station: Workstation, where: Destination, partitions: Partitions
+    ) -> Simulated | None:
+        """Qualcomm's simulator, on this machine."""
+        from etdeploy.backends.qnn.simulator import simulation
+
+        return simulation(station, partitions) if _on_linux(where) else None
+
     def failure(self, text: str, device: str) -> Cause | None:
-        """What Qualcomm's libraries log."""
+        """What Qualcomm's libraries log, on a phone or here."""
+        from etdeploy.backends.qnn.simulator_words import simulator_cause
         from etdeploy.backends.qnn.words import qnn_cause
 
-        return qnn_cause(text)
+        return simulator_cause(text) if device == "host" else qnn_cause(text)
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The SDK, its compiler, and what builds ExecuTorch's part for it."""
         from etdeploy.backends.qnn.kits.findings import examine_qnn
 
         yield from examine_qnn(station)
+
+
+def _on_linux(where: Destination) -> bool:
+    return where.target.system == "linux"
 
 
 QNN = Qnn(

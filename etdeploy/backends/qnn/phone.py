@@ -13,26 +13,29 @@ from etdeploy.targets.android import soc_name
 from etdeploy.targets.platforms import Target
 
 
-def target_blockers(target: Target, build_target: Target, other: str) -> Iterator[Blocker]:
+def target_blockers(
+    target: Target, build_target: Target, other: str, *, simulated: bool
+) -> Iterator[Blocker]:
     """Qualcomm's libraries, which the delegate loads and which are deployed to phones alone.
 
     Args:
         target: What the runner is for.
         build_target: What it is built for, which differs for a portable runner.
         other: The remedy that names another backend.
+        simulated: Whether a simulator runs the programs there.
     """
     emulator = htp_blocker(target)
     if emulator:
         yield emulator
-    elif build_target.system == "linux":
+    elif build_target.system == "linux" and not simulated:
         # A plan for a phone uses the sources unless the recipe forbids it.
         phone = "--device android   (without a phone: --target android-arm64)"
         if target.system == "android":
             phone = "--set runtime.provider=source"
         yield Blocker(
             what="Qualcomm's libraries",
-            why="QnnBackend loads Qualcomm's own libraries where it runs, and etdeploy deploys "
-            "them to Android phones only",
+            why="QnnBackend loads Qualcomm's own libraries where it runs. etdeploy deploys them to "
+            "Android phones only, and uses those of this machine on linux-x86_64 only",
             remedy=f"Build for the phone: {phone}\n{other}",
         )
 

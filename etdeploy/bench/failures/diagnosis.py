@@ -121,6 +121,7 @@ def run_error(
     device: str,
     log: Path,
     capabilities: Capabilities = _ELSEWHERE,
+    iterations: int | None = None,
 ) -> RunError:
     """The error for a run that did not end with exit code 0.
 
@@ -131,8 +132,9 @@ def run_error(
         device: The device's name.
         log: The file with the runner's output.
         capabilities: Of the device, for the remedies.
+        iterations: Of the pass, where they may be fewer than the recipe's.
     """
-    known = _cause(outcome, recipe, device)
+    known = _cause(outcome, recipe, device, iterations or recipe.benchmark.iterations)
     message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
     if known:
         message += f": {known.cause}"
@@ -183,9 +185,9 @@ def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
     return f"ended with exit code {outcome.exit_code}"
 
 
-def _cause(outcome: RunOutcome, recipe: Recipe, device: str) -> Cause | None:
+def _cause(outcome: RunOutcome, recipe: Recipe, device: str, iterations: int) -> Cause | None:
     if outcome.timed_out:
-        return _too_slow(recipe)
+        return _too_slow(recipe, iterations)
     found = _of_a_backend(outcome.stderr, device) or first_cause(outcome.stderr, _WORDS)
     if found:
         return found
@@ -202,14 +204,16 @@ def _of_a_backend(text: str, device: str) -> Cause | None:
     return next(filter(None, causes), None)
 
 
-def _too_slow(recipe: Recipe) -> Cause:
+def _too_slow(recipe: Recipe, iterations: int) -> Cause:
     doubled = min(2 * recipe.benchmark.timeout_s, 86_400)
-    fewer = max(1, recipe.benchmark.iterations // 10)
-    return Cause(
-        "it hangs, or the model is too slow on this device for so many iterations",
-        f"Give it more time: --set benchmark.timeout_s={doubled:g}\n"
-        f"or less to do: --set benchmark.iterations={fewer}",
+    cause, remedy = (
+        "it hangs, or the model is too slow on this device",
+        f"Give it more time: --set benchmark.timeout_s={doubled:g}",
     )
+    if iterations > 1:
+        cause += " for so many iterations"
+        remedy += f"\nor less to do: --set benchmark.iterations={max(1, iterations // 10)}"
+    return Cause(cause, remedy)
 
 
 def _own_words(outcome: RunOutcome) -> Cause | None:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.values import Simulated
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.tidy import remove_kind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, CheckError, ExportError
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.base import DeviceFacts
+from etdeploy.devices.local.device import LocalDevice
 from etdeploy.graph import preflight
-from etdeploy.graph.backends import extras_for
+from etdeploy.graph.backends import extras_for, simulation_for
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job
 from etdeploy.graph.on_device import bundle_step
@@ -26,6 +28,7 @@ from etdeploy.targets.platforms import find_target
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.program_files import Plan, pte
 from tests.support.qnn_sdk import lay_out_aar, lay_out_sdk
+from tests.support.runtime_values import make_method, make_program
 
 # The compile spec of the program that ExecuTorch's checkout has: SM8650, compiled by QNN 2.37.
 RECORDED = json.loads((Path(__file__).parents[2] / "data/qnn/compile_specs.json").read_bytes())
@@ -167,3 +170,41 @@ def test_another_archive_makes_another_bundle(
         monkeypatch.setenv("QNN_RUNTIME_AAR", str(lay_out_aar(tmp_path / "a.aar", archs=archs)))
         found.append(resolve(job).bundle_inputs)
     assert found[0] != found[1]
+
+
+def _on_this_machine(job: Job, tmp_path: Path) -> Job:
+    device, target = LocalDevice(tmp_path / "device"), find_target("linux-x86_64")
+    facts = DeviceFacts(name="host", kind="host", target=target.name)
+    return replace(job, target=target, device=device, facts=facts)
+
+
+def test_on_this_machine_a_program_is_simulated(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sdk(tmp_path, monkeypatch, "2.49.40.260810104044")
+    resolved = resolve(_on_this_machine(job, tmp_path))
+    preflight.refuse_early(resolved)
+    assert resolved.program is not None
+    assert simulation_for(resolved.job, resolved.program) == Simulated(
+        backend="qnn", by="QNN 2.49.40", soc="SM8650"
+    )
+    shown = explain(resolved)
+    assert (shown.blockers, shown.not_installed) == ((), ())
+    assert "Qualcomm's simulator runs the program on this machine" in shown.notes[0]
+
+
+def test_a_simulator_that_is_older_than_the_program_is_refused_early(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sdk(tmp_path, monkeypatch, "2.36.0.250130151446")
+    resolved = resolve(_on_this_machine(job, tmp_path))
+    with pytest.raises(BuildError, match=r"2\.37.* 2\.36\.0"):
+        preflight.refuse_early(resolved)
+    assert resolved.program is not None
+    (blocker,) = explain(resolved).not_installed
+    assert blocker.what.startswith("QNN 2.37")
+
+
+def test_another_backends_program_is_not_simulated(job: Job) -> None:
+    program = make_program(make_method(delegates=("XnnpackBackend",)))
+    assert simulation_for(job, program) is None

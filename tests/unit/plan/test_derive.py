@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.payload import CompiledFor
 from etdeploy.core.errors import BuildError, CheckError
 from etdeploy.plan.derive import CustomKernels, require_feasible
 from etdeploy.plan.model import RuntimePlan
@@ -256,10 +257,37 @@ def test_an_emulator_has_no_htp(provider: str) -> None:
     assert "HTP" not in str(make_plan(recipe, program, "android-arm64").blockers)
 
 
-def test_qnn_is_for_phones_even_where_the_wheel_has_the_backend() -> None:
+def test_qnn_is_for_phones_and_for_this_machines_simulator() -> None:
     program = make_program(make_method(delegates=("QnnBackend",)))
-    assert "Qualcomm's own libraries" in _blockers(make_plan(_NO_PROFILE, program))
+    portable = make_plan(_NO_PROFILE, program, "linux-x86_64-portable")
+    assert "Qualcomm's own libraries" in _blockers(portable)
     assert make_plan(_NO_PROFILE, program, "android-arm64").blockers == ()
+    here = make_plan(_NO_PROFILE, program)
+    assert here.blockers == ()
+    assert (here.provider.value, "backend_qnn" in here.component_names) == ("wheel", True)
+    assert any("simulator" in note for note in here.notes)
+
+
+@pytest.mark.parametrize(
+    ("soc", "program", "told"),
+    [
+        ("auto", None, False),
+        ("sm8350", None, True),
+        ("SM8350", "SM8650", False),  # what was compiled counts
+        ("auto", "SM8350", True),
+    ],
+)
+def test_notes_know_the_soc(soc: str, program: str | None, told: bool) -> None:
+    made = None
+    if program:
+        method = make_method(delegates=("QnnBackend",))
+        delegate = method.delegates[0].model_copy(
+            update={"compiled_for": CompiledFor(soc_id=0, soc=program)}
+        )
+        made = make_program(method.model_copy(update={"delegates": (delegate,)}))
+    recipe = make_recipe(export={"backend": "qnn", "quantization": "fp16", "soc": soc})
+    notes = make_plan(recipe, made, "android-arm64").notes
+    assert any("The HTP of SM8350 (V68)" in note for note in notes) == told
 
 
 def test_coreml_is_a_blocker_off_a_mac_and_none_on_it() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering
 from etdeploy.export.worker.failures import fail
@@ -148,9 +149,8 @@ class QnnLowering(Lowering):
         config.segment_alignment = int(get_qnn_context_binary_alignment())
 
     def notes(self, spec: ExportSpec) -> Iterator[str]:
-        """That the HTP has no 32-bit floats."""
-        if spec.quantization == "none":
-            yield "QNN's HTP computes floats as 16-bit floats."
+        """In what the HTP computes floats."""
+        yield from precision_notes(spec.quantization, spec.soc)
 
 
 LOWERING = QnnLowering()

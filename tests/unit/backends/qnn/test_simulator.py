@@ -1,0 +1,143 @@
+"""Qualcomm's simulator on this machine: where it runs programs, from where, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.backend import QNN
+from etdeploy.backends.qnn.kits import package
+from etdeploy.backends.values import (
+    Destination,
+    Partitions,
+    PlannedRun,
+    Simulated,
+    Workstation,
+)
+from etdeploy.core.errors import BuildError
+from etdeploy.targets.platforms import TARGETS, find_target
+from tests.support.qnn_sdk import lay_out_package, lay_out_sdk
+
+HOST = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
+BOARD = Destination(find_target("linux-x86_64"), "ssh:board", reports=True)
+QEMU = Destination(find_target("linux-aarch64"), "qemu", reports=True)
+V75 = CompiledFor(soc_id=57, soc="SM8650", htp_arch="V75", sdk_version="2.37.0.250724175447")
+
+
+def _partitions(version: str = "2.37.0.250724175447", finished: bool = True) -> Partitions:
+    compiled = V75.model_copy(update={"sdk_version": version})
+    return Partitions((compiled,), finished=finished)
+
+
+@pytest.fixture
+def station(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workstation:
+    """A machine with Qualcomm's package, QNN 2.49.40."""
+    site = tmp_path / "site-packages"
+    monkeypatch.setattr(package, "_installed", lambda: ("2.5.0", site))
+    monkeypatch.setattr(package, "_c_library", lambda: "glibc 2.35")
+    lay_out_package(site)
+    return Workstation({}, tmp_path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_only_this_machines_own_runner_simulates(target: str) -> None:
+    chosen = find_target(target)
+    built = find_target(chosen.portable or target)
+    blockers = list(QNN.target_blockers(chosen, built))
+    if target == "linux-x86_64":
+        assert blockers == []
+    elif chosen.system in ("linux", "android"):
+        assert len(blockers) == 1
+    notes = list(QNN.plan_notes(PlannedRun(chosen, 0, "int8_static", "SM8650")))
+    assert len(notes) == (1 if target == "linux-x86_64" else 0)
+
+
+def test_a_soc_has_to_be_named_where_no_phone_can_be_asked() -> None:
+    blocker = QNN.device_blocker("auto", HOST)
+    assert blocker is not None
+    assert blocker.why.startswith("export.soc is auto, which asks a phone; host simulates any SoC")
+    assert blocker.remedy.endswith("--set export.soc=SM8650")
+    assert QNN.device_blocker("SM8650", HOST) is None
+    assert QNN.device_blocker("auto", replace(HOST, reports=False)) is None
+
+
+@pytest.mark.parametrize("where", [BOARD, QEMU])
+def test_other_devices_with_linux_have_no_library_of_qualcomms(where: Destination) -> None:
+    blocker = QNN.device_blocker("SM8650", where)
+    assert blocker is not None
+    assert blocker.why.endswith(f"{where.device} is neither")
+    assert "--set export.backend=xnnpack" in blocker.remedy
+    (finished,) = QNN.program_blockers(_partitions(), where)
+    assert "--set" not in finished.remedy
+    assert list(QNN.program_blockers(_partitions(), replace(where, reports=False))) == []
+
+
+def test_the_bundle_names_the_folder_and_copies_nothing(station: Workstation) -> None:
+    libraries = station.home / "site-packages" / "onnxruntime_qnn"
+    extras = QNN.extras(station, HOST, _partitions())
+    assert extras.files == ()
+    assert dict(extras.environment) == {"LD_LIBRARY_PATH": str(libraries)}
+
+
+def test_the_users_library_path_comes_after(station: Workstation) -> None:
+    station = replace(station, environ={"LD_LIBRARY_PATH": "/mine:/more"})
+    path = QNN.extras(station, HOST, _partitions()).environment["LD_LIBRARY_PATH"]
+    assert path.split(":")[1:] == ["/mine", "/more"]
+    assert QNN.bundle_inputs(station)["LD_LIBRARY_PATH"] == path
+
+
+def test_what_simulates_is_named(station: Workstation) -> None:
+    assert QNN.simulated(station, HOST, _partitions()) == Simulated(
+        backend="qnn", by="QNN 2.49.40", soc="SM8650"
+    )
+    unknown = Partitions((CompiledFor(soc_id=999),))
+    found = QNN.simulated(station, HOST, unknown)
+    assert found is not None
+    assert found.soc is None
+
+
+def test_a_phone_simulates_nothing(station: Workstation) -> None:
+    phone = Destination(find_target("android-arm64"), "android:X", reports=True, soc="SM8650")
+    assert QNN.simulated(station, phone, _partitions()) is None
+
+
+@pytest.mark.parametrize("version", ["2.37.0.250724175447", "2.49.40.260810104044", "2.49.99.1"])
+def test_an_older_program_is_simulated(station: Workstation, version: str) -> None:
+    assert list(QNN.bundle_blockers(station, HOST, _partitions(version))) == []
+
+
+def test_a_newer_program_is_refused_with_both_versions(station: Workstation) -> None:
+    newer = _partitions("2.51.0.261001104044")
+    (blocker,) = QNN.bundle_blockers(station, HOST, newer)
+    assert blocker.why == (
+        "the program was compiled with QNN 2.51.0, and the simulator in onnxruntime-qnn 2.5.0 is "
+        "of QNN 2.49.40: an older QNN cannot load what a newer one compiled"
+    )
+    assert "name the new file in\nmodel.program" in blocker.remedy
+    with pytest.raises(BuildError, match=r"compiled with QNN 2\.51\.0"):
+        QNN.extras(station, HOST, newer)
+
+
+def test_a_program_without_a_version_is_tried(station: Workstation) -> None:
+    unknown = Partitions((CompiledFor(soc_id=57, soc="SM8650"),), finished=True)
+    assert list(QNN.bundle_blockers(station, HOST, unknown)) == []
+
+
+def test_a_machine_without_a_simulator_says_how_to_get_one(tmp_path: Path) -> None:
+    bare = Workstation({}, tmp_path)
+    (blocker,) = QNN.bundle_blockers(bare, HOST, Partitions())
+    assert "etdeploy[qnn]" in blocker.remedy
+    with pytest.raises(BuildError, match="onnxruntime-qnn is not installed"):
+        QNN.extras(bare, HOST, _partitions())
+    assert QNN.simulated(bare, HOST, _partitions()) is None
+
+
+def test_an_sdk_without_the_library_that_reads_programs_is_told(tmp_path: Path) -> None:
+    root = lay_out_sdk(tmp_path / "sdk")
+    (root / "lib/x86_64-linux-clang/libQnnSystem.so").unlink()
+    station = Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path)
+    (blocker,) = QNN.bundle_blockers(station, HOST, _partitions())
+    assert "there is no lib/x86_64-linux-clang/libQnnSystem.so" in blocker.why
