@@ -2,8 +2,9 @@
 
 To import PyTorch and ExecuTorch takes longer than to export a small model. A run with several
 exports imports them once: a server process does (`worker/serve.py`), and each export is a fork of
-it, as isolated as a process of its own. Only on Linux: on macOS the system's libraries do not work
-in a fork, and Windows has none.
+it, as isolated as a process of its own. The dynamic loader reads LD_LIBRARY_PATH when a process
+starts, so each environment that exports ask for has a server of its own. Only on Linux: on macOS
+the system's libraries do not work in a fork, and Windows has none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +27,8 @@ from etdeploy.export.spec import ExportSpec
 WORKER = (sys.executable, str(Path(__file__).resolve().parent / "worker" / "start.py"))
 # Unbuffered, so that the log is in order; a crash in native code leaves the Python stack.
 _ENVIRONMENT: Mapping[str, str | None] = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+# The variables of an environment.
+_Key = tuple[tuple[str, str | None], ...]
 
 
 class Exporter(Protocol):
@@ -58,32 +61,46 @@ def preloaded_exports(specs: Iterable[ExportSpec]) -> Iterator[Exporter]:
     """An exporter for all exports of a run; what it has started ends with the block.
 
     Nothing is started before the first export runs, and no process is preloaded for fewer than two
-    exports. After as many as were expected it is ended already.
+    exports of one environment. After as many as were expected it is ended already.
 
     Args:
         specs: What is probably to be exported, each once. Others may be, too.
     """
-    sharing = [spec for spec in specs if can_share(spec)]
-    if len(sharing) < 2 or sys.platform != "linux":
+    groups: dict[_Key, list[ExportSpec]] = {}
+    for spec in specs if sys.platform == "linux" else ():
+        if not spec.program:  # a finished one starts no process
+            groups.setdefault(_key(worker_environment(spec)), []).append(spec)
+    groups = {key: specs for key, specs in groups.items() if len(specs) > 1}
+    if not groups:
         yield OWN_PROCESSES
         return
-    needs = sorted({(spec.backend or "", spec.quantization or "") for spec in sharing})
     with ExitStack() as stack:
-        yield _SharedProcess(json.dumps(needs), len(sharing), stack)
+        yield _SharedProcesses(
+            {
+                key: _SharedProcess(dict(key), specs, stack.enter_context(ExitStack()))
+                for key, specs in groups.items()
+            }
+        )
 
 
-def can_share(spec: ExportSpec) -> bool:
-    """Whether its worker can be a fork: finished programs need none, others an environment.
-
-    The dynamic loader reads LD_LIBRARY_PATH when a process starts.
-    """
-    return not spec.program and worker_environment(spec) == _ENVIRONMENT
+def _key(environment: Mapping[str, str | None] | None) -> _Key:
+    return tuple(sorted((environment or {}).items()))
 
 
 def worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     """Changes to the environment of an export's worker; None removes a variable."""
     backend = backend_named(str(spec.backend))
     return {**_ENVIRONMENT, **backend.export_environment(spec.request, Workstation.this())}
+
+
+class _SharedProcesses:
+    """The server of each environment; a process of its own for an export with another."""
+
+    def __init__(self, servers: Mapping[_Key, _SharedProcess]) -> None:
+        self._servers = servers
+
+    def run(self, request: process.Request, undo: Callable[[], None]) -> process.Outcome:
+        return self._servers.get(_key(request.env), OWN_PROCESSES).run(request, undo)
 
 
 class _SharedProcess:
@@ -93,9 +110,16 @@ class _SharedProcess:
     measurement on this machine, has its memory.
     """
 
-    def __init__(self, needs: str, expected: int, stack: ExitStack) -> None:
-        self._needs = needs
-        self._expected = expected
+    def __init__(
+        self,
+        environment: Mapping[str, str | None],
+        specs: Sequence[ExportSpec],
+        stack: ExitStack,
+    ) -> None:
+        self._environment = environment
+        needs = sorted({(spec.backend or "", spec.quantization or "") for spec in specs})
+        self._needs = json.dumps(needs)
+        self._expected = len(specs)
         self._stack = stack
         self._server: ForkServer | None = None
         self._has_forked = False
@@ -103,7 +127,7 @@ class _SharedProcess:
         self._lock = threading.Lock()
 
     def run(self, request: process.Request, undo: Callable[[], None]) -> process.Outcome:
-        if request.env != _ENVIRONMENT or self._expected <= 0:
+        if self._expected <= 0:
             return process.run(request)
         if request.on_line and not self._has_forked:
             request.on_line(progress_line("importing PyTorch and ExecuTorch for all exports", 0.01))
@@ -125,7 +149,7 @@ class _SharedProcess:
         with self._lock:
             if self._server is None:
                 argv = (*WORKER, "--serve", self._needs)
-                request = process.Request(argv, env=_ENVIRONMENT, log=log)
+                request = process.Request(argv, env=self._environment, log=log)
                 self._server = self._stack.enter_context(process.fork_server(request))
             self._running += 1
             server = self._server

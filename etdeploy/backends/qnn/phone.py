@@ -29,7 +29,10 @@ def target_blockers(
         yield emulator
     elif build_target.system == "linux" and not simulated:
         # A plan for a phone uses the sources unless the recipe forbids it.
-        phone = "--device android   (without a phone: --target android-arm64)"
+        phone = (
+            "--device android   (without a phone: --target android-arm64)\n"
+            "or simulate it on Linux x86_64: --device host, without --target"
+        )
         if target.system == "android":
             phone = "--set runtime.provider=source"
         yield Blocker(

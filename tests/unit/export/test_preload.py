@@ -21,6 +21,7 @@ FIRST = ExportSpec(example="mlp", backend="portable", quantization="none")
 SECOND = ExportSpec(example="mlp", backend="xnnpack", quantization="int8_static")
 FINISHED = ExportSpec(program="/models/model.pte")
 DONE = Outcome((), 0, "", "", 1.0)
+QUALCOMM: dict[str, str | None] = {"LD_LIBRARY_PATH": "/sdk"}
 
 
 class Processes:
@@ -28,6 +29,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.servers: list[tuple[str, ...]] = []
+        self.environments: list[object] = []
         self.running = 0
         self.runs: list[object] = []
         self.fails: Exception | None = None
@@ -35,6 +37,7 @@ class Processes:
     @contextmanager
     def fork_server(self, request: Request) -> Iterator[object]:
         self.servers.append(request.argv[2:])
+        self.environments.append(request.env)
         self.running += 1
         yield "the server"
         self.running -= 1
@@ -80,7 +83,7 @@ def test_a_worker_with_an_environment_of_its_own_does_not_share(
     monkeypatch: pytest.MonkeyPatch, processes: Processes
 ) -> None:
     def environment(spec: ExportSpec) -> dict[str, str | None]:
-        return {"LD_LIBRARY_PATH": "/sdk"} if spec is SECOND else worker_environment(spec)
+        return QUALCOMM if spec is SECOND else worker_environment(spec)
 
     monkeypatch.setattr(preload, "worker_environment", environment)
     with preloaded_exports((FIRST, SECOND)) as exporter:
@@ -91,6 +94,40 @@ def test_a_worker_with_an_environment_of_its_own_does_not_share(
     with preloaded_exports((FIRST, SECOND)) as exporter:
         exporter.run(Request(("python",), env={"LD_LIBRARY_PATH": "/sdk"}), _never)
     assert processes.runs == [None]
+
+
+def test_exports_of_one_environment_share_a_server_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, processes: Processes
+) -> None:
+    def environment(spec: ExportSpec) -> dict[str, str | None]:
+        return QUALCOMM if spec is SECOND else worker_environment(spec)
+
+    monkeypatch.setattr(preload, "worker_environment", environment)
+    with preloaded_exports((FIRST, SECOND, SECOND)) as exporter:
+        exporter.run(_request(), _never)
+        assert processes.servers == [], "there is one export of this environment"
+        for _ in range(2):
+            exporter.run(Request(("python",), env=QUALCOMM), _never)
+    assert processes.servers == [("--serve", '[["xnnpack", "int8_static"]]')]
+    assert processes.environments == [QUALCOMM]
+    assert processes.runs == [None, "the server", "the server"]
+
+
+def test_each_environment_has_its_server(
+    monkeypatch: pytest.MonkeyPatch, processes: Processes
+) -> None:
+    def environment(spec: ExportSpec) -> dict[str, str | None]:
+        return QUALCOMM if spec is SECOND else worker_environment(spec)
+
+    monkeypatch.setattr(preload, "worker_environment", environment)
+    with preloaded_exports((FIRST, FIRST, SECOND, SECOND)) as exporter:
+        for _ in range(2):
+            exporter.run(_request(), _never)
+        assert processes.running == 0, "the other's exports are all that is left"
+        exporter.run(Request(("python",), env=QUALCOMM), _never)
+        assert processes.running == 1
+    assert processes.environments == [worker_environment(FIRST), QUALCOMM]
+    assert processes.running == 0
 
 
 def test_the_server_starts_with_the_first_export_and_ends_with_the_block(

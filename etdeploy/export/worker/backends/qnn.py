@@ -142,6 +142,12 @@ class QnnLowering(Lowering):
             generate_etrecord=True,
         )
 
+    def preload(self, scheme: str) -> None:
+        """ExecuTorch's part for QNN, whose imports take seconds; nothing of Qualcomm's."""
+        check_adaptor()
+        import executorch.backends.qualcomm.quantizer.quantizer
+        import executorch.backends.qualcomm.utils.utils  # noqa: F401
+
     def adjust(self, config: Any) -> None:
         """Aligns segments as the SDK requires of a context binary in the program."""
         from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
