@@ -1,0 +1,182 @@
+"""Models compiled by Qualcomm's compiler and run in its simulator, through the command line."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from typing import Any
+
+import pytest
+
+from etdeploy.backends.qnn.kits.package import QNN_VERSION, QnnPackage, find_package
+from tests.support.cli import Cli
+from tests.support.export import SMALL
+from tests.support.qnn_sdk import lay_out_sdk
+
+_FOUND = find_package()
+_SKIPPED = (
+    f"the simulator is for Linux x86_64, and this is {sys.platform} {platform.machine()}"
+    if (sys.platform, platform.machine()) != ("linux", "x86_64")
+    else "onnxruntime-qnn, which needs Python 3.11 or newer, is not installed"
+    if _FOUND is None
+    else getattr(_FOUND, "why", "")
+)
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not isinstance(_FOUND, QnnPackage), reason=_SKIPPED),
+]
+
+NUMBER = ".".join(QNN_VERSION.split(".")[:3])
+EXAMPLES = ("mlp", "convnet", "encoder")
+COMPILED = (("SM8650", "none"), ("SM8650", "int8_static"), ("SM8750", "none"))
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """All tests share a cache: programs and runner are made once."""
+    return Cli(tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("work"), {})
+
+
+def _named(cli: Cli) -> list[str]:
+    """The options that name every recipe."""
+    options = []
+    for example in EXAMPLES:
+        for soc, scheme in COMPILED:
+            model = {"example": example, "arguments": SMALL[example]}
+            export = {"backend": "qnn", "soc": soc, "quantization": scheme}
+            # JSON is YAML.
+            text = json.dumps({"model": model, "export": export})
+            options += ["--recipe", cli.recipe(text, f"{example}-{soc}-{scheme}.yaml")]
+    return options
+
+
+@pytest.fixture(scope="module")
+def records(cli: Cli) -> dict[str, Any]:
+    """One command for all, so that they share what an export imports; by the recipe's name."""
+    found = cli.ok("run", *_named(cli), "--json").json
+    return {record["recipe"]["name"]: record for record in found}
+
+
+@pytest.mark.parametrize(("soc", "scheme"), COMPILED)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_outputs_are_the_models(
+    records: dict[str, Any], example: str, soc: str, scheme: str
+) -> None:
+    record = records[f"{example}-{soc}-{scheme}"]
+    assert record["simulated"] == {"backend": "qnn", "by": f"QNN {NUMBER}", "soc": soc}
+    (output,) = record["workload"]["outputs"]
+    assert output["within_tolerance"] is True
+    # A right program uses a small part of its tolerance: 16-bit floats up to 5 %, and 8-bit
+    # integers up to 14 % were measured.
+    assert output["max_abs_error"] < output["tolerance_max_abs"] / 4
+    assert output["cosine_similarity"] > (0.9999 if scheme == "none" else 0.999)
+    assert [d["backend_id"] for d in record["program"]["delegates"]] == ["QnnBackend"]
+    assert record["program"]["operator_calls"] == []
+
+
+def test_a_float_program_computes_in_16_bits(records: dict[str, Any]) -> None:
+    for example in EXAMPLES:
+        record = records[f"{example}-SM8650-none"]
+        (output,) = record["workload"]["outputs"]
+        assert output["max_abs_error"] > 1e-5, "not in 32 bits"
+        assert any("computed in 16 bits" in note for note in record["notes"])
+
+
+def test_only_the_outputs_were_run_for(records: dict[str, Any]) -> None:
+    for record in records.values():
+        assert {n: p["iterations"] for n, p in record["passes"].items()} == {"timing": 1}
+        assert record["peak_rss_bytes"] is None
+        assert "etdump" not in record["files"]
+
+
+def test_the_table_has_no_times(cli: Cli, records: dict[str, Any]) -> None:
+    lines = cli.ok("run", *_named(cli)).stdout.splitlines()
+    rows = [line.split() for line in lines if line.startswith(EXAMPLES)]
+    assert len(rows) == len(records)
+    for row in rows:
+        assert row[1:] == ["host", "simulated", "-", "-", "-", "-", "correct"]
+
+
+def test_the_summary_of_one_has_no_times(cli: Cli, records: dict[str, Any]) -> None:
+    again = cli.ok("run", "--recipe", "mlp-SM8650-none.yaml")
+    assert "Nothing has changed since" in again.stderr
+    measured = cli.ok("bench", "--recipe", "mlp-SM8650-none.yaml")
+    assert f"bench      simulated by QNN {NUMBER}" in measured.stderr
+    for text in (again.stdout, measured.stdout):
+        assert f"mlp-SM8650-none on host: simulated by QNN {NUMBER} for SM8650" in text
+        assert "latency      simulated, not measured" in text
+        assert "per inference" not in text
+        assert " ms" not in text
+
+
+def _finished(cli: Cli, record: dict[str, Any], name: str, change: tuple[bytes, bytes]) -> str:
+    """A recipe with the program of a record, with some bytes of it replaced by others."""
+    programs = (cli.cache / "programs").glob("*/program.json")
+    folder = next(
+        p.parent
+        for p in programs
+        if json.loads(p.read_text())["sha256"] == record["program"]["sha256"]
+    )
+    content = (folder / "program.pte").read_bytes()
+    assert change[0] in content
+    (cli.folder / f"{name}.pte").write_bytes(content.replace(*change))
+    return cli.recipe(f"model: {{program: {name}.pte}}\n", f"{name}.yaml")
+
+
+def test_a_finished_program_runs(cli: Cli, records: dict[str, Any]) -> None:
+    recipe = _finished(cli, records["convnet-SM8750-none"], "finished", (b"", b""))
+    record = cli.ok("run", "--recipe", recipe, "--json").json
+    assert record["simulated"]["soc"] == "SM8750"
+    assert not record["workload"]["outputs_compared"]
+
+
+def test_a_program_of_a_newer_qnn_is_refused(cli: Cli, records: dict[str, Any]) -> None:
+    newer = (f"v{QNN_VERSION}".encode(), b"v2.99" + f"v{QNN_VERSION}".encode()[5:])
+    recipe = _finished(cli, records["mlp-SM8650-none"], "newer", newer)
+    result = cli("run", "--recipe", recipe)
+    assert result.code == 4
+    assert "the program was compiled with QNN 2.99.40, and the simulator in " in result.stderr
+    assert f"is of QNN {NUMBER}" in result.stderr
+
+
+def test_a_damaged_program_is_told_in_qnns_words(cli: Cli, records: dict[str, Any]) -> None:
+    # Before the second place with the version is the header of the compiled graph.
+    whole = _finished(cli, records["mlp-SM8650-none"], "damaged", (b"", b""))
+    program = cli.folder / "damaged.pte"
+    content = bytearray(program.read_bytes())
+    header = content.index(QNN_VERSION.encode(), content.index(QNN_VERSION.encode()) + 1)
+    content[header - 264 : header - 4] = bytes(260)
+    program.write_bytes(content)
+    result = cli("run", "--recipe", whole)
+    assert result.code == 7
+    assert "the simulator cannot load the program (QNN error 5005)" in result.stderr
+    assert "phone" not in result.stderr
+
+
+def test_a_library_that_cannot_be_loaded_is_told(cli: Cli, records: dict[str, Any]) -> None:
+    recipe = _finished(cli, records["mlp-SM8650-none"], "whole", (b"", b""))
+    sdk = lay_out_sdk(cli.folder / "sdk", QNN_VERSION)
+    result = cli("run", "--recipe", recipe, QNN_SDK_ROOT=str(sdk))
+    assert result.code == 7
+    assert "libQnnHtp.so, which simulates the HTP, could not be loaded: " in result.stderr
+    assert "what to do: See what is wrong with it: etdeploy doctor" in result.stderr
+    shutil.rmtree(sdk)
+    told = cli("run", "--recipe", recipe, QNN_SDK_ROOT=str(sdk))
+    assert told.code == 4
+    assert "QNN_SDK_ROOT names" in told.stderr
+
+
+def test_the_soc_has_to_be_named(cli: Cli) -> None:
+    result = cli("run", "--recipe", "qnn")
+    assert result.code == 3
+    assert "host simulates any SoC, and has none of its own" in result.stderr
+    assert "--set export.soc=SM8650" in result.stderr
+
+
+def test_other_devices_with_linux_are_refused(cli: Cli) -> None:
+    result = cli("run", "--recipe", "qnn", "--target", "linux-x86_64-portable",
+                 "--set", "export.soc=SM8650")  # fmt: skip
+    assert result.code == 4
+    assert "Qualcomm's own libraries" in result.stderr
