@@ -70,8 +70,10 @@ class Qnn(Backend):
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
         from etdeploy.backends.qnn.export import export_blockers
+        from etdeploy.backends.qnn.precision import float_blocker
 
-        return export_blockers(request.soc, station)
+        floats = float_blocker(request.quantization, request.soc)
+        return iter((floats,)) if floats else export_blockers(request.soc, station)
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Qualcomm's compiler, for ExecuTorch and for the loader."""

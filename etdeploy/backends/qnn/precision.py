@@ -1,16 +1,34 @@
-"""In what the HTP computes floats, and what to know of it before a run."""
+"""In what the HTP computes floats, and for which SoCs it computes none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.core.blocker import Blocker
 
 # Schemes that leave a model in floats.
-FLOAT_SCHEMES = ("none", "fp16")
-# ExecuTorch, backends/qualcomm/utils/utils.py: "Only premium tier SoC like Snapdragon 8 Gen 1 or
-# newer can support HTP fp16." That one is SM8450, with V69.
-_WITHOUT_FLOATS = ("V68",)
+_FLOAT_SCHEMES = ("none", "fp16")
+
+
+def float_blocker(quantization: str, soc: str | None) -> Blocker | None:
+    """What prevents the export of a model in floats; None for a quantised one.
+
+    Without this, ExecuTorch fails on the first operator that QNN did not take.
+
+    Args:
+        quantization: The scheme.
+        soc: What is compiled for; None or an unknown one is not judged.
+    """
+    facts = QUALCOMM_SOCS.get(soc or "")
+    if quantization not in _FLOAT_SCHEMES or facts is None or facts.float_bits:
+        return None
+    return Blocker(
+        what=f"floats on {facts.name}",
+        why=f"export.quantization is {quantization}, and QNN compiles no floats for {facts.name}, "
+        "whose HTP has no 16-bit ones",
+        remedy="Quantise the model: --set export.quantization=int8_static",
+    )
 
 
 def precision_notes(quantization: str | None, soc: str | None) -> Iterator[str]:
@@ -26,10 +44,13 @@ def precision_notes(quantization: str | None, soc: str | None) -> Iterator[str]:
             "judged as such."
         )
     facts = QUALCOMM_SOCS.get(soc or "")
-    if quantization in FLOAT_SCHEMES and facts and facts.htp_arch in _WITHOUT_FLOATS:
+    # ExecuTorch, backends/qualcomm/utils/utils.py: "Only premium tier SoC like Snapdragon 8 Gen 1
+    # or newer can support HTP fp16." That one is SM8450, with V69.
+    if quantization in _FLOAT_SCHEMES and facts and facts.float_bits == 32:
         yield (
             f"The HTP of {facts.name} ({facts.htp_arch}) may not compute floats at all: ExecuTorch "
-            "names Snapdragon 8 Gen 1 as the first whose HTP has 16-bit floats. Qualcomm's "
-            "simulator computes them in 32 bits for it, so that a simulated run does not show "
-            "whether the phone can: quantise the model (export.quantization=int8_static)."
+            "names Snapdragon 8 Gen 1 as the first phone's SoC whose HTP has 16-bit floats. "
+            "Qualcomm's simulator computes them in 32 bits for it, so that a simulated run does "
+            "not show whether the phone can. Quantised models run: "
+            "--set export.quantization=int8_static"
         )

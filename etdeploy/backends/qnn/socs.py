@@ -16,12 +16,16 @@ class QualcommSoc:
         qnn_id: Its number in QNN.
         htp_arch: Generation of its HTP (Hexagon tensor processor).
         vtcm_mib: Its tightly coupled vector memory.
+        float_bits: In how many bits QNN's simulator computes its floats; None for a SoC that QNN
+            compiles no floats for ("The SocModel doesn't support FP16"). Tried with QNN 2.49.40,
+            one model for each SoC.
     """
 
     name: str
     qnn_id: int
     htp_arch: str
     vtcm_mib: int
+    float_bits: int | None = 16
 
     @property
     def least_sdk(self) -> tuple[int, int]:
@@ -33,18 +37,18 @@ class QualcommSoc:
 QUALCOMM_SOCS: dict[str, QualcommSoc] = {
     s.name: s
     for s in (
-        QualcommSoc("SM8350", 30, "V68", 4),
+        QualcommSoc("SM8350", 30, "V68", 4, float_bits=32),
         QualcommSoc("SA8295", 39, "V68", 8),
-        QualcommSoc("QCM6490", 93, "V68", 2),
+        QualcommSoc("QCM6490", 93, "V68", 2, float_bits=None),
         QualcommSoc("SM8450", 36, "V69", 8),
         QualcommSoc("SM8475", 42, "V69", 8),
         QualcommSoc("SXR2230P", 53, "V69", 8),
         QualcommSoc("SM8550", 43, "V73", 8),
         QualcommSoc("SC8380XP", 60, "V73", 8),
         QualcommSoc("SA8255", 52, "V73", 8),
-        QualcommSoc("SSG2115P", 46, "V73", 2),
-        QualcommSoc("SSG2125P", 58, "V73", 2),
-        QualcommSoc("SXR1230P", 45, "V73", 2),
+        QualcommSoc("SSG2115P", 46, "V73", 2, float_bits=None),
+        QualcommSoc("SSG2125P", 58, "V73", 2, float_bits=None),
+        QualcommSoc("SXR1230P", 45, "V73", 2, float_bits=None),
         QualcommSoc("QCS9100", 77, "V73", 8),
         QualcommSoc("SM8650", 57, "V75", 8),
         QualcommSoc("SM8750", 69, "V79", 8),
@@ -52,8 +56,8 @@ QUALCOMM_SOCS: dict[str, QualcommSoc] = {
         QualcommSoc("SM8850", 87, "V81", 8),
         QualcommSoc("SM8845", 97, "V81", 8),
         QualcommSoc("SA8797", 72, "V81", 16),
-        QualcommSoc("SAR2230P", 95, "V81", 4),
-        QualcommSoc("SW6100", 96, "V81", 4),
+        QualcommSoc("SAR2230P", 95, "V81", 4, float_bits=None),
+        QualcommSoc("SW6100", 96, "V81", 4, float_bits=None),
     )
 }
 

@@ -46,6 +46,16 @@ def test_a_simulated_run_has_one_short_pass_for_each_size() -> None:
     )
 
 
+def test_a_pass_of_one_inference_needs_more_time_and_not_fewer() -> None:
+    recipe = make_recipe(benchmark={"iterations": 100, "timeout_s": 60})
+    error = run_error(_ended(None), "timing", recipe, "host", _LOG, iterations=1)
+    assert "too slow on this device" in error.message
+    assert "so many" not in error.message
+    assert error.remedy == "Give it more time: --set benchmark.timeout_s=120"
+    error = run_error(_ended(None), "timing", recipe, "host", _LOG)
+    assert "or less to do: --set benchmark.iterations=10" in str(error.remedy)
+
+
 def test_passes_that_are_not_wanted_are_left_out() -> None:
     recipe = make_recipe(benchmark={"memory": False, "profile": False, "iterations": 1})
     assert passes(recipe) == (Pass("timing", 5, 1, outputs=True),)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.values import ExportRequest, Workstation
 
 _IN_16_BITS = "The HTP has no 32-bit floats"
-_NONE_AT_ALL = "may not compute floats at all"
+_PERHAPS_NONE = "may not compute floats at all"
+_NO_FLOATS = "QNN compiles no floats for"
+WITHOUT = ("QCM6490", "SSG2115P", "SSG2125P", "SXR1230P", "SAR2230P", "SW6100")
 
 
 @pytest.mark.parametrize("soc", [None, *QUALCOMM_SOCS])
 @pytest.mark.parametrize("scheme", [None, "none", "fp16", "int8_static", "16a4w"])
 def test_notes(soc: str | None, scheme: str | None) -> None:
     text = "\n".join(precision_notes(scheme, soc))
-    old = soc in ("SM8350", "SA8295", "QCM6490")
     assert (_IN_16_BITS in text) == (scheme == "none")
-    assert (_NONE_AT_ALL in text) == (old and scheme in ("none", "fp16"))
+    assert (_PERHAPS_NONE in text) == (soc == "SM8350" and scheme in ("none", "fp16"))
+
+
+@pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
+@pytest.mark.parametrize("scheme", ["none", "fp16", "int8_static", "16a4w"])
+def test_a_soc_without_floats_is_refused_before_an_export(
+    soc: str | None, scheme: str, tmp_path: Path
+) -> None:
+    first = next(iter(QNN.export_blockers(ExportRequest(scheme, soc), Workstation({}, tmp_path))))
+    assert (_NO_FLOATS in first.why) == (soc in WITHOUT and scheme in ("none", "fp16"))
+    assert _NO_FLOATS not in first.why or "quantization=int8_static" in first.remedy

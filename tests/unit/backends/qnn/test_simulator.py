@@ -9,7 +9,6 @@ import pytest
 
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.backend import QNN
-from etdeploy.backends.qnn.kits import package
 from etdeploy.backends.values import (
     Destination,
     Partitions,
@@ -19,7 +18,7 @@ from etdeploy.backends.values import (
 )
 from etdeploy.core.errors import BuildError
 from etdeploy.targets.platforms import TARGETS, find_target
-from tests.support.qnn_sdk import lay_out_package, lay_out_sdk
+from tests.support.qnn_sdk import lay_out_sdk
 
 HOST = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
 BOARD = Destination(find_target("linux-x86_64"), "ssh:board", reports=True)
@@ -33,12 +32,8 @@ def _partitions(version: str = "2.37.0.250724175447", finished: bool = True) -> 
 
 
 @pytest.fixture
-def station(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workstation:
+def station(installed: Path, tmp_path: Path) -> Workstation:
     """A machine with Qualcomm's package, QNN 2.49.40."""
-    site = tmp_path / "site-packages"
-    monkeypatch.setattr(package, "_installed", lambda: ("2.5.0", site))
-    monkeypatch.setattr(package, "_c_library", lambda: "glibc 2.35")
-    lay_out_package(site)
     return Workstation({}, tmp_path)
 
 
@@ -75,11 +70,12 @@ def test_other_devices_with_linux_have_no_library_of_qualcomms(where: Destinatio
     assert list(QNN.program_blockers(_partitions(), replace(where, reports=False))) == []
 
 
-def test_the_bundle_names_the_folder_and_copies_nothing(station: Workstation) -> None:
-    libraries = station.home / "site-packages" / "onnxruntime_qnn"
+def test_the_bundle_names_the_folder_and_copies_nothing(
+    station: Workstation, installed: Path
+) -> None:
     extras = QNN.extras(station, HOST, _partitions())
     assert extras.files == ()
-    assert dict(extras.environment) == {"LD_LIBRARY_PATH": str(libraries)}
+    assert dict(extras.environment) == {"LD_LIBRARY_PATH": str(installed)}
 
 
 def test_the_users_library_path_comes_after(station: Workstation) -> None:

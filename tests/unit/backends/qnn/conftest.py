@@ -1,4 +1,4 @@
-"""What several tests of kits need."""
+"""What several tests of QNN need."""
 
 from __future__ import annotations
 
