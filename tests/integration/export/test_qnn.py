@@ -28,7 +28,7 @@ sys.modules["executorch.backends.qualcomm.python.PyQnnManagerAdaptor"] = adaptor
 """
 _CHECK = """
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.backends.qnn import check_adaptor
+from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor
 try:
     check_adaptor()
     print("taken")
@@ -48,7 +48,7 @@ _LEVEL = """
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 from executorch.backends.qualcomm.utils import utils
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.qnn import LOWERING
+from etdeploy.export.worker.backends.qnn.lowering import LOWERING
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
 import torch

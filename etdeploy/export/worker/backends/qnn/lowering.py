@@ -6,7 +6,6 @@ the quantiser starts, so the project's own tests run only what comes before.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,8 @@ import torch
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering
+from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
+from etdeploy.export.worker.backends.qnn.quantizer import htp_quantizer
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.loading.source import Source
 
@@ -34,78 +35,12 @@ def _positional(module: torch.nn.Module, source: Source) -> tuple[Any, ...]:
     return bound.args
 
 
-@functools.cache
-def check_adaptor() -> None:
-    """Hands an array to ExecuTorch's adaptor to the SDK, which takes weights as arrays only.
-
-    An adaptor that was built with a pybind11 before 2.12 takes none of numpy 2 (16557). No SDK is
-    needed for this.
-
-    Raises:
-        WorkerError: There is no adaptor, or it does not take arrays of the installed numpy.
-    """
-    import numpy as np
-
-    try:
-        from executorch.backends.qualcomm.python import PyQnnManagerAdaptor
-    except ImportError as error:
-        raise fail(
-            "lowering",
-            f"the installed ExecuTorch cannot compile for QNN: {error}",
-            remedy="Install the wheel for Linux x86_64: pip install executorch",
-        ) from error
-    try:
-        PyQnnManagerAdaptor.TensorWrapper(
-            "probe",
-            PyQnnManagerAdaptor.Qnn_TensorType_t.QNN_TENSOR_TYPE_STATIC,
-            PyQnnManagerAdaptor.Qnn_DataType_t.QNN_DATATYPE_FLOAT_32,
-            PyQnnManagerAdaptor.Qnn_QuantizationEncoding_t.QNN_QUANTIZATION_ENCODING_UNDEFINED,
-            {},
-            1,
-            [1],
-            [0],
-            np.zeros(1, np.float32),
-            True,
-        )
-    except (RuntimeError, TypeError) as error:
-        raise fail(
-            "lowering",
-            f"ExecuTorch's adaptor to the QNN SDK takes no arrays of numpy {np.__version__}: "
-            f"{str(error).splitlines()[0]}",
-            remedy="pip install 'numpy<2'   or take ExecuTorch's wheel, whose adaptor takes "
-            "numpy 2",
-        ) from error
-
-
-def _chipset(spec: ExportSpec) -> Any:
-    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
-
-    known = {chipset.name: chipset for chipset in QcomChipset}
-    if spec.soc not in known:
-        raise fail(
-            "lowering",
-            f"ExecuTorch's QNN backend does not know the SoC {spec.soc!r}; it knows "
-            + ", ".join(sorted(known)),
-            remedy="Name the nearest one with --set export.soc=SM8650",
-        )
-    return known[spec.soc]
-
-
 class QnnLowering(Lowering):
     """ExecuTorch's quantiser and entry point for QNN."""
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """The PT2E quantiser of the scheme, for the spec's SoC."""
-        check_adaptor()
-        from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
-        from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
-
-        schemes = {"int8_static": QuantDtype.use_8a8w, "16a4w": QuantDtype.use_16a4w}
-        made = QnnQuantizer(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=_chipset(spec))
-        made.set_default_quant_config(
-            schemes[spec.quantization or ""], is_conv_per_channel=True, is_linear_per_channel=True
-        )
-        return made
+        return htp_quantizer(spec)
 
     def lower(
         self,
@@ -130,7 +65,7 @@ class QnnLowering(Lowering):
         in_floats = spec.quantization in ("none", "fp16")
         level = QnnExecuTorchProfileLevel
         specs = generate_qnn_executorch_compiler_spec(
-            soc_model=_chipset(spec),
+            soc_model=chipset(spec),
             backend_options=generate_htp_compiler_spec(use_fp16=in_floats),
             profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
         )
