@@ -51,10 +51,21 @@ _ITEM = Meaning(
     operator="aten::item",
 )
 # The first group is the tensor's name, where there is one.
-_LOWERING = (
+Meanings = tuple[tuple[re.Pattern[str], Meaning], ...]
+_LOWERING: Meanings = (
     (re.compile(r"torch\.complex\d+|complex dtype|ComplexFloat"), _COMPLEX),
     (re.compile(r"Could not guard on data-dependent"), _VALUES),
     (re.compile(r"Failed serializing node \S+ in graph: .*aten\.item\.default"), _ITEM),
+    (
+        re.compile(r"Node \S+ with op .* was not decomposed or delegated"),
+        Meaning(
+            "operator",
+            "the backend does not take the operator as the model uses it, and ExecuTorch has no "
+            "kernel for it",
+            "Replace it with other operators in the model's code, or choose another backend:\n"
+            "--set export.backend=portable shows what the CPU's kernels make of it.",
+        ),
+    ),
     (
         re.compile(r"Constant (\S+) is mutated in the forward method"),
         Meaning(
@@ -66,12 +77,18 @@ _LOWERING = (
     ),
 )
 _EXECUTED = re.compile(r"call_function\[target=torch\.ops\.(\w+)\.(\w+)\.\w+\]")
-_CHECKED = re.compile(r"Operator: <EdgeOpOverload: (\w+)\.(\w+)\.\w+>")
+_CHECKED = re.compile(r"(?:Operator:|with op) <EdgeOpOverload: (\w+)\.(\w+)\.\w+>")
+_IN_PASS = re.compile(r"An error occurred when running the '(\w+)' pass")
 
 
-def lowering_meaning(text: str) -> Meaning | None:
-    """What an exception means that a traced model raised while it was made into a program."""
-    for pattern, meaning in _LOWERING:
+def lowering_meaning(text: str, meanings: Meanings = ()) -> Meaning | None:
+    """What an exception means that a traced model raised while it was made into a program.
+
+    Args:
+        text: The exception's.
+        meanings: Those that the backend knows, which come first.
+    """
+    for pattern, meaning in (*meanings, *_LOWERING):
         if found := pattern.search(text):
             tensor = found[1] if pattern.groups else None
             operator = meaning.operator or named_operator(text)
@@ -83,6 +100,12 @@ def named_operator(text: str) -> str | None:
     """The operator that an exception of a graph names: `aten::abs`."""
     found = _CHECKED.search(text) or _EXECUTED.search(text)
     return f"{found[1]}::{found[2]}" if found else None
+
+
+def failed_pass(text: str) -> str | None:
+    """The pass of ExecuTorch over the graph that an exception names: `LiftConstants`."""
+    found = _IN_PASS.search(text)
+    return found[1] if found else None
 
 
 _CUDA = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA (error|device)|re-initialize CUDA")

@@ -19,7 +19,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_source
-from etdeploy.export.worker.lowering.delegation import delegation, delegation_note
+from etdeploy.export.worker.lowering.delegation import delegation, delegation_notes
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.lowering.output_steps import output_quantization
@@ -274,6 +274,6 @@ def _notes(
             f"The model keeps state between calls ({', '.join(state.values())}); the expected "
             "outputs are those of its first call."
         )
-    yield from lowering_of(spec).notes(spec)
-    if note := delegation_note(spec.backend, counts):
-        yield note
+    lowering = lowering_of(spec)
+    yield from lowering.notes(spec)
+    yield from delegation_notes(spec.backend, counts, lowering.apart)

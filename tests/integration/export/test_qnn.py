@@ -61,7 +61,7 @@ for profiled in (True, False):
     spec = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled)
     module = torch.nn.Linear(2, 2)
     source = Source(module, Call((torch.zeros(1, 2),)), None)
-    LOWERING.lower(spec, module, source, None)
+    LOWERING.lower(spec, module, source, torch.export.export(module, source.inputs.args))
 """
 _needs_executorch = pytest.mark.skipif(
     find_spec("executorch") is None, reason="ExecuTorch is not installed"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from etdeploy.export.worker.failures import exception_text
-from etdeploy.export.worker.known_errors import lowering_meaning, named_operator, user_remedy
+from etdeploy.export.worker.known_errors import (
+    Meaning,
+    failed_pass,
+    lowering_meaning,
+    named_operator,
+    user_remedy,
+)
 
 TEXTS = Path(__file__).parents[2] / "data/export/messages"
 
@@ -30,6 +37,27 @@ def test_a_text_that_was_met_is_known(
     assert (meaning.kind, meaning.operator, meaning.tensor) == (kind, operator, tensor)
     assert meaning.message
     assert meaning.remedy
+
+
+def test_an_operator_that_the_backend_left_and_no_kernel_runs() -> None:
+    meaning = lowering_meaning(
+        "Node aten_linear_default with op <EdgeOpOverload: aten.linear.default>: schema = "
+        "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor was not decomposed "
+        "or delegated."
+    )
+    assert meaning is not None
+    assert (meaning.kind, meaning.operator) == ("operator", "aten::linear")
+
+
+def test_what_the_backend_knows_comes_first() -> None:
+    own = Meaning("lowering", "own", "remedy")
+    assert lowering_meaning("torch.complex64", ((re.compile("complex"), own),)) == own
+
+
+def test_the_pass_that_failed_is_named() -> None:
+    text = "An error occurred when running the 'LiftScalars' pass after the following passes: ['A']"
+    assert failed_pass(text) == "LiftScalars"
+    assert failed_pass("An error occurred") is None
 
 
 def test_any_other_text_is_not() -> None:

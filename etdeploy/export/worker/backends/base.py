@@ -11,7 +11,11 @@ import torch
 from etdeploy.backends.registry import backend_named
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.known_errors import Meanings
 from etdeploy.export.worker.loading.source import Source
+
+REASON = "etdeploy_reason"
+"""In a node's `meta`: why its backend left it to the CPU, as a clause; a lowering may set it."""
 
 
 class Lowering:
@@ -25,10 +29,15 @@ class Lowering:
             that the graph quantises and dequantises.
         grouped_outputs: 8da4w leaves a linear layer in floats whose number of outputs is not a
             multiple of this.
+        apart: Whether its partitions run elsewhere than on the CPU, so that what stays there and
+            the tensors that pass between both cost time: the user is told of them.
+        meanings: What exceptions of its lowering mean, by patterns of their text.
     """
 
     folds_weights = True
     grouped_outputs = 1
+    apart = False
+    meanings: Meanings = ()
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """The PT2E quantiser of the spec's scheme, `int8_static`, `int8_dynamic` or `16a4w`.

@@ -11,6 +11,8 @@ from etdeploy.export.worker.backends.base import Lowering
 class CoreMLLowering(Lowering):
     """ExecuTorch's partitioner for Core ML; the precision is Core ML's own choice of floats."""
 
+    apart = True
+
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """The partitioner, with the precision of the scheme."""
         import coremltools  # type: ignore[import-untyped]

@@ -1,11 +1,21 @@
-"""How much of the model the backend accepted."""
+"""How much of the model the backend accepted, what it left to the CPU, and what that moves."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import torch
+
+from etdeploy.core.console import count, size
+from etdeploy.export.worker.backends.base import REASON
+from etdeploy.export.worker.tracing.trace import schema_name, stack_line
 
 # Takes one result of an operator with several; nothing is computed.
 _NO_OPERATORS = ("getitem",)
+_NAMED = 5
 
 
 def delegation(edge: Any) -> dict[str, Any]:
@@ -13,6 +23,11 @@ def delegation(edge: Any) -> dict[str, Any]:
 
     Counted by ExecuTorch's own `get_delegation_info`, whose names for operators are kept:
     `aten_linear_default`.
+
+    Returns:
+        Also `outside`, the operators that run on the CPU with their line in the model and the
+        backend's reason where it gave one, and `crossing`, the tensors that at each inference pass
+        between a delegate and the rest of the program, without the user's inputs and outputs.
     """
     from executorch.devtools.backend_debug import get_delegation_info
 
@@ -22,16 +37,115 @@ def delegation(edge: Any) -> dict[str, Any]:
         for name, count in sorted(info.delegation_by_operator.items())
         if name not in _NO_OPERATORS
     }
+    program = edge.exported_program()
     return {
         "partitions": info.num_delegated_subgraphs,
         "delegated_nodes": sum(o["delegated"] for o in operators.values()),
         "undelegated_nodes": sum(o["undelegated"] for o in operators.values()),
         "operators": operators,
+        "outside": _outside(program.graph),
+        "crossing": _crossing(program),
     }
 
 
-def delegation_note(backend: str | None, counts: dict[str, Any]) -> str | None:
-    """A sentence where the backend took nothing at all."""
-    if backend == "portable" or counts["delegated_nodes"]:
-        return None
-    return f"The backend {backend} took none of the model: every operator runs on portable kernels."
+def _outside(graph: torch.fx.Graph) -> list[dict[str, Any]]:
+    """The operators that no delegate runs; those of one line and one reason together."""
+    found: Counter[tuple[str, str | None, int | None, str | None]] = Counter()
+    for node in graph.nodes:
+        operator = schema_name(node.target) if node.op == "call_function" else None
+        if operator:
+            file, line, _ = stack_line(node.meta.get("stack_trace"))
+            found[operator, file, line, node.meta.get(REASON)] += 1
+    return [
+        {"operator": operator, "calls": calls, "file": file, "line": line, "reason": reason}
+        for (operator, file, line, reason), calls in found.items()
+    ]
+
+
+def _crossing(program: torch.export.ExportedProgram) -> dict[str, int]:
+    values = set(_crossing_values(program))
+    tensors = [node.meta.get("val") for node in values]
+    sizes = [_size_bytes(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return {"tensors": len(sizes), "bytes": sum(sizes)}
+
+
+def _crossing_values(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+    from executorch.exir.delegate import executorch_call_delegate
+
+    signature = program.graph_signature
+    # The model's state is no input or output of the user's, and goes both ways.
+    written = signature.buffers_to_mutate
+    states = {n for n, b in signature.inputs_to_buffers.items() if b in written.values()}
+    for call in program.graph.nodes:
+        if call.target is executorch_call_delegate:
+            taken = call.all_input_nodes
+            yield from (n for n in taken if n.op == "call_function" or n.name in states)
+            for given in call.users:  # each takes one of the delegate's outputs
+                if given.name in written or any(user.op != "output" for user in given.users):
+                    yield given
+
+
+def _size_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor; at the size of the example where a dimension is dynamic."""
+    elements = tensor.numel()
+    known = elements if isinstance(elements, int) else elements.node.hint
+    return int(known or 0) * int(tensor.element_size())
+
+
+def delegation_notes(backend: str | None, counts: dict[str, Any], apart: bool) -> Iterator[str]:
+    """Sentences about what the backend left to the CPU.
+
+    Args:
+        backend: Its name.
+        counts: What `delegation` gave.
+        apart: Whether the backend computes elsewhere than the CPU.
+    """
+    outside = counts["outside"]
+    if backend == "portable":
+        return
+    if counts["undelegated_nodes"] and not counts["delegated_nodes"]:
+        yield (
+            f"The backend {backend} took none of the model: every operator runs on portable "
+            "kernels."
+        )
+        if any(each["reason"] for each in outside):
+            yield f"Why {backend} took none: {_listed(outside)}."
+    elif apart:
+        if calls := sum(each["calls"] for each in outside):
+            verb = "runs" if calls == 1 else "run"
+            yield (
+                f"{count(calls, 'operator')} of the model {verb} on the CPU's kernels and not on "
+                f"{backend}: {_listed(outside)}."
+            )
+        yield from _crossing_note(str(backend), counts)
+
+
+def _listed(outside: list[dict[str, Any]]) -> str:
+    """`aten::sum (model.py:7), aten::div (model.py:9): no such operator`, grouped by reason."""
+    groups: dict[str | None, list[str]] = {}
+    for each in outside[:_NAMED]:
+        groups.setdefault(each["reason"], []).append(_described(each))
+    shown = "; ".join(
+        ", ".join(names) + (f": {reason}" if reason else "") for reason, names in groups.items()
+    )
+    more = len(outside) - _NAMED
+    return f"{shown}; and {more} more, in export.json" if more > 0 else shown
+
+
+def _described(each: dict[str, Any]) -> str:
+    calls = f"{each['calls']} x " if each["calls"] > 1 else ""
+    # The name alone: a note goes wherever a record goes.
+    place = f" ({Path(each['file']).name}:{each['line']})" if each["file"] else ""
+    return f"{calls}{each['operator']}{place}"
+
+
+def _crossing_note(backend: str, counts: dict[str, Any]) -> Iterator[str]:
+    crossing, partitions = counts["crossing"], counts["partitions"]
+    if not crossing["tensors"]:
+        return
+    parts = (
+        f"The model is split into {count(partitions, 'partition')}, and " if partitions > 1 else ""
+    )
+    what = f"{count(crossing['tensors'], 'tensor')} ({size(crossing['bytes'])})"
+    verb = "passes" if crossing["tensors"] == 1 else "pass"
+    yield f"{parts}{what} {verb} between {backend} and the CPU at each inference."

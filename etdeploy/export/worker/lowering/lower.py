@@ -29,8 +29,9 @@ def lower(
     """
     release = release_of(str(spec.backend))
     whose = f" of the package {release}" if release else ""
-    with explaining(f"lowering to {spec.backend}{whose} failed:", traced):
-        return lowering_of(spec).lower(spec, module, source, traced)
+    lowering, prefix = lowering_of(spec), f"lowering to {spec.backend}{whose} failed:"
+    with explaining(prefix, traced, meanings=lowering.meanings):
+        return lowering.lower(spec, module, source, traced)
 
 
 def emit(spec: ExportSpec, edge: Any, traced: torch.export.ExportedProgram) -> Any:

@@ -10,7 +10,12 @@ import torch
 
 from etdeploy.export.protocol import Failure
 from etdeploy.export.worker.failures import WorkerError, exception_text, is_memory, user_line
-from etdeploy.export.worker.known_errors import lowering_meaning, named_operator
+from etdeploy.export.worker.known_errors import (
+    Meanings,
+    failed_pass,
+    lowering_meaning,
+    named_operator,
+)
 from etdeploy.export.worker.loading.custom_ops import without_out_variant
 from etdeploy.export.worker.tracing.trace import Place, node_place, stack_line
 
@@ -25,7 +30,10 @@ _WHO_IS_AT_FAULT = (
 
 @contextmanager
 def explaining(
-    doing: str, traced: torch.export.ExportedProgram, spared: type[Exception] | tuple[()] = ()
+    doing: str,
+    traced: torch.export.ExportedProgram,
+    spared: type[Exception] | tuple[()] = (),
+    meanings: Meanings = (),
 ) -> Iterator[None]:
     """Describes any exception of the block, at the line of the model that it is about.
 
@@ -33,6 +41,7 @@ def explaining(
         doing: How the message of an exception that is not known begins.
         traced: The model as a graph.
         spared: Exceptions that are passed on unchanged.
+        meanings: What exceptions mean whose text the backend knows.
 
     Raises:
         WorkerError: The block raised.
@@ -47,14 +56,16 @@ def explaining(
         failure = (
             _operator_failure(error, traced)
             or _shape_failure(error)
-            or _known_failure(error, traced)
+            or _known_failure(error, traced, meanings)
             or _unknown_failure(error, doing)
         )
         raise WorkerError(failure) from error
 
 
-def _known_failure(error: Exception, traced: torch.export.ExportedProgram) -> Failure | None:
-    meaning = lowering_meaning(str(error))
+def _known_failure(
+    error: Exception, traced: torch.export.ExportedProgram, meanings: Meanings
+) -> Failure | None:
+    meaning = lowering_meaning(str(error), meanings)
     if meaning is None:
         return None
     place: Place = (None, None, None)
@@ -91,13 +102,21 @@ def _unknown_failure(error: Exception, doing: str) -> Failure:
     file, line, code = place if place[0] else stack_line(str(error))
     return Failure(
         kind="lowering",
-        message=f"{doing} {exception_text(error)}",
+        message=f"{doing} {_told(error)}",
         operator=named_operator(str(error)),
         file=file,
         line=line,
         code=code,
         remedy=_WHO_IS_AT_FAULT,
     )
+
+
+def _told(error: Exception) -> str:
+    """The exception; for one of a pass, what it raised without the list of all passes before."""
+    name = failed_pass(str(error))
+    if name is None or error.__cause__ is None:
+        return exception_text(error)
+    return f"ExecuTorch's pass {name} raised {exception_text(error.__cause__)}"
 
 
 def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) -> Failure | None:

@@ -6,7 +6,6 @@ the quantiser starts, so the project's own tests run only what comes before.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,27 +15,18 @@ from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering
 from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
+from etdeploy.export.worker.backends.qnn.errors import MEANINGS
+from etdeploy.export.worker.backends.qnn.fitness import positional, refuse_unfit
+from etdeploy.export.worker.backends.qnn.placement import placing
 from etdeploy.export.worker.backends.qnn.quantizer import htp_quantizer
-from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.loading.source import Source
-
-
-def _positional(module: torch.nn.Module, source: Source) -> tuple[Any, ...]:
-    """The inputs without keywords, which QNN's entry point does not take."""
-    call = source.inputs
-    bound = inspect.signature(module.forward).bind(*call.args, **call.keywords)
-    if bound.kwargs:
-        raise fail(
-            "inputs",
-            f"the inputs {', '.join(bound.kwargs)} can be given by keyword only, and lowering to "
-            "QNN takes inputs by position",
-            remedy="Wrap the model in a module whose forward takes them by position.",
-        )
-    return bound.args
 
 
 class QnnLowering(Lowering):
     """ExecuTorch's quantiser and entry point for QNN."""
+
+    apart = True
+    meanings = MEANINGS
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """The PT2E quantiser of the scheme, for the spec's SoC."""
@@ -55,6 +45,7 @@ class QnnLowering(Lowering):
         from the compiled program; the runner lowers it in the passes that trace nothing.
         """
         check_adaptor()
+        refuse_unfit(source, traced)
         from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchProfileLevel
         from executorch.backends.qualcomm.utils.utils import (
             generate_htp_compiler_spec,
@@ -69,13 +60,17 @@ class QnnLowering(Lowering):
             backend_options=generate_htp_compiler_spec(use_fp16=in_floats),
             profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
         )
-        return to_edge_transform_and_lower_to_qnn(
-            module,
-            _positional(module, source),
-            specs,
-            dynamic_shapes=source.dynamic_shapes,
-            generate_etrecord=True,
-        )
+        taken = positional(module, source.inputs)
+        # Without gradients, as the model was traced: switching them is an operator of its own.
+        with placing(), torch.no_grad():
+            return to_edge_transform_and_lower_to_qnn(
+                taken.module,
+                taken.inputs,
+                specs,
+                # In a partition, the delegate keeps a state in memory that nothing initialises.
+                skip_mutable_buffer=True,
+                generate_etrecord=True,
+            )
 
     def preload(self, scheme: str) -> None:
         """ExecuTorch's part for QNN, whose imports take seconds; nothing of Qualcomm's."""

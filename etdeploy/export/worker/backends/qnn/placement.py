@@ -1,0 +1,133 @@
+"""Which nodes of a graph stay on the CPU, and why each does.
+
+ExecuTorch asks Qualcomm's compiler about each node. What both accept and what then fails or gives
+other values is refused here, as found by running it in the simulator (QNN 2.49, ExecuTorch 1.5.1).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.backends.base import REASON
+from etdeploy.export.worker.backends.qnn.validation import overheard, validation_reason
+
+# 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
+_DTYPES = frozenset(
+    {torch.bool, torch.float16, torch.float32}
+    | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
+
+
+@contextmanager
+def placing() -> Iterator[None]:
+    """Refuses more nodes than ExecuTorch does while it lasts; `meta[REASON]` of a node says why."""
+    from executorch.backends.qualcomm.partition import qnn_partitioner as module
+
+    asked = module.QnnOperatorSupport.is_node_supported
+    parted = module.QnnPartitioner.generate_partitions
+    kept_whole = module.filter_fn
+
+    def is_supported(self: Any, submodules: Any, node: torch.fx.Node) -> bool:
+        if node.op != "call_function":
+            return False
+        reason = own_reason(node) or _their_reason(
+            self, node, lambda: bool(asked(self, submodules, node))
+        )
+        if reason:
+            node.meta[REASON] = reason
+        return reason is None
+
+    def partitions(self: Any, program: Any) -> list[Any]:
+        found = parted(self, program)
+        for partition in found:
+            _leave_out_constants(partition.nodes, module.constant_operator)
+        return [partition for partition in found if partition.nodes]
+
+    def keeps_whole(node: torch.fx.Node) -> bool:
+        # The CPU has kernels for the parts only of what QNN takes whole.
+        return own_reason(node) is None and bool(kept_whole(node))
+
+    with (
+        _replaced(module.QnnOperatorSupport, "is_node_supported", is_supported),
+        _replaced(module.QnnPartitioner, "generate_partitions", partitions),
+        _replaced(module, "filter_fn", keeps_whole),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def own_reason(node: torch.fx.Node) -> str | None:
+    """Why a node must not run on the HTP although ExecuTorch would compile it."""
+    taken = [value for source in node.all_input_nodes for value in _tensors(source)]
+    given = _tensors(node)
+    for value in (*taken, *given):
+        if value.dtype == torch.float64:
+            return "the HTP has no 64-bit floats"
+        if value.dtype not in _DTYPES:
+            return f"QNN has no {str(value.dtype).removeprefix('torch.')}"
+    if any(_is_plain_byte(source) for source in node.all_input_nodes):
+        return "the HTP reads plain uint8 values as true or false"
+    if len(given) > 1 and any(_is_used_index(user) for user in node.users):
+        return "its second output is int64, and QNN writes 32 bits for each value"
+    return None
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else [value]
+    return [each for each in values if isinstance(each, torch.Tensor)]
+
+
+def _is_plain_byte(node: torch.fx.Node) -> bool:
+    """Whether a node gives bytes that stand for no quantised values."""
+    from executorch.backends.qualcomm.utils.constants import QCOM_QUANT_ATTRS
+
+    plain = not node.meta.get(QCOM_QUANT_ATTRS)
+    return plain and any(value.dtype == torch.uint8 for value in _tensors(node))
+
+
+def _is_used_index(node: torch.fx.Node) -> bool:
+    """Whether a node takes one of several outputs, of 64-bit integers, and something uses it."""
+    return bool(node.users) and any(value.dtype == torch.int64 for value in _tensors(node))
+
+
+def _their_reason(support: Any, node: torch.fx.Node, ask: Callable[[], bool]) -> str | None:
+    """Why ExecuTorch or Qualcomm's compiler refuses a node; None if both take it."""
+    with overheard() as said:
+        try:
+            if ask():
+                return None
+        except Exception as error:
+            # For other backends as well, what cannot be converted is left to the CPU.
+            traceback.print_exc()
+            support.nodes_to_wrappers.clear()
+            return f"ExecuTorch cannot convert it: {type(error).__name__}: {error}"
+    if node.target.__name__ not in support.node_visitors:
+        return "ExecuTorch's QNN backend has no such operator"
+    return validation_reason(said()) or "ExecuTorch's QNN backend leaves it to the CPU"
+
+
+def _leave_out_constants(nodes: MutableMapping[torch.fx.Node, Any], constant: Any) -> None:
+    """Takes out of a partition what depends on no input and what something outside of it uses.
+
+    QNN makes it a constant of the graph and no output, and the run fails since the program expects
+    one more (`binds 2 tensors ... but ExecuTorch passed 3`).
+    """
+    for node in [n for n in nodes if n.target in constant]:
+        if not set(node.users) <= nodes.keys():
+            del nodes[node]
+            node.meta[REASON] = "its values are constant, and no output of a QNN partition may be"

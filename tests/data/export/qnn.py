@@ -1,0 +1,104 @@
+"""Small models with one thing each that Qualcomm's HTP does not take, or takes and gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+VALUES = torch.linspace(-2, 2, 128).reshape(1, 8, 16)
+BYTES = torch.arange(128).reshape(1, 8, 16).to(torch.uint8)
+Example = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]
+
+
+class Model(nn.Module):  # type: ignore[misc]
+    """A linear layer of 16 features, and what a function makes of it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.function = function
+        self.register_buffer("state", torch.full((1, 8, 16), 5.0))
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+class ByKeyword(nn.Module):  # type: ignore[misc]
+    """Takes two inputs by keyword alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Any, *, scale: Any, shift: Any) -> Any:
+        return self.linear(x) * scale + shift
+
+
+def _example(function: Callable[..., Any], *inputs: Any) -> Example:
+    return Model(function), inputs or (VALUES,), {}, None
+
+
+def _counted(model: Model, x: Any) -> Any:
+    model.state.add_(model.linear(x))
+    return model.state * 2
+
+
+def _without_gradients(model: Model, x: Any) -> Any:
+    with torch.no_grad():
+        y = model.linear(x)
+    return y + 1
+
+
+def _of_rank_six(model: Model, x: Any) -> Any:
+    x = model.linear(x)
+    x = x.reshape(1, 2, 2, 2, 4, 4).permute(5, 4, 3, 2, 1, 0)
+    return model.linear(x.reshape(1, 8, 16))
+
+
+def _attention() -> Example:
+    attention = nn.MultiheadAttention(16, 2, batch_first=True)
+    model = Model(lambda model, x: model.attention(x, x, x, need_weights=False)[0])
+    model.attention = attention
+    return model, (VALUES,), {}, None
+
+
+def _branch(model: Model, x: Any) -> Any:
+    return torch.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, (model.linear(x),))
+
+
+EXAMPLES: dict[str, Callable[[], Example]] = {
+    "plain": lambda: _example(lambda model, x: model.linear(x).relu()),
+    "rank": lambda: _example(_of_rank_six),
+    "bytes": lambda: _example(lambda model, x: model.linear(x.float() / 255), BYTES),
+    "doubles": lambda: _example(lambda model, x: model.linear(x.float()), VALUES.double()),
+    "all_doubles": lambda: _example(lambda _, x: x * 2 + 1, VALUES.double()),
+    "bfloats": lambda: _example(lambda model, x: model.linear(x.bfloat16().float() + 1)),
+    "indices": lambda: _example(lambda model, x: tuple(model.linear(x).topk(3))),
+    "values": lambda: _example(lambda model, x: model.linear(x).topk(3)[0]),
+    "constant": lambda: _example(lambda model, x: (model.linear(x), torch.ones(3))),
+    "state": lambda: _example(_counted),
+    "no_grad": lambda: _example(_without_gradients),
+    "ids": lambda: _example(
+        lambda model, x, at: model.linear(x).index_select(1, at), VALUES, torch.tensor([1, 3])
+    ),
+    "keywords": lambda: (
+        ByKeyword(),
+        (VALUES,),
+        {"shift": VALUES - 1, "scale": VALUES * 2},
+        None,
+    ),
+    "wide": lambda: _example(lambda _, x: x + 1, torch.tensor([2**33])),
+    "branch": lambda: _example(_branch),
+    "dynamic": lambda: (
+        nn.Linear(16, 16),
+        (VALUES,),
+        {},
+        {"input": {1: torch.export.Dim("rows", min=2, max=8)}},
+    ),
+    "divides": lambda: _example(lambda _, x: x // 2, torch.arange(8)),
+    "no_kernel": lambda: _example(lambda model, x: torch.cumprod(model.linear(x), 1)),
+    "attention": _attention,
+}
