@@ -165,6 +165,14 @@ class Backend:
         """
         return {}
 
+    def export_failure(self, text: str) -> Cause | None:
+        """What the output of a failed lowering means; None where it says nothing that is known.
+
+        Args:
+            text: All that the export printed.
+        """
+        return None
+
     # --- the program
 
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:

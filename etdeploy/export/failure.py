@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from etdeploy.backends.causes import Cause
 from etdeploy.core.errors import ExportError
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.protocol import Failure
 
 
-def failure_error(failure: Failure, log: Path) -> ExportError:
-    """The error for a failure that the worker described."""
+def failure_error(failure: Failure, log: Path, cause: Cause | None = None) -> ExportError:
+    """The error for a failure that the worker described.
+
+    Args:
+        failure: As the worker describes it.
+        log: All that it printed.
+        cause: What its backend makes of that, which is nearer than the exception that followed.
+    """
+    if cause:
+        failure = failure.model_copy(update={"message": cause.cause, "remedy": cause.remedy})
     message = failure.message
     if failure.operator and failure.operator not in message:
         message += f" (operator {failure.operator})"
@@ -20,9 +29,11 @@ def failure_error(failure: Failure, log: Path) -> ExportError:
     return ExportError(message, place=_place(failure), remedy=failure.remedy, log=log)
 
 
-def crash_error(outcome: Outcome, log: Path) -> ExportError:
-    """The error for a worker that ended without a description."""
+def crash_error(outcome: Outcome, log: Path, cause: Cause | None = None) -> ExportError:
+    """The error for a worker that ended without a description; see `failure_error`."""
     signal = outcome.signal_name
+    if cause:
+        return ExportError(cause.cause, remedy=cause.remedy, log=log)
     if signal == "SIGKILL":
         return ExportError(
             "the export process was killed (SIGKILL); the usual cause is that memory ran out",

@@ -161,9 +161,11 @@ def _run_worker(
     if full := no_room_told(outcome.stdout, staging, Path(tempfile.gettempdir())):
         raise full
     failure_path = staging / FAILURE_FILE
-    if failure_path.is_file():
-        raise failure_error(Failure.load(failure_path), log)
-    raise crash_error(outcome, log)
+    failure = Failure.load(failure_path) if failure_path.is_file() else None
+    cause = None
+    if failure is None or failure.kind == "lowering":
+        cause = backend_named(str(spec.backend)).export_failure(outcome.stdout)
+    raise failure_error(failure, log, cause) if failure else crash_error(outcome, log, cause)
 
 
 def _clear(staging: Path, folder: Path) -> None:

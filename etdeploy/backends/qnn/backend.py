@@ -99,6 +99,12 @@ class Qnn(Backend):
         kit = find_compile_kit(station, request.soc)
         return {"qnn": None if isinstance(kit, Blocker) else kit.version}
 
+    def export_failure(self, text: str) -> Cause | None:
+        """What Qualcomm's compiler prints."""
+        from etdeploy.backends.qnn.compiler_words import compiler_cause
+
+        return compiler_cause(text)
+
     def read_payload(self, delegate: Table, payload: memoryview) -> Payload:
         """The SoC in the compile spec, and the version in the context binary."""
         from etdeploy.backends.payload import Payload

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.causes import Cause
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.failure import crash_error, failure_error
 from etdeploy.export.protocol import Failure, parse_progress, progress_line
@@ -41,6 +42,19 @@ def test_a_file_elsewhere_keeps_its_whole_path(
     monkeypatch.chdir(tmp_path / "here")
     failure = Failure(kind="weights", message="no", file=str(tmp_path / "w.pt"))
     assert failure_error(failure, LOG).place == str(tmp_path / "w.pt")
+
+
+def test_what_the_backend_makes_of_the_output_comes_first() -> None:
+    failure = Failure(kind="lowering", message="AssertionError: no binary", file="/m.py", line=3)
+    error = failure_error(failure, LOG, Cause("the model is too large", "Quantise it."))
+    assert (error.message, error.remedy) == ("the model is too large", "Quantise it.")
+    assert str(error).startswith("/m.py:3: ")
+
+
+def test_a_crash_that_the_backend_explains() -> None:
+    outcome = Outcome(("worker",), -11, "", "", 1.0)
+    error = crash_error(outcome, LOG, Cause("the model is too large", "Quantise it."))
+    assert (error.message, error.remedy) == ("the model is too large", "Quantise it.")
 
 
 def test_an_operator_is_named_once() -> None:

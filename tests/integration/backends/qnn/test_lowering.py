@@ -1,0 +1,158 @@
+"""What the HTP does not take, lowered with Qualcomm's compiler: few layers each, in one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.backends.qnn.compiler_words import compiler_cause
+from etdeploy.core.errors import EtdeployError
+from etdeploy.export.needs import check_needs
+from etdeploy.export.preload import worker_environment
+from etdeploy.export.spec import ExportSpec
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[4]
+SPEC = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=False)
+_PLAIN_BYTES = "the HTP reads plain uint8 values as true or false"
+_DOUBLES = "the HTP has no 64-bit floats"
+_CONSTANT = "its values are constant, and no output of a QNN partition may be"
+_INDICES = "its second output is int64, and QNN writes 32 bits for each value"
+_RANK = "the HTP's compiler: incorrect Rank 6"
+
+
+class Lowered:
+    """What came of each model of tests/data/export/qnn.py, and all that was printed."""
+
+    def __init__(self, folder: Path) -> None:
+        result = folder / "result.json"
+        outcome = subprocess.run(
+            [sys.executable, "-m", "tests.support.qnn_lowering", str(result)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            env={k: v for k, v in worker_environment(SPEC).items() if v is not None},
+        )  # fmt: skip
+        self.printed = outcome.stdout
+        assert outcome.returncode == 0, self.printed[-3000:]
+        self.models: dict[str, dict[str, Any]] = json.loads(result.read_text())
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
+    try:
+        check_needs(SPEC)
+    except EtdeployError as error:
+        pytest.skip(f"nothing compiles for QNN here: {str(error).splitlines()[0]}")
+    return Lowered(tmp_path_factory.mktemp("qnn"))
+
+
+# By model: partitions, operators and reasons of what runs on the CPU, and bytes that pass.
+@pytest.mark.parametrize(
+    ("name", "partitions", "outside", "crossing_bytes"),
+    [
+        ("plain", 1, set(), 0),
+        ("rank", 2, {("aten::view_copy", _RANK), ("aten::permute_copy", _RANK)}, 1024),
+        ("bytes", 1, {("dim_order_ops::_to_dim_order_copy", _PLAIN_BYTES)}, 512),
+        ("doubles", 1, {("dim_order_ops::_to_dim_order_copy", _DOUBLES)}, 512),
+        ("bfloats", 1, {("dim_order_ops::_to_dim_order_copy", "QNN has no bfloat16")}, 512),
+        ("indices", 1, {("aten::topk", _INDICES)}, 512),
+        ("values", 1, set(), 0),
+        ("constant", 1, {("aten::full", _CONSTANT)}, 0),
+        ("state", 1, set(), 1024),
+        ("no_grad", 1, set(), 0),
+        ("ids", 1, set(), 0),
+        ("keywords", 1, set(), 0),
+        (
+            "no_kernel",
+            1,
+            {("aten::cumprod", "ExecuTorch's QNN backend has no such operator")},
+            512,
+        ),
+    ],
+)
+def test_what_the_htp_does_not_take_runs_on_the_cpu(
+    lowered: Lowered,
+    name: str,
+    partitions: int,
+    outside: set[tuple[str, str]],
+    crossing_bytes: int,
+) -> None:
+    counts = lowered.models[name]["counts"]
+    assert counts["partitions"] == partitions
+    assert {(each["operator"], each["reason"]) for each in counts["outside"]} == outside
+    assert counts["crossing"]["bytes"] == crossing_bytes
+    assert all(Path(each["file"]).name == "qnn.py" for each in counts["outside"])
+
+
+def test_the_notes_name_the_lines_and_the_cost(lowered: Lowered) -> None:
+    first, second = lowered.models["rank"]["notes"]
+    assert first.startswith(
+        "3 operators of the model run on the CPU's kernels and not on qnn: aten::view_copy (qnn.py:"
+    )
+    assert first.endswith(f": {_RANK}.")
+    assert second == (
+        "The model is split into 2 partitions, and 2 tensors (1.0 kB) pass between qnn and the CPU "
+        "at each inference."
+    )
+    assert lowered.models["plain"]["notes"] == []
+
+
+def test_a_model_that_the_htp_takes_nothing_of(lowered: Lowered) -> None:
+    took, why = lowered.models["all_doubles"]["notes"]
+    assert took == (
+        "The backend qnn took none of the model: every operator runs on portable kernels."
+    )
+    assert why.startswith("Why qnn took none: ")
+    assert why.endswith(f": {_DOUBLES}.")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "operator", "message"),
+    [
+        (
+            "dynamic",
+            "dynamic-shapes",
+            None,
+            "the model has dynamic shapes (rows), and a QNN program is compiled for one size of "
+            "each tensor",
+        ),
+        (
+            "branch",
+            "lowering",
+            None,
+            "the model decides as it runs what it computes (cond), which a QNN program cannot",
+        ),
+        (
+            "wide",
+            "lowering",
+            None,
+            "the example input 0 has 64-bit integers beyond 32 bits, and the HTP computes "
+            "integers in 32 bits",
+        ),
+        (
+            "divides",
+            "operator",
+            "aten::floor_divide",
+            "ExecuTorch's QNN backend cannot divide integers by a number with //",
+        ),
+    ],
+)
+def test_what_cannot_be_lowered_is_refused(
+    lowered: Lowered, name: str, kind: str, operator: str | None, message: str
+) -> None:
+    failure = lowered.models[name]["failure"]
+    assert (failure["kind"], failure["operator"], failure["message"]) == (kind, operator, message)
+    assert failure["remedy"]
+
+
+def test_what_the_compiler_prints_about_a_failure_is_understood(lowered: Lowered) -> None:
+    failure = lowered.models["attention"]["failure"]
+    assert failure["message"].endswith("AssertionError: Failed to generate Qnn context binary.")
+    cause = compiler_cause(lowered.printed)
+    assert cause is not None
+    assert "as nn.MultiheadAttention does with a batch of one" in cause.cause
