@@ -49,8 +49,10 @@ def command(
 
 def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
+    from etdeploy.core.text.layout import fit
     from etdeploy.graph.stage_values import load_program
     from etdeploy.program.describe import describe
+    from etdeploy.program.folder import load_provenance
 
     recipe, overrides, quiet = named.recipes[0], named.overrides, named.quiet
     with invoke(recipe, overrides, (StepName.EXPORT,), quiet=quiet, copy_to=output) as job:
@@ -58,7 +60,12 @@ def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
         folder = Path(exported.folder)
         if output:
             folder = deliver(job, folder, output, "export")
+        notes = load_provenance(folder).notes
         if as_json:
-            console.result_json({"folder": str(folder), "program": program.model_dump(mode="json")})
+            told = {"program": program.model_dump(mode="json"), "notes": notes}
+            console.result_json({"folder": str(folder), **told})
         else:
-            console.result(describe(program, str(folder / "program.pte")))
+            text = describe(program, str(folder / "program.pte"))
+            # As wide as a terminal: what cannot be delegated may take a paragraph.
+            lines = (fit(f"  {'note':<10} {note}", console.width() or 100) for note in notes)
+            console.result("\n".join([text, *([""] if notes else []), *lines]))
