@@ -18,8 +18,8 @@ from etdeploy.export.worker.backends.qnn.validation import overheard, validation
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(
-    {torch.bool, torch.float16, torch.float32}
-    | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+    {torch.bool, torch.float16, torch.float32, torch.int8, torch.int16, torch.int32, torch.int64}
+    | {torch.uint8, torch.uint16, torch.uint32}
 )
 
 
@@ -50,7 +50,7 @@ def placing() -> Iterator[None]:
 
     def keeps_whole(node: torch.fx.Node) -> bool:
         # The CPU has kernels for the parts only of what QNN takes whole.
-        return own_reason(node) is None and bool(kept_whole(node))
+        return _dtype_reason(node) is None and bool(kept_whole(node))
 
     with (
         _replaced(module.QnnOperatorSupport, "is_node_supported", is_supported),
@@ -72,18 +72,27 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def own_reason(node: torch.fx.Node) -> str | None:
     """Why a node must not run on the HTP although ExecuTorch would compile it."""
-    taken = [value for source in node.all_input_nodes for value in _tensors(source)]
-    given = _tensors(node)
-    for value in (*taken, *given):
-        if value.dtype == torch.float64:
-            return "the HTP has no 64-bit floats"
-        if value.dtype not in _DTYPES:
-            return f"QNN has no {str(value.dtype).removeprefix('torch.')}"
-    if any(_is_plain_byte(source) for source in node.all_input_nodes):
+    if reason := _dtype_reason(node):
+        return reason
+    if any(_is_plain_byte(source) for source in node.all_input_nodes) and not _dequantizes(node):
         return "the HTP reads plain uint8 values as true or false"
-    if len(given) > 1 and any(_is_used_index(user) for user in node.users):
+    if len(_tensors(node)) > 1 and any(_is_used_index(user) for user in node.users):
         return "its second output is int64, and QNN writes 32 bits for each value"
     return None
+
+
+def _dtype_reason(node: torch.fx.Node) -> str | None:
+    values = [value for each in (*node.all_input_nodes, node) for value in _tensors(each)]
+    dtypes = {value.dtype for value in values}
+    if torch.float64 in dtypes:
+        return "the HTP has no 64-bit floats"
+    foreign = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - _DTYPES)
+    return f"QNN has no {foreign[0]}" if foreign else None
+
+
+def _dequantizes(node: torch.fx.Node) -> bool:
+    """Whether a node gives weights that are stored as bytes: the compiler takes both as one."""
+    return "dequantize" in str(node.target)
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
