@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from etdeploy.backends.base import Backend
 from etdeploy.backends.causes import Cause
 from etdeploy.backends.payload import Payload
-from etdeploy.backends.values import Extras, Package
+from etdeploy.backends.values import Extras, Package, Simulated
 from etdeploy.core.blame import Origin, each_given, one_given
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.finding import Finding
@@ -25,6 +25,7 @@ EACH: Mapping[str, type] = {
     "program_blockers": Blocker,
     "build_blockers": Blocker,
     "bundle_blockers": Blocker,
+    "bundle_notes": str,
     "findings": Finding,
 }
 """The hooks that give several things, by what each of these is."""
@@ -33,6 +34,8 @@ ONE: Mapping[str, type | tuple[type, ...]] = {
     "runs_on": bool,
     "export_environment": Mapping,
     "versions": Mapping,
+    "prepare_export": type(None),
+    "export_failure": (Cause, type(None)),
     "read_payload": Payload,
     "describe_target": str,
     "device_blocker": (Blocker, type(None)),
@@ -40,6 +43,7 @@ ONE: Mapping[str, type | tuple[type, ...]] = {
     "build_key": str,
     "bundle_inputs": Mapping,
     "extras": Extras,
+    "simulated": (Simulated, type(None)),
     "failure": (Cause, type(None)),
 }
 """The hooks that give one thing, by what that is."""

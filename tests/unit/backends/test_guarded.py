@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,10 @@ def test_a_hook_that_fails_or_gives_something_else_is_told(hook: str, raises: bo
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Lab(Backend):
     def build_key(self, station: Workstation) -> str:  # noqa: ARG002
-        return f"{self.name} {','.join(self.plan_notes(2))}"
+        return f"{self.name} {','.join(self.build_notes({'A': 'ON'}))}"
 
-    def plan_notes(self, threads: int) -> Iterator[str]:
-        yield f"{threads} threads"
+    def build_notes(self, options: Mapping[str, str | None]) -> Iterator[str]:
+        yield f"{len(options)} option"
 
     def definitions(self, *_: Any) -> dict[str, str]:
         raise UsageError("no SDK")
@@ -67,7 +67,7 @@ def test_what_hooks_may_do_is_left_as_it_is() -> None:
     lab = guarded(_Lab(name="lab"), ORIGIN)
     here = Workstation({}, Path())
     assert isinstance(lab, _Lab)
-    assert lab.build_key(here) == "lab 2 threads"
+    assert lab.build_key(here) == "lab 1 option"
     with pytest.raises(UsageError, match="no SDK"):
         lab.definitions(here, {})
     unread: Any = None
