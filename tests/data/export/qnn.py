@@ -102,3 +102,25 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "no_kernel": lambda: _example(lambda model, x: torch.cumprod(model.linear(x), 1)),
     "attention": _attention,
 }
+
+
+class Everything(nn.Module):  # type: ignore[misc]
+    """What the HTP gets wrong, in one model; each output shows another of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("state", torch.full((1, 8, 16), 5.0))
+
+    def forward(self, pixels: Any, doubles: Any, *, ids: Any, scale: Any) -> Any:
+        x = self.linear(pixels.float() / 255)
+        self.state.add_(x)
+        values, indices = self.linear(self.state).topk(3)
+        chosen = x.index_select(1, ids) * scale
+        return values, indices, chosen, doubles * 2 + 1, torch.ones(3)
+
+
+def everything() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], None]:
+    """For a recipe's `model.python`; the keywords are in another order than forward's."""
+    keywords = {"scale": torch.tensor(3.0), "ids": torch.tensor([1, 3])}
+    return Everything(), (BYTES, VALUES.double()), keywords, None

@@ -15,6 +15,7 @@ from etdeploy.core.errors import EtdeployError
 from etdeploy.export.needs import check_needs
 from etdeploy.export.preload import worker_environment
 from etdeploy.export.spec import ExportSpec
+from tests.support.cli import Cli
 
 pytestmark = pytest.mark.integration
 
@@ -43,11 +44,15 @@ class Lowered:
 
 
 @pytest.fixture(scope="module")
-def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
+def compiler() -> None:
     try:
         check_needs(SPEC)
     except EtdeployError as error:
         pytest.skip(f"nothing compiles for QNN here: {str(error).splitlines()[0]}")
+
+
+@pytest.fixture(scope="module")
+def lowered(compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Lowered:
     return Lowered(tmp_path_factory.mktemp("qnn"))
 
 
@@ -156,3 +161,17 @@ def test_what_the_compiler_prints_about_a_failure_is_understood(lowered: Lowered
     cause = compiler_cause(lowered.printed)
     assert cause is not None
     assert "as nn.MultiheadAttention does with a batch of one" in cause.cause
+
+
+def test_what_the_htp_would_get_wrong_is_right_in_the_simulator(
+    compiler: None, tmp_path: Path
+) -> None:
+    cli = Cli(tmp_path / "cache", tmp_path, {})
+    model = {"python": f"{ROOT}/tests/data/export/qnn.py:everything"}
+    export = {"backend": "qnn", "soc": "SM8650", "quantization": "none"}
+    recipe = cli.recipe(json.dumps({"model": model, "export": export}))
+    record = cli.ok("run", "--recipe", recipe, "--device", "host", "--json").json
+    assert record["simulated"]["soc"] == "SM8650"
+    assert {d["backend_id"] for d in record["program"]["delegates"]} == {"QnnBackend"}
+    outputs = record["workload"]["outputs"]
+    assert [output["within_tolerance"] for output in outputs] == [True] * 5
