@@ -9,7 +9,12 @@ from pathlib import Path
 
 import etdeploy
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.notes import measurement_notes, output_notes, simulation_note
+from etdeploy.bench.notes import (
+    measurement_notes,
+    method_notes,
+    output_notes,
+    simulation_note,
+)
 from etdeploy.bench.passes import PassResult
 from etdeploy.bench.records.record import (
     DeviceRecord,
@@ -23,8 +28,8 @@ from etdeploy.bench.records.record import (
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.statistics import summarize
-from etdeploy.export.methods import require_method
-from etdeploy.program.folder import Provenance
+from etdeploy.export.methods import require_method, values_of_method
+from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.paths import relative_path, relative_paths
@@ -34,7 +39,10 @@ from etdeploy.runner.protocol import RunnerResults
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured, and what is known about it; `simulated` as in the bundle."""
+    """What is measured, and what is known about it.
+
+    `provenance` is of the method that is run, `simulated` as in the bundle.
+    """
 
     loaded: LoadedRecipe
     program_folder: Path
@@ -43,16 +51,31 @@ class Subject:
     runner: BuiltRunner
     simulated: Simulated | None = None
 
-    def require_method(self) -> Method:
-        """The method that the recipe names.
+    @classmethod
+    def of(
+        cls,
+        loaded: LoadedRecipe,
+        program_folder: Path,
+        program: Program,
+        runner: BuiltRunner,
+        simulated: Simulated | None = None,
+    ) -> Subject:
+        """What a recipe measures of a program.
 
         Raises:
-            UsageError: The program has no such method.
+            UsageError: The program does not have the method that the recipe names.
         """
-        wanted = self.loaded.recipe.benchmark.method
-        methods = {method.name: method for method in self.program.methods}
-        require_method(wanted, methods, str(self.loaded.path))
-        return methods[wanted]
+        wanted = loaded.recipe.benchmark.method
+        if wanted:
+            require_method(wanted, [m.name for m in program.methods], str(loaded.path))
+        provenance = load_provenance(program_folder)
+        provenance = values_of_method(provenance, wanted, str(loaded.path))
+        return cls(loaded, program_folder, program, provenance, runner, simulated)
+
+    @property
+    def method(self) -> Method:
+        """The method that is run."""
+        return next(m for m in self.program.methods if m.name == self.provenance.method)
 
 
 def assemble(
@@ -79,6 +102,11 @@ def assemble(
     """
     timing = results["timing"].results
     workload = _workload(subject, results, checks)
+    told = method_notes(
+        subject.method.name,
+        [method.name for method in subject.program.methods],
+        chosen=subject.loaded.recipe.benchmark.method is not None,
+    )
     return RunRecord(
         run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
@@ -95,6 +123,7 @@ def assemble(
         files=dict(files),
         simulated=subject.simulated,
         notes=(
+            *told,
             *subject.provenance.notes,
             *output_notes(workload.all_outputs),
             *_notes_on_times(subject, workload, device, results, checks),
@@ -166,7 +195,7 @@ def _runner(runner: BuiltRunner, timing: RunnerResults) -> RunnerRecord:
 
 
 def _program(subject: Subject) -> ProgramRecord:
-    method = subject.require_method()
+    method = subject.method
     return ProgramRecord(
         sha256=subject.program.sha256,
         size_bytes=subject.program.size_bytes,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
-from etdeploy.bench.passes import PassResult, passes, run_pass
+from etdeploy.bench.passes import Pass, PassResult, passes, run_pass
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
@@ -19,7 +20,6 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.program.folder import load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.model import BuiltRunner
@@ -59,17 +59,16 @@ def measure(
         DeviceError: The device went away.
         Interrupted: The run was stopped; nothing of it stays.
     """
-    provenance = load_provenance(program_folder)
-    subject = Subject(loaded, program_folder, program, provenance, runner, bundle.simulated)
-    subject.require_method()
+    subject = Subject.of(loaded, program_folder, program, runner, bundle.simulated)
+    steps = passes(loaded.recipe, subject.method.name, simulated=subject.simulated is not None)
     started = datetime.now(timezone.utc)
     with results_folder(output.absolute(), started, loaded.name, device.name) as here:
         ended = device.end_leftovers()
         facts, before = device.facts(), device.state()
-        results = _run_passes(device, bundle, loaded, here, progress)
+        results = _run_passes(device, bundle, loaded, steps, here, progress)
         states = DeviceRecord(facts=facts, before=before, after=_state_after(device), ended=ended)
         progress("comparing outputs")
-        checks = _compare(subject, results, here)
+        checks = _compare(subject, steps, results, here)
         record = assemble(
             subject, states, results, checks, revision_of(loaded.path), started, here.name,
             keep_files(here, results, program_folder, plan),
@@ -78,15 +77,16 @@ def measure(
         return StoredRun(here, record)
 
 
-def _compare(subject: Subject, results: dict[str, PassResult], here: Path) -> Checks:
-    recipe = subject.loaded.recipe
+def _compare(
+    subject: Subject, steps: Sequence[Pass], results: dict[str, PassResult], here: Path
+) -> Checks:
     return compare_sizes(
-        passes(recipe, simulated=subject.simulated is not None),
+        steps,
         results,
         here,
         subject.program_folder,
         subject.provenance,
-        recipe.benchmark.tolerance,
+        subject.loaded.recipe.benchmark.tolerance,
     )
 
 
@@ -94,10 +94,10 @@ def _run_passes(
     device: Device,
     bundle: Bundle,
     loaded: LoadedRecipe,
+    steps: Sequence[Pass],
     here: Path,
     progress: Progress,
 ) -> dict[str, PassResult]:
-    steps = passes(loaded.recipe, simulated=bundle.simulated is not None)
     results = {}
     with device.open_run(bundle, here.name) as folder:
         for step in steps:

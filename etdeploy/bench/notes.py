@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.record import DeviceRecord, Latency, OutputCheck
 from etdeploy.bench.statistics import percentile
+from etdeploy.program.folder import FORWARD
 
 # Within one run on a quiet machine the spread is a few percent.
 SPREAD_LIMIT = 0.20
@@ -18,6 +19,22 @@ DRIFT_SAMPLES = 10
 WARM_CELSIUS = 37.0
 # More work waiting than there are processors for it.
 BUSY_PER_CPU = 1.0
+
+
+def method_notes(method: str, methods: Sequence[str], *, chosen: bool) -> Iterator[str]:
+    """A sentence where nobody said which of several methods to run.
+
+    Args:
+        method: That was run.
+        methods: Of the program.
+        chosen: Whether the recipe names the method.
+    """
+    others = [name for name in methods if name != method]
+    if others and not chosen and method != FORWARD:
+        yield (
+            f"The method {method} was measured. The program also has {', '.join(others)}: "
+            f"--set benchmark.method={others[0]}"
+        )
 
 
 def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:

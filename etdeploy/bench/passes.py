@@ -6,14 +6,14 @@ files and long lists of samples would count. The profile pass records an ETDump.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.core.cancel import checkpoint
 from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome
-from etdeploy.program.folder import PROGRAM_FILE
+from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.protocol import RunnerResults, load_results
 
@@ -39,6 +39,7 @@ class Pass:
         name: timing, memory or profile.
         size: The size of the recipe that it runs at; empty without sizes.
         further: Whether another size comes before it.
+        method: The program's method that it runs.
         warmup, iterations: As the runner is told.
         outputs: Whether the outputs of the first inference are written.
         etdump: Whether a trace is recorded.
@@ -51,6 +52,7 @@ class Pass:
     etdump: bool = False
     size: str = ""
     further: bool = False
+    method: str = FORWARD
 
     @property
     def key(self) -> str:
@@ -85,7 +87,7 @@ class PassResult:
     outputs: str | None = None
 
 
-def passes(recipe: Recipe, *, simulated: bool = False) -> tuple[Pass, ...]:
+def passes(recipe: Recipe, method: str = FORWARD, *, simulated: bool = False) -> tuple[Pass, ...]:
     """The passes that a recipe requests, in the order in which they run.
 
     Every size has its own process, so that its first inference really is a first one. The profile
@@ -93,6 +95,7 @@ def passes(recipe: Recipe, *, simulated: bool = False) -> tuple[Pass, ...]:
 
     Args:
         recipe: What is requested.
+        method: Of the program, that every pass runs.
         simulated: Whether a simulator runs the program. Then the outputs are all that counts, and
             each size has one short pass, whatever is requested.
     """
@@ -100,7 +103,15 @@ def passes(recipe: Recipe, *, simulated: bool = False) -> tuple[Pass, ...]:
     sizes = [(size, i > 0) for i, size in enumerate(wanted.sizes or ("",))]
     if simulated:
         return tuple(
-            Pass("timing", 0, _SIMULATED_ITERATIONS, outputs=True, size=size, further=further)
+            Pass(
+                "timing",
+                0,
+                _SIMULATED_ITERATIONS,
+                outputs=True,
+                size=size,
+                further=further,
+                method=method,
+            )
             for size, further in sizes
         )
     planned = [
@@ -114,14 +125,14 @@ def passes(recipe: Recipe, *, simulated: bool = False) -> tuple[Pass, ...]:
         warmup = min(wanted.warmup, _PROFILE_WARMUP)
         iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
         planned.append(Pass("profile", warmup, iterations, etdump=True, size=sizes[0][0]))
-    return tuple(planned)
+    return tuple(replace(step, method=method) for step in planned)
 
 
 def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
     """The runner's command line for a pass; `{bundle}` is filled in by the device."""
     arguments = [
         "--program", f"{{bundle}}/{PROGRAM_FILE}",
-        "--method", recipe.benchmark.method,
+        "--method", step.method,
         "--inputs", f"{{bundle}}/{list_name(step.size)}",
         "--warmup", str(step.warmup),
         "--iterations", str(step.iterations),
@@ -148,7 +159,7 @@ def run_pass(
     Args:
         folder: Of the run on the device.
         step: The pass.
-        recipe: Gives method, threads and time limit.
+        recipe: Gives threads and time limit.
         device: Its name, for messages.
         here: The run's folder on this machine; its `runner.stderr.txt` gets the runner's output.
         capabilities: Of the device, for remedies.

@@ -29,7 +29,7 @@ _REMEMBERED = 16
 # Paths are named by their content, and a wanted version is only compared with the installed one.
 _NOT_IN_KEY = {
     "python", "calibration", "inputs", "custom_ops", "exported", "program", "weights",
-    "wanted_versions", "places",
+    "wanted_versions", "places", "method",
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
 _MAKING = ("backends", "export", "program")
@@ -77,6 +77,7 @@ class Situation:
                 "files": {role: digests.of(path) for role, path in paths.items()},
                 "tools": tool_versions(spec),
                 "exporter": code_digest(*_MAKING),
+                **({"method": spec.method} if spec.method_counts else {}),
                 **_plugged(spec),
             }
         )

@@ -22,6 +22,8 @@ def failure_error(failure: Failure, log: Path, cause: Cause | None = None) -> Ex
     if cause:
         failure = failure.model_copy(update={"message": cause.cause, "remedy": cause.remedy})
     message = failure.message
+    if failure.method:
+        message += f" (method {failure.method})"
     if failure.operator and failure.operator not in message:
         message += f" (operator {failure.operator})"
     if failure.code:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.core.errors import ExportError
 from etdeploy.core.hashing import sha256_file
-from etdeploy.export.methods import require_method
+from etdeploy.export.methods import only_method, require_method
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import (
     EXPORT_INFO,
@@ -42,19 +42,21 @@ def write_finished(spec: ExportSpec, program: Program, folder: Path) -> None:
 
     Raises:
         ExportError: The method takes something that cannot be given.
-        UsageError: The method is missing.
+        UsageError: The method is missing, or none is named and there are several.
     """
     if spec.program is None:
         raise ValueError("the spec names no finished program")
     source = Path(spec.program)
-    wanted, methods = spec.method or "forward", {m.name: m for m in program.methods}
-    require_method(wanted, methods, str(source))
+    methods = {m.name: m for m in program.methods}
+    wanted = spec.method or only_method(program, str(source))
+    require_method(wanted, tuple(methods), str(source))
     shutil.copyfile(source, folder / PROGRAM_FILE)
     method = methods[wanted]
     inputs = _write_inputs(method, spec.seed, folder, "inputs", source)
     sets = tuple(_write_set(spec, name, method, folder, source) for name in spec.sizes)
     Provenance(
         source=spec.source,
+        method=wanted,
         inputs=inputs,
         sets=sets,
         code_files={str(source): sha256_file(source)},

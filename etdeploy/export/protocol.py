@@ -46,6 +46,7 @@ class Failure(Value):
     Attributes:
         kind: What sort of failure.
         message: What happened, in a sentence or two.
+        method: The one that it is about, of a program with several.
         operator: The operator that cannot be exported or lowered.
         file, line: The user's own line.
         code: The text of that line.
@@ -54,6 +55,7 @@ class Failure(Value):
 
     kind: FailureKind
     message: str
+    method: str | None = None
     operator: str | None = None
     file: str | None = None
     line: int | None = None

@@ -18,6 +18,9 @@ from etdeploy.recipe.place import KeyPath, Place
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 
+# Of the section `benchmark`: keys that the worker refuses with their places.
+_PLACED = (("sizes",), ("method",))
+
 
 class CodeReference(Value):
     """A function in a file or in an importable module.
@@ -56,7 +59,8 @@ class ExportSpec(Value):
         sizes: Sizes to measure at, by name: dimensions with their sizes.
         inputs: Makes the inputs for such sizes.
         places: Where keys of the recipe are, by their dotted names.
-        method: The method that a finished program's inputs are made for.
+        method: The method that a recipe runs; None where it names none. The inputs of a finished
+            program are made for it, and those of sizes.
         wanted_versions: The versions that are tested together, by distribution.
     """
 
@@ -89,6 +93,11 @@ class ExportSpec(Value):
             return f"example {self.example}"
         path = self.exported or self.program
         return Path(path).name if path else str(self.python)
+
+    @property
+    def method_counts(self) -> bool:
+        """Whether another method would need an export of its own; all have their example inputs."""
+        return bool(self.program or self.sizes)
 
     @property
     def runs_user_code(self) -> bool:
@@ -141,7 +150,7 @@ def export_spec(
         RecipeError: A reference names no function, or a finished program cannot use it.
     """
     model, export, sizes = recipe.model, recipe.export, recipe.benchmark.sizes
-    told = {".".join(map(str, k)): str(p) for k, p in places.items() if k[1:2] == ("sizes",)}
+    told = {".".join(map(str, k)): str(p) for k, p in places.items() if k[1:2] in _PLACED}
     if model.program:
         _refuse_inputs(recipe, places)
         return ExportSpec(
@@ -171,6 +180,7 @@ def export_spec(
         sizes=sizes,
         inputs=_reference("benchmark.inputs", recipe.benchmark.inputs),
         places=told,
+        method=recipe.benchmark.method,
     )
 
 

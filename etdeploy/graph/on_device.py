@@ -13,6 +13,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, Device, PushReport
+from etdeploy.export.methods import values_of_method
 from etdeploy.graph.backends import bundle_notes, extras_for, simulation_for
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
@@ -44,7 +45,10 @@ def bundle_step(resolved: Resolved) -> Step:
         exported, program = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
-        provenance = load_provenance(folder)
+        loaded = job.loaded
+        provenance = values_of_method(
+            load_provenance(folder), loaded.recipe.benchmark.method, str(loaded.path)
+        )
         extras = extras_for(job, program, provenance.versions)
         simulated = simulation_for(job, program)
         bundle = make_bundle(runner, folder, provenance, inputs_list, extras, simulated)
@@ -59,7 +63,11 @@ def bundle_step(resolved: Resolved) -> Step:
         output,
         act,
         needs=(StepName.EXPORT, StepName.RUNNER, StepName.CHECK),
-        inputs={"SoC": job.facts.soc if job.facts else None, **resolved.bundle_inputs},
+        inputs={
+            "SoC": job.facts.soc if job.facts else None,
+            "benchmark.method": job.loaded.recipe.benchmark.method,
+            **resolved.bundle_inputs,
+        },
         sound=lambda: _gone(output, job.workspace.folder(CacheKind.KITS)),
         value=Bundle,
     )

@@ -95,6 +95,7 @@ def _export(resolved: Resolved, exporter: Exporter) -> Step:
             **({"benchmark.profile": spec.profiled} if _profile_counts(spec) else {}),
             "benchmark.sizes": recipe.benchmark.sizes,
             "benchmark.inputs": recipe.benchmark.inputs,
+            **({"benchmark.method": spec.method} if spec.method_counts else {}),
         },
         sound=sound,
         value=ExportedProgram,

@@ -34,9 +34,8 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
         CheckError: The program was compiled for a SoC other than the device's.
     """
     job, spec = resolved.job, resolved.export_spec
-    if with_runner and not spec.program:  # a finished program is checked when it is read
-        wanted = job.loaded.recipe.benchmark.method
-        require_method(wanted, EXPORTED_METHODS, str(job.loaded.path))
+    if with_runner and spec.method and not spec.program:  # that is checked when it is read
+        require_method(spec.method, _methods(resolved) or (spec.method,), str(job.loaded.path))
     if measures:
         _require_output(resolved)
     # First: an SDK need not be fetched for a device or a target that cannot use it.
@@ -67,6 +66,13 @@ def _require_output(resolved: Resolved) -> None:
         from etdeploy.bench.results_folder import require_output
 
         require_output(resolved.job.output, resolved.job.workspace.root)
+
+
+def _methods(resolved: Resolved) -> tuple[str, ...]:
+    """The methods of the program; empty where only an export can tell."""
+    if resolved.program:
+        return tuple(method.name for method in resolved.program.methods)
+    return () if resolved.export_spec.python else EXPORTED_METHODS
 
 
 def _builds(resolved: Resolved) -> bool:

@@ -4,8 +4,9 @@
     inputs/0.x.bin ...   expected/0.logits.bin ...
     inputs/long/0.x.bin ...   expected/long/0.logits.bin ...
 
-The last line is for a recipe that names sizes. Tensors are stored as their raw little-endian
-contiguous bytes.
+The last line is for a recipe that names sizes. In a program with several methods, each has folders
+of its own: `inputs/prefill/0.x.bin`, `inputs/prefill/long/0.x.bin`. Tensors are stored as their raw
+little-endian contiguous bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PROGRAM_FILE = "program.pte"
 PROGRAM_INFO = "program.json"
 EXPORT_INFO = "export.json"
 ETRECORD_FILE = "etrecord.bin"
+# The method that torch.export traces of a module, and that ExecuTorch runs unless told otherwise.
+FORWARD = "forward"
 # In a provenance's details: notes that torch.export's other mode was used.
 RETRACED = "retraced"
 
@@ -69,6 +72,16 @@ class InputSet(Value):
     expected: tuple[Stored, ...] = ()
 
 
+class MethodValues(Value):
+    """What is known of one method of a program with several; see the same names in `Provenance`."""
+
+    inputs: tuple[Stored, ...] = ()
+    expected: tuple[Stored, ...] = ()
+    output_quantization: tuple[OutputQuantization | None, ...] = ()
+    sets: tuple[InputSet, ...] = ()
+    details: dict[str, Any] = {}
+
+
 class Provenance(Value):
     """How the program was made.
 
@@ -76,6 +89,8 @@ class Provenance(Value):
         source: The model source in readable form: `example mlp`, `file.py:factory`.
         backend: The backend that it was lowered to; None for a finished program.
         quantization: The scheme; None for a finished program.
+        method: The method that inputs, outputs and sets are of, and that is run unless a recipe
+            names another.
         inputs: Inputs of the method, in order.
         expected: The eager model's outputs for those inputs, in order; empty for a finished
             program.
@@ -83,6 +98,8 @@ class Provenance(Value):
             directly. Empty where it is not known.
         sets: Inputs of the sizes that the recipe names; if there are any, they are measured and not
             `inputs`.
+        methods: What is known of each method, where there are several; `inputs`, `expected`,
+            `output_quantization` and `sets` are empty then, until `of` chooses one.
         etrecord: Whether `etrecord.bin` is there.
         versions: Of Python, torch, executorch and torchao at export; `qnn` is that of the QNN SDK
             that compiled the program.
@@ -95,10 +112,12 @@ class Provenance(Value):
     source: str
     backend: str | None = None
     quantization: str | None = None
+    method: str = FORWARD
     inputs: tuple[Stored, ...] = ()
     expected: tuple[Stored, ...] = ()
     output_quantization: tuple[OutputQuantization | None, ...] = ()
     sets: tuple[InputSet, ...] = ()
+    methods: dict[str, MethodValues] = {}
     etrecord: bool = False
     versions: dict[str, str] = {}
     code_files: dict[str, str] = {}
@@ -111,6 +130,15 @@ class Provenance(Value):
         """The input sets of a measurement, by the name of their size."""
         example = InputSet(inputs=self.inputs, expected=self.expected)
         return {each.name: each for each in self.sets or (example,)}
+
+    def of(self, method: str) -> Provenance:
+        """The same with the values of one method; as it is if there is only one."""
+        if not self.methods:
+            return self
+        chosen = self.methods[method]
+        own = {name: getattr(chosen, name) for name in MethodValues.model_fields}
+        details = {**self.details, **chosen.details}
+        return self.model_copy(update={**own, "details": details, "method": method, "methods": {}})
 
 
 def load_provenance(folder: Path) -> Provenance:

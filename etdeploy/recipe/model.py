@@ -57,7 +57,8 @@ class Model(Section):
 
     It returns `(module, example_inputs)` or `(module, example_inputs, dynamic_shapes)`, as
     torch.export takes them; the example inputs are a tuple, or a dict of inputs by keyword. It may
-    also return `(module, args, kwargs, dynamic_shapes)`. Inputs are tensors, numbers, booleans and
+    also return `(module, args, kwargs, dynamic_shapes)`, or, for a program with several methods, a
+    dict of one of these for each method. Inputs are tensors, numbers, booleans and
     None, nested in any way; everything but tensors is fixed in the program. The code is run: name
     only code that you trust. It can import what is installed, modules beside its file, and modules
     in the working folder; if two have the same name, the first in this order wins.
@@ -92,8 +93,9 @@ class Export(Section):
 
     calibration: str | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
-    tuples of inputs, or dicts of inputs by keyword. Without it, the example inputs are used, which
-    is enough to measure speed."""
+    tuples of inputs, or dicts of inputs by keyword. For a program with several methods, it is
+    called for each, `samples(method="prefill")`. Without it, the example inputs are used, which is
+    enough to measure speed."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
     """8da4w: the number of weights that share a scale. A multiple of 32, which XNNPACK needs to
@@ -203,8 +205,9 @@ class Tolerance(Section):
 class Benchmark(Section):
     """What is measured on the device."""
 
-    method: str = Field(default="forward", min_length=1)
-    """The program's method to run; a model that etdeploy exports has only `forward`."""
+    method: str | None = Field(default=None, min_length=1)
+    """The program's method to run. By default `forward`; without one, the first that the factory
+    returned, or the only one of a finished program."""
 
     warmup: int = Field(default=5, ge=0, le=100_000)
     """Iterations before timing starts; the very first is reported separately."""

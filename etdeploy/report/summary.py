@@ -12,6 +12,7 @@ from etdeploy.bench.units import duration, unit_for
 from etdeploy.core.console import count, size, table
 from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
+from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
 from etdeploy.report.sizes import SIMULATED, simulated_sizes, sizes_table
 
@@ -156,7 +157,7 @@ def _program(record: RunRecord) -> str:
     parts = [program.source, program.backend]
     if program.quantization not in (None, "none"):
         parts.append(program.quantization)
-    if program.method != "forward":
+    if program.method != FORWARD:
         parts.append(f"method {program.method}")
     parts.append(size(program.size_bytes))
     return ", ".join(part for part in parts if part)

@@ -16,7 +16,7 @@ import torch
 from executorch.runtime import Runtime
 
 from etdeploy.export.worker.tracing.tensors import distances
-from etdeploy.program.folder import Stored, load_provenance
+from etdeploy.program.folder import Provenance, Stored, load_provenance
 from etdeploy.program.model import Plain
 
 
@@ -27,10 +27,16 @@ def main(folders: list[Path]) -> None:
 
 
 def _run(folder: Path) -> list[dict[str, Any]]:
-    provenance = load_provenance(folder)
-    method = Runtime.get().load_program(folder / "program.pte").load_method("forward")
+    made = load_provenance(folder)
+    names = tuple(made.methods) or (made.method,)
+    return [distance for name in names for distance in _run_method(folder, made.of(name))]
+
+
+def _run_method(folder: Path, provenance: Provenance) -> list[dict[str, Any]]:
+    # Loaded alone, as a run does: methods may share state.
+    method = Runtime.get().load_program(folder / "program.pte").load_method(provenance.method)
     if method is None:
-        raise RuntimeError(f"{folder} has no method forward")
+        raise RuntimeError(f"{folder} has no method {provenance.method}")
     found = []
     for each in provenance.measured.values():
         outputs = method.execute([_read(folder, t) for t in each.inputs])

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import lowering_of
+from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.delegation import delegation, delegation_notes
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.export.worker.tracing.trace import trace
+from etdeploy.program.folder import FORWARD
 from tests.data.export.qnn import EXAMPLES
 
 SPEC = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=False)
@@ -40,9 +41,10 @@ def _lowered(name: str) -> dict[str, Any]:
     source = Source(module.eval(), Call(arguments, keywords), shapes)
     try:
         traced = trace(source.module, source.inputs, shapes, strict=False)
-        edge = lower(SPEC, source.module, source, traced)
-        counts = delegation(edge)
-        program = emit(SPEC, edge, traced)
+        methods = {FORWARD: Traced(source.module, source, traced)}
+        edge = lower(SPEC, methods)
+        counts = delegation(edge, FORWARD)
+        program = emit(SPEC, edge, methods)
     except WorkerError as error:
         return {"failure": error.failure.model_dump()}
     notes = list(delegation_notes("qnn", counts, lowering_of(SPEC).apart))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.names import OTHER_BACKEND
+from etdeploy.backends.options import Option
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
@@ -255,5 +256,13 @@ QNN = Qnn(
     loads=True,
     socs=tuple(QUALCOMM_SOCS),
     profile_compiled=True,
+    options=(
+        Option(
+            "weight_sharing",
+            False,
+            "Stores weights once that several methods have in common, for the HTP V69 and newer. "
+            "Qualcomm's simulator cannot load such a program.",
+        ),
+    ),
     judged_as={"none": "fp16"},  # the HTP has no 32-bit floats
 )

@@ -7,7 +7,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -33,6 +33,17 @@ def fail(
 ) -> WorkerError:
     """A failure that is not about an exception."""
     return WorkerError(Failure(kind=kind, message=message, remedy=remedy, file=file))
+
+
+@contextmanager
+def of_method(name: str, methods: Collection[str]) -> Iterator[None]:
+    """Names the method in a failure of the block, where the program has several."""
+    try:
+        yield
+    except WorkerError as error:
+        if len(methods) == 1 or error.failure.method:
+            raise
+        raise WorkerError(error.failure.model_copy(update={"method": name})) from error
 
 
 @contextmanager

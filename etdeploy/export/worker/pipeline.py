@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from etdeploy.export.installed import backend_versions, installed_version
+from etdeploy.export.methods import first_method
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import lowering_of
+from etdeploy.export.worker.backends.base import Traced
+from etdeploy.export.worker.failures import of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
-from etdeploy.export.worker.loading.source import Source, load_source
-from etdeploy.export.worker.lowering.delegation import delegation, delegation_notes
+from etdeploy.export.worker.loading.source import Source, load_sources
+from etdeploy.export.worker.lowering.delegation import delegation
 from etdeploy.export.worker.lowering.lower import emit, lower
-from etdeploy.export.worker.lowering.lower_failures import explaining
-from etdeploy.export.worker.lowering.output_steps import output_quantization
-from etdeploy.export.worker.lowering.quantize import quantize
-from etdeploy.export.worker.tracing.dims import check_numbers, constant_notes, fixed_notes
+from etdeploy.export.worker.lowering.quantize import Quantized, quantize
+from etdeploy.export.worker.lowering.weights import shared_weight_bytes
+from etdeploy.export.worker.result import (
+    Lowered,
+    Method,
+    provenance_of,
+    write_methods,
+    write_program,
+)
+from etdeploy.export.worker.tracing.dims import check_numbers
 from etdeploy.export.worker.tracing.modes import in_either_mode
-from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls, write_sets
-from etdeploy.export.worker.tracing.tensors import (
-    Values,
-    distances,
-    flat_inputs,
-    run_eagerly,
-    write_values,
-)
+from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
+from etdeploy.export.worker.tracing.tensors import Values, distances, flat_inputs, run_eagerly
 from etdeploy.export.worker.tracing.trace import trace
-from etdeploy.program.folder import (
-    ETRECORD_FILE,
-    EXPORT_INFO,
-    PROGRAM_FILE,
-    RETRACED,
-    Provenance,
-)
+from etdeploy.program.folder import EXPORT_INFO
 
 Tell = Callable[[str, float], None]
-_VERSIONS = ("torch", "torchao", "executorch")
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -68,7 +62,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Model:
-    """What is lowered, with its outputs.
+    """A method's module, with its outputs.
 
     Attributes:
         module: Quantised where the scheme quantises before lowering.
@@ -79,27 +73,12 @@ class Model:
 
     module: torch.nn.Module
     outputs: Values
-    details: dict[str, Any]
-    notes: tuple[str, ...]
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """A lowered model: where it is from, its inputs, graphs, delegation, and program.
-
-    `inputs` are the example's, `sets` those of the recipe's sizes; `outputs` is what the model gave
-    for each set.
-    """
-
-    source: Source
-    model: Model
-    inputs: Values
-    sets: Sequence[SizedCall]
-    outputs: Sequence[Values]
-    traced: torch.export.ExportedProgram
-    edge: Any
-    counts: dict[str, Any]
-    program: Any
+# The inputs of a recipe's sizes, and the outputs for each.
+Sized = tuple[tuple[SizedCall, ...], tuple[Values, ...]]
 
 
 def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> Sources:
@@ -121,41 +100,13 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
     if spec.exported:
         _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
     lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
-    model, counts = lowered.model, lowered.counts
     with steps.step("write", "writing the program", 0.95):
-        written = (
-            write_values(folder, "inputs", lowered.inputs),
-            write_values(folder, "expected", model.outputs),
-        )
-        sets = write_sets(folder, lowered.source.module, lowered.sets, lowered.outputs)
-        with explaining("writing the program failed:", lowered.traced, spared=OSError):
-            _write_program(lowered.program, folder)
+        written = write_methods(folder, lowered)
+        write_program(folder, lowered)
     sources = recorder.sources()
-    Provenance(
-        source=spec.source,
-        backend=spec.backend,
-        quantization=spec.quantization,
-        inputs=written[0],
-        expected=written[1],
-        sets=sets,
-        output_quantization=output_quantization(lowered.traced),
-        etrecord=True,
-        versions=_versions(spec),
-        code_files=sources.files,
-        seconds=steps.seconds,
-        details={
-            "delegation": counts,
-            **model.details,
-            "bytes": _sizes(folder),
-            **({RETRACED: retraced} if retraced else {}),
-        },
-        notes=(
-            *((retraced,) if retraced else ()),
-            *model.notes,
-            *fixed_notes(lowered.source, lowered.traced),
-            *constant_notes(lowered.inputs),
-            *_notes(spec, lowered.edge.exported_program(), counts),
-        ),
+    made = provenance_of(spec, folder, lowered, written, retraced)
+    made.model_copy(
+        update={"code_files": sources.files, "seconds": steps.seconds},
     ).save(folder / EXPORT_INFO)
     return sources
 
@@ -177,21 +128,67 @@ def _in_a_mode_that_works(
 
 def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
-        source = load_source(spec)
-        inputs = flat_inputs(source.module, source.inputs)
+        sources = load_sources(spec)
+        inputs = _for_each(sources, lambda name: _inputs(sources[name]))
+    shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
-        model = _quantized(spec, source)
+        models = _quantized(spec, sources)
     with steps.step("export", "tracing with torch.export", 0.6):
-        traced = _traced(spec, source, model)
-        check_numbers(source, traced)
+        traced = _for_each(sources, lambda name: _traced(spec, sources[name], models[name]))
     with recorder.recording():
-        sets, outputs = _at_sizes(spec, source, traced, model, steps)
+        sized = _at_sizes(spec, traced, steps)
     with steps.step("lower", f"lowering to {spec.backend}", 0.7):
-        edge = lower(spec, model.module, source, traced)
-        counts = delegation(edge)
+        edge = lower(spec, traced)
+        counts = {name: delegation(edge, name) for name in traced}
         program = emit(spec, edge, traced)
-    return Lowered(source, model, inputs, sets, outputs, traced, edge, counts, program)
+    methods = {
+        name: _method(
+            traced[name],
+            inputs[name],
+            models[name],
+            sized.get(name),
+            counts[name],
+            edge.exported_program(name),
+        )
+        for name in sources
+    }
+    return Lowered(methods, program, shared_bytes)
+
+
+def _method(
+    traced: Traced,
+    inputs: Values,
+    model: Model,
+    sized: Sized | None,
+    counts: dict[str, Any],
+    lowered: torch.export.ExportedProgram,
+) -> Method:
+    sets, set_outputs = sized or ((), ())
+    return Method(
+        traced=traced,
+        inputs=inputs,
+        outputs=model.outputs,
+        details=model.details,
+        notes=model.notes,
+        sets=sets,
+        set_outputs=set_outputs,
+        counts=counts,
+        state=tuple(lowered.graph_signature.buffers_to_mutate.values()),
+    )
+
+
+def _for_each(sources: Mapping[str, Source], make: Callable[[str], Made]) -> dict[str, Made]:
+    """What is made for each method, by its name; a failure says which it is about."""
+    made = {}
+    for name in sources:
+        with of_method(name, sources):
+            made[name] = make(name)
+    return made
+
+
+def _inputs(source: Source) -> Values:
+    return flat_inputs(source.module, source.inputs)
 
 
 def _import_executorch(steps: Steps) -> None:
@@ -208,16 +205,25 @@ def _quantize_text(spec: ExportSpec) -> str:
     return f"quantising: {spec.quantization}"
 
 
-def _quantized(spec: ExportSpec, source: Source) -> Model:
-    """The model to lower. Expected outputs are those of the quantised model.
+def _quantized(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Model]:
+    """The modules to lower. Expected outputs are those of the quantised ones.
 
     Only then can a device's outputs be held to a narrow tolerance; how far quantisation itself
     moves the outputs is reported separately.
     """
-    before = run_eagerly(source.module, source.inputs, "the model")
-    quantized = quantize(spec, source)
-    if quantized is None:
-        return Model(source.module, before, {}, ())
+    # All before any is quantised: methods may share the layers.
+    before = _for_each(sources, lambda name: _outputs(sources[name]))
+    quantized = quantize(spec, sources)
+    if not quantized:
+        return {name: Model(source.module, before[name]) for name, source in sources.items()}
+    return _for_each(sources, lambda name: _compared(quantized[name], sources[name], before[name]))
+
+
+def _outputs(source: Source) -> Values:
+    return run_eagerly(source.module, source.inputs, "the model")
+
+
+def _compared(quantized: Quantized, source: Source, before: Values) -> Model:
     after = run_eagerly(quantized.module, source.inputs, "the quantised model")
     moved = distances([v.value for v in before], [v.value for v in after])
     details: dict[str, Any] = {"quantization_error": moved}
@@ -226,54 +232,25 @@ def _quantized(spec: ExportSpec, source: Source) -> Model:
     return Model(quantized.module, after, details, quantized.notes)
 
 
-def _traced(spec: ExportSpec, source: Source, model: Model) -> torch.export.ExportedProgram:
+def _traced(spec: ExportSpec, source: Source, model: Model) -> Traced:
     if source.exported and model.module is source.module:
-        return source.exported
-    return trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
+        program = source.exported
+    else:
+        program = trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
+    check_numbers(source, program)
+    return Traced(model.module, source, program)
 
 
-def _at_sizes(
-    spec: ExportSpec,
-    source: Source,
-    traced: torch.export.ExportedProgram,
-    model: Model,
-    steps: Steps,
-) -> tuple[list[SizedCall], list[Values]]:
-    """The inputs of every size that the recipe names, and the model's outputs for them."""
+def _at_sizes(spec: ExportSpec, methods: Mapping[str, Traced], steps: Steps) -> dict[str, Sized]:
+    """The inputs of every size that the recipe names, and the outputs of the method it measures."""
     if not spec.sizes:
-        return [], []
-    with steps.step("sizes", "running the model at each size", 0.65):
-        sets = list(sized_calls(spec, source, traced))
-        return sets, [run_eagerly(model.module, s.call, "the model", s.given) for s in sets]
-
-
-def _write_program(program: Any, folder: Path) -> None:
-    with (folder / PROGRAM_FILE).open("wb") as stream:
-        program.write_to_file(stream)
-    program.get_etrecord().save(str(folder / ETRECORD_FILE))
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    return {name: (folder / name).stat().st_size for name in (PROGRAM_FILE, ETRECORD_FILE)}
-
-
-def _versions(spec: ExportSpec) -> dict[str, str]:
-    found = {name: installed_version(name) for name in _VERSIONS} | backend_versions(spec)
-    return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
-
-
-def _notes(
-    spec: ExportSpec, lowered: torch.export.ExportedProgram, counts: dict[str, Any]
-) -> Iterator[str]:
-    for name, wanted in spec.wanted_versions.items():
-        installed = (installed_version(name) or "").partition("+")[0]
-        if installed != wanted:
-            yield f"Exported with {name} {installed}; {wanted} is the version that is tested."
-    if state := lowered.graph_signature.buffers_to_mutate:
-        yield (
-            f"The model keeps state between calls ({', '.join(state.values())}); the expected "
-            "outputs are those of its first call."
-        )
-    lowering = lowering_of(spec)
-    yield from lowering.notes(spec)
-    yield from delegation_notes(spec.backend, counts, lowering.apart)
+        return {}
+    name = spec.method or first_method(tuple(methods))
+    method = methods[name]
+    with (
+        steps.step("sizes", "running the model at each size", 0.65),
+        of_method(name, methods),
+    ):
+        sets = tuple(sized_calls(spec, method.source, method.program))
+        outputs = (run_eagerly(method.module, s.call, "the model", s.given) for s in sets)
+        return {name: (sets, tuple(outputs))}

@@ -40,6 +40,7 @@ RUN = {
     "halves": (SMALL, "fp16"),
     "bytes": (SMALL, "int8_static"),
     "keywords": (f"python: '{MODELS}:keywords'", "none"),
+    "methods": (f"python: '{MODELS.with_name('methods.py')}:heads'", "none"),
 }
 REFUSED = {"dynamic": "dynamic shapes", "single": "a tensor without dimensions"}
 
@@ -88,6 +89,15 @@ def test_no_quantisation_means_32_bit_floats(ran: tuple[CliResult, dict[str, Any
     assert output["max_abs_error"] < 1e-5
     [output] = ran[1]["halves"]["workload"]["outputs"]
     assert output["max_abs_error"] > 1e-5
+
+
+def test_weights_that_methods_share_are_in_the_partitions_of_each(
+    ran: tuple[CliResult, dict[str, Any]],
+) -> None:
+    record = ran[1]["methods"]
+    assert record["program"]["method"] == "forward"
+    [note] = [note for note in record["notes"] if note.startswith("The methods share")]
+    assert "of weights, and openvino stores them with each: its partitions take " in note
 
 
 def test_what_the_delegate_cannot_run_is_refused(ran: tuple[CliResult, dict[str, Any]]) -> None:

@@ -48,6 +48,7 @@ _LEVEL = """
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 from executorch.backends.qualcomm.utils import utils
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.backends.qnn.lowering import LOWERING
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
@@ -61,8 +62,40 @@ for profiled in (True, False):
     spec = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled)
     module = torch.nn.Linear(2, 2)
     source = Source(module, Call((torch.zeros(1, 2),)), None)
-    LOWERING.lower(spec, module, source, torch.export.export(module, source.inputs.args))
+    exported = torch.export.export(module, source.inputs.args)
+    LOWERING.lower(spec, {"forward": Traced(module, source, exported)})
 """
+# What is asked of ExecuTorch for one and for several methods.
+_METHODS = (
+    _LEVEL[: _LEVEL.index("def told")]
+    + """
+
+def told(modules, inputs, specs, skip_mutable_buffer, **_):
+    assert list(modules) == list(inputs)
+    htp = flatbuffer_to_option(specs[0].value).backend_options.htp_options
+    print(*modules, htp.use_weight_sharing, skip_mutable_buffer)
+    if len(modules) == 3:
+        raise AssertionError("Only graphs with the same number of partitions could be used")
+
+utils.to_edge_transform_and_lower_to_qnn = told
+def spec_of(soc, shared):
+    options = {"weight_sharing": shared}
+    return ExportSpec(backend="qnn", quantization="fp16", soc=soc, options=options)
+
+spec = spec_of("SM8650", True)
+module = torch.nn.Linear(2, 2)
+source = Source(module, Call((torch.zeros(1, 2),)), None)
+traced = Traced(module, source, torch.export.export(module, source.inputs.args))
+LOWERING.lower(spec, {"forward": traced})
+LOWERING.lower(spec, {"prefill": traced, "decode": traced})
+LOWERING.lower(spec_of("SM8350", False), {"prefill": traced, "decode": traced})
+for soc in ("SM8650", "SM8350"):
+    try:
+        LOWERING.lower(spec_of(soc, True), dict.fromkeys("abc", traced))
+    except Exception as error:
+        print(error)
+"""
+)
 _needs_executorch = pytest.mark.skipif(
     find_spec("executorch") is None, reason="ExecuTorch is not installed"
 )
@@ -99,6 +132,21 @@ def test_an_adaptor_that_takes_no_arrays_is_told() -> None:
 @_needs_executorch
 def test_a_program_is_compiled_for_the_profile_pass() -> None:
     assert _run(_LEVEL)[-2:] == ["kProfileDetailed", "kProfileOff"]
+
+
+@_needs_executorch
+def test_several_methods_share_weights_and_keep_their_state_outside() -> None:
+    lines = _run(_METHODS)[-6:]
+    assert lines[:3] == [
+        "forward False True",
+        "prefill decode True True",
+        "prefill decode False True",
+    ]
+    assert lines[3] == "a b c True True"
+    assert lines[4].startswith("the methods have different numbers of partitions, and ExecuTorch")
+    assert lines[5] == (
+        "export.options.weight_sharing is on, and the HTP of SM8350 (V68) shares no weights"
+    )
 
 
 @_needs_executorch

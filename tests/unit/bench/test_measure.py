@@ -30,7 +30,13 @@ from etdeploy.core.errors import (
 from etdeploy.core.values import Explained
 from etdeploy.devices.base import Bundle, ProcessLaunch, RunOutcome
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.program.folder import EXPORT_INFO, InputSet, TensorFile, load_provenance
+from etdeploy.program.folder import (
+    EXPORT_INFO,
+    InputSet,
+    MethodValues,
+    TensorFile,
+    load_provenance,
+)
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
 from tests.support.bench_device import SAMPLES_MS, FakeDevice
@@ -64,6 +70,7 @@ class Setting:
         self,
         device: FakeDevice,
         output: str = "out",
+        methods: tuple[str, ...] = ("forward",),
         simulated: Simulated | None = None,
         **sections: Any,
     ) -> StoredRun:
@@ -76,7 +83,7 @@ class Setting:
             Bundle(files=(), launch=ProcessLaunch(argv=("runner",)), simulated=simulated),
             loaded,
             self.folder / "program",
-            _program(),
+            _program(methods),
             runner,
             self.folder / output,
             plan=_plan(),
@@ -95,18 +102,21 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(tmp_path)
 
 
-def _program() -> Program:
-    method = Method(
-        name="forward",
-        inputs=(),
-        outputs=(),
-        operators=(),
-        delegates=(),
-        instructions=0,
-        planned_memory_bytes=0,
+def _program(names: tuple[str, ...] = ("forward",)) -> Program:
+    methods = tuple(
+        Method(
+            name=name,
+            inputs=(),
+            outputs=(),
+            operators=(),
+            delegates=(),
+            instructions=0,
+            planned_memory_bytes=0,
+        )
+        for name in names
     )
     return Program(
-        sha256="ab" * 32, size_bytes=7, schema_version=0, constant_bytes=0, methods=(method,)
+        sha256="ab" * 32, size_bytes=7, schema_version=0, constant_bytes=0, methods=methods
     )
 
 
@@ -347,6 +357,32 @@ def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> 
     assert raised.value.remedy is not None
     assert raised.value.remedy.endswith(f"outputs are in {_file(run, 'outputs')}")
     assert load_run(run.folder) == run
+
+
+@pytest.mark.parametrize(
+    ("named", "run", "right"),
+    [(None, "prefill", True), ("prefill", "prefill", True), ("decode", "decode", False)],
+)
+def test_one_of_several_methods_is_run_with_its_own_values(
+    setting: Setting, named: str | None, run: str, right: bool
+) -> None:
+    folder = setting.folder / "program"
+    made = load_provenance(folder)
+    (folder / "inputs/0.bin").write_bytes(bytes([0, 0, 128, 63]) * 8)
+    values = {
+        "prefill": MethodValues(inputs=made.inputs, expected=made.expected),
+        "decode": MethodValues(inputs=made.inputs, expected=made.inputs),
+    }
+    empty = {"inputs": (), "expected": (), "method": "prefill", "methods": values}
+    made.model_copy(update=empty).save(folder / EXPORT_INFO)
+    device = _device()
+    benchmark = {"method": named} if named else {}
+    done = setting.measure(device, methods=("decode", "prefill"), benchmark=benchmark)
+    assert done.record.program.method == run
+    assert [check.within_tolerance for check in done.record.workload.outputs] == [right]
+    assert {given["--method"] for given in device.folder.arguments} == {run}
+    told = [note for note in done.record.notes if note.startswith("The method prefill")]
+    assert len(told) == (named is None)
 
 
 def test_a_wrong_output_of_a_further_size_is_a_mismatch() -> None:

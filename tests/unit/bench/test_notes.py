@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from etdeploy.bench.notes import measurement_notes, output_notes
+from etdeploy.bench.notes import measurement_notes, method_notes, output_notes
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState, Leftover
@@ -21,6 +21,17 @@ def _notes(
     return "\n".join(
         measurement_notes(summarize(samples), device or make_device(), portable, warmup=5)
     )
+
+
+def test_a_method_that_nobody_named_is_told_with_the_others() -> None:
+    names = ("decode", "prefill")
+    assert list(method_notes("prefill", names, chosen=False)) == [
+        "The method prefill was measured. The program also has decode: "
+        "--set benchmark.method=decode"
+    ]
+    assert not list(method_notes("prefill", names, chosen=True))
+    assert not list(method_notes("encode", ("encode",), chosen=False))
+    assert not list(method_notes("forward", ("forward", "get_bos_id"), chosen=False))
 
 
 def test_a_quiet_run_on_this_machine_needs_no_note() -> None:

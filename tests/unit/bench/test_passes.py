@@ -81,8 +81,8 @@ def test_short_benchmarks_shorten_every_pass() -> None:
 
 
 def test_arguments_of_the_timing_pass() -> None:
-    recipe = make_recipe(benchmark={"method": "decode"}, runtime={"threads": 3})
-    assert runner_arguments(passes(recipe)[0], recipe) == (
+    recipe = make_recipe(runtime={"threads": 3})
+    assert runner_arguments(passes(recipe, "decode")[0], recipe) == (
         "--program", "{bundle}/program.pte",
         "--method", "decode",
         "--inputs", "{bundle}/inputs.txt",

@@ -62,6 +62,31 @@ def test_a_qnn_program_that_is_to_be_profiled_is_another(workspace: Workspace) -
     assert key("xnnpack", True) == key("xnnpack", False)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "same"), [({}, True), ({"short": {"tokens": 4}}, False)], ids=["plain", "sizes"]
+)
+def test_another_method_needs_no_export_unless_there_are_sizes(
+    workspace: Workspace, sizes: dict[str, Any], same: bool
+) -> None:
+    def key(method: str | None) -> str | None:
+        benchmark = {"method": method, "sizes": sizes}
+        recipe = Recipe.model_validate({"model": {"example": "mlp"}, "benchmark": benchmark})
+        return program_key(export_spec(recipe), workspace)
+
+    assert (key("decode") == key("prefill") == key(None)) is same
+
+
+def test_a_finished_program_has_inputs_of_one_method(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "net.pte").write_bytes(b"program")
+
+    def key(method: str) -> str | None:
+        model = {"program": str(tmp_path / "net.pte")}
+        recipe = Recipe.model_validate({"model": model, "benchmark": {"method": method}})
+        return program_key(export_spec(recipe), workspace)
+
+    assert key("decode") != key("prefill")
+
+
 def test_a_tools_version_changes_the_key(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ def program_of(*inputs: TensorInfo | Plain | None) -> Program:
     return Program(sha256="", size_bytes=0, schema_version=0, constant_bytes=0, methods=(method,))
 
 
-def write(tmp_path: Path, program: Program, seed: int = 0, method: str = "forward") -> Path:
+def write(tmp_path: Path, program: Program, seed: int = 0, method: str | None = "forward") -> Path:
     source = tmp_path / "model.pte"
     source.write_bytes(b"program")
     folder = tmp_path / f"folder-{seed}"
@@ -155,6 +155,15 @@ def test_a_data_type_without_random_values(tmp_path: Path) -> None:
     assert caught.value.message == (
         "input 0 has the data type complex64, for which no random values are made"
     )
+
+
+def test_without_forward_the_method_has_to_be_named(tmp_path: Path) -> None:
+    (one,) = program_of(TensorInfo(dtype="float32", shape=(2,))).methods
+    two = tuple(one.model_copy(update={"name": name}) for name in ("decode", "prefill"))
+    program = program_of().model_copy(update={"methods": two})
+    with pytest.raises(UsageError, match="no method forward; it has decode, prefill"):
+        write(tmp_path, program, method=None)
+    assert load_provenance(write(tmp_path, program, method="prefill")).method == "prefill"
 
 
 def test_a_method_that_is_not_there(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_calibration_is_code_of_the_user_too() -> None:
 
 def test_a_finished_program_takes_no_export_section() -> None:
     spec = spec_of(model={"program": "/here/m.pte"}, export={"backend": "portable", "seed": 4})
-    assert spec == ExportSpec(program="/here/m.pte", seed=4, method="forward")
+    assert spec == ExportSpec(program="/here/m.pte", seed=4)
     assert spec.source == "m.pte"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,21 @@ from etdeploy.export.worker.loading.source import Source
 
 REASON = "etdeploy_reason"
 """In a node's `meta`: why its backend left it to the CPU, as a clause; a lowering may set it."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A method, ready to be lowered.
+
+    Attributes:
+        module: The model as it was traced, for an entry point that traces it again.
+        source: Its inputs and dynamic shapes, and the model before quantisation.
+        program: The method as a graph.
+    """
+
+    module: torch.nn.Module
+    source: Source
+    program: torch.export.ExportedProgram
 
 
 class Lowering:
@@ -32,12 +48,14 @@ class Lowering:
         apart: Whether its partitions run elsewhere than on the CPU, so that what stays there and
             the tensors that pass between both cost time: the user is told of them.
         meanings: What exceptions of its lowering mean, by patterns of their text.
+        sharing: How weights that methods share could be stored once; empty where they cannot.
     """
 
     folds_weights = True
     grouped_outputs = 1
     apart = False
     meanings: Meanings = ()
+    sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """The PT2E quantiser of the spec's scheme, `int8_static`, `int8_dynamic` or `16a4w`.
@@ -57,25 +75,17 @@ class Lowering:
         """Passes over the graph before it is partitioned; None for none."""
         return None
 
-    def lower(
-        self,
-        spec: ExportSpec,
-        module: torch.nn.Module,
-        source: Source,
-        traced: torch.export.ExportedProgram,
-    ) -> Any:
-        """Lowers the traced program; an `EdgeProgramManager` with an ETRecord.
+    def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
+        """Lowers the methods of a program; an `EdgeProgramManager` with an ETRecord.
 
         Args:
             spec: What is exported.
-            module: The model as it was traced, for an entry point that traces it again.
-            source: Its inputs and dynamic shapes.
-            traced: The model as a graph.
+            methods: What was traced, by the method's name; most programs have `forward` alone.
         """
         from executorch.exir import to_edge_transform_and_lower
 
         return to_edge_transform_and_lower(
-            traced,
+            {name: method.program for name, method in methods.items()},
             partitioner=self.partitioners(spec),
             transform_passes=self.passes(spec),
             generate_etrecord=True,
@@ -93,6 +103,13 @@ class Lowering:
 
     def adjust(self, config: Any) -> None:
         """Changes the `ExecutorchBackendConfig` with which the program is made."""
+
+    def shares_weights(self, spec: ExportSpec) -> bool | None:
+        """Whether weights that several methods have in common are stored once.
+
+        None, the default, where the size of the partitions shows it.
+        """
+        return None
 
     def notes(self, spec: ExportSpec) -> Iterator[str]:
         """Sentences for the user about a program of this spec."""

@@ -6,7 +6,7 @@ what OpenVINO's CPU plug-in compiles from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -14,9 +14,8 @@ import torch
 
 from etdeploy.backends.openvino.processor import cpu_facts, multiplies_bytes
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import Lowering
-from etdeploy.export.worker.failures import fail
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.backends.base import Lowering, Traced
+from etdeploy.export.worker.failures import fail, of_method
 
 # Between a softmax and the product with it: dropout, a cast, a reshape.
 _HOPS = 3
@@ -62,24 +61,22 @@ class OpenvinoLowering(Lowering):
 
         return [OpenvinoPartitioner([CompileSpec("device", b"CPU")])]
 
-    def lower(
-        self,
-        spec: ExportSpec,
-        module: torch.nn.Module,
-        source: Source,
-        traced: torch.export.ExportedProgram,
-    ) -> Any:
+    def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """Lowers what OpenVINO's delegate can run; see `Lowering.lower`.
 
         Raises:
             WorkerError: The model has dynamic shapes, or a partition takes or gives single values.
         """
-        _refuse_dynamic(traced)
+        for name, method in methods.items():
+            with of_method(name, methods):
+                _refuse_dynamic(method.program)
         half = spec.quantization == "fp16"
         compiling: AbstractContextManager[None] = _half_weights() if half else nullcontext()
         with compiling:
-            edge = super().lower(spec, module, source, traced)
-        _refuse_single_values(edge.exported_program().graph)
+            edge = super().lower(spec, methods)
+        for name in methods:
+            with of_method(name, methods):
+                _refuse_single_values(edge.exported_program(name).graph)
         return edge
 
     def notes(self, spec: ExportSpec) -> Iterator[str]:

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from etdeploy.export.methods import first_method
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.examples import EXAMPLES, Example
-from etdeploy.export.worker.failures import (
-    blaming,
-    described,
-    exception_text,
-    fail,
-)
+from etdeploy.export.worker.failures import blaming, exception_text, fail
 from etdeploy.export.worker.loading.custom_ops import load_custom_ops
+from etdeploy.export.worker.loading.returned import method_of, methods_returned
 from etdeploy.export.worker.loading.user_code import check_arguments, load_function
 from etdeploy.export.worker.loading.weights import load_weights
 from etdeploy.export.worker.tracing.structure import Call, by_parameter, fixed_size, input_values
-
-_RETURNS = (
-    "(module, example_inputs), (module, example_inputs, dynamic_shapes) or "
-    "(module, args, kwargs, dynamic_shapes)"
-)
+from etdeploy.program.folder import FORWARD
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model with what torch.export needs to trace it.
+    """A method of the program: a model with what torch.export needs to trace it.
 
     Attributes:
-        module: In evaluation mode.
+        module: In evaluation mode; its forward is the method.
         inputs: Example inputs.
         dynamic_shapes: As torch.export takes them; None when all are fixed.
         calibration: Returns calibration inputs; None when there are only the example inputs.
@@ -49,8 +44,11 @@ class Source:
     exported: torch.export.ExportedProgram | None = None
 
 
-def load_source(spec: ExportSpec) -> Source:
+def load_sources(spec: ExportSpec) -> dict[str, Source]:
     """Loads or makes the model.
+
+    Returns:
+        What each method of the program is traced from, in the order of the factory.
 
     Raises:
         WorkerError: It cannot be loaded or made.
@@ -59,17 +57,30 @@ def load_source(spec: ExportSpec) -> Source:
     if spec.custom_ops:
         load_custom_ops(Path(spec.custom_ops))
     if spec.example:
-        source = _from_example(spec)
+        sources = {FORWARD: _from_example(spec)}
     elif spec.exported:
-        source = _from_exported(Path(spec.exported))
+        sources = {FORWARD: _from_exported(Path(spec.exported))}
     else:
-        source = _from_factory(spec)
-    if spec.calibration:
-        function = load_function(spec.calibration, "export.calibration")
-        return Source(
-            source.module, source.inputs, source.dynamic_shapes, function, source.exported
+        sources = _from_factory(spec)
+    _require_method(spec, sources)
+    if not spec.calibration:
+        return sources
+    return {
+        name: replace(source, calibration=_calibrating(spec, name, sources))
+        for name, source in sources.items()
+    }
+
+
+def _require_method(spec: ExportSpec, methods: Iterable[str]) -> None:
+    """Whether the method that a recipe runs is there, told before what takes long."""
+    names = list(methods)
+    if spec.method and spec.method not in names:
+        raise fail(
+            "factory-result",
+            f"the program has no method {spec.method!r}; it has {', '.join(names)}",
+            remedy=f"--set benchmark.method={first_method(names)}",
+            file=spec.place("benchmark", "method"),
         )
-    return source
 
 
 def _seed(seed: int) -> None:
@@ -146,7 +157,7 @@ def _torch_version() -> str:
     return str(torch.__version__).partition("+")[0]  # without the name of the build
 
 
-def _from_factory(spec: ExportSpec) -> Source:
+def _from_factory(spec: ExportSpec) -> dict[str, Source]:
     if spec.python is None:
         raise ValueError("the spec names no model source")
     factory = load_function(spec.python, "model.python")
@@ -154,53 +165,49 @@ def _from_factory(spec: ExportSpec) -> Source:
     check_arguments(factory, spec.arguments, f"the factory {name}")
     with blaming("factory-raised", f"the factory {name} raised"):
         made = factory(**spec.arguments)
-    module, inputs, shapes = _checked_result(made, name)
+    found = methods_returned(made, name)
+    modules = list({id(each.module): each.module for each in found.values()}.values())
     if spec.weights:
-        load_weights(module, Path(spec.weights))
-    return Source(module.eval(), inputs, shapes)
+        load_weights(_only(modules), Path(spec.weights))
+    for module in modules:
+        module.eval()
+    return {
+        key: Source(method_of(each.module, key), each.inputs, each.dynamic_shapes)
+        for key, each in found.items()
+    }
 
 
-def _checked_result(made: object, name: str) -> tuple[torch.nn.Module, Call, Any]:
-    if not isinstance(made, tuple | list) or len(made) not in (2, 3, 4):
+def _only(modules: list[torch.nn.Module]) -> torch.nn.Module:
+    if len(modules) > 1:
         raise fail(
-            "factory-result", f"the factory {name} returned {described(made)}, not {_RETURNS}"
+            "weights",
+            f"model.weights is for one module, and the methods have {len(modules)}",
+            remedy="Load the weights in the factory, and give it their path: model.arguments",
         )
-    if not isinstance(made[0], torch.nn.Module):
+    return modules[0]
+
+
+def _calibrating(
+    spec: ExportSpec, method: str, methods: Iterable[str]
+) -> Callable[[], Iterable[Any]]:
+    """The user's function for calibration inputs of one method."""
+    if spec.calibration is None:
+        raise ValueError("the spec names no function for calibration")
+    function = load_function(spec.calibration, "export.calibration")
+    if _takes_method(function):
+        return partial(function, method=method)
+    if len(names := list(methods)) > 1:
         raise fail(
-            "factory-result",
-            f"the factory {name} returned {described(made[0])} in place of the torch.nn.Module; "
-            f"it returns {_RETURNS}",
+            "calibration",
+            f"export.calibration names {spec.calibration}, which has no parameter called method: "
+            f"it is called for each of {', '.join(names)}",
+            remedy=f"def {spec.calibration.name}(method): ...",
         )
-    if len(made) < 4:
-        return made[0], _example_call(made[1], name), made[2] if len(made) == 3 else None
-    return made[0], _both_calls(made[1], made[2], name), made[3]
+    return function
 
 
-def _example_call(inputs: object, name: str) -> Call:
-    call = as_call(inputs)
-    if call is None:
-        raise fail(
-            "factory-result",
-            f"the factory {name} returned {described(inputs)} as example inputs; they are a "
-            "tuple, also when there is only one, or a dict of inputs by keyword",
-            remedy="return module, (x,)",
-        )
-    return call
-
-
-def _both_calls(args: object, keywords: object, name: str) -> Call:
-    if isinstance(args, tuple | list) and (isinstance(keywords, Mapping) or keywords is None):
-        return Call(tuple(args), dict(keywords or {}))
-    raise fail(
-        "factory-result",
-        f"the factory {name} returned {described(args)} and {described(keywords)} as args and "
-        "kwargs; they are a tuple and a dict, as torch.export takes them",
-        remedy="return module, (x,), {'mask': mask}, None",
-    )
-
-
-def as_call(inputs: object) -> Call | None:
-    """A tuple or list as positional inputs, a dict as inputs by keyword; None for anything else."""
-    if isinstance(inputs, Mapping):
-        return Call((), dict(inputs))
-    return Call(tuple(inputs)) if isinstance(inputs, tuple | list) else None
+def _takes_method(function: Callable[..., Any]) -> bool:
+    try:
+        return "method" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some callables written in C have none
+        return False

@@ -18,8 +18,8 @@ _NO_OPERATORS = ("getitem",)
 _NAMED = 5
 
 
-def delegation(edge: Any) -> dict[str, Any]:
-    """Nodes inside and outside the delegates, in total and by operator.
+def delegation(edge: Any, method: str) -> dict[str, Any]:
+    """Nodes of a method inside and outside the delegates, in total and by operator.
 
     Counted by ExecuTorch's own `get_delegation_info`, whose names for operators are kept:
     `aten_linear_default`.
@@ -31,13 +31,13 @@ def delegation(edge: Any) -> dict[str, Any]:
     """
     from executorch.devtools.backend_debug import get_delegation_info
 
-    info = get_delegation_info(edge.exported_program().graph_module)
+    program = edge.exported_program(method)
+    info = get_delegation_info(program.graph_module)
     operators = {
         name: {"delegated": count.delegated, "undelegated": count.non_delegated}
         for name, count in sorted(info.delegation_by_operator.items())
         if name not in _NO_OPERATORS
     }
-    program = edge.exported_program()
     return {
         "partitions": info.num_delegated_subgraphs,
         "delegated_nodes": sum(o["delegated"] for o in operators.values()),
@@ -92,21 +92,23 @@ def _size_bytes(tensor: torch.Tensor) -> int:
     return int(known or 0) * int(tensor.element_size())
 
 
-def delegation_notes(backend: str | None, counts: dict[str, Any], apart: bool) -> Iterator[str]:
+def delegation_notes(
+    backend: str | None, counts: dict[str, Any], apart: bool, what: str = "the model"
+) -> Iterator[str]:
     """Sentences about what the backend left to the CPU.
 
     Args:
         backend: Its name.
         counts: What `delegation` gave.
         apart: Whether the backend computes elsewhere than the CPU.
+        what: What it lowered: `the model`, or `the method prefill`.
     """
     outside = counts["outside"]
     if backend == "portable":
         return
     if counts["undelegated_nodes"] and not counts["delegated_nodes"]:
         yield (
-            f"The backend {backend} took none of the model: every operator runs on portable "
-            "kernels."
+            f"The backend {backend} took none of {what}: every operator runs on portable kernels."
         )
         if any(each["reason"] for each in outside):
             yield f"Why {backend} took none: {_listed(outside)}."
@@ -114,10 +116,10 @@ def delegation_notes(backend: str | None, counts: dict[str, Any], apart: bool) -
         if calls := sum(each["calls"] for each in outside):
             verb = "runs" if calls == 1 else "run"
             yield (
-                f"{count(calls, 'operator')} of the model {verb} on the CPU's kernels and not on "
+                f"{count(calls, 'operator')} of {what} {verb} on the CPU's kernels and not on "
                 f"{backend}: {_listed(outside)}."
             )
-        yield from _crossing_note(str(backend), counts)
+        yield from _crossing_note(str(backend), counts, what)
 
 
 def _listed(outside: list[dict[str, Any]]) -> str:
@@ -139,13 +141,15 @@ def _described(each: dict[str, Any]) -> str:
     return f"{calls}{each['operator']}{place}"
 
 
-def _crossing_note(backend: str, counts: dict[str, Any]) -> Iterator[str]:
+def _crossing_note(backend: str, counts: dict[str, Any], what: str) -> Iterator[str]:
     crossing, partitions = counts["crossing"], counts["partitions"]
     if not crossing["tensors"]:
         return
-    parts = (
-        f"The model is split into {count(partitions, 'partition')}, and " if partitions > 1 else ""
-    )
-    what = f"{count(crossing['tensors'], 'tensor')} ({size(crossing['bytes'])})"
+    tensors = f"{count(crossing['tensors'], 'tensor')} ({size(crossing['bytes'])})"
     verb = "passes" if crossing["tensors"] == 1 else "pass"
-    yield f"{parts}{what} {verb} between {backend} and the CPU at each inference."
+    moved = f"{tensors} {verb} between {backend} and the CPU at each inference"
+    if partitions > 1:
+        whole = f"{what[0].upper()}{what[1:]}"
+        yield f"{whole} is split into {count(partitions, 'partition')}, and {moved}."
+    else:
+        yield f"{moved}." if what == "the model" else f"In {what}, {moved}."

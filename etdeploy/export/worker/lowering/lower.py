@@ -1,28 +1,25 @@
-"""From a traced program to a `.pte`, through the backend's own lowering."""
+"""From traced methods to a `.pte`, through the backend's own lowering."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from etdeploy.backends.registry import release_of
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.lowering.state import shared_state
 
 
-def lower(
-    spec: ExportSpec, module: torch.nn.Module, source: Source, traced: torch.export.ExportedProgram
-) -> Any:
-    """Hands the traced program to the backend; an `EdgeProgramManager` with an ETRecord.
+def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
+    """Hands the traced methods to the backend; an `EdgeProgramManager` with an ETRecord.
 
     Args:
         spec: Names the backend.
-        module: The model as it was traced, for a backend that traces it again.
-        source: Its inputs and dynamic shapes.
-        traced: The model as a graph.
+        methods: By name.
 
     Raises:
         WorkerError: An operator has no place in a program, or the backend failed.
@@ -30,32 +27,42 @@ def lower(
     release = release_of(str(spec.backend))
     whose = f" of the package {release}" if release else ""
     lowering, prefix = lowering_of(spec), f"lowering to {spec.backend}{whose} failed:"
-    with explaining(prefix, traced, meanings=lowering.meanings):
-        return lowering.lower(spec, module, source, traced)
+    with explaining(prefix, graphs(methods), meanings=lowering.meanings):
+        return lowering.lower(spec, methods)
 
 
-def emit(spec: ExportSpec, edge: Any, traced: torch.export.ExportedProgram) -> Any:
+def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
     """Plans the memory and makes the program; an `ExecutorchProgramManager`.
 
     Raises:
-        WorkerError: An operator has no kernel with an output argument, or a shape no bound.
+        WorkerError: An operator has no kernel with an output argument, a shape no bound, or methods
+            share state in a way that ExecuTorch cannot.
     """
-    with explaining("making the program failed:", traced):
-        return edge.to_executorch(_backend_config(spec, edge.exported_program()))
+    with explaining("making the program failed:", graphs(methods)):
+        return edge.to_executorch(_backend_config(spec, edge, methods))
 
 
-def _backend_config(spec: ExportSpec, lowered: torch.export.ExportedProgram) -> Any:
+def graphs(methods: Mapping[str, Traced]) -> list[torch.export.ExportedProgram]:
+    """The traced graphs, in which a failure's line is looked for."""
+    return [method.program for method in methods.values()]
+
+
+def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
     from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
+    starting = [s for name in methods for s in _states_with_values(edge.exported_program(name))]
     config = ExecutorchBackendConfig(
-        passes=[InitializedMutableBufferPass(_states_with_values(lowered))]
+        passes=[InitializedMutableBufferPass(list(dict.fromkeys(starting)))]
     )
+    if shared_state(methods, edge):
+        config.memory_planning_pass = MemoryPlanningPass(share_mutable_buffers=True)
     lowering_of(spec).adjust(config)
     return config
 
 
-def _states_with_values(lowered: torch.export.ExportedProgram) -> list[str]:
+def _states_with_values(lowered: torch.export.ExportedProgram) -> Iterator[str]:
     """Placeholders of the buffers that the model writes to and that do not start at zero.
 
     Without the pass above such a buffer starts at zero on the device. One that is all zero, as an
@@ -63,11 +70,9 @@ def _states_with_values(lowered: torch.export.ExportedProgram) -> list[str]:
     """
     signature = lowered.graph_signature
     written = set(signature.buffers_to_mutate.values())
-    return [
-        placeholder
-        for placeholder, name in signature.inputs_to_buffers.items()
-        if name in written and _buffer(lowered, name).count_nonzero()
-    ]
+    for placeholder, name in signature.inputs_to_buffers.items():
+        if name in written and _buffer(lowered, name).count_nonzero():
+            yield placeholder
 
 
 def _buffer(lowered: torch.export.ExportedProgram, name: str) -> torch.Tensor:

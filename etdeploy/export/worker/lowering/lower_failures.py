@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -27,11 +27,14 @@ _WHO_IS_AT_FAULT = (
     "at fault."
 )
 
+# The methods as they were traced; which of them a failure is about, it seldom says.
+Graphs = Sequence[torch.export.ExportedProgram]
+
 
 @contextmanager
 def explaining(
     doing: str,
-    traced: torch.export.ExportedProgram,
+    graphs: Graphs,
     spared: type[Exception] | tuple[()] = (),
     meanings: Meanings = (),
 ) -> Iterator[None]:
@@ -39,7 +42,7 @@ def explaining(
 
     Args:
         doing: How the message of an exception that is not known begins.
-        traced: The model as a graph.
+        graphs: The methods as they were traced.
         spared: Exceptions that are passed on unchanged.
         meanings: What exceptions mean whose text the backend knows.
 
@@ -54,25 +57,23 @@ def explaining(
         if is_memory(error) or isinstance(error, spared):
             raise
         failure = (
-            _operator_failure(error, traced)
+            _operator_failure(error, graphs)
             or _shape_failure(error)
-            or _known_failure(error, traced, meanings)
+            or _known_failure(error, graphs, meanings)
             or _unknown_failure(error, doing)
         )
         raise WorkerError(failure) from error
 
 
-def _known_failure(
-    error: Exception, traced: torch.export.ExportedProgram, meanings: Meanings
-) -> Failure | None:
+def _known_failure(error: Exception, graphs: Graphs, meanings: Meanings) -> Failure | None:
     meaning = lowering_meaning(str(error), meanings)
     if meaning is None:
         return None
     place: Place = (None, None, None)
     if meaning.tensor:
-        place = _writing_place(meaning.tensor, traced)
+        place = _in_one(graphs, lambda traced: _writing_place(str(meaning.tensor), traced))
     elif meaning.operator:
-        place = node_place(traced, meaning.operator)
+        place = _in_one(graphs, lambda traced: node_place(traced, str(meaning.operator)))
     file, line, code = place if place[0] else stack_line(str(error))
     return Failure(
         kind=meaning.kind,
@@ -83,6 +84,12 @@ def _known_failure(
         code=code,
         remedy=meaning.remedy,
     )
+
+
+def _in_one(graphs: Graphs, look: Callable[[torch.export.ExportedProgram], Place]) -> Place:
+    """The first place that is found in any of the graphs."""
+    places = (look(traced) for traced in graphs)
+    return next((place for place in places if place[0]), (None, None, None))
 
 
 def _writing_place(tensor: str, traced: torch.export.ExportedProgram) -> Place:
@@ -119,7 +126,7 @@ def _told(error: Exception) -> str:
     return f"ExecuTorch's pass {name} raised {exception_text(error.__cause__)}"
 
 
-def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) -> Failure | None:
+def _operator_failure(error: Exception, graphs: Graphs) -> Failure | None:
     """The failure that names the operator that a program cannot contain."""
     text = str(error)
     if found := _NOT_CORE.search(text):
@@ -133,7 +140,7 @@ def _operator_failure(error: Exception, traced: torch.export.ExportedProgram) ->
         why, remedy = without_out_variant(operator)
     else:
         return None
-    file, line, code = _place(operator, traced)
+    file, line, code = _in_one(graphs, lambda traced: _place(operator, traced))
     return Failure(
         kind="operator",
         message=f"the operator {operator} {why}",

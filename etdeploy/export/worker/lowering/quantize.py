@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,15 +13,19 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.failures import blaming, described, fail
-from etdeploy.export.worker.loading.source import Source, as_call
+from etdeploy.export.worker.failures import blaming, described, fail, of_method
+from etdeploy.export.worker.loading.returned import as_call
+from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
-from etdeploy.export.worker.tracing.tensors import copied
+from etdeploy.export.worker.tracing.tensors import buffers_restored, copied
 from etdeploy.export.worker.tracing.trace import trace
 
 _NAMED = 6
 # The smallest that XNNPACK takes, and a divisor of all others.
 _SMALLEST_GROUP = 32
+
+
+L = TypeVar("L", bound=torch.nn.Module)
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,23 @@ class Quantized:
     samples: int | None = None
 
 
-def quantize(spec: ExportSpec, source: Source) -> Quantized | None:
-    """Quantises the model by the spec's scheme; None where there is nothing to do before lowering.
+def quantize(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Quantized]:
+    """Quantises the methods by the spec's scheme; none where nothing is to do before lowering.
 
     Raises:
         WorkerError: The model cannot be quantised that way.
     """
     if spec.quantization in (None, "none", "fp16"):
-        return None  # 16-bit floats are the backend's own choice of precision
+        return {}  # 16-bit floats are the backend's own choice of precision
     if spec.quantization == "8da4w":
-        return _grouped_linears(spec, source)
-    lowering = lowering_of(spec)
-    return _pt2e(spec, source, lowering.quantizer(spec), lowering.folds_weights)
+        return _grouped_linears(spec, sources)
+    lowering, found = lowering_of(spec), {}
+    for name, source in sources.items():
+        with of_method(name, sources):
+            # A quantiser may remember the graph that it has seen.
+            quantizer = lowering.quantizer(spec)
+            found[name] = _pt2e(spec, source, quantizer, lowering.folds_weights)
+    return found
 
 
 def _pt2e(spec: ExportSpec, source: Source, quantizer: Any, folds_weights: bool) -> Quantized:
@@ -84,11 +93,14 @@ def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[
 
 def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
     """Runs the observers; returns how many inputs they saw."""
-    count = 0
+    count, own = 0, {name for name, _ in source.module.named_buffers()}
+    # The model's, which the program starts with; those of the observers are to change.
+    state = [buffer for name, buffer in prepared.named_buffers() if name in own]
     inputs = source.calibration() if static and source.calibration else [source.inputs]
     for sample in _checked(inputs):
         with (
             torch.no_grad(),
+            buffers_restored(state),
             blaming("calibration", f"the model raised with calibration input {count}:"),
         ):
             copied(sample).on(prepared)
@@ -112,16 +124,15 @@ def _checked(samples: Iterable[Any]) -> Iterable[Call]:
             yield call
 
 
-def _grouped_linears(spec: ExportSpec, source: Source) -> Quantized:
-    """4-bit weights in groups, 8-bit dynamic activations, in every linear layer that fits."""
+def _grouped_linears(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Quantized]:
+    """4-bit weights in groups, 8-bit dynamic activations, in every linear layer that fits.
+
+    In place, so that methods share the quantised weights as they share the layers.
+    """
     from torchao.quantization.granularity import PerGroup
     from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig, quantize_
 
-    linears = {
-        name: layer
-        for name, layer in source.module.named_modules()
-        if isinstance(layer, torch.nn.Linear)
-    }
+    linears = _layers(sources, torch.nn.Linear)
     group_size, outputs = spec.group_size or 32, lowering_of(spec).grouped_outputs
     fitting = [
         name
@@ -129,21 +140,37 @@ def _grouped_linears(spec: ExportSpec, source: Source) -> Quantized:
         if layer.in_features % group_size == 0 and layer.out_features % outputs == 0
     ]
     if not fitting:
-        raise _nothing_fits(spec, source, linears, group_size)
+        exported = any(source.exported for source in sources.values())
+        raise _nothing_fits(spec, linears, group_size, exported=exported)
     config = Int8DynamicActivationIntxWeightConfig(
         weight_dtype=torch.int4, weight_granularity=PerGroup(group_size)
     )
+    chosen = torch.nn.ModuleList([linears[name] for name in fitting])
     with blaming("quantization", "the linear layers cannot be quantised:"):
-        quantize_(source.module, config, filter_fn=lambda _, name: name in fitting)
+        quantize_(chosen, config, filter_fn=lambda layer, _: isinstance(layer, torch.nn.Linear))
     left = [name for name in linears if name not in fitting]
     notes = [_left_note(left, group_size, outputs)] if left else []
-    return Quantized(source.module, (*notes, _coverage_note(source.module, len(fitting))))
+    convolutions = _layers(sources, torch.nn.modules.conv._ConvNd)
+    told = (*notes, _coverage_note(len(fitting), len(convolutions)))
+    return {name: Quantized(source.module, told) for name, source in sources.items()}
+
+
+def _layers(sources: Mapping[str, Source], kind: type[L]) -> dict[str, L]:
+    """The layers of a kind, by name; each once, of however many methods it is a part."""
+    found: dict[str, L] = {}
+    seen: set[int] = set()
+    for method, source in sources.items():
+        for name, layer in source.module.named_modules():
+            if isinstance(layer, kind) and id(layer) not in seen:
+                seen.add(id(layer))
+                found[f"{method}.{name}" if name in found else name] = layer
+    return found
 
 
 def _nothing_fits(
-    spec: ExportSpec, source: Source, linears: dict[str, torch.nn.Linear], group_size: int
+    spec: ExportSpec, linears: dict[str, torch.nn.Linear], group_size: int, *, exported: bool
 ) -> Exception:
-    if source.exported:
+    if exported:
         return fail(
             "quantization",
             "8da4w quantises nn.Linear layers, and an exported program has none, only operators",
@@ -194,8 +221,7 @@ def _left_note(names: list[str], group_size: int, outputs: int) -> str:
     )
 
 
-def _coverage_note(module: torch.nn.Module, quantized: int) -> str:
-    convolutions = sum(isinstance(m, torch.nn.modules.conv._ConvNd) for m in module.modules())
+def _coverage_note(quantized: int, convolutions: int) -> str:
     note = f"8da4w quantised {quantized} linear layer{'s' if quantized != 1 else ''}"
     if not convolutions:
         return f"{note}."

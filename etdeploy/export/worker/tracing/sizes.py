@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
-from etdeploy.export.worker.loading.source import Source, as_call
+from etdeploy.export.worker.loading.returned import as_call
+from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.loading.user_code import load_function
 from etdeploy.export.worker.tracing.shapes import Shapes
 from etdeploy.export.worker.tracing.structure import Call
@@ -125,15 +126,29 @@ def _misfit(spec: ExportSpec, name: str, what: str) -> WorkerError:
 
 
 def write_sets(
-    folder: Path, module: torch.nn.Module, sets: Sequence[SizedCall], outputs: Sequence[Values]
+    folder: Path,
+    module: torch.nn.Module,
+    sets: Sequence[SizedCall],
+    outputs: Sequence[Values],
+    below: str = "",
 ) -> tuple[InputSet, ...]:
-    """Writes inputs and expected outputs of every size below folders of its name."""
+    """Writes inputs and expected outputs of every size below folders of its name.
+
+    Args:
+        folder: Of the program.
+        module: Of the method, as it takes the inputs.
+        sets: Inputs of each size.
+        outputs: For each of them.
+        below: The folder of the method, `/prefill`, where there are several.
+    """
     return tuple(
         InputSet(
             name=each.name,
             sizes=dict(each.sizes),
-            inputs=write_values(folder, f"inputs/{each.name}", flat_inputs(module, each.call)),
-            expected=write_values(folder, f"expected/{each.name}", expected),
+            inputs=write_values(
+                folder, f"inputs{below}/{each.name}", flat_inputs(module, each.call)
+            ),
+            expected=write_values(folder, f"expected{below}/{each.name}", expected),
         )
         for each, expected in zip(sets, outputs, strict=True)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +71,7 @@ def run_eagerly(
     """
     with (
         torch.no_grad(),
-        _buffers_restored(module),
+        buffers_restored(module.buffers()),
         blaming("model-raised", f"{what} raised, when called with {given},"),
     ):
         copy = copied(call)
@@ -171,12 +171,12 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> dict[str, float]:
 
 
 @contextmanager
-def _buffers_restored(module: torch.nn.Module) -> Iterator[None]:
-    """Undoes what a call writes into the module's buffers, such as a cache.
+def buffers_restored(buffers: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Undoes what a call writes into buffers of a module, such as a cache.
 
     The exported program starts from the buffers that the module has at export.
     """
-    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    before = [(buffer, buffer.detach().clone()) for buffer in buffers]
     try:
         yield
     finally:

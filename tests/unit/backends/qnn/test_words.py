@@ -18,6 +18,10 @@ E 00:00:00.188596 executorch:QnnExecuTorchBackend.cpp:54] Fail to initialize Qnn
 E 00:00:00.188605 executorch:method.cpp:106] Init failed for backend QnnBackend: 0x1
 etdeploy-runner: error: method forward cannot be loaded: Internal
 """
+SHARED = """
+[ERROR] [Qnn ExecuTorch]:  <E> Shared weights buffer isn't supported on this platform
+[ERROR] [Qnn ExecuTorch]:  <E> Fail to create context from binary with err 1000
+"""
 MISMATCH = """
 [INFO] [Qnn ExecuTorch]: create QNN Logger with log_level 2
 [WARNING] [Qnn ExecuTorch]:  <W> Initializing HtpProvider
@@ -93,6 +97,7 @@ def _told(stderr: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("stderr", "cause", "remedy"),
     [
+        (SHARED, "the program's methods share weights", "options.weight_sharing=false"),
         (NO_STUB, "wants libQnnHtpV79Stub.so, the stub for this phone's HTP", "export.soc=auto"),
         (TRANSPORT, "(QNN error 4000)", "etdeploy clean --device android:X"),
         (SKEL, "(QNN error 0x80000406)", "adb logcat -d | grep -i -e qnn -e adsprpc"),

@@ -1,0 +1,197 @@
+"""What an export leaves in the program folder: the program, its values, and how it was made."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etdeploy.export.installed import backend_versions, installed_version
+from etdeploy.export.methods import first_method
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import Traced, lowering_of
+from etdeploy.export.worker.lowering.delegation import delegation_notes
+from etdeploy.export.worker.lowering.lower import graphs
+from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.lowering.output_steps import output_quantization
+from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
+from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes
+from etdeploy.export.worker.tracing.sizes import SizedCall, write_sets
+from etdeploy.export.worker.tracing.tensors import Values, write_values
+from etdeploy.program.folder import (
+    ETRECORD_FILE,
+    PROGRAM_FILE,
+    RETRACED,
+    MethodValues,
+    Provenance,
+)
+
+_VERSIONS = ("torch", "torchao", "executorch")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that was lowered, with its values.
+
+    Attributes:
+        traced: Its module, source and graph.
+        inputs: The example's.
+        outputs: Of the module, run eagerly; quantised where the scheme quantises before lowering.
+        details: How far quantisation moved the outputs.
+        notes: Sentences for the user.
+        sets: Inputs of the recipe's sizes.
+        set_outputs: What the module gave for each of these.
+        counts: Of delegated nodes.
+        state: Buffers that it writes to.
+    """
+
+    traced: Traced
+    inputs: Values
+    outputs: Values
+    details: dict[str, Any]
+    notes: tuple[str, ...]
+    sets: tuple[SizedCall, ...]
+    set_outputs: tuple[Values, ...]
+    counts: dict[str, Any]
+    state: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered model: its methods in the order of the factory, and the program.
+
+    Attributes:
+        shared_bytes: Of the weights that several methods have in common, as the factory made them.
+    """
+
+    methods: dict[str, Method]
+    program: Any
+    shared_bytes: int
+
+    @property
+    def graphs(self) -> list[Any]:
+        """The traced graphs of all methods."""
+        return graphs({name: method.traced for name, method in self.methods.items()})
+
+
+def write_program(folder: Path, lowered: Lowered) -> None:
+    """Writes the program and its ETRecord.
+
+    Raises:
+        WorkerError: ExecuTorch cannot write it.
+        OSError: The disk is full.
+    """
+    with (
+        explaining("writing the program failed:", lowered.graphs, spared=OSError),
+        (folder / PROGRAM_FILE).open("wb") as stream,
+    ):
+        lowered.program.write_to_file(stream)
+    with explaining("writing the ETRecord failed:", lowered.graphs, spared=OSError):
+        lowered.program.get_etrecord().save(str(folder / ETRECORD_FILE))
+
+
+def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:
+    """Writes inputs and expected outputs of every method, below folders of its name if several."""
+    several = len(lowered.methods) > 1
+    return {
+        name: _written(folder, method, f"/{name}" if several else "")
+        for name, method in lowered.methods.items()
+    }
+
+
+def _written(folder: Path, method: Method, below: str) -> MethodValues:
+    module = method.traced.source.module
+    return MethodValues(
+        inputs=write_values(folder, f"inputs{below}", method.inputs),
+        expected=write_values(folder, f"expected{below}", method.outputs),
+        output_quantization=output_quantization(method.traced.program),
+        sets=write_sets(folder, module, method.sets, method.set_outputs, below),
+        details={"delegation": method.counts, **method.details},
+    )
+
+
+def provenance_of(
+    spec: ExportSpec,
+    folder: Path,
+    lowered: Lowered,
+    written: Mapping[str, MethodValues],
+    retraced: str | None,
+) -> Provenance:
+    """How the program in the folder was made; files and times are not known here.
+
+    Args:
+        spec: What was exported.
+        folder: Holds the program.
+        lowered: The program.
+        written: The values of its methods.
+        retraced: A sentence where torch.export's other mode was used.
+    """
+    made = Provenance(
+        source=spec.source,
+        backend=spec.backend,
+        quantization=spec.quantization,
+        method=first_method(tuple(written)),
+        methods=dict(written),
+        etrecord=True,
+        versions=_versions(spec),
+        details={"bytes": _sizes(folder), **({RETRACED: retraced} if retraced else {})},
+        notes=(*((retraced,) if retraced else ()), *_notes(spec, folder, lowered)),
+    )
+    return made if len(written) > 1 else made.of(made.method)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_size for name in (PROGRAM_FILE, ETRECORD_FILE)}
+
+
+def _versions(spec: ExportSpec) -> dict[str, str]:
+    found = {name: installed_version(name) for name in _VERSIONS} | backend_versions(spec)
+    return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
+
+
+def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
+    methods = lowered.methods
+    yield from _of_each(methods, _model_notes)
+    for name, wanted in spec.wanted_versions.items():
+        installed = (installed_version(name) or "").partition("+")[0]
+        if installed != wanted:
+            yield f"Exported with {name} {installed}; {wanted} is the version that is tested."
+    yield from _of_each(methods, _state_notes)
+    lowering = lowering_of(spec)
+    yield from lowering.notes(spec)
+    for name, method in methods.items():
+        what = "the model" if len(methods) == 1 else f"the method {name}"
+        yield from delegation_notes(spec.backend, method.counts, lowering.apart, what)
+    shares = lowering.shares_weights(spec) if lowered.shared_bytes else True
+    if shares is None:
+        yield from packed_weights_note(str(spec.backend), folder, lowered.shared_bytes)
+    elif not shares:
+        note = separate_weights_note(str(spec.backend), lowered.shared_bytes)
+        yield f"{note} {lowering.sharing}".rstrip()
+
+
+def _of_each(
+    methods: Mapping[str, Method], notes: Callable[[Method], Iterable[str]]
+) -> Iterator[str]:
+    """The notes of every method; what holds for all is said once, the rest with the method."""
+    found = {name: list(notes(method)) for name, method in methods.items()}
+    for note in dict.fromkeys(note for each in found.values() for note in each):
+        those = [name for name, each in found.items() if note in each]
+        all_of_them = len(those) == len(methods)
+        yield note if all_of_them else f"In {' and '.join(those)}: {note[0].lower()}{note[1:]}"
+
+
+def _model_notes(method: Method) -> Iterator[str]:
+    yield from method.notes
+    yield from fixed_notes(method.traced.source, method.traced.program)
+    yield from constant_notes(method.inputs)
+
+
+def _state_notes(method: Method) -> Iterator[str]:
+    if method.state:
+        yield (
+            f"The model keeps state between calls ({', '.join(method.state)}); the expected "
+            "outputs are those of its first call."
+        )
