@@ -8,10 +8,12 @@ QUANTIZATIONS: dict[str, str] = {
     "int8_static": "8-bit weights and activations, ranges from calibration inputs (PT2E)",
     "int8_dynamic": "8-bit weights, activations quantised on the fly (PT2E)",
     "8da4w": "4-bit grouped weights, 8-bit dynamic activations in linear layers (torchao)",
+    "8a4w": "4-bit weights, 8-bit activations, ranges from calibration inputs (PT2E)",
+    "16a8w": "8-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
     "16a4w": "4-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
 }
 
 # Those that find the ranges of activations from calibration inputs.
-STATIC_SCHEMES = ("int8_static", "16a4w")
+STATIC_SCHEMES = ("int8_static", "8a4w", "16a8w", "16a4w")
 # Those whose activations are quantised while the program runs.
 DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w")

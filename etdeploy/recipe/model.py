@@ -23,7 +23,9 @@ from etdeploy.recipe.rules import (
 )
 
 BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
-Quantization = Literal["none", "fp16", "int8_static", "int8_dynamic", "8da4w", "16a4w"]
+Quantization = Literal[
+    "none", "fp16", "int8_static", "int8_dynamic", "8da4w", "8a4w", "16a8w", "16a4w"
+]
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
 OptimizeFor = Literal["speed", "size"]

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from etdeploy.backends.options import option_values
+from etdeploy.backends.qnn.options import OPTIONS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError
@@ -27,7 +29,13 @@ from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.folder import FORWARD
 from tests.data.export.qnn import EXAMPLES
 
-SPEC = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=False)
+SPEC = ExportSpec(
+    backend="qnn",
+    quantization="fp16",
+    soc="SM8650",
+    profiled=False,
+    options=option_values(OPTIONS, {}),
+)
 
 
 def main(result: Path, names: list[str]) -> None:

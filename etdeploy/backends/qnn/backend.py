@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.names import OTHER_BACKEND
-from etdeploy.backends.options import Option
+from etdeploy.backends.qnn.options import OPTIONS
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
@@ -244,10 +244,11 @@ def _on_linux(where: Destination) -> bool:
 QNN = Qnn(
     name="qnn",
     delegate_id="QnnBackend",
-    quantizations=("none", "fp16", "int8_static", "16a4w"),
+    quantizations=("none", "fp16", "int8_static", "8a4w", "16a8w", "16a4w"),
     lowering="etdeploy.export.worker.backends.qnn.lowering",
     needs="Linux x86_64 with the extra `qnn`, or Qualcomm's SDK; for a phone also Qualcomm's "
     "libraries ([details](qnn.md))",
+    options=OPTIONS,
     component="backend_qnn",
     switch="EXECUTORCH_BUILD_QNN",
     cmake_target="qnn_executorch_backend",
@@ -256,13 +257,5 @@ QNN = Qnn(
     loads=True,
     socs=tuple(QUALCOMM_SOCS),
     profile_compiled=True,
-    options=(
-        Option(
-            "weight_sharing",
-            False,
-            "Stores weights once that several methods have in common, for the HTP V69 and newer. "
-            "Qualcomm's simulator cannot load such a program.",
-        ),
-    ),
     judged_as={"none": "fp16"},  # the HTP has no 32-bit floats
 )

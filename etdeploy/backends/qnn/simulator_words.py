@@ -9,6 +9,7 @@ from __future__ import annotations
 from etdeploy.backends.causes import NEW_FILE, Cause, Word, first_cause
 from etdeploy.backends.qnn.kits.package import get_package
 from etdeploy.backends.qnn.kits.sdk import VARIABLE
+from etdeploy.backends.qnn.words import SHARED_WEIGHTS
 
 _UNREADABLE = Cause(
     "the simulator cannot load the program (QNN error {code}): a newer QNN compiled it, or the "
@@ -22,6 +23,7 @@ _UNREADABLE = Cause(
 )
 # The first pattern that matches is nearest to the cause.
 _WORDS: tuple[Word, ...] = (
+    SHARED_WEIGHTS,
     (r"Cannot Open QNN library (?P<name>[^\s,]+), with error: (?P<why>.+)", Cause(
         "Qualcomm's {name}, which simulates the HTP, could not be loaded: {why}",
         "See what is wrong with it: etdeploy doctor")),

@@ -32,13 +32,15 @@ _ONE_SDK = (
 )
 _OWN_WORDS = "See the phone's own log: adb logcat -d | grep -i -e qnn -e adsprpc"
 
+# Qualcomm's simulator says so, too.
+SHARED_WEIGHTS: Word = (r"Shared weights buffer isn't supported on this platform", Cause(
+    "the program's methods share weights, which QNN's libraries here do not support; "
+    "Qualcomm's simulator is among those",
+    "Export it without: --set export.options.weight_sharing=false",
+    f"Export the model again without weight sharing, {NEW_FILE}."))  # fmt: skip
 # QNN logs several lines about one failure: the first pattern that matches is nearest to the cause.
 _WORDS: tuple[Word, ...] = (
-    (r"Shared weights buffer isn't supported on this platform", Cause(
-        "the program's methods share weights, which QNN's libraries here do not support; "
-        "Qualcomm's simulator is among those",
-        "Export it without: --set export.options.weight_sharing=false",
-        f"Export the model again without weight sharing, {NEW_FILE}.")),
+    SHARED_WEIGHTS,
     (r"Failed in loading stub: .*library \"(?P<name>libQnn\w+\.so)\" not found", Cause(
         "Qualcomm's library wants {name}, the stub for this phone's HTP, which the bundle does "
         "not have: the program was compiled for another HTP",

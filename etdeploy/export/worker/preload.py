@@ -26,6 +26,8 @@ _PT2E = ("torchao.quantization.pt2e.quantize_pt2e",)
 _SCHEMES = {
     "int8_static": _PT2E,
     "int8_dynamic": _PT2E,
+    "8a4w": _PT2E,
+    "16a8w": _PT2E,
     "16a4w": _PT2E,
     "8da4w": ("torchao.quantization.quant_api",),
 }

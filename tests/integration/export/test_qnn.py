@@ -13,6 +13,7 @@ import pytest
 from etdeploy.backends.qnn.kits.compile import find_compile_kit
 from etdeploy.backends.qnn.kits.compiler import CompileKit
 from etdeploy.backends.qnn.kits.loading import loading_problem
+from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.values import Workstation
 from tests.support.qnn_sdk import lay_out_sdk
@@ -43,10 +44,17 @@ rows = [(c.name, int(c), s.htp_info.htp_arch.name, s.htp_info.vtcm_size_in_mb)
         for c, s in table.items()]
 print(json.dumps(rows))
 """
+_MODES = """
+import json
+from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchHtpPerformanceMode
+print(json.dumps([(mode.name, int(mode)) for mode in QnnExecuTorchHtpPerformanceMode]))
+"""
 # What the worker has compiled, without the SDK that would do it.
 _LEVEL = """
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 from executorch.backends.qualcomm.utils import utils
+from etdeploy.backends.options import option_values
+from etdeploy.backends.qnn.options import OPTIONS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.backends.qnn.lowering import LOWERING
@@ -55,11 +63,16 @@ from etdeploy.export.worker.tracing.structure import Call
 import torch
 
 def told(module, inputs, specs, **_):
-    print(flatbuffer_to_option(specs[0].value).profile_level.name)
+    options = flatbuffer_to_option(specs[0].value)
+    htp = options.backend_options.htp_options
+    print(options.profile_level.name, htp.performance_mode.name, bool(htp.use_dlbc))
 
 utils.to_edge_transform_and_lower_to_qnn = told
-for profiled in (True, False):
-    spec = ExportSpec(backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled)
+for profiled, given in ((True, {}), (False, {"performance_mode": "low_balanced", "dlbc": True})):
+    spec = ExportSpec(
+        backend="qnn", quantization="fp16", soc="SM8650", profiled=profiled,
+        options=option_values(OPTIONS, given),
+    )
     module = torch.nn.Linear(2, 2)
     source = Source(module, Call((torch.zeros(1, 2),)), None)
     exported = torch.export.export(module, source.inputs.args)
@@ -79,7 +92,7 @@ def told(modules, inputs, specs, skip_mutable_buffer, **_):
 
 utils.to_edge_transform_and_lower_to_qnn = told
 def spec_of(soc, shared):
-    options = {"weight_sharing": shared}
+    options = option_values(OPTIONS, {"weight_sharing": shared})
     return ExportSpec(backend="qnn", quantization="fp16", soc=soc, options=options)
 
 spec = spec_of("SM8650", True)
@@ -130,8 +143,18 @@ def test_an_adaptor_that_takes_no_arrays_is_told() -> None:
 
 
 @_needs_executorch
-def test_a_program_is_compiled_for_the_profile_pass() -> None:
-    assert _run(_LEVEL)[-2:] == ["kProfileDetailed", "kProfileOff"]
+def test_the_compile_spec_has_the_profile_level_and_the_options() -> None:
+    assert _run(_LEVEL)[-2:] == [
+        "kProfileDetailed kHtpBurst False",
+        "kProfileOff kHtpLowBalanced True",
+    ]
+
+
+@_needs_executorch
+def test_the_performance_modes_are_executorchs() -> None:
+    names = {name.removeprefix("kHtp"): number for name, number in json.loads(_run(_MODES)[-1])}
+    ours = {"".join(map(str.title, n.split("_"))): i for n, i in PERFORMANCE_MODES.items()}
+    assert names == ours
 
 
 @_needs_executorch

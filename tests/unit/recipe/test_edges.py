@@ -194,8 +194,8 @@ export:
         ),
         (
             "model: {example: mlp}\nexport: {quantization: int9}",
-            "r.yaml:2:10: export.quantization takes none, fp16, int8_static, int8_dynamic, 8da4w "
-            "or 16a4w, not 'int9'",
+            "r.yaml:2:10: export.quantization takes none, fp16, int8_static, int8_dynamic, 8da4w, "
+            "8a4w, 16a8w or 16a4w, not 'int9'",
         ),
     ],
 )
@@ -313,3 +313,20 @@ def test_paths_that_no_recipe_can_have() -> None:
     assert "this path cannot be used" in found["x" * 5000]
     assert found["my.yaml/x.yaml"] == "there is no such recipe"
     assert problems("loop.yaml")
+
+
+def test_options_of_the_htp_are_checked() -> None:
+    text = """\
+model: {example: mlp}
+export:
+  backend: qnn
+  options: {performance_mode: turbo, per_channel: 1, vtcm_mib: 4}
+"""
+    assert problems(write("r.yaml", text)) == [
+        "r.yaml:4:13: export.options.performance_mode: takes default or "
+        "sustained_high_performance or burst or high_performance or power_saver or low_power_saver "
+        "or high_power_saver or low_balanced or balanced, not 'turbo'",
+        "r.yaml:4:38: export.options.per_channel: takes true or false, not 1",
+        "r.yaml:4:54: export.options.vtcm_mib: the backend qnn has no option 'vtcm_mib' (it has "
+        "performance_mode, per_channel, dlbc)",
+    ]

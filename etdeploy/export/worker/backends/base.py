@@ -58,7 +58,7 @@ class Lowering:
     sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:
-        """The PT2E quantiser of the spec's scheme, `int8_static`, `int8_dynamic` or `16a4w`.
+        """The PT2E quantiser of the spec's scheme: any but `none`, `fp16` and `8da4w`.
 
         Raises:
             WorkerError: The backend has no such scheme.

@@ -10,7 +10,8 @@ import torch
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
-from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
+from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor
+from etdeploy.export.worker.backends.qnn.compile_specs import compile_specs
 from etdeploy.export.worker.backends.qnn.errors import MEANINGS
 from etdeploy.export.worker.backends.qnn.fitness import positional, refuse_unfit
 from etdeploy.export.worker.backends.qnn.methods import (
@@ -37,9 +38,6 @@ class QnnLowering(Lowering):
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """Compiles the model for the spec's SoC; an `EdgeProgramManager` with an ETRecord.
 
-        Floats run as 16-bit floats: HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
-        from the compiled program; the runner lowers it in the passes that trace nothing.
-
         Several methods are compiled into one context, and share weights there if the option says
         so: two linear layers of 1 MB take 2.2 MB for two methods without, 1.1 MB with it (SM8650,
         QNN 2.49).
@@ -52,22 +50,9 @@ class QnnLowering(Lowering):
         check_sharing(spec)
         for method in methods.values():
             refuse_unfit(method.source, method.program)
-        from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchProfileLevel
-        from executorch.backends.qualcomm.utils.utils import (
-            generate_htp_compiler_spec,
-            generate_qnn_executorch_compiler_spec,
-            to_edge_transform_and_lower_to_qnn,
-        )
+        from executorch.backends.qualcomm.utils.utils import to_edge_transform_and_lower_to_qnn
 
-        in_floats = spec.quantization in ("none", "fp16")
-        level = QnnExecuTorchProfileLevel
-        specs = generate_qnn_executorch_compiler_spec(
-            soc_model=chipset(spec),
-            backend_options=generate_htp_compiler_spec(
-                use_fp16=in_floats, use_weight_sharing=len(methods) > 1 and shares(spec)
-            ),
-            profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
-        )
+        specs = compile_specs(spec, several=len(methods) > 1)
         taken = {n: positional(each.module, each.source.inputs) for n, each in methods.items()}
         # Without gradients, as the model was traced: switching them is an operator of its own.
         with placing(), explaining_partitions(), torch.no_grad():

@@ -7,16 +7,29 @@ from typing import Any
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
 
+# etdeploy's names of ExecuTorch's `QuantDtype`.
+_DTYPES = {
+    "int8_static": "use_8a8w",
+    "8a4w": "use_8a4w",
+    "16a8w": "use_16a8w",
+    "16a4w": "use_16a4w",
+}
+
 
 def htp_quantizer(spec: ExportSpec) -> Any:
-    """The PT2E quantiser of the spec's scheme, for its SoC."""
+    """The PT2E quantiser of the spec's scheme, for its SoC.
+
+    Raises:
+        WorkerError: There is no adaptor that works, or ExecuTorch does not know the SoC.
+    """
     check_adaptor()
     from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
     from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
 
-    schemes = {"int8_static": QuantDtype.use_8a8w, "16a4w": QuantDtype.use_16a4w}
     made = QnnQuantizer(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=chipset(spec))
     made.set_default_quant_config(
-        schemes[spec.quantization or ""], is_conv_per_channel=True, is_linear_per_channel=True
+        QuantDtype[_DTYPES[str(spec.quantization)]],
+        is_conv_per_channel=bool(spec.options["per_channel"]),
+        is_linear_per_channel=bool(spec.options["per_channel"]),
     )
     return made
