@@ -37,7 +37,7 @@ class Option:
         if not fits:
             return f"takes {_KINDS[kind]}, not {_shown(value)}"
         if self.choices and value not in self.choices:
-            return f"takes {' or '.join(self.choices)}, not {_shown(value)}"
+            return f"takes {_alternatives(self.choices)}, not {_shown(value)}"
         return None
 
 
@@ -71,6 +71,11 @@ def _value(option: Option, given: OptionValue | None) -> OptionValue:
     if given is None:
         return option.default
     return float(given) if isinstance(option.default, float) else given
+
+
+def _alternatives(names: tuple[str, ...]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _unknown(owner: str, name: str, known: Mapping[str, Option]) -> str:
