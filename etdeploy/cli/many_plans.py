@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.cli.many import raise_failures, wanted_of
 from etdeploy.cli.named import Named
-from etdeploy.cli.verbs.plan import explained, obstacles
+from etdeploy.cli.plan_text import explained, obstacles
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.text.layout import fit

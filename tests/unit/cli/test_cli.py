@@ -14,7 +14,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.invocation import keep_small
-from etdeploy.cli.verbs.plan import text
+from etdeploy.cli.plan_text import text
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import DeviceError, Interrupted, PluginError
 from etdeploy.core.values import Explained
