@@ -101,8 +101,8 @@ def _operator_remedy(name: str, *, finished: bool) -> str:
             f"Put the kernels of {namespace}:: into a folder of C++ sources, and register {name} "
             "there by exactly that name: --set runtime.custom_ops=path/to/kernels"
         )
-    take_it = "" if finished else f": --set export.backend={DEFAULT}"
+    other = "" if finished else " Another backend helps only if it takes this operator."
     return (
-        f"The component {component} has no {name}: replace it in the model, or let a backend take "
-        f"it{take_it}"
+        f"ExecuTorch's component {component} has no {name}: replace it in the model, or compute it "
+        f"outside of the program.{other}"
     )
