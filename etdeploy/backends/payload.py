@@ -17,6 +17,8 @@ class CompiledFor(Value):
         sdk_version: As in the SDK's build id, like 2.37.0.250724175447; None if the payload does
             not show it.
         profiled: Whether it was compiled to report the times of its operators.
+        settings: What else it says that it was compiled with, as `name=value`; the names are those
+            of the recipe's `export.options` where there is one. Empty where it says nothing.
     """
 
     soc_id: int
@@ -24,6 +26,7 @@ class CompiledFor(Value):
     htp_arch: str | None = None
     sdk_version: str | None = None
     profiled: bool = False
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -122,12 +122,14 @@ class Partitions:
         versions: Of what exported the program, by name; empty if they are not known.
         finished: Whether the program was given as a file, so that no recipe can change it.
         quantization: The recipe's scheme; None for a finished program, whose scheme is not known.
+        methods: How many of the program's methods have any.
     """
 
     compiled: tuple[CompiledFor, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     finished: bool = False
     quantization: str | None = None
+    methods: int = 1
 
 
 class RuntimeWishes(Protocol):

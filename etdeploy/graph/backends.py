@@ -136,11 +136,14 @@ def _of_program(program: Program | None) -> list[Backend]:
 def _partitions(
     job: Job, backend: Backend, program: Program | None, versions: Mapping[str, str]
 ) -> Partitions:
-    compiled = program.compiled_by(str(backend.delegate_id)) if program else ()
-    recipe = job.loaded.recipe
+    delegate_id, recipe = str(backend.delegate_id), job.loaded.recipe
     finished = recipe.model.program is not None
     return Partitions(
-        compiled, versions, finished, None if finished else recipe.export.quantization
+        program.compiled_by(delegate_id) if program else (),
+        versions,
+        finished,
+        None if finished else recipe.export.quantization,
+        methods=program.methods_on(delegate_id) if program else 0,
     )
 
 

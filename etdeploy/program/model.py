@@ -119,6 +119,10 @@ class Program(Value):
         delegates = (d for m in self.methods for d in m.delegates if d.backend_id == backend_id)
         return tuple(dict.fromkeys(d.compiled_for for d in delegates if d.compiled_for))
 
+    def methods_on(self, backend_id: str) -> int:
+        """How many methods have partitions of one backend."""
+        return sum(any(d.backend_id == backend_id for d in m.delegates) for m in self.methods)
+
 
 # A program that calls no operator and delegates nothing: no program requires less.
 EMPTY_PROGRAM = Program(sha256="", size_bytes=0, schema_version=0, constant_bytes=0, methods=())

@@ -114,7 +114,7 @@ class Qnn(Backend):
         return Payload(compiled_for=compiled_for(delegate, payload))
 
     def describe_target(self, compiled: CompiledFor) -> str:
-        """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447`."""
+        """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447, with precision=fp16`."""
         from etdeploy.backends.qnn.payload import describe_target
 
         return describe_target(compiled)

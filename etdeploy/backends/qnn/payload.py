@@ -8,10 +8,17 @@ ExecuTorch's own checkout (2.37) and in those that 2.49 writes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from etdeploy.backends.payload import CompiledFor
+from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.socs import soc_of
 from etdeploy.backends.qnn.versions import BUILD_ID
 from etdeploy.core.flatbuffer import FlatBuffer, Table
+
+# Settings that decide what runs a program, and how.
+FLOATS = "precision=fp16"
+SHARES_WEIGHTS = "weight_sharing=true"
 
 _COMPILE_SPEC = "qnn_compile_spec"
 
@@ -19,9 +26,13 @@ _COMPILE_SPEC = "qnn_compile_spec"
 _DELEGATE_SPECS = 2
 _SPEC_KEY, _SPEC_VALUE = 0, 1
 # And of qc_compiler_spec.fbs.
-_SOC_INFO, _PROFILE_LEVEL = 0, 6
+_SOC_INFO, _BACKEND_OPTIONS, _PROFILE_LEVEL = 0, 1, 6
 _SOC_MODEL, _HTP_INFO = 0, 1
 _HTP_ARCH = 0
+_HTP_OPTIONS = 1
+_PERFORMANCE_MODE, _PRECISION, _DLBC, _WEIGHT_SHARING = 1, 2, 5, 8
+# By QnnExecuTorchHtpPrecision.
+_PRECISIONS = {0: "precision=quantized", 1: FLOATS}
 
 
 def compiled_for(delegate: Table, payload: memoryview) -> CompiledFor | None:
@@ -41,12 +52,13 @@ def compiled_for(delegate: Table, payload: memoryview) -> CompiledFor | None:
 
 
 def describe_target(target: CompiledFor) -> str:
-    """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447`."""
+    """`for SM8650 (HTP V75), by QNN 2.37.0.250724175447, with precision=fp16`."""
     soc = target.soc or f"QNN's SoC number {target.soc_id}"
     arch = f" (HTP {target.htp_arch})" if target.htp_arch else ""
     sdk = f"QNN {target.sdk_version}" if target.sdk_version else "an unknown version of QNN"
     profiled = ", profiled by operator" if target.profiled else ""
-    return f"for {soc}{arch}, by {sdk}{profiled}"
+    settings = f", with {', '.join(target.settings)}" if target.settings else ""
+    return f"for {soc}{arch}, by {sdk}{profiled}{settings}"
 
 
 def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
@@ -63,4 +75,21 @@ def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
         htp_arch=f"V{arch}" if arch else None,
         sdk_version=build_id[1].decode() if build_id else None,
         profiled=options.int32(_PROFILE_LEVEL) > 0,
+        settings=tuple(_settings(options)),
     )
+
+
+def _settings(options: Table) -> Iterator[str]:
+    """The HTP's options that are on; numbers that ExecuTorch has no name for stay numbers."""
+    backend = options.table(_BACKEND_OPTIONS)
+    htp = backend.table(_HTP_OPTIONS) if backend else None
+    if htp is None:
+        return
+    precision, mode = htp.int32(_PRECISION), htp.int32(_PERFORMANCE_MODE)
+    modes = {number: name for name, number in PERFORMANCE_MODES.items()}
+    yield _PRECISIONS.get(precision, f"precision={precision}")
+    yield f"performance_mode={modes.get(mode, mode)}"
+    if htp.uint8(_DLBC):
+        yield "dlbc=true"
+    if htp.uint8(_WEIGHT_SHARING):
+        yield SHARES_WEIGHTS

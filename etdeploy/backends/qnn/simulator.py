@@ -12,8 +12,10 @@ from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.qnn.kits.compile import find_compile_kit
 from etdeploy.backends.qnn.kits.compiler import CompileKit, compile_problem
 from etdeploy.backends.qnn.kits.loading import library_environment
+from etdeploy.backends.qnn.payload import SHARES_WEIGHTS
 from etdeploy.backends.qnn.phone import compiled_version
 from etdeploy.backends.qnn.versions import is_newer, short_version
+from etdeploy.backends.qnn.words import SHARED_WEIGHTS
 from etdeploy.backends.values import Destination, Extras, Partitions, Simulated, Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
@@ -48,9 +50,15 @@ def soc_blocker(wanted: str, where: Destination) -> Blocker | None:
 
 
 def device_blockers(partitions: Partitions, where: Destination) -> Iterator[Blocker]:
-    """What prevents every compiled program from running on a device with Linux."""
+    """What prevents a compiled program from running on a device with Linux.
+
+    Every one elsewhere, and here one whose methods share weights.
+    """
     if not where.is_here:
         yield _elsewhere(where, OTHER_PROGRAM if partitions.finished else OTHER_BACKEND)
+    elif partitions.methods > 1 and any(SHARES_WEIGHTS in c.settings for c in partitions.compiled):
+        # With one method, where nothing is shared, such a program runs (QNN 2.49).
+        yield _shared_weights(finished=partitions.finished)
 
 
 def simulator_blockers(
@@ -116,6 +124,17 @@ def _too_new(partitions: Partitions, kit: CompileKit) -> Blocker | None:
         "file in\nmodel.program\nor run it on a phone: --device android"
         if partitions.finished
         else "Export it again: etdeploy clean programs",
+    )
+
+
+def _shared_weights(*, finished: bool) -> Blocker:
+    """The simulator's error 1000, before the run."""
+    _, cause = SHARED_WEIGHTS
+    return Blocker(
+        what="weight sharing",
+        why="the program's methods share weights, and Qualcomm's simulator cannot load such a "
+        "program",
+        remedy=f"{cause.remedy_for(finished=finished)}\nor run it on a phone: --device android",
     )
 
 

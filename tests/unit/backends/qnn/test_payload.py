@@ -16,6 +16,8 @@ from tests.support.program_files import Plan, pte
 
 # Compile specs as ExecuTorch 1.5.1 writes them (generate_qnn_executorch_compiler_spec).
 RECORDED = json.loads((Path(__file__).parents[3] / "data/qnn/compile_specs.json").read_bytes())
+_BURST = ("precision=fp16", "performance_mode=burst")
+_QUANTIZED = ("precision=quantized", "performance_mode=burst")
 CONTEXT = b"\xcd\xab\x78\x56" + bytes(252) + b"graph\0v2.37.0.250724175447_124859\0weights"
 
 
@@ -34,13 +36,25 @@ def write(folder: Path, *plans: Plan, payload: bytes = CONTEXT) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("soc", "number", "arch"),
-    [("SM8750", 69, "V79"), ("SM8550", 43, "V73"), ("SM8650 mha2sha", 57, "V75")],
+    ("soc", "number", "arch", "settings"),
+    [
+        ("SM8750", 69, "V79", _BURST),
+        ("SM8550", 43, "V73", _BURST),
+        ("SM8650 mha2sha", 57, "V75", _QUANTIZED),
+    ],
 )
-def test_the_compile_spec_names_the_soc(tmp_path: Path, soc: str, number: int, arch: str) -> None:
+def test_the_compile_spec_names_the_soc(
+    tmp_path: Path, soc: str, number: int, arch: str, settings: tuple[str, ...]
+) -> None:
     path = write(tmp_path, Plan(delegates=(("QnnBackend", 0),), compile_specs=spec(soc)))
     assert compiled_for(path) == (
-        CompiledFor(soc_id=number, soc=soc[:6], htp_arch=arch, sdk_version="2.37.0.250724175447"),
+        CompiledFor(
+            soc_id=number,
+            soc=soc[:6],
+            htp_arch=arch,
+            sdk_version="2.37.0.250724175447",
+            settings=settings,
+        ),
     )
 
 
@@ -57,7 +71,9 @@ def test_partitions_that_agree_are_told_once(tmp_path: Path) -> None:
 def test_a_context_binary_may_not_show_its_version(tmp_path: Path) -> None:
     plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=spec("SM8750"))
     path = write(tmp_path, plan, payload=b"v2.37 and v1.2.3.4 are no builds of the SDK")
-    assert compiled_for(path) == (CompiledFor(soc_id=69, soc="SM8750", htp_arch="V79"),)
+    assert compiled_for(path) == (
+        CompiledFor(soc_id=69, soc="SM8750", htp_arch="V79", settings=_BURST),
+    )
 
 
 def test_other_backends_say_nothing(tmp_path: Path) -> None:
@@ -85,7 +101,10 @@ def test_methods_that_share_one_context_binary(tmp_path: Path) -> None:
         *program.compiled_for,
     ]
     text = describe(program, "model.pte")
-    line = "  compiled   for SM8650 (HTP V75), by QNN 2.37.0.250724175447\n"
+    line = (
+        "  compiled   for SM8650 (HTP V75), by QNN 2.37.0.250724175447, with "
+        "precision=quantized, performance_mode=burst\n"
+    )
     assert text.count(line) == 2
 
 
@@ -107,4 +126,24 @@ def test_a_program_that_was_compiled_to_be_profiled(tmp_path: Path) -> None:
     plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=spec("SM8650 profiled"))
     (target,) = compiled_for(write(tmp_path, plan))
     assert target.profiled
-    assert describe_target(target).endswith("by QNN 2.37.0.250724175447, profiled by operator")
+    assert "by QNN 2.37.0.250724175447, profiled by operator" in describe_target(target)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "settings"),
+    [
+        (
+            "SM8650 all options",
+            ("precision=fp16", "performance_mode=low_balanced", "dlbc=true", "weight_sharing=true"),
+        ),
+        ("SM8350 quantized", ("precision=quantized", "performance_mode=default")),
+        ("SM8650 GPU", ()),
+    ],
+)
+def test_what_else_a_program_was_compiled_with(
+    tmp_path: Path, recorded: str, settings: tuple[str, ...]
+) -> None:
+    plan = Plan(delegates=(("QnnBackend", 0),), compile_specs=spec(recorded))
+    (target,) = compiled_for(write(tmp_path, plan))
+    assert target.settings == settings
+    assert describe_target(target).endswith(f", with {', '.join(settings)}" if settings else "7")

@@ -137,3 +137,21 @@ def test_an_sdk_without_the_library_that_reads_programs_is_told(tmp_path: Path) 
     station = Workstation({"QNN_SDK_ROOT": str(root)}, tmp_path)
     (blocker,) = QNN.bundle_blockers(station, HOST, _partitions())
     assert "there is no lib/x86_64-linux-clang/libQnnSystem.so" in blocker.why
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_methods_that_share_weights_are_refused_before_the_run(finished: bool) -> None:
+    shared = V75.model_copy(update={"settings": ("precision=fp16", "weight_sharing=true")})
+    several = Partitions((shared,), finished=finished, methods=2)
+    (blocker,) = QNN.program_blockers(several, HOST)
+    assert blocker.why == (
+        "the program's methods share weights, and Qualcomm's simulator cannot load such a program"
+    )
+    assert blocker.remedy.endswith("\nor run it on a phone: --device android")
+    assert ("--set export.options.weight_sharing=false" in blocker.remedy) != finished
+    assert ("model.program" in blocker.remedy) == finished
+    # Nothing is shared with one method, and such a program runs.
+    assert list(QNN.program_blockers(replace(several, methods=1), HOST)) == []
+    assert list(QNN.program_blockers(replace(several, compiled=(V75,)), HOST)) == []
+    phone = Destination(find_target("android-arm64"), "android:X", reports=True, soc="SM8650")
+    assert list(QNN.program_blockers(several, phone)) == []

@@ -50,6 +50,16 @@ BAD_HEADER = """
 
 [ERROR] [Qnn ExecuTorch]: Can't create context from binary. Error 5005.
 """
+SHARED = """
+[ERROR] [Qnn ExecuTorch]:  <E> Shared weights buffer isn't supported on this platform
+
+[ERROR] [Qnn ExecuTorch]:  <E> Fail to create context from binary with err 1000
+
+[ERROR] [Qnn ExecuTorch]:  <E> Failed to create context from binary with err 0x3e8
+
+[ERROR] [Qnn ExecuTorch]: Can't create context from binary. Error 1000.
+E 00:00:00.094473 executorch:QnnManager.cpp:270] Fail to configure Qnn context
+"""
 _READ = "the simulator cannot load the program (QNN error"
 
 
@@ -63,6 +73,8 @@ _READ = "the simulator cannot load the program (QNN error"
          "unset QNN_SDK_ROOT\n"),
         (NO_CONTEXT, f"{_READ} 30010)", "etdeploy inspect"),
         (BAD_HEADER, f"{_READ} 5005)", "etdeploy inspect"),
+        (SHARED, "the program's methods share weights, which QNN's libraries here do not",
+         "xport "),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("finished", [False, True])
