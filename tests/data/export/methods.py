@@ -40,6 +40,11 @@ def decoder() -> dict[str, Entry]:
     }
 
 
+def fixed() -> dict[str, Entry]:
+    """The same without dimensions that are dynamic."""
+    return {name: entry[:2] for name, entry in decoder().items()}
+
+
 def samples(method: str) -> Iterator[tuple[torch.Tensor, ...]]:
     """Calibration inputs."""
     for rows in (2, 3):

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
-import sys
 from typing import Any
 
 import pytest
 
-from etdeploy.backends.qnn.kits.package import QNN_VERSION, QnnPackage, find_package
+from etdeploy.backends.qnn.kits.package import QNN_VERSION
 from tests.support.cli import Cli
 from tests.support.export import SMALL
 from tests.support.qnn_sdk import lay_out_sdk
+from tests.support.qnn_simulator import NEEDS_SIMULATOR
 
-_FOUND = find_package()
-_SKIPPED = (
-    f"the simulator is for Linux x86_64, and this is {sys.platform} {platform.machine()}"
-    if (sys.platform, platform.machine()) != ("linux", "x86_64")
-    else "onnxruntime-qnn, which needs Python 3.11 or newer, is not installed"
-    if _FOUND is None
-    else getattr(_FOUND, "why", "")
-)
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(not isinstance(_FOUND, QnnPackage), reason=_SKIPPED),
-]
+pytestmark = [pytest.mark.integration, NEEDS_SIMULATOR]
 
 NUMBER = ".".join(QNN_VERSION.split(".")[:3])
 EXAMPLES = ("mlp", "convnet", "encoder")
