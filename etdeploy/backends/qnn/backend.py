@@ -209,9 +209,12 @@ class Qnn(Backend):
     def bundle_notes(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[str]:
-        """That it is not certain that the libraries load the program."""
+        """That it is not certain that the libraries load the program, or the HTP has floats."""
         from etdeploy.backends.qnn.bundle import program_notes
+        from etdeploy.backends.qnn.precision import finished_notes
 
+        if partitions.finished:
+            yield from finished_notes(partitions.compiled)
         if where.target.system == "android":
             yield from program_notes(station, partitions)
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
-from etdeploy.backends.values import ExportRequest, Workstation
+from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
+from etdeploy.targets.platforms import find_target
 
 _IN_16_BITS = "The HTP has no 32-bit floats"
 _PERHAPS_NONE = "may not compute floats at all"
@@ -33,3 +35,22 @@ def test_a_soc_without_floats_is_refused_before_an_export(
     first = next(iter(QNN.export_blockers(ExportRequest(scheme, soc), Workstation({}, tmp_path))))
     assert (_NO_FLOATS in first.why) == (soc in WITHOUT and scheme in ("none", "fp16"))
     assert _NO_FLOATS not in first.why or "quantization=int8_static" in first.remedy
+
+
+@pytest.mark.parametrize(
+    ("soc", "precision", "finished", "told"),
+    [
+        ("SM8350", "precision=fp16", True, True),
+        ("SM8350", "precision=fp16", False, False),  # the plan says so
+        ("SM8350", "precision=quantized", True, False),
+        ("SM8650", "precision=fp16", True, False),
+    ],
+)
+def test_a_finished_program_with_floats(
+    soc: str, precision: str, finished: bool, told: bool, tmp_path: Path
+) -> None:
+    compiled = CompiledFor(soc_id=QUALCOMM_SOCS[soc].qnn_id, soc=soc, settings=(precision,))
+    host = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
+    station = Workstation({}, tmp_path)
+    notes = list(QNN.bundle_notes(station, host, Partitions((compiled,), finished=finished)))
+    assert [_PERHAPS_NONE in note and "--set" not in note for note in notes] == [True] * told
