@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.payload import FLOATS
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
+from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, QualcommSoc
 from etdeploy.core.blocker import Blocker
 
 # Schemes that leave a model in floats.
@@ -45,9 +45,15 @@ def precision_notes(quantization: str | None, soc: str | None) -> Iterator[str]:
             "The HTP has no 32-bit floats: floats are computed in 16 bits, and the outputs are "
             "judged as such."
         )
-    if quantization in _FLOAT_SCHEMES:
-        for note in _untried_floats(soc):
-            yield f"{note} Quantised models run: --set export.quantization=int8_static"
+    facts = _untried(soc)
+    if quantization in _FLOAT_SCHEMES and facts:
+        yield (
+            f"The HTP of {facts.name} ({facts.htp_arch}) may not compute floats at all: ExecuTorch "
+            "names Snapdragon 8 Gen 1 as the first phone's SoC whose HTP has 16-bit floats. "
+            "Qualcomm's simulator computes them in 32 bits for it, so that a simulated run does "
+            "not show whether the phone can. Quantised models run: "
+            "--set export.quantization=int8_static"
+        )
 
 
 def finished_notes(compiled: Iterable[CompiledFor]) -> Iterator[str]:
@@ -57,18 +63,20 @@ def finished_notes(compiled: Iterable[CompiledFor]) -> Iterator[str]:
         compiled: What its partitions were compiled for.
     """
     for soc in dict.fromkeys(c.soc for c in compiled if FLOATS in c.settings):
-        for note in _untried_floats(soc):
-            yield f"{note} The program was compiled to compute floats; a quantised one would run"
+        facts = _untried(soc)
+        if facts:
+            yield (
+                f"the program computes floats, and the HTP of {facts.name} ({facts.htp_arch}) may "
+                "not be able to, which the simulator does not show: ExecuTorch names Snapdragon 8 "
+                "Gen 1 as the first phone's SoC whose HTP has 16-bit floats"
+            )
 
 
-def _untried_floats(soc: str | None) -> Iterator[str]:
+def _untried(soc: str | None) -> QualcommSoc | None:
+    """The SoC, if only the simulator is known to compute floats for it.
+
+    ExecuTorch, backends/qualcomm/utils/utils.py: "Only premium tier SoC like Snapdragon 8 Gen 1 or
+    newer can support HTP fp16." That one is SM8450, with V69.
+    """
     facts = QUALCOMM_SOCS.get(soc or "")
-    # ExecuTorch, backends/qualcomm/utils/utils.py: "Only premium tier SoC like Snapdragon 8 Gen 1
-    # or newer can support HTP fp16." That one is SM8450, with V69.
-    if facts and facts.float_bits == 32:
-        yield (
-            f"The HTP of {facts.name} ({facts.htp_arch}) may not compute floats at all: ExecuTorch "
-            "names Snapdragon 8 Gen 1 as the first phone's SoC whose HTP has 16-bit floats. "
-            "Qualcomm's simulator computes them in 32 bits for it, so that a simulated run does "
-            "not show whether the phone can."
-        )
+    return facts if facts and facts.float_bits == 32 else None

@@ -53,4 +53,5 @@ def test_a_finished_program_with_floats(
     host = Destination(find_target("linux-x86_64"), "host", reports=True, is_here=True)
     station = Workstation({}, tmp_path)
     notes = list(QNN.bundle_notes(station, host, Partitions((compiled,), finished=finished)))
-    assert [_PERHAPS_NONE in note and "--set" not in note for note in notes] == [True] * told
+    wanted = "the program computes floats, and the HTP of SM8350 (V68) may not be able to"
+    assert [note.startswith(wanted) for note in notes] == [True] * told
