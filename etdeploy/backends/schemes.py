@@ -13,6 +13,8 @@ QUANTIZATIONS: dict[str, str] = {
     "16a4w": "4-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
 }
 
+# Those that leave a model in floats.
+FLOAT_SCHEMES = ("none", "fp16")
 # Those that find the ranges of activations from calibration inputs.
 STATIC_SCHEMES = ("int8_static", "8a4w", "16a8w", "16a4w")
 # Those whose activations are quantised while the program runs.

@@ -18,8 +18,8 @@ from etdeploy.recipe.place import KeyPath, Place
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 
-# Of the section `benchmark`: keys that the worker refuses with their places.
-_PLACED = (("sizes",), ("method",))
+# Keys of sections that the worker refuses with their places.
+_PLACED = (("sizes",), ("method",), ("overrides",))
 
 
 class CodeReference(Value):
@@ -47,6 +47,7 @@ class ExportSpec(Value):
         weights: State dict for the factory's module.
         arguments: Keyword arguments for the factory or the example.
         backend, quantization: None for a finished program.
+        overrides: Patterns of module paths with their schemes; the first that matches counts.
         calibration: Yields calibration inputs.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
@@ -72,6 +73,8 @@ class ExportSpec(Value):
     arguments: dict[str, Any] = {}
     backend: str | None = None
     quantization: str | None = None
+    # Pairs, since their order counts, and a key of the cache has mappings in another.
+    overrides: tuple[tuple[str, str], ...] = ()
     calibration: CodeReference | None = None
     group_size: int | None = None
     soc: str | None = None
@@ -169,6 +172,7 @@ def export_spec(
         arguments=model.arguments,
         backend=export.backend,
         quantization=export.quantization,
+        overrides=tuple((p, scheme) for p, scheme in export.overrides.items() if scheme),
         calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if export.quantization == "8da4w" else None,
         soc=export.soc if backend.socs else None,

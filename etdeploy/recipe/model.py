@@ -93,6 +93,12 @@ class Export(Section):
     quantization: Quantization = "none"
     """How weights and activations are quantised; the available schemes depend on the backend."""
 
+    overrides: dict[str, Quantization | None] = Field(default_factory=dict)
+    """Other schemes for parts of the model, by patterns of module paths:
+    `{head: 16a8w, "layers.*.attention": 16a8w}`. A pattern is for a module with everything inside;
+    `*` also stands for dots. Of several that match, the first counts. The
+    [table of backends](#backends) says which schemes can be mixed."""
+
     calibration: str | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
     tuples of inputs, or dicts of inputs by keyword. For a program with several methods, it is

@@ -38,7 +38,7 @@ def translate(error: ValidationError, document: Document) -> list[Problem]:
     for section, rules in RULES.items():
         data = document.data.get(section, {})
         for key, text in rules(data) if isinstance(data, dict) else ():
-            location = (section, *key.split(".")) if key else (section,)
+            location = (section, *key.split(".", 1)) if key else (section,)
             if location not in reported:
                 found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
     found.sort(key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0))

@@ -142,12 +142,14 @@ def _one_line(text: str | None) -> str:
 
 def _backends() -> Iterator[str]:
     yield "## Backends\n"
-    yield "| backend | delegate | `export.quantization` | needs |"
-    yield "| --- | --- | --- | --- |"
+    yield "| backend | delegate | `export.quantization` | `export.overrides` | needs |"
+    yield "| --- | --- | --- | --- | --- |"
     for backend in exporting_backends().values():
         schemes = ", ".join(f"`{name}`" for name in backend.quantizations)
         delegate = f"`{backend.delegate_id}`" if backend.delegate_id else "none"
-        yield f"| `{backend.name}` | {delegate} | {schemes} | {backend.needs or 'nothing more'} |"
+        mixed = ", ".join(f"`{name}`" for name in backend.overrides) or "none"
+        row = (f"`{backend.name}`", delegate, schemes, mixed, backend.needs or "nothing more")
+        yield f"| {' | '.join(row)} |"
     yield ""
 
 

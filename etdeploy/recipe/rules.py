@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.options import option_problems
 from etdeploy.backends.registry import find_backend, known_backends
-from etdeploy.backends.schemes import STATIC_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, STATIC_SCHEMES
+
+if TYPE_CHECKING:
+    from etdeploy.backends.base import Backend
 
 MODEL_SOURCES = ("example", "python", "exported", "program")
 DEFAULT_GROUP_SIZE = 32
@@ -30,7 +33,8 @@ BUILD_KEYS: Mapping[str, Any] = {
 _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIZE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
-# The dotted key that a finding is about (empty for the whole section), and the finding.
+# What a finding is about (a key, a key of a key after a dot, empty for the whole section), and the
+# finding. Only the first dot divides: a pattern of modules has dots of its own.
 Finding = tuple[str, str]
 
 
@@ -63,6 +67,9 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
             f"the backend {backend.name} does not support quantization {scheme!r}; "
             f"choose from {has}",
         )
+    overrides = section.get("overrides")
+    if backend and isinstance(overrides, Mapping):
+        yield from _override_findings(backend, scheme, overrides)
     if section.get("calibration") is not None and scheme not in STATIC_SCHEMES:
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and scheme != "8da4w":
@@ -75,6 +82,33 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         those = [b.name for b in known_backends() if b.socs and b.lowering]
         backends = "backend" if len(those) == 1 else "backends"
         yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
+
+
+def _override_findings(
+    backend: Backend, scheme: object, overrides: Mapping[Any, Any]
+) -> Iterator[Finding]:
+    given = {pattern: chosen for pattern, chosen in overrides.items() if chosen is not None}
+    mixed = ", ".join(backend.overrides)
+    if given and not mixed:
+        those = ", ".join(b.name for b in known_backends() if b.overrides and b.lowering)
+        yield (
+            "overrides",
+            f"the backend {backend.name} quantises the whole model by one scheme; overrides apply "
+            f"to {those} only",
+        )
+    elif given and scheme not in backend.overrides:
+        yield (
+            "overrides",
+            f"with quantization {scheme!r}, {backend.name} has no overrides; the quantization has "
+            f"to be one of {mixed}",
+        )
+    else:
+        for pattern, chosen in given.items():
+            if chosen not in backend.overrides:
+                floats = "leaves no part of a quantised model in floats" * (chosen in FLOAT_SCHEMES)
+                why = floats or f"does not mix {chosen!r} with other schemes"
+                text = f"the backend {backend.name} {why}; choose from {mixed}"
+                yield f"overrides.{pattern}", text
 
 
 def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.payload import FLOATS
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, QualcommSoc
+from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.core.blocker import Blocker
-
-# Schemes that leave a model in floats.
-_FLOAT_SCHEMES = ("none", "fp16")
 
 
 def float_blocker(quantization: str, soc: str | None) -> Blocker | None:
@@ -23,7 +21,7 @@ def float_blocker(quantization: str, soc: str | None) -> Blocker | None:
         soc: What is compiled for; None or an unknown one is not judged.
     """
     facts = QUALCOMM_SOCS.get(soc or "")
-    if quantization not in _FLOAT_SCHEMES or facts is None or facts.float_bits:
+    if quantization not in FLOAT_SCHEMES or facts is None or facts.float_bits:
         return None
     return Blocker(
         what=f"floats on {facts.name}",
@@ -46,7 +44,7 @@ def precision_notes(quantization: str | None, soc: str | None) -> Iterator[str]:
             "judged as such."
         )
     facts = _untried(soc)
-    if quantization in _FLOAT_SCHEMES and facts:
+    if quantization in FLOAT_SCHEMES and facts:
         yield (
             f"The HTP of {facts.name} ({facts.htp_arch}) may not compute floats at all: ExecuTorch "
             "names Snapdragon 8 Gen 1 as the first phone's SoC whose HTP has 16-bit floats. "

@@ -55,6 +55,21 @@ def test_sizes_with_their_places_in_the_recipe(tmp_path: Path) -> None:
     assert spec.functions() == {"model.python": spec.python, "benchmark.inputs": spec.inputs}
 
 
+def test_overrides_keep_their_order_and_places(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "model: {example: mlp}\n"
+        "export:\n"
+        "  backend: qnn\n"
+        "  quantization: int8_static\n"
+        "  overrides: {b.*: 16a8w, left_out: null, a: 8a4w}\n"
+    )
+    loaded = load_recipe(str(path))
+    spec = export_spec(loaded.recipe, loaded.places)
+    assert spec.overrides == (("b.*", "16a8w"), ("a", "8a4w"))
+    assert spec.place("export", "overrides", "b.*") == f"{path}:5:15"
+
+
 def test_inputs_of_a_finished_program_cannot_be_made() -> None:
     benchmark = {"sizes": {"a": {"input_0.0": 2}}, "inputs": "package.module:make"}
     with pytest.raises(RecipeError, match=r"benchmark.inputs: .* are random"):

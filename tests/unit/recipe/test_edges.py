@@ -330,3 +330,60 @@ export:
         "r.yaml:4:54: export.options.vtcm_mib: the backend qnn has no option 'vtcm_mib' (it has "
         "performance_mode, per_channel, dlbc, weight_sharing)",
     ]
+
+
+def test_overrides_are_checked_at_their_places() -> None:
+    text = """\
+model: {example: mlp}
+export:
+  backend: qnn
+  quantization: int8_static
+  overrides:
+    layers.0.*: 8da4w
+    head: none
+    "4": 16a9w
+    right: 16a8w
+    absent: null
+"""
+    assert problems(write("r.yaml", text)) == [
+        "r.yaml:6:5: export.overrides.layers.0.*: the backend qnn does not mix '8da4w' with other "
+        "schemes; choose from int8_static, 8a4w, 16a8w, 16a4w",
+        "r.yaml:7:5: export.overrides.head: the backend qnn leaves no part of a quantised model in "
+        "floats; choose from int8_static, 8a4w, 16a8w, 16a4w",
+        "r.yaml:8:5: export.overrides.4 takes none, fp16, int8_static, int8_dynamic, 8da4w, 8a4w, "
+        "16a8w or 16a4w, not '16a9w' (did you mean '16a8w'?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "scheme", "message"),
+    [
+        (
+            "xnnpack",
+            "int8_static",
+            "the backend xnnpack quantises the whole model by one scheme; overrides apply to qnn "
+            "only",
+        ),
+        (
+            "qnn",
+            "none",
+            "with quantization 'none', qnn has no overrides; the quantization has to be one of "
+            "int8_static, 8a4w, 16a8w, 16a4w",
+        ),
+    ],
+)
+def test_overrides_that_cannot_apply_are_refused(backend: str, scheme: str, message: str) -> None:
+    text = f"""\
+model: {{example: mlp}}
+export:
+  backend: {backend}
+  quantization: {scheme}
+  overrides: {{head: 16a8w}}
+"""
+    assert problems(write("r.yaml", text)) == [f"r.yaml:5:3: export.overrides: {message}"]
+
+
+def test_overrides_of_nothing_are_none() -> None:
+    text = "model: {example: mlp}\nexport: {overrides: {head: null}}\n"
+    loaded = load_recipe(write("r.yaml", text))
+    assert loaded.recipe.export.overrides == {"head": None}

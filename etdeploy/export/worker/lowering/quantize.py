@@ -16,6 +16,7 @@ from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import blaming, described, fail, of_method
 from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.lowering.overrides import check_overrides, override_notes
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.export.worker.tracing.tensors import buffers_restored, copied
 from etdeploy.export.worker.tracing.trace import trace
@@ -53,31 +54,39 @@ def quantize(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Quant
         return {}  # 16-bit floats are the backend's own choice of precision
     if spec.quantization == "8da4w":
         return _grouped_linears(spec, sources)
-    lowering, found = lowering_of(spec), {}
+    traced, found = {}, {}
     for name, source in sources.items():
         with of_method(name, sources):
-            # A quantiser may remember the graph that it has seen.
-            quantizer = lowering.quantizer(spec)
-            found[name] = _pt2e(spec, source, quantizer, lowering.folds_weights)
+            traced[name] = _traced(spec, source)
+    check_overrides(spec, traced)
+    for name, source in sources.items():
+        with of_method(name, sources):
+            found[name] = _pt2e(spec, source, traced.pop(name))
     return found
 
 
-def _pt2e(spec: ExportSpec, source: Source, quantizer: Any, folds_weights: bool) -> Quantized:
+def _traced(spec: ExportSpec, source: Source) -> torch.export.ExportedProgram:
+    return source.exported or trace(
+        source.module, source.inputs, source.dynamic_shapes, strict=spec.strict
+    )
+
+
+def _pt2e(spec: ExportSpec, source: Source, traced: torch.export.ExportedProgram) -> Quantized:
     """Post-training quantisation of the exported graph."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    traced = source.exported or trace(
-        source.module, source.inputs, source.dynamic_shapes, strict=spec.strict
-    )
+    lowering = lowering_of(spec)
+    quantizer = lowering.quantizer(spec)  # one each: it may remember the graph that it has seen
+    notes = tuple(override_notes(spec, traced))
     with blaming("quantization", "the model cannot be quantised:"):
         prepared = prepare_pt2e(traced.module(), quantizer)
     static = spec.quantization in STATIC_SCHEMES
     samples = _calibrate(prepared, source, static)
     with blaming("quantization", "the model cannot be quantised:"):
-        module = convert_pt2e(prepared, fold_quantize=folds_weights)
+        module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if not static:
-        return Quantized(module)
-    return Quantized(module, _calibration_notes(spec, source, samples), samples)
+        return Quantized(module, notes)
+    return Quantized(module, (*notes, *_calibration_notes(spec, source, samples)), samples)
 
 
 def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
+from etdeploy.export.worker.lowering.overrides import scheme_of
 
 # etdeploy's names of ExecuTorch's `QuantDtype`.
 _DTYPES = {
@@ -17,7 +18,7 @@ _DTYPES = {
 
 
 def htp_quantizer(spec: ExportSpec) -> Any:
-    """The PT2E quantiser of the spec's scheme, for its SoC.
+    """The PT2E quantiser of the spec's scheme and overrides, for its SoC.
 
     Raises:
         WorkerError: There is no adaptor that works, or ExecuTorch does not know the SoC.
@@ -32,4 +33,25 @@ def htp_quantizer(spec: ExportSpec) -> Any:
         is_conv_per_channel=bool(spec.options["per_channel"]),
         is_linear_per_channel=bool(spec.options["per_channel"]),
     )
+    made.set_submodule_qconfig_list(_overrides(spec))
     return made
+
+
+def _overrides(spec: ExportSpec) -> list[tuple[Any, Any]]:
+    """A predicate on nodes for each scheme of the overrides, with the configuration of that."""
+    from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QuantDtype
+
+    def has(scheme: str) -> Any:
+        return lambda node: scheme_of(spec, node) == scheme
+
+    return [
+        (
+            has(scheme),
+            ModuleQConfig(
+                QuantDtype[_DTYPES[scheme]],
+                is_conv_per_channel=bool(spec.options["per_channel"]),
+                is_linear_per_channel=bool(spec.options["per_channel"]),
+            ),
+        )
+        for scheme in sorted({scheme for _, scheme in spec.overrides})
+    ]

@@ -1,0 +1,92 @@
+"""Which part of a model has another scheme than the rest: `export.overrides` of a recipe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.failures import fail
+
+if TYPE_CHECKING:
+    import torch
+
+_NAMED = 8
+
+
+def scheme_of(spec: ExportSpec, node: torch.fx.Node) -> str | None:
+    """The scheme that overrides the spec's for a node; None where none does."""
+    found = _override(spec, module_path(node))
+    return found[1] if found else None
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The path of the module whose `forward` calls an operator; empty for the model's own.
+
+    As `named_modules()` has it. torch.export notes in `nn_module_stack` the path and type of each
+    module around a call, the innermost last, and keeps that in a `.pt2` file.
+    """
+    stack = node.meta.get("nn_module_stack") or {}
+    return next((str(path) for path, _ in reversed(stack.values())), "")
+
+
+def check_overrides(spec: ExportSpec, traced: Mapping[str, torch.export.ExportedProgram]) -> None:
+    """Refuses a pattern that no operator of any method is inside of.
+
+    Raises:
+        WorkerError: There is one.
+    """
+    paths = {module_path(node) for program in traced.values() for node in _calls(program)}
+    modules = dict.fromkeys(each for path in sorted(paths) for each in _around(path))
+    for pattern, _ in spec.overrides:
+        if not any(fnmatchcase(module, pattern) for module in modules):
+            raise fail(
+                "quantization",
+                f"export.overrides: no module that computes something matches {pattern!r}",
+                file=spec.place("export", "overrides", pattern),
+                remedy=_near(pattern, list(modules)),
+            )
+
+
+def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> Iterator[str]:
+    """What of a method is quantised in another way than the rest, as a sentence."""
+    counts = Counter(_override(spec, module_path(node)) for node in _calls(program))
+    parts = [
+        f"{pattern} with {scheme} ({_operators(counts[pattern, scheme])})"
+        for pattern, scheme in spec.overrides
+    ]
+    if parts:
+        yield f"Quantised with {spec.quantization}, except: {', '.join(parts)}."
+
+
+def _override(spec: ExportSpec, path: str) -> tuple[str, str] | None:
+    around = _around(path)
+    for pattern, scheme in spec.overrides:
+        if any(fnmatchcase(module, pattern) for module in around):
+            return pattern, scheme
+    return None
+
+
+def _around(path: str) -> list[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`: a list of modules calls nothing, and is named, too."""
+    names = path.split(".") if path else []
+    return [".".join(names[:count]) for count in range(1, len(names) + 1)]
+
+
+def _calls(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+    return (node for node in program.graph.nodes if node.op == "call_function")
+
+
+def _near(pattern: str, modules: list[str]) -> str:
+    if not modules:
+        return "The model calls no modules: leave out export.overrides."
+    near = get_close_matches(pattern, modules, n=3) or modules[:_NAMED]
+    more = " and others" if len(near) < len(modules) else ""
+    return f"Its modules are: {', '.join(near)}{more}."
+
+
+def _operators(count: int) -> str:
+    return f"{count} operator{'' if count == 1 else 's'}"

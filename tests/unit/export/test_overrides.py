@@ -1,0 +1,105 @@
+"""Which operators of a model have a scheme of their own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.failures import WorkerError
+from etdeploy.export.worker.lowering.overrides import check_overrides, override_notes, scheme_of
+
+
+def node(path: str | None) -> Any:
+    """A call in that module, as torch.export notes it; None for a call without a note."""
+    names = [] if path is None else [name for name in path.split(".") if name]
+    paths = ["", *(".".join(names[: end + 1]) for end in range(len(names)))]
+    stack = {f"L__self__{each}": (each, "torch.nn.Module") for each in paths}
+    return SimpleNamespace(
+        op="call_function", meta={} if path is None else {"nn_module_stack": stack}
+    )
+
+
+def program(*paths: str | None) -> Any:
+    inputs = [SimpleNamespace(op="placeholder", meta={})]
+    return SimpleNamespace(graph=SimpleNamespace(nodes=[*inputs, *map(node, paths)]))
+
+
+def spec(*overrides: tuple[str, str]) -> ExportSpec:
+    return ExportSpec(quantization="int8_static", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("head", "head", True),
+        ("head", "header", False),
+        ("head", "body.head", False),
+        ("*.head", "body.head", True),
+        ("*head", "head", True),
+        ("layers", "layers.0.fc", True),
+        ("layers.0", "layers.0.fc", True),
+        ("layers.0.*", "layers.0.fc", True),
+        ("layers.0.*", "layers.0", False),
+        ("layers.[12].*", "layers.1.fc", True),
+        ("layers.[12].*", "layers.3.fc", False),
+        ("layers.*.fc", "layers.1.block.fc", True),
+        ("Layers", "layers", False),
+        ("*", "head", True),
+        ("*", "", False),
+        ("*", None, False),
+    ],
+)
+def test_patterns(pattern: str, path: str | None, matches: bool) -> None:
+    assert scheme_of(spec((pattern, "16a8w")), node(path)) == ("16a8w" if matches else None)
+
+
+def test_the_first_pattern_counts() -> None:
+    both = spec(("layers.0", "16a8w"), ("layers", "8a4w"))
+    assert scheme_of(both, node("layers.0.fc")) == "16a8w"
+    assert scheme_of(both, node("layers.1.fc")) == "8a4w"
+    assert scheme_of(both, node("head")) is None
+
+
+def test_a_pattern_is_for_any_of_the_methods() -> None:
+    check_overrides(
+        spec(("head", "16a8w"), ("cache", "8a4w")),
+        {"prefill": program("head"), "decode": program("cache.keys")},
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths", "remedy"),
+    [
+        ("haed", ("body", "head", "layers.0"), "Its modules are: head and others."),
+        ("x", ("head", "body"), "Its modules are: body, head."),
+        ("x", ("", None), "The model calls no modules: leave out export.overrides."),
+    ],
+)
+def test_a_pattern_of_nothing_is_refused(
+    pattern: str, paths: tuple[str | None, ...], remedy: str
+) -> None:
+    wrong = ExportSpec(
+        quantization="int8_static",
+        overrides=((pattern, "16a8w"),),
+        places={f"export.overrides.{pattern}": "r.yaml:6:5"},
+    )
+    with pytest.raises(WorkerError) as caught:
+        check_overrides(wrong, {"forward": program(*paths)})
+    failure = caught.value.failure
+    assert failure.message == (
+        f"export.overrides: no module that computes something matches '{pattern}'"
+    )
+    assert (failure.file, failure.remedy) == ("r.yaml:6:5", remedy)
+
+
+def test_the_note_counts_operators_where_a_pattern_is_the_first() -> None:
+    mixed = spec(("layers.0", "16a8w"), ("layers", "8a4w"), ("layers.1", "16a4w"))
+    (note,) = override_notes(mixed, program("layers.0.fc", "layers.0", "layers.1", "head", ""))
+    assert note == (
+        "Quantised with int8_static, except: layers.0 with 16a8w (2 operators), layers with 8a4w "
+        "(1 operator), layers.1 with 16a4w (0 operators)."
+    )
+    assert list(override_notes(spec(), program("head"))) == []
