@@ -51,8 +51,8 @@ def blaming(kind: FailureKind, what: str, remedy: str | None = None) -> Iterator
     """Describes any exception of the block as `what` and the exception, at the user's line."""
     try:
         yield
-    except (WorkerError, MemoryError, KeyboardInterrupt):
-        raise
+    except (WorkerError, MemoryError, KeyboardInterrupt, GeneratorExit):
+        raise  # the last ends a generator that its reader has left, and is nobody's failure
     except BaseException as error:  # SystemExit of the user's code is a failure like any other
         if is_memory(error):
             raise

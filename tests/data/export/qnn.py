@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -124,3 +124,22 @@ def everything() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], None]:
     """For a recipe's `model.python`; the keywords are in another order than forward's."""
     keywords = {"scale": torch.tensor(3.0), "ids": torch.tensor([1, 3])}
     return Everything(), (BYTES, VALUES.double()), keywords, None
+
+
+def layers() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A factory whose inputs have two rows."""
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.ones(2, 8),)
+
+
+def no_samples() -> Iterator[tuple[torch.Tensor]]:
+    yield from ()
+
+
+def other_samples() -> Iterator[tuple[torch.Tensor]]:
+    yield (torch.ones(2, 8),)
+    yield (torch.ones(3, 8),)
+
+
+def wide_samples() -> Iterator[tuple[torch.Tensor]]:
+    for scale in (10.0, -20.0, 30.0):
+        yield (torch.full((2, 8), scale),)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from etdeploy.backends.qnn.backend import QNN
 from etdeploy.backends.qnn.compiler_words import compiler_cause
+from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import EtdeployError
 from etdeploy.export.needs import check_needs
 from etdeploy.export.preload import worker_environment
@@ -161,6 +163,31 @@ def test_what_the_compiler_prints_about_a_failure_is_understood(lowered: Lowered
     cause = compiler_cause(lowered.printed)
     assert cause is not None
     assert "as nn.MultiheadAttention does with a batch of one" in cause.cause
+
+
+def test_calibration_inputs_set_the_ranges_or_are_refused(compiler: None, tmp_path: Path) -> None:
+    QNN.prepare_export(SPEC.request, Workstation.this())
+    result = tmp_path / "result.json"
+    names = ("no_samples", "other_samples", "wide_samples")
+    outcome = subprocess.run(
+        [sys.executable, "-m", "tests.support.qnn_calibration", str(result), *names],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        env={k: v for k, v in worker_environment(SPEC).items() if v is not None},
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stdout[-3000:]
+    found = json.loads(result.read_text())
+    assert found["no_samples"] == {"failure": "the calibration function yielded no inputs"}
+    assert found["other_samples"]["failure"].startswith(
+        "the model raised with calibration input 1: AssertionError: Guard failed: "
+    )
+    # Nothing is said of the generator that was left at its second input.
+    assert "GeneratorExit" not in outcome.stdout
+    wide = found["wide_samples"]
+    assert wide["samples"] == 3
+    assert wide["notes"] == ["3 calibration inputs of qnn.py:wide_samples set the ranges."]
+    # Those of the example are ones. ExecuTorch's moving average begins with 10, the first maximum,
+    # and moves by a hundredth of the distance to each other.
+    assert 9 / 255 < wide["step"] < 11 / 255
 
 
 def test_what_the_htp_would_get_wrong_is_right_in_the_simulator(
