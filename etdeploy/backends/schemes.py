@@ -11,11 +11,14 @@ QUANTIZATIONS: dict[str, str] = {
     "8a4w": "4-bit weights, 8-bit activations, ranges from calibration inputs (PT2E)",
     "16a8w": "8-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
     "16a4w": "4-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
+    "16a4w_block": "as 16a4w, with blocks of weights that have a scale each (PT2E)",
 }
 
 # Those that leave a model in floats.
 FLOAT_SCHEMES = ("none", "fp16")
 # Those that find the ranges of activations from calibration inputs.
-STATIC_SCHEMES = ("int8_static", "8a4w", "16a8w", "16a4w")
+STATIC_SCHEMES = ("int8_static", "8a4w", "16a8w", "16a4w", "16a4w_block")
+# Those with weights in groups, of `export.group_size`.
+GROUPED_SCHEMES = ("8da4w", "16a4w_block")
 # Those whose activations are quantised while the program runs.
 DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w")

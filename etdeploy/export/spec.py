@@ -9,6 +9,7 @@ from typing import Any
 
 from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
+from etdeploy.backends.schemes import GROUPED_SCHEMES
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
@@ -174,7 +175,7 @@ def export_spec(
         quantization=export.quantization,
         overrides=tuple((p, scheme) for p, scheme in export.overrides.items() if scheme),
         calibration=_reference("export.calibration", export.calibration),
-        group_size=export.group_size if export.quantization == "8da4w" else None,
+        group_size=export.group_size if export.quantization in GROUPED_SCHEMES else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
         profiled=backend.profile_compiled and recipe.benchmark.profile,

@@ -24,7 +24,7 @@ from etdeploy.recipe.rules import (
 
 BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
 Quantization = Literal[
-    "none", "fp16", "int8_static", "int8_dynamic", "8da4w", "8a4w", "16a8w", "16a4w"
+    "none", "fp16", "int8_static", "int8_dynamic", "8da4w", "8a4w", "16a8w", "16a4w", "16a4w_block"
 ]
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
@@ -106,8 +106,8 @@ class Export(Section):
     enough to measure speed."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
-    """8da4w: the number of weights that share a scale. A multiple of 32, which XNNPACK needs to
-    take the layer, and a divisor of the layer's input size."""
+    """8da4w and 16a4w_block: the number of weights that share a scale. A multiple of 32, which
+    XNNPACK needs to take the layer, and a divisor of the layer's input size."""
 
     soc: str = Field(default="auto", min_length=1)
     """For a backend whose programs are compiled for one SoC: that SoC, like `SM8650`; `auto` means

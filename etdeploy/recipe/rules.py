@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.options import option_problems
 from etdeploy.backends.registry import find_backend, known_backends
-from etdeploy.backends.schemes import FLOAT_SCHEMES, STATIC_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, GROUPED_SCHEMES, STATIC_SCHEMES
 
 if TYPE_CHECKING:
     from etdeploy.backends.base import Backend
@@ -72,8 +72,10 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield from _override_findings(backend, scheme, overrides)
     if section.get("calibration") is not None and scheme not in STATIC_SCHEMES:
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
-    if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and scheme != "8da4w":
-        yield "group_size", f"quantization {scheme!r} does not use groups; only '8da4w' does"
+    grouped = section.get("group_size") not in (None, DEFAULT_GROUP_SIZE)
+    if grouped and scheme not in GROUPED_SCHEMES:
+        with_groups = " and ".join(repr(name) for name in GROUPED_SCHEMES)
+        yield "group_size", f"quantization {scheme!r} does not use groups; only {with_groups} do"
     options = section.get("options")
     if backend and isinstance(options, Mapping):
         for name, text in option_problems(backend.name, backend.options, options):

@@ -71,10 +71,10 @@ class Qnn(Backend):
     def export_blockers(self, request: ExportRequest, station: Workstation) -> Iterator[Blocker]:
         """The SDK with all that compiles, the SoC, and that the compiler can be loaded here."""
         from etdeploy.backends.qnn.export import export_blockers
-        from etdeploy.backends.qnn.precision import float_blocker
+        from etdeploy.backends.qnn.precision import scheme_blocker
 
-        floats = float_blocker(request.quantization, request.soc)
-        return iter((floats,)) if floats else export_blockers(request.soc, station)
+        blocker = scheme_blocker(request.quantization, request.soc)
+        return iter((blocker,)) if blocker else export_blockers(request.soc, station)
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:
         """Qualcomm's compiler, for ExecuTorch and for the loader."""
@@ -247,7 +247,7 @@ def _on_linux(where: Destination) -> bool:
 QNN = Qnn(
     name="qnn",
     delegate_id="QnnBackend",
-    quantizations=("none", "fp16", "int8_static", "8a4w", "16a8w", "16a4w"),
+    quantizations=("none", "fp16", "int8_static", "8a4w", "16a8w", "16a4w", "16a4w_block"),
     overrides=("int8_static", "8a4w", "16a8w", "16a4w"),
     lowering="etdeploy.export.worker.backends.qnn.lowering",
     needs="Linux x86_64 with the extra `qnn`, or Qualcomm's SDK; for a phone also Qualcomm's "

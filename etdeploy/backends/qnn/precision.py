@@ -10,9 +10,12 @@ from etdeploy.backends.qnn.socs import QUALCOMM_SOCS, QualcommSoc
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.core.blocker import Blocker
 
+# ExecuTorch, backends/qualcomm/quantizer: "LPBQ requires V69 or a newer version".
+_WITHOUT_BLOCKS = "V68"
 
-def float_blocker(quantization: str, soc: str | None) -> Blocker | None:
-    """What prevents the export of a model in floats; None for a quantised one.
+
+def scheme_blocker(quantization: str, soc: str | None) -> Blocker | None:
+    """What prevents the export of a model in floats, or with weights in blocks.
 
     Without this, ExecuTorch fails on the first operator that QNN did not take.
 
@@ -21,7 +24,16 @@ def float_blocker(quantization: str, soc: str | None) -> Blocker | None:
         soc: What is compiled for; None or an unknown one is not judged.
     """
     facts = QUALCOMM_SOCS.get(soc or "")
-    if quantization not in FLOAT_SCHEMES or facts is None or facts.float_bits:
+    if facts is None:
+        return None
+    if quantization == "16a4w_block" and facts.htp_arch == _WITHOUT_BLOCKS:
+        return Blocker(
+            what=f"blocks on {facts.name}",
+            why=f"export.quantization is {quantization}, and the HTP of {facts.name} "
+            f"({facts.htp_arch}) has no weights in blocks; V69 is the first that has",
+            remedy="Use one scale for each output channel: --set export.quantization=16a4w",
+        )
+    if quantization not in FLOAT_SCHEMES or facts.float_bits:
         return None
     return Blocker(
         what=f"floats on {facts.name}",

@@ -29,6 +29,7 @@ _SCHEMES = {
     "8a4w": _PT2E,
     "16a8w": _PT2E,
     "16a4w": _PT2E,
+    "16a4w_block": _PT2E,
     "8da4w": ("torchao.quantization.quant_api",),
 }
 # Pinned before the user's code runs, in every worker; see `loading/paths.py`.

@@ -102,6 +102,8 @@ def test_what_a_scheme_does_not_use_is_left_out() -> None:
     plain = spec_of(model={"example": "mlp"})
     grouped = spec_of(model={"example": "mlp"}, export={"group_size": 64, "quantization": "8da4w"})
     assert (plain.group_size, grouped.group_size) == (None, 64)
+    blocks = {"backend": "qnn", "quantization": "16a4w_block", "group_size": 96}
+    assert spec_of(model={"example": "mlp"}, export=blocks).group_size == 96
     assert plain.soc is None
     assert spec_of(model={"example": "mlp"}, export={"backend": "qnn"}).soc == "auto"
 

@@ -178,7 +178,7 @@ export:
         "r.yaml:5:3: export.calibration: quantization 'int8_dynamic' does not use calibration "
         "inputs",
         "r.yaml:6:3: export.group_size: quantization 'int8_dynamic' does not use groups; only "
-        "'8da4w' does",
+        "'8da4w' and '16a4w_block' do",
         "r.yaml:7:3: export.soc: soc applies to the qnn backend only",
         "r.yaml:8:3: unknown key 'export.sed' (did you mean 'seed'?)",
     ]
@@ -195,7 +195,7 @@ export:
         (
             "model: {example: mlp}\nexport: {quantization: int9}",
             "r.yaml:2:10: export.quantization takes none, fp16, int8_static, int8_dynamic, 8da4w, "
-            "8a4w, 16a8w or 16a4w, not 'int9'",
+            "8a4w, 16a8w, 16a4w or 16a4w_block, not 'int9'",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_misspelt_source_is_told_once() -> None:
         ("description=5", "description takes text, not 5 (put it in quotes)"),
         ("runtime.threads=4.0", "runtime.threads takes a whole number, not 4.0"),
         ("benchmark.warmup=true", "benchmark.warmup takes a whole number, not true"),
-        ("export.quantization=no", "or 16a4w, not false"),
+        ("export.quantization=no", "or 16a4w_block, not false"),
         ("export.group_size=40", "export.group_size should be a multiple of 32, not 40"),
         ("extends=portable", "--set extends: only a file can extend a recipe"),
         (".a=1", "--set .a=1: write it as key.path=value"),
@@ -351,7 +351,7 @@ export:
         "r.yaml:7:5: export.overrides.head: the backend qnn leaves no part of a quantised model in "
         "floats; choose from int8_static, 8a4w, 16a8w, 16a4w",
         "r.yaml:8:5: export.overrides.4 takes none, fp16, int8_static, int8_dynamic, 8da4w, 8a4w, "
-        "16a8w or 16a4w, not '16a9w' (did you mean '16a8w'?)",
+        "16a8w, 16a4w or 16a4w_block, not '16a9w' (did you mean '16a8w'?)",
     ]
 
 

@@ -28,6 +28,15 @@ def test_notes(soc: str | None, scheme: str | None) -> None:
 
 
 @pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
+def test_a_soc_without_blocks_is_refused_before_an_export(soc: str | None, tmp_path: Path) -> None:
+    request = ExportRequest("16a4w_block", soc)
+    first = next(iter(QNN.export_blockers(request, Workstation({}, tmp_path))))
+    without = soc in ("SM8350", "SA8295", "QCM6490")
+    assert ("has no weights in blocks" in first.why) == without
+    assert not without or "quantization=16a4w" in first.remedy
+
+
+@pytest.mark.parametrize("soc", [None, "auto", "X1", *QUALCOMM_SOCS])
 @pytest.mark.parametrize("scheme", ["none", "fp16", "int8_static", "16a4w"])
 def test_a_soc_without_floats_is_refused_before_an_export(
     soc: str | None, scheme: str, tmp_path: Path

@@ -11,6 +11,7 @@ from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor
+from etdeploy.export.worker.backends.qnn.blocks import IN_BLOCKS
 from etdeploy.export.worker.backends.qnn.compile_specs import compile_specs
 from etdeploy.export.worker.backends.qnn.errors import MEANINGS
 from etdeploy.export.worker.backends.qnn.fitness import positional, refuse_unfit
@@ -63,6 +64,9 @@ class QnnLowering(Lowering):
                 # In a partition, the delegate keeps a state in memory that nothing initialises, and
                 # a context does not share it between methods.
                 skip_mutable_buffer=True,
+                # The compiler takes linear layers in blocks, too, and their outputs are wrong
+                # (QNN 2.49.40: cosine 0.7 for two layers).
+                convert_linear_to_conv2d=spec.quantization == IN_BLOCKS,
                 generate_etrecord=True,
             )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
+from etdeploy.export.worker.backends.qnn.blocks import IN_BLOCKS, blocked
 from etdeploy.export.worker.lowering.overrides import scheme_of
 
 # etdeploy's names of ExecuTorch's `QuantDtype`.
@@ -14,6 +15,7 @@ _DTYPES = {
     "8a4w": "use_8a4w",
     "16a8w": "use_16a8w",
     "16a4w": "use_16a4w",
+    IN_BLOCKS: "use_16a4w_block",
 }
 
 
@@ -27,31 +29,32 @@ def htp_quantizer(spec: ExportSpec) -> Any:
     from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
     from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
 
-    made = QnnQuantizer(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=chipset(spec))
+    scheme, channels = str(spec.quantization), bool(spec.options["per_channel"])
+    kind = QnnQuantizer
+    if scheme == IN_BLOCKS:
+        kind = blocked(QnnQuantizer, lambda: _config(spec, scheme), spec)
+    made = kind(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=chipset(spec))
     made.set_default_quant_config(
-        QuantDtype[_DTYPES[str(spec.quantization)]],
-        is_conv_per_channel=bool(spec.options["per_channel"]),
-        is_linear_per_channel=bool(spec.options["per_channel"]),
+        QuantDtype[_DTYPES[scheme]], is_conv_per_channel=channels, is_linear_per_channel=channels
     )
-    made.set_submodule_qconfig_list(_overrides(spec))
+    made.set_submodule_qconfig_list(
+        [
+            (_has(spec, other), _config(spec, other))
+            for other in sorted({override for _, override in spec.overrides})
+        ]
+    )
     return made
 
 
-def _overrides(spec: ExportSpec) -> list[tuple[Any, Any]]:
-    """A predicate on nodes for each scheme of the overrides, with the configuration of that."""
+def _config(spec: ExportSpec, scheme: str) -> Any:
     from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QuantDtype
 
-    def has(scheme: str) -> Any:
-        return lambda node: scheme_of(spec, node) == scheme
+    channels = bool(spec.options["per_channel"])
+    return ModuleQConfig(
+        QuantDtype[_DTYPES[scheme]], is_conv_per_channel=channels, is_linear_per_channel=channels
+    )
 
-    return [
-        (
-            has(scheme),
-            ModuleQConfig(
-                QuantDtype[_DTYPES[scheme]],
-                is_conv_per_channel=bool(spec.options["per_channel"]),
-                is_linear_per_channel=bool(spec.options["per_channel"]),
-            ),
-        )
-        for scheme in sorted({scheme for _, scheme in spec.overrides})
-    ]
+
+def _has(spec: ExportSpec, scheme: str) -> Any:
+    """A predicate on nodes: whether an override gives them that scheme."""
+    return lambda node: scheme_of(spec, node) == scheme
