@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.names import OTHER_BACKEND
-from etdeploy.backends.qnn.options import OPTIONS
+from etdeploy.backends.qnn.options import OPTIONS, option_blocker
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
@@ -73,7 +73,9 @@ class Qnn(Backend):
         from etdeploy.backends.qnn.export import export_blockers
         from etdeploy.backends.qnn.precision import scheme_blocker
 
-        blocker = scheme_blocker(request.quantization, request.soc)
+        blocker = scheme_blocker(request.quantization, request.soc) or option_blocker(
+            request.options, request.soc
+        )
         return iter((blocker,)) if blocker else export_blockers(request.soc, station)
 
     def export_environment(self, request: ExportRequest, station: Workstation) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.options import PERFORMANCE_MODES
-from etdeploy.backends.qnn.socs import soc_of
+from etdeploy.backends.qnn.socs import QualcommSoc, soc_of
 from etdeploy.backends.qnn.versions import BUILD_ID
 from etdeploy.core.flatbuffer import FlatBuffer, Table
 
@@ -28,7 +28,7 @@ _SPEC_KEY, _SPEC_VALUE = 0, 1
 # And of qc_compiler_spec.fbs.
 _SOC_INFO, _BACKEND_OPTIONS, _PROFILE_LEVEL = 0, 1, 6
 _SOC_MODEL, _HTP_INFO = 0, 1
-_HTP_ARCH = 0
+_HTP_ARCH, _VTCM_MIB = 0, 1
 _HTP_OPTIONS = 1
 _PERFORMANCE_MODE, _PRECISION, _DLBC, _WEIGHT_SHARING = 1, 2, 5, 8
 # By QnnExecuTorchHtpPrecision.
@@ -75,8 +75,15 @@ def _target(spec: memoryview, payload: memoryview) -> CompiledFor:
         htp_arch=f"V{arch}" if arch else None,
         sdk_version=build_id[1].decode() if build_id else None,
         profiled=options.int32(_PROFILE_LEVEL) > 0,
-        settings=tuple(_settings(options)),
+        settings=(*_settings(options), *_vtcm(htp, known)),
     )
+
+
+def _vtcm(htp: Table | None, soc: QualcommSoc | None) -> Iterator[str]:
+    """How much VTCM the program uses, if that is not all that the SoC has."""
+    size_mib = htp.int32(_VTCM_MIB) if htp else 0
+    if soc and size_mib not in (0, soc.vtcm_mib):
+        yield f"vtcm_mib={size_mib}"
 
 
 def _settings(options: Table) -> Iterator[str]:

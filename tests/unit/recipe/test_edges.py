@@ -320,15 +320,15 @@ def test_options_of_the_htp_are_checked() -> None:
 model: {example: mlp}
 export:
   backend: qnn
-  options: {performance_mode: turbo, per_channel: 1, vtcm_mib: 4}
+  options: {performance_mode: turbo, per_channel: 1, cache: 4}
 """
     assert problems(write("r.yaml", text)) == [
         "r.yaml:4:13: export.options.performance_mode: takes default, "
         "sustained_high_performance, burst, high_performance, power_saver, low_power_saver, "
         "high_power_saver, low_balanced or balanced, not 'turbo'",
         "r.yaml:4:38: export.options.per_channel: takes true or false, not 1",
-        "r.yaml:4:54: export.options.vtcm_mib: the backend qnn has no option 'vtcm_mib' (it has "
-        "performance_mode, per_channel, dlbc, weight_sharing)",
+        "r.yaml:4:54: export.options.cache: the backend qnn has no option 'cache' (it has "
+        "performance_mode, per_channel, dlbc, vtcm_mib, weight_sharing)",
     ]
 
 

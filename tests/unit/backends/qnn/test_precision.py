@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.backends.options import OptionValue
 from etdeploy.backends.payload import CompiledFor
 from etdeploy.backends.qnn.backend import QNN
+from etdeploy.backends.qnn.options import option_blocker
 from etdeploy.backends.qnn.precision import precision_notes
 from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
@@ -64,3 +66,23 @@ def test_a_finished_program_with_floats(
     notes = list(QNN.bundle_notes(station, host, Partitions((compiled,), finished=finished)))
     wanted = "the program computes floats, and the HTP of SM8350 (V68) may not be able to"
     assert [note.startswith(wanted) for note in notes] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("soc", "options", "why"),
+    [
+        ("SM8650", {"vtcm_mib": 9}, "vtcm_mib is 9, and SM8650 has 8 MiB of VTCM"),
+        ("SM8650", {"vtcm_mib": -1}, "vtcm_mib is -1, and SM8650 has 8 MiB of VTCM"),
+        ("QCM6490", {"vtcm_mib": 4}, "vtcm_mib is 4, and QCM6490 has 2 MiB of VTCM"),
+        ("SM8350", {"weight_sharing": True}, "the HTP of SM8350 (V68) shares no weights"),
+        ("SM8650", {"vtcm_mib": 8, "weight_sharing": True}, None),
+        ("QCM6490", {"vtcm_mib": 2}, None),
+        (None, {"vtcm_mib": 99}, None),
+    ],
+)
+def test_options_that_the_soc_does_not_allow_are_refused(
+    soc: str | None, options: dict[str, OptionValue], why: str | None
+) -> None:
+    blocker = option_blocker(options, soc)
+    assert (blocker is None) == (why is None)
+    assert blocker is None or str(why) in blocker.why

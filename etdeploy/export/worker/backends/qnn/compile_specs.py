@@ -33,7 +33,7 @@ def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
     )
 
     level, mode = QnnExecuTorchProfileLevel, str(spec.options["performance_mode"])
-    made: list[Any] = generate_qnn_executorch_compiler_spec(
+    specs: list[Any] = generate_qnn_executorch_compiler_spec(
         soc_model=chipset(spec),
         backend_options=generate_htp_compiler_spec(
             use_fp16=spec.quantization in ("none", "fp16"),
@@ -43,4 +43,17 @@ def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
         ),
         profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
     )
-    return made
+    wanted_mib = int(spec.options["vtcm_mib"])
+    return [_with_vtcm(each, wanted_mib) for each in specs] if wanted_mib else specs
+
+
+def _with_vtcm(spec: Any, wanted_mib: int) -> Any:
+    """The compile spec with another size of VTCM than ExecuTorch's table has for the SoC."""
+    from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
+        flatbuffer_to_option,
+        option_to_flatbuffer,
+    )
+
+    options = flatbuffer_to_option(spec.value)
+    options.soc_info.htp_info.vtcm_size_in_mb = wanted_mib
+    return type(spec)(spec.key, option_to_flatbuffer(options))

@@ -17,7 +17,6 @@ from etdeploy.export.worker.backends.qnn.errors import MEANINGS
 from etdeploy.export.worker.backends.qnn.fitness import positional, refuse_unfit
 from etdeploy.export.worker.backends.qnn.methods import (
     SHARING,
-    check_sharing,
     explaining_partitions,
     shares,
 )
@@ -44,11 +43,10 @@ class QnnLowering(Lowering):
         QNN 2.49).
 
         Raises:
-            WorkerError: A method is not fit for the HTP, the methods do not have as many partitions
-                each, or the SoC's HTP does not share weights.
+            WorkerError: A method is not fit for the HTP, or the methods do not have as many
+                partitions each.
         """
         check_adaptor()
-        check_sharing(spec)
         for method in methods.values():
             refuse_unfit(method.source, method.program)
         from executorch.backends.qualcomm.utils.utils import to_edge_transform_and_lower_to_qnn

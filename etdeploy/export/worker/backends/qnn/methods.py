@@ -5,33 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from etdeploy.backends.qnn.socs import QUALCOMM_SOCS
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
 
 SHARING = "weight_sharing"
-# QNN 2.49 ignores the option for V68; for V69, V75 and V81 it stores weights once.
-_NOT_SHARING = "V68"
 
 
 def shares(spec: ExportSpec) -> bool:
     """Whether the recipe requests that weights are stored once."""
     return bool(spec.options.get(SHARING))
-
-
-def check_sharing(spec: ExportSpec) -> None:
-    """Ends the export where the HTP would ignore the option.
-
-    Raises:
-        WorkerError: The SoC's HTP does not share weights.
-    """
-    if shares(spec) and QUALCOMM_SOCS[str(spec.soc)].htp_arch == _NOT_SHARING:
-        raise fail(
-            "lowering",
-            f"export.options.{SHARING} is on, and the HTP of {spec.soc} ({_NOT_SHARING}) shares "
-            "no weights",
-            remedy=f"--set export.options.{SHARING}=false",
-        )
 
 
 @contextmanager
