@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
 
@@ -55,7 +56,7 @@ def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> I
     """What of a method is quantised in another way than the rest, as a sentence."""
     counts = Counter(_override(spec, module_path(node)) for node in _calls(program))
     parts = [
-        f"{pattern} with {scheme} ({_operators(counts[pattern, scheme])})"
+        f"{pattern} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
         for pattern, scheme in spec.overrides
     ]
     if parts:
@@ -73,7 +74,7 @@ def _override(spec: ExportSpec, path: str) -> tuple[str, str] | None:
 def _around(path: str) -> list[str]:
     """`a`, `a.b` and `a.b.c` of `a.b.c`: a list of modules calls nothing, and is named, too."""
     names = path.split(".") if path else []
-    return [".".join(names[:count]) for count in range(1, len(names) + 1)]
+    return [".".join(names[:end]) for end in range(1, len(names) + 1)]
 
 
 def _calls(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
@@ -86,7 +87,3 @@ def _near(pattern: str, modules: list[str]) -> str:
     near = get_close_matches(pattern, modules, n=3) or modules[:_NAMED]
     more = " and others" if len(near) < len(modules) else ""
     return f"Its modules are: {', '.join(near)}{more}."
-
-
-def _operators(count: int) -> str:
-    return f"{count} operator{'' if count == 1 else 's'}"
