@@ -26,17 +26,15 @@ def htp_quantizer(spec: ExportSpec) -> Any:
         WorkerError: There is no adaptor that works, or ExecuTorch does not know the SoC.
     """
     check_adaptor()
-    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer
     from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
 
-    scheme, channels = str(spec.quantization), bool(spec.options["per_channel"])
+    scheme = str(spec.quantization)
     kind = QnnQuantizer
     if scheme == IN_BLOCKS:
         kind = blocked(QnnQuantizer, lambda: _config(spec, scheme), spec)
     made = kind(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=chipset(spec))
-    made.set_default_quant_config(
-        QuantDtype[_DTYPES[scheme]], is_conv_per_channel=channels, is_linear_per_channel=channels
-    )
+    made.set_default_quant_config(**_arguments(spec, scheme))
     made.set_submodule_qconfig_list(
         [
             (_has(spec, other), _config(spec, other))
@@ -47,12 +45,21 @@ def htp_quantizer(spec: ExportSpec) -> Any:
 
 
 def _config(spec: ExportSpec, scheme: str) -> Any:
-    from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QuantDtype
+    from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig
+
+    return ModuleQConfig(**_arguments(spec, scheme))
+
+
+def _arguments(spec: ExportSpec, scheme: str) -> dict[str, Any]:
+    """What ExecuTorch's quantiser is told of a scheme, for the model or a part of it."""
+    from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
 
     channels = bool(spec.options["per_channel"])
-    return ModuleQConfig(
-        QuantDtype[_DTYPES[scheme]], is_conv_per_channel=channels, is_linear_per_channel=channels
-    )
+    return {
+        "quant_dtype": QuantDtype[_DTYPES[scheme]],
+        "is_conv_per_channel": channels,
+        "is_linear_per_channel": channels,
+    }
 
 
 def _has(spec: ExportSpec, scheme: str) -> Any:
