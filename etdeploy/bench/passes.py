@@ -101,27 +101,17 @@ def passes(recipe: Recipe, method: str = FORWARD, *, simulated: bool = False) ->
     """
     wanted = recipe.benchmark
     sizes = [(size, i > 0) for i, size in enumerate(wanted.sizes or ("",))]
+    warmup, iterations = wanted.warmup, wanted.iterations
     if simulated:
-        return tuple(
-            Pass(
-                "timing",
-                0,
-                _SIMULATED_ITERATIONS,
-                outputs=True,
-                size=size,
-                further=further,
-                method=method,
-            )
-            for size, further in sizes
-        )
+        warmup, iterations = 0, _SIMULATED_ITERATIONS
     planned = [
-        Pass("timing", wanted.warmup, wanted.iterations, outputs=True, size=size, further=further)
+        Pass("timing", warmup, iterations, outputs=True, size=size, further=further)
         for size, further in sizes
     ]
-    if wanted.memory:
+    if wanted.memory and not simulated:
         iterations = min(wanted.iterations, _MEMORY_ITERATIONS)
         planned += [Pass("memory", 0, iterations, size=s, further=f) for s, f in sizes]
-    if wanted.profile:
+    if wanted.profile and not simulated:
         warmup = min(wanted.warmup, _PROFILE_WARMUP)
         iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
         planned.append(Pass("profile", warmup, iterations, etdump=True, size=sizes[0][0]))
