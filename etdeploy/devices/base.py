@@ -76,6 +76,11 @@ class DeviceState(Value):
         temperatures_celsius: By name of the sensor.
         load_average: Processes that ran or waited to run, on average over the last minute.
         clusters: Frequencies of the cores that share one.
+        battery_milliamps: Current out of the battery; negative while it is being charged.
+        battery_volts: Its voltage.
+        available_memory_bytes: What programs can still get.
+        screen_on: Whether the screen is on.
+        power_saving: Whether the mode that saves power is on.
     """
 
     battery_percent: int | None = None
@@ -86,6 +91,11 @@ class DeviceState(Value):
     temperatures_celsius: dict[str, float] = {}
     load_average: float | None = None
     clusters: tuple[CpuCluster, ...] = ()
+    battery_milliamps: float | None = None
+    battery_volts: float | None = None
+    available_memory_bytes: int | None = None
+    screen_on: bool | None = None
+    power_saving: bool | None = None
 
 
 class Leftover(Value):

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from pydantic import BaseModel
 
+from etdeploy.recipe.model import section_of
+
 
 def key_texts(model: type[BaseModel]) -> dict[str, str]:
     """The text of each documented key of a section."""
@@ -30,6 +32,6 @@ def sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     """A model and all models below it, by class name."""
     found = {model.__name__: model}
     for field in model.model_fields.values():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found |= sections(field.annotation)
+        if section := section_of(field.annotation):
+            found |= sections(section)
     return found

@@ -210,12 +210,26 @@ class Tolerance(Section):
     1 requires outputs that are equal, or parallel to the last bit."""
 
 
+class Cooldown(Section):
+    """How cool the device has to be before a start, and how long to wait for it."""
+
+    max_celsius: float = Field(default=37.0, gt=0, le=100)
+    """The temperature to wait for: the battery's, or the processor's where there is no battery."""
+
+    timeout_s: float = Field(default=300.0, gt=0, le=86_400)
+    """After that many seconds the run starts anyway, and its record says so."""
+
+
 class Benchmark(Section):
     """What is measured on the device."""
 
     method: str | None = Field(default=None, min_length=1)
     """The program's method to run. By default `forward`; without one, the first that the factory
     returned, or the only one of a finished program."""
+
+    runs: int = Field(default=3, ge=1, le=1000)
+    """Whole starts of the runner for the timing: the spread between them is what a comparison with
+    another run has to exceed."""
 
     warmup: int = Field(default=5, ge=0, le=100_000)
     """Iterations before timing starts; the very first is reported separately."""
@@ -232,6 +246,13 @@ class Benchmark(Section):
     """A function `file.py:function` or `package.module:function` that makes the inputs for one of
     `sizes`. It is called with the sizes by name, `make(tokens=16)`, and returns inputs as the model
     takes them. Without it, the inputs are random, drawn from the values of the example inputs."""
+
+    cooldown: Cooldown | None = None
+    """Waits before each start until the device is cool."""
+
+    sustained_s: float = Field(default=0, ge=0, le=86_400)
+    """Seconds of back-to-back inferences in a pass of their own, from a cool start: what remains of
+    the speed, and when it drops. 0 for none."""
 
     memory: bool = True
     """Measure the peak resident memory, in a separate process."""
@@ -277,3 +298,10 @@ class Recipe(Section):
 
     benchmark: Benchmark = Benchmark()
     """What is measured."""
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, also one that may be left out; None for a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(section_of, get_args(annotation))), None)

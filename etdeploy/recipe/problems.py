@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from etdeploy.core.errors import Problem
 from etdeploy.recipe.document import Document
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import Recipe, section_of
 from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.rules import RULES
 
@@ -131,8 +131,8 @@ _DESCRIBED: Mapping[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] 
 def _fields(section: KeyPath) -> list[str]:
     model: type[BaseModel] = Recipe
     for name in section:
-        annotation = model.model_fields[str(name)].annotation
-        if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):
+        annotation = section_of(model.model_fields[str(name)].annotation)
+        if annotation is None:
             return []
         model = annotation
     return list(model.model_fields)

@@ -15,7 +15,7 @@ from etdeploy.backends.registry import exporting_backends
 from etdeploy.backends.schemes import QUANTIZATIONS
 from etdeploy.recipe.choice import Choice
 from etdeploy.recipe.documented import key_texts
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import Recipe, section_of
 
 _INTRODUCTION = f"""# Recipes
 
@@ -81,12 +81,13 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         text = _one_line(texts.get(name)) + _bounds(field)
         kind = field.annotation
-        nested = isinstance(kind, type) and issubclass(kind, BaseModel)
-        if nested and not prefix:
+        section = section_of(kind)
+        if section and not prefix:
             yield f"| `{name}` | section | {_default(field)} | {text} |"
-        elif nested:
-            assert isinstance(kind, type)  # noqa: S101 - for the type checker
-            yield from _rows(kind, f"{prefix}{name}.")
+        elif section:
+            if field.default is None:
+                yield f"| `{prefix}{name}` | section or null | {_default(field)} | {text} |"
+            yield from _rows(section, f"{prefix}{name}.")
         else:
             values = _choices(field) or _kind(kind)
             yield f"| `{prefix}{name}` | {values} | {_default(field)} | {text} |"

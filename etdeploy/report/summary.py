@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
-from etdeploy.bench.records.record import Latency, RunRecord
+from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.units import duration, unit_for
 from etdeploy.core.console import count, size, table

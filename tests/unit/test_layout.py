@@ -19,6 +19,8 @@ LAYERS = (
     ("cli",),
     ("graph", "doctor"),
     ("farm", "apps", "report"),
+    ("profile", "history"),
+    ("compare",),
     ("bench",),
     ("deploy",),
     ("devices", "runner", "export"),
@@ -47,9 +49,11 @@ OWNERS = {
     "subprocess": ("core/processes/process.py",),
     "multiprocessing": (),
     "rich": ("core/console.py",),
-    "torch": ("export/worker/*",),
+    "alembic": ("history/store/*",),
+    "sqlalchemy": ("history/store/*",),
+    "torch": ("export/worker/*", "profile/worker/*"),
     "torchao": ("export/worker/*",),
-    "executorch": ("export/worker/*",),
+    "executorch": ("export/worker/*", "profile/worker/*"),
     "coremltools": ("export/worker/*",),
     "adb_shell": ("devices/adb/*", "devices/android/*"),
     "adbutils": ("devices/adb/*", "devices/android/*"),
@@ -74,6 +78,7 @@ NAMING_BACKENDS = {
 }
 # Slow to import, so a verb that does not need them must not pay: only inside functions.
 HEAVY = {
+    "alembic", "plotly", "psutil", "sqlalchemy",
     "adb_shell", "adbutils", "cryptography", "doit", "elftools", "flatbuffers", "jinja2", "numpy",
     "rich", "torch",
 }  # fmt: skip
@@ -85,7 +90,7 @@ OF_ACTIONS = {
     "etdeploy.runner.missing",
 }  # fmt: skip
 # Where a heavy import at the top costs nobody else: these modules are imported when needed.
-HEAVY_OWNERS = ("export/worker/*",)
+HEAVY_OWNERS = ("export/worker/*", "history/store/*", "profile/worker/*")
 PRINTS = {"print", "sys.stdout", "sys.__stdout__"}
 STARTS = re.compile(r"os\.(system|popen|fork|forkpty|exec[lv]p?e?|spawn\w+|posix_spawnp?)")
 

@@ -12,35 +12,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.records.conditions import DeviceSample, Disturbance
+from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.memory import Memory
+from etdeploy.bench.records.starts import Spread, Start, ThreadsRecord
+from etdeploy.bench.records.sustained import Sustained
 from etdeploy.core.kinds import Kind
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
 
-SCHEMA_VERSION: Literal[4] = 4
-
-
-class Latency(Value):
-    """Times of the timed iterations, in milliseconds.
-
-    Attributes:
-        samples: All of them, in the order in which they were measured.
-        min: The shortest.
-        median: Half of them took no longer.
-        mean: Their sum by their number.
-        p90: 90 % took no longer, interpolated linearly between samples.
-        p99: 99 % took no longer, interpolated in the same way.
-        stddev: Standard deviation of the sample, with n - 1; 0 for a single one.
-    """
-
-    samples: tuple[float, ...]
-    min: float
-    median: float
-    mean: float
-    p90: float
-    p99: float
-    stddev: float
+SCHEMA_VERSION: Literal[5] = 5
 
 
 class OutputCheck(Value):
@@ -89,12 +72,14 @@ class DeviceRecord(Value):
         before: Its state before the first pass.
         after: Its state after the last pass; empty when the device had gone away.
         ended: Runners of earlier runs that were still running, and were ended before this one.
+        during: Its states meanwhile; `clusters` and `temperatures_celsius` where it reports them.
     """
 
     facts: DeviceFacts
     before: DeviceState
     after: DeviceState
     ended: tuple[Leftover, ...] = ()
+    during: tuple[DeviceSample, ...] = ()
 
 
 class ProgramRecord(Value):
@@ -199,6 +184,8 @@ class SizeRecord(Value):
         first_inference_ms: The first inference of a process that runs at this size alone.
         peak_rss_bytes: Peak resident memory in its memory pass; null when it was not measured.
         outputs: One entry for each output that was expected or received at this size.
+        runs: The starts of the runner at this size.
+        spread: Within and between them.
     """
 
     name: str
@@ -208,6 +195,8 @@ class SizeRecord(Value):
     first_inference_ms: float
     peak_rss_bytes: int | None
     outputs: tuple[OutputCheck, ...]
+    runs: tuple[Start, ...] = ()
+    spread: Spread | None = None
 
 
 class WorkloadKind(Kind):
@@ -224,10 +213,15 @@ class Inference(Value):
     Attributes:
         kind: `inference`.
         latency_ms: Of the timed inferences; setting the inputs is part of each.
-        first_inference_ms: The first inference, before any warm-up.
+        first_inference_ms: The first inference, before any warm-up; the median over the starts.
         outputs: One entry for each output that was expected or received.
         outputs_compared: False when there is nothing to compare with.
         sizes: One entry for each size that the recipe names, in its order.
+        runs: The starts of the runner; `latency_ms` is over the samples of all.
+        spread: Within and between the starts.
+        threads: One entry for each number of threads of a sweep, in the recipe's order. Everything
+            else is about the fastest of them.
+        sustained: Back-to-back work for minutes; null where it was not measured.
     """
 
     kind: Literal[WorkloadKind.INFERENCE] = WorkloadKind.INFERENCE
@@ -236,6 +230,10 @@ class Inference(Value):
     outputs: tuple[OutputCheck, ...]
     outputs_compared: bool
     sizes: tuple[SizeRecord, ...] = ()
+    runs: tuple[Start, ...] = ()
+    spread: Spread | None = None
+    threads: tuple[ThreadsRecord, ...] = ()
+    sustained: Sustained | None = None
 
     @property
     def all_outputs(self) -> tuple[OutputCheck, ...]:
@@ -272,7 +270,8 @@ class RunRecord(Value):
         run_id: Names the run, and originally its folder.
         started_at: Date and time in UTC, ISO 8601.
         workload: What was run on the device; `kind` says which keys it has.
-        load_ms: Loading the program and its method; the file was read shortly before.
+        load_ms: Loading the program and its method; the file was read shortly before. The median
+            over the starts.
         verify_ms: ExecuTorch's thorough check of the program, before it is loaded. null from a
             runner that checked while it loaded: there `load_ms` includes both.
         peak_rss_bytes: Peak resident memory in the memory pass, at the recipe's first size; null
@@ -286,12 +285,17 @@ class RunRecord(Value):
             `timing-long`.
         files: The files in the record's folder, by their role; paths are relative to that folder.
         notes: Sentences that a reader of the numbers has to know.
+        memory: The memory pass; null when it was not measured.
+        disturbances: What made the whole run slower, or may have. A comparison takes such a run for
+            what it is.
+        interleaved_with: The `run_id` of the run with which this one took turns, start by start:
+            their starts are pairs. null for a run of its own.
         simulated: What computed the program in place of the SoC that it was compiled for. Then the
             times and samples of the record are that simulator's, and say nothing about a device;
             the outputs count. null where the program ran on what it is for.
     """
 
-    schema_version: Literal[4] = SCHEMA_VERSION
+    schema_version: Literal[5] = SCHEMA_VERSION
     run_id: str
     started_at: str
     workload: Workload
@@ -306,4 +310,7 @@ class RunRecord(Value):
     passes: dict[str, PassRecord]
     files: dict[str, FolderPath]
     notes: tuple[str, ...] = ()
+    memory: Memory | None = None
+    disturbances: tuple[Disturbance, ...] = ()
+    interleaved_with: str | None = None
     simulated: Simulated | None = None

@@ -103,7 +103,8 @@ def _newest(content: dict[str, Any]) -> dict[str, Any]:
     if content["schema_version"] == 1:
         content = converted(content)
     # Nothing of version 2 was simulated, which is the default of the key that version 3 added. That
-    # of version 4, a partition's `settings`, is empty where they were not read.
+    # of version 4, a partition's `settings`, is empty where they were not read. What version 5
+    # added was not measured before.
     return {**content, "schema_version": SCHEMA_VERSION}
 
 

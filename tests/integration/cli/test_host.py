@@ -42,7 +42,7 @@ def test_run_without_arguments_ends_with_latencies_a_verdict_and_the_files(cli: 
 
 def test_json_is_the_run_record_and_nothing_else_is_on_stdout(cli: Cli) -> None:
     record = cli.ok("run", "--recipe", cli.recipe(MLP), "--json").json
-    assert record["schema_version"] == 4
+    assert record["schema_version"] == 5
     samples = record["workload"]["latency_ms"]["samples"]
     assert len(samples) == 20
     assert min(samples) == record["workload"]["latency_ms"]["min"] > 0
@@ -235,7 +235,7 @@ def test_a_missing_compiler_is_told_before_the_export_starts(tmp_path: Path) -> 
     bare.mkdir()
     (bare / "git").symlink_to("/usr/bin/git")
     result = cli("run", PATH=str(bare), CXX="")
-    assert result.code == 4
+    assert result.code == 5
     assert "compiler" in result.stderr
     assert not (tmp_path / "cache" / "programs").exists()
 

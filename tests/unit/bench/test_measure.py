@@ -162,7 +162,7 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     device = _device()
     run = setting.measure(device, runtime={"threads": 2})
     record, workload = run.record, run.record.workload
-    assert (record.schema_version, workload.kind) == (4, "inference")
+    assert (record.schema_version, workload.kind) == (5, "inference")
     assert workload.latency_ms.samples == SAMPLES_MS
     assert workload.latency_ms.median == 1.1
     assert (record.verify_ms, record.load_ms, workload.first_inference_ms) == (0.25, 2.0, 3.0)
