@@ -50,13 +50,18 @@ class DeviceFacts(Value):
 
 
 class CpuCluster(Value):
-    """Cores that change their frequency together; None where it is not reported.
+    """Processors that change their frequency together; None where it is not reported.
+
+    Where no frequencies are reported, as in a virtual machine, those of one capacity.
 
     Attributes:
-        cpus: Their numbers.
+        cpus: Numbers of those that are online.
         governor: What chooses the frequency: schedutil, walt, performance, powersave...
         current_khz: The frequency now.
         min_khz, max_khz: The range that it is chosen from; a throttling device lowers the maximum.
+        hardware_max_khz: The highest that the hardware can do.
+        capacity: What each can compute; that of the device's strongest is 1024.
+        cores: Those of `cpus` that are the first of their core, where a core is several.
     """
 
     cpus: tuple[int, ...]
@@ -64,6 +69,9 @@ class CpuCluster(Value):
     current_khz: int | None = None
     min_khz: int | None = None
     max_khz: int | None = None
+    hardware_max_khz: int | None = None
+    capacity: int | None = None
+    cores: tuple[int, ...] | None = None
 
 
 class DeviceState(Value):
@@ -81,6 +89,7 @@ class DeviceState(Value):
         available_memory_bytes: What programs can still get.
         screen_on: Whether the screen is on.
         power_saving: Whether the mode that saves power is on.
+        usable_cpus: Numbers of the processors that a program of this user may run on.
     """
 
     battery_percent: int | None = None
@@ -96,6 +105,7 @@ class DeviceState(Value):
     available_memory_bytes: int | None = None
     screen_on: bool | None = None
     power_saving: bool | None = None
+    usable_cpus: tuple[int, ...] | None = None
 
 
 class Leftover(Value):

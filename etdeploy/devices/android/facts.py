@@ -21,8 +21,6 @@ _THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency
 # android.os.BatteryManager.BATTERY_STATUS_CHARGING and _FULL
 _CHARGING = (2, 5)
 
-_CPUFREQ = " ".join(f"{p}/{name}" for p in clusters.POLICIES for name in clusters.FILES)
-
 FACTS_COMMAND = (
     "getprop; echo '#meminfo'; cat /proc/meminfo; echo '#nproc'; nproc; "
     "echo '#boot_id'; cat /proc/sys/kernel/random/boot_id; true"
@@ -30,7 +28,8 @@ FACTS_COMMAND = (
 STATE_COMMAND = (
     "echo '#battery'; dumpsys battery; echo '#thermal'; dumpsys thermalservice; "
     "echo '#loadavg'; cat /proc/loadavg; "
-    f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {_CPUFREQ}; true"
+    "echo '#status'; cat /proc/self/status; "
+    f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}; true"
 )
 
 
@@ -109,6 +108,7 @@ def android_state(output: str) -> DeviceState:
         temperatures_celsius=parse_temperatures(thermal),
         load_average=_first_number(parts.get("loadavg", "")),
         clusters=clusters.parse_clusters(parts.get("cpufreq", "")),
+        usable_cpus=clusters.parse_usable_cpus(parts.get("status", "")),
     )
 
 

@@ -55,13 +55,13 @@ def local_state(sys_folder: Path = _SYS) -> DeviceState:
         update={
             "load_average": os.getloadavg()[0],
             "clusters": _clusters(sys_folder / "devices/system/cpu"),
+            "usable_cpus": clusters.parse_usable_cpus(read_text(Path("/proc/self/status"))),
         }
     )
 
 
 def _clusters(folder: Path) -> tuple[CpuCluster, ...]:
-    names = [f"{policy}/{name}" for policy in clusters.POLICIES for name in clusters.FILES]
-    return clusters.parse_clusters(_contents(folder, names))
+    return clusters.parse_clusters(_contents(folder, clusters.FILES))
 
 
 def _contents(folder: Path, patterns: Sequence[str]) -> str:

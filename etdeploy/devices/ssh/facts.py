@@ -16,8 +16,6 @@ _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "
 # What the libraries of ExecuTorch's wheel for Linux need (their tag is manylinux_2_28).
 _WHEEL_GLIBC = (2, 28)
 
-_CPUFREQ = " ".join(f"{p}/{name}" for p in clusters.POLICIES for name in clusters.FILES)
-
 FACTS_COMMAND = r"""echo '#uname'; uname -s; uname -m; uname -r; uname -v
 echo '#boot_id'; cat /proc/sys/kernel/random/boot_id /etc/machine-id
 echo '#os'; cat /etc/os-release
@@ -36,7 +34,8 @@ true
 
 STATE_COMMAND = (
     f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}\n"
-    f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {_CPUFREQ}\n"
+    f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}\n"
+    "echo '#status'; cat /proc/self/status\n"
     "echo '#loadavg'; cat /proc/loadavg; true"
 )
 
@@ -137,6 +136,7 @@ def board_state(output: str) -> DeviceState:
         update={
             "load_average": float(load[1]) if load else None,
             "clusters": clusters.parse_clusters(parts.get("cpufreq", "")),
+            "usable_cpus": clusters.parse_usable_cpus(parts.get("status", "")),
         }
     )
 
