@@ -90,13 +90,16 @@ class DeviceState(Value):
         screen_on: Whether the screen is on.
         power_saving: Whether the mode that saves power is on.
         usable_cpus: Numbers of the processors that a program of this user may run on.
+        throttle_events: How often an x86 processor has slowed itself down for heat since it
+            started.
     """
 
     battery_percent: int | None = None
     battery_celsius: float | None = None
     charging: bool | None = None
     thermal_status: str | None = None
-    """Android's throttling status: none, light, moderate, severe, critical, emergency, shutdown."""
+    """Android's throttling status: none, light, moderate, severe, critical, emergency, shutdown. A
+    Raspberry Pi's: none, throttled, under-voltage."""
     temperatures_celsius: dict[str, float] = {}
     load_average: float | None = None
     clusters: tuple[CpuCluster, ...] = ()
@@ -106,6 +109,7 @@ class DeviceState(Value):
     screen_on: bool | None = None
     power_saving: bool | None = None
     usable_cpus: tuple[int, ...] | None = None
+    throttle_events: int | None = None
 
 
 class Leftover(Value):

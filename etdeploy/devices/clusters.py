@@ -22,19 +22,27 @@ _OF_POLICY = (
     "scaling_min_freq",
     "scaling_max_freq",
     "cpuinfo_max_freq",
+    "scaling_driver",
+    "energy_performance_preference",
 )
 _CAPACITY = "cpu_capacity"
 # Linux has two names for the processors of one core; phones' kernels have the older one only.
 _SIBLINGS = "topology/thread_siblings_list"
+# Intel's count of heat (https://www.kernel.org/doc/Documentation/ABI/testing/
+# sysfs-devices-system-cpu); that of a package is the same below each of its processors.
+_THROTTLED = ("thermal_throttle/core_throttle_count", "thermal_throttle/package_throttle_count")
 FILES = (
     *(f"{policy}/{name}" for policy in _POLICIES for name in _OF_POLICY),
     f"cpu[0-9]*/{_CAPACITY}",
     f"cpu[0-9]*/{_SIBLINGS}",
+    *(f"cpu[0-9]*/{name}" for name in _THROTTLED),
     "online",
 )
 """Which are read, below ROOT. The same policy may be in several places."""
 
 Files = Mapping[str, str]
+# Their governor `powersave` is the usual one, and no mode that saves power.
+_GOVERNED_BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 
 def parse_clusters(text: str) -> tuple[CpuCluster, ...]:
@@ -94,6 +102,37 @@ def _without_policy(files: Files, known: Collection[int]) -> Iterator[CpuCluster
     for capacity, members in by_capacity.items():
         cores = _cores(files, tuple(members))
         yield CpuCluster(cpus=tuple(members), capacity=capacity, cores=cores)
+
+
+def parse_power_saving(text: str) -> bool | None:
+    """Whether processors are kept at low frequencies; None where no governor is reported.
+
+    Takes the same lines as `parse_clusters`.
+    """
+    files = _below_root(text)
+    governed = [path for path in files if path.endswith("/scaling_governor")]
+    return any(_saves(files, path.rpartition("/")[0]) for path in governed) if governed else None
+
+
+def _saves(files: Files, policy: str) -> bool:
+    if files[f"{policy}/scaling_governor"] != "powersave":
+        return False
+    if files.get(f"{policy}/scaling_driver") in _GOVERNED_BY_HARDWARE:
+        return files.get(f"{policy}/energy_performance_preference") == "power"
+    return True
+
+
+def parse_throttle_events(text: str) -> int | None:
+    """How often the hottest core, or its package, has throttled; None where it is not counted.
+
+    Takes the same lines as `parse_clusters`.
+    """
+    counts = [
+        _number(content) or 0
+        for path, content in _below_root(text).items()
+        if path.endswith(_THROTTLED)
+    ]
+    return max(counts) if counts else None
 
 
 def _capacity(files: Files, cpu: int) -> int | None:

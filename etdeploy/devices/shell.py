@@ -52,7 +52,13 @@ def sections(text: str) -> dict[str, str]:
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
 
-def parse_meminfo(text: str) -> int | None:
-    """The size of the main memory in bytes, from the text of /proc/meminfo."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+def parse_meminfo(text: str, name: str = "MemTotal") -> int | None:
+    """A line of /proc/meminfo in bytes: the size of the main memory, or `MemAvailable`."""
+    match = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
     return int(match[1]) * 1024 if match else None
+
+
+def parse_load(text: str) -> float | None:
+    """The load average of the last minute, from the text of /proc/loadavg."""
+    match = re.match(r"\s*(\d+\.\d+)", text)
+    return float(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Battery and temperatures, from the files of Linux' /sys; all pure.
+"""Battery, temperatures and power profile, from the files of Linux' /sys; all pure.
 
 https://docs.kernel.org/driver-api/thermal/sysfs-api.html, in thousandths of a degree, and
 https://docs.kernel.org/power/power_supply_class.html, in tenths.
@@ -9,16 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from etdeploy.devices import battery
 from etdeploy.devices.base import DeviceState
 
-FILES = (
-    "class/thermal/thermal_zone*/type",
-    "class/thermal/thermal_zone*/temp",
-    "class/power_supply/BAT*/capacity",
-    "class/power_supply/BAT*/status",
-    "class/power_supply/BAT*/temp",
-)
+_OF_BATTERY = ("type", "scope", "capacity", "status", "temp")
+_POWER = ("current_now", "voltage_now", "power_now")
+# Of the Raspberry Pi's firmware, which neither temperatures nor frequencies show.
+_FIRMWARE = "devices/platform/soc/soc:firmware/get_throttled"
+THERMAL_FILES = ("class/thermal/thermal_zone*/type", "class/thermal/thermal_zone*/temp")
+BATTERY_FILES = tuple(f"class/power_supply/*/{name}" for name in (*_OF_BATTERY, *_POWER))
+FILES = (*THERMAL_FILES, *BATTERY_FILES, "firmware/acpi/platform_profile", _FIRMWARE)
 """Which are read, below /sys."""
+
+# Bits (https://www.raspberrypi.com/documentation/computers/os.html#get_throttled). The frequency is
+# capped, throttled, at its soft limit of temperature; those from 16 on say that it was so before.
+_UNDER_VOLTAGE = 0x1
+_CAPPED = 0xE
+_CHARGING = {"Charging": True, "Discharging": False}
 
 
 def parse_state(text: str) -> DeviceState:
@@ -26,28 +33,75 @@ def parse_state(text: str) -> DeviceState:
 
     What is missing from them could not be read on the device, and is None.
     """
-    files = {path: content.strip() for path, content in re.findall(r"^([^:\n]+):(.*)$", text, re.M)}
-    batteries = sorted({path.rpartition("/")[0] for path in files if "/power_supply/" in path})
-    battery = batteries[0] if batteries else ""
-    status = files.get(f"{battery}/status", "")
-    celsius = _number(files.get(f"{battery}/temp"))
+    # The firmware's path has a colon of its own.
+    files = {
+        path: content.strip()
+        for path, content in re.findall(r"^((?:[^:\n]|:firmware)+):(.*)$", text, re.M)
+    }
+    supply = _battery(files)
+    status = supply.get("status")
+    celsius = _number(supply.get("temp"))
+    profile = _ending(files, "platform_profile")
     return DeviceState(
-        battery_percent=_number(files.get(f"{battery}/capacity")),
+        battery_percent=_number(supply.get("capacity")),
         battery_celsius=None if celsius is None else celsius / 10,
         charging=status in ("Charging", "Full") if status else None,
+        thermal_status=_firmware_status(_ending(files, "get_throttled")),
         temperatures_celsius=_temperatures(files),
+        battery_milliamps=_milliamps(supply),
+        battery_volts=battery.volts(_number(supply.get("voltage_now"))),
+        power_saving=None if profile is None else profile == "low-power",
     )
+
+
+def _battery(files: Mapping[str, str]) -> Mapping[str, str]:
+    """The files of the device's own battery by name; those of a mouse or a pen do not count."""
+    supplies: dict[str, dict[str, str]] = {}
+    for path in sorted(files):
+        folder, _, name = path.rpartition("/")
+        if "/power_supply/" in path:
+            supplies.setdefault(folder, {})[name] = files[path]
+    for folder, values in supplies.items():
+        is_battery = values.get("type") == "Battery" or ("type" not in values and "BAT" in folder)
+        if is_battery and values.get("scope") != "Device":
+            return values
+    return {}
+
+
+def _milliamps(supply: Mapping[str, str]) -> float | None:
+    """Some laptops report the power in µW in place of the current."""
+    charging = _CHARGING.get(supply.get("status", ""))
+    micro_amps = _number(supply.get("current_now"))
+    voltage = battery.volts(_number(supply.get("voltage_now")))
+    micro_watts = _number(supply.get("power_now"))
+    if micro_amps is None and micro_watts is not None and voltage:
+        micro_amps = round(micro_watts / voltage)
+    return battery.milliamps(micro_amps, charging)
+
+
+def _firmware_status(text: str | None) -> str | None:
+    if text is None or not re.fullmatch(r"(?:0x)?[0-9a-fA-F]+", text):
+        return None
+    bits = int(text, 16)
+    if bits & _CAPPED:
+        return "throttled"
+    return "under-voltage" if bits & _UNDER_VOLTAGE else "none"
 
 
 def _temperatures(files: Mapping[str, str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for path in sorted(files):
         milli = _number(files[path]) if path.endswith("/temp") and "/thermal/" in path else None
-        if milli is not None:
+        # Some zones say -274 °C for a sensor that is off.
+        if milli is not None and milli > -60_000:
             zone = path.split("/")[-2]
             name = files.get(path.removesuffix("temp") + "type") or zone
             found[name if name not in found else zone] = milli / 1000
     return found
+
+
+def _ending(files: Mapping[str, str], name: str) -> str | None:
+    return next((text for path, text in files.items() if path.endswith(f"/{name}")), None)
 
 
 def _number(text: str | None) -> int | None:

@@ -115,15 +115,17 @@ class AndroidRoot:
         tools = self._root / "system/bin"
         self._do(f"mount --bind /dev/null {tools / name}")
 
-    def give_cpufreq(self, policies: Mapping[str, Mapping[str, str]]) -> None:
-        """Gives the device these files below /sys/devices/system/cpu, and no others."""
-        folder = self._root / "sys/devices/system/cpu"
-        self._do(f"mount -t tmpfs -o mode=755,size=1m tmpfs {folder}")
-        for policy, files in policies.items():
-            there = self.path(f"sys/devices/system/cpu/cpufreq/{policy}")
-            there.mkdir(parents=True)
-            for name, content in files.items():
-                (there / name).write_text(f"{content}\n")
+    def give_sys(self, files: Mapping[str, str]) -> None:
+        """Gives the device these files below /sys, and no others."""
+        self._do(f"mount -t tmpfs -o mode=755,size=1m tmpfs {self._root / 'sys'}")
+        self.write_sys(files)
+
+    def write_sys(self, files: Mapping[str, str]) -> None:
+        """Changes files that `give_sys` gave."""
+        for name, content in files.items():
+            there = self.path(f"sys/{name}")
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_text(f"{content}\n")
 
     def set_up(self, properties: dict[str, str]) -> None:
         """Gives the device its address, facts and adbd."""
@@ -132,7 +134,7 @@ class AndroidRoot:
             text = re.sub(rf"^\[{re.escape(name)}\]: .*\n", "", text, flags=re.MULTILINE)
             text += f"[{name}]: [{value}]\n"
         self.write("getprop", text)
-        for name in ("dumpsys-battery", "dumpsys-thermalservice"):
+        for name in ("dumpsys-battery", "dumpsys-power", "dumpsys-thermalservice"):
             self.write(name, (_DATA / f"{name}.txt").read_text())
         self._connect_network()
         self.start_adbd()

@@ -1,7 +1,7 @@
 """Parses the output of Android's own tools; every function here is pure.
 
-They are getprop, /proc/meminfo, dumpsys battery and dumpsys thermalservice, as Android 6 to 16
-print them. What is absent gives None.
+They are getprop, /proc/meminfo, and the services battery, thermalservice and power, as Android 6 to
+16 print them. What is absent gives None.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 
 from etdeploy.backends.registry import known_socs
-from etdeploy.devices import clusters
+from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
-from etdeploy.devices.shell import parse_meminfo, sections
+from etdeploy.devices.battery import milliamps, volts
+from etdeploy.devices.shell import parse_load, parse_meminfo, sections
 from etdeploy.targets.android import soc_name
 from etdeploy.targets.platforms import ANDROID_ABIS
 
@@ -20,16 +21,30 @@ from etdeploy.targets.platforms import ANDROID_ABIS
 _THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
 # android.os.BatteryManager.BATTERY_STATUS_CHARGING and _FULL
 _CHARGING = (2, 5)
+# BATTERY_STATUS_CHARGING and _DISCHARGING; when it is full, current may flow either way.
+_IN_OR_OUT = {2: True, 3: False}
 
 FACTS_COMMAND = (
     "getprop; echo '#meminfo'; cat /proc/meminfo; echo '#nproc'; nproc; "
     "echo '#boot_id'; cat /proc/sys/kernel/random/boot_id; true"
 )
-STATE_COMMAND = (
-    "echo '#battery'; dumpsys battery; echo '#thermal'; dumpsys thermalservice; "
-    "echo '#loadavg'; cat /proc/loadavg; "
-    "echo '#status'; cat /proc/self/status; "
-    f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}; true"
+# The rest of what `dumpsys power` says is a hundred kilobytes.
+_POWER_LINES = (
+    "mWakefulness=|Display Power: state=|mLowPowerModeEnabled=|Battery saver state machine:"
+)
+STATE_COMMAND = "; ".join(
+    (
+        "echo '#battery'; dumpsys battery",
+        "echo '#thermal'; dumpsys thermalservice",
+        f"echo '#power'; dumpsys power | grep -E -A1 '{_POWER_LINES}'",
+        "echo '#current'; cmd battery get current_now 2>/dev/null",
+        "echo '#loadavg'; cat /proc/loadavg",
+        "echo '#status'; cat /proc/self/status",
+        "echo '#meminfo'; cat /proc/meminfo",
+        f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}",
+        f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}",
+        "true",
+    )
 )
 
 
@@ -100,16 +115,60 @@ def android_state(output: str) -> DeviceState:
     parts = sections(output)
     battery = parse_battery(parts.get("battery", ""))
     thermal = parts.get("thermal", "")
+    # Many phones let adb's user read these; what the services say comes first.
+    files = sysfs.parse_state(parts.get("sys", ""))
+    cpu_files = parts.get("cpufreq", "")
     return DeviceState(
         battery_percent=_percent(battery),
         battery_celsius=_tenths(battery.get("temperature")),
         charging=_charging(battery),
         thermal_status=parse_thermal_status(thermal),
-        temperatures_celsius=parse_temperatures(thermal),
-        load_average=_first_number(parts.get("loadavg", "")),
-        clusters=clusters.parse_clusters(parts.get("cpufreq", "")),
+        temperatures_celsius=parse_temperatures(thermal) or files.temperatures_celsius,
+        load_average=parse_load(parts.get("loadavg", "")),
+        clusters=clusters.parse_clusters(cpu_files),
+        battery_milliamps=_milliamps(battery, parts.get("current", ""), files),
+        battery_volts=volts(_integer(battery.get("voltage", ""))) or files.battery_volts,
+        available_memory_bytes=parse_meminfo(parts.get("meminfo", ""), "MemAvailable"),
+        screen_on=parse_screen(parts.get("power", "")),
+        power_saving=parse_power_saving(parts.get("power", "")),
         usable_cpus=clusters.parse_usable_cpus(parts.get("status", "")),
+        throttle_events=clusters.parse_throttle_events(cpu_files),
     )
+
+
+def parse_screen(text: str) -> bool | None:
+    """Whether the screen is on, from `dumpsys power`; newer ones tell only who is awake."""
+    display = re.search(r"^Display Power: state=(\w+)", text, re.MULTILINE)
+    if display:
+        return display[1].startswith("ON")
+    awake = re.search(r"^\s*mWakefulness=([A-Za-z]+)", text, re.MULTILINE)
+    return awake[1] in ("Awake", "Dreaming") if awake else None
+
+
+def parse_power_saving(text: str) -> bool | None:
+    """Whether the battery saver is on, from `dumpsys power` of Android 9 and newer, or older.
+
+    The setting `low_power` is no answer: it does nothing while the phone is plugged in.
+    """
+    found = re.search(
+        r"^Battery saver state machine:\s+Enabled=(\w+)|^\s*mLowPowerModeEnabled=(\w+)",
+        text,
+        re.MULTILINE,
+    )
+    return "true" in (found[1], found[2]) if found else None
+
+
+def _milliamps(battery: Mapping[str, str], asked: str, files: DeviceState) -> float | None:
+    """From /sys, else the line that Samsung and others add, else Android 14's own answer."""
+    if files.battery_milliamps is not None:
+        return files.battery_milliamps
+    status = _integer(battery.get("status", ""))
+    charging = _IN_OR_OUT.get(status) if status is not None else None
+    for text in (battery.get("current now", ""), asked):
+        found = milliamps(_integer(text), charging)
+        if found is not None:
+            return found
+    return None
 
 
 def parse_battery(text: str) -> dict[str, str]:
@@ -173,8 +232,3 @@ def _tenths(text: str | None) -> float | None:
 
 def _integer(text: str) -> int | None:
     return int(text) if re.fullmatch(r"\s*-?\d+\s*", text) else None
-
-
-def _first_number(text: str) -> float | None:
-    match = re.match(r"\s*(\d+\.\d+)", text)
-    return float(match[1]) if match else None

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from etdeploy.core.files.basic import read_text
 from etdeploy.devices import clusters, sysfs
-from etdeploy.devices.base import CpuCluster, DeviceState
+from etdeploy.devices.base import DeviceState
+from etdeploy.devices.linux import linux_state
 
 _SYS = Path("/sys")
+_PROC = Path("/proc")
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
@@ -49,19 +51,29 @@ def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
     return int(found[1]) if found else None
 
 
-def local_state(sys_folder: Path = _SYS) -> DeviceState:
-    """Battery, temperatures and load as Linux gives them under /sys; None where it does not."""
-    return sysfs.parse_state(_contents(sys_folder, sysfs.FILES)).model_copy(
-        update={
-            "load_average": os.getloadavg()[0],
-            "clusters": _clusters(sys_folder / "devices/system/cpu"),
-            "usable_cpus": clusters.parse_usable_cpus(read_text(Path("/proc/self/status"))),
-        }
+def local_state(sys_folder: Path = _SYS, proc_folder: Path = _PROC) -> DeviceState:
+    """What Linux says of itself in /sys and /proc, or psutil on another system."""
+    if sys.platform != "linux":
+        return _state_of_psutil()
+    return linux_state(
+        _contents(sys_folder, sysfs.FILES),
+        _contents(sys_folder / "devices/system/cpu", clusters.FILES),
+        read_text(proc_folder / "meminfo"),
+        read_text(proc_folder / "loadavg"),
+        read_text(proc_folder / "self/status"),
     )
 
 
-def _clusters(folder: Path) -> tuple[CpuCluster, ...]:
-    return clusters.parse_clusters(_contents(folder, clusters.FILES))
+def _state_of_psutil() -> DeviceState:
+    import psutil
+
+    battery = psutil.sensors_battery()
+    return DeviceState(
+        battery_percent=None if battery is None else round(battery.percent),
+        charging=None if battery is None else battery.power_plugged,
+        load_average=os.getloadavg()[0],
+        available_memory_bytes=psutil.virtual_memory().available,
+    )
 
 
 def _contents(folder: Path, patterns: Sequence[str]) -> str:

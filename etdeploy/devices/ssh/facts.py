@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
+from etdeploy.devices.linux import linux_state
 from etdeploy.devices.shell import parse_meminfo, sections
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -36,6 +37,7 @@ STATE_COMMAND = (
     f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}\n"
     f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}\n"
     "echo '#status'; cat /proc/self/status\n"
+    "echo '#meminfo'; cat /proc/meminfo\n"
     "echo '#loadavg'; cat /proc/loadavg; true"
 )
 
@@ -131,14 +133,10 @@ def parse_board(output: str) -> Board:
 def board_state(output: str) -> DeviceState:
     """The state in the output of STATE_COMMAND."""
     parts = sections(output)
-    load = re.match(r"\s*(\d+\.\d+)", parts.get("loadavg", ""))
-    return sysfs.parse_state(parts.get("sys", "")).model_copy(
-        update={
-            "load_average": float(load[1]) if load else None,
-            "clusters": clusters.parse_clusters(parts.get("cpufreq", "")),
-            "usable_cpus": clusters.parse_usable_cpus(parts.get("status", "")),
-        }
-    )
+    return linux_state(
+        parts.get("sys", ""), parts.get("cpufreq", ""), parts.get("meminfo", ""),
+        parts.get("loadavg", ""), parts.get("status", ""),
+    )  # fmt: skip
 
 
 def _glibc(text: str) -> tuple[int, int] | None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.devices.base import CpuCluster
-from etdeploy.devices.clusters import parse_clusters, parse_usable_cpus
+from etdeploy.devices.clusters import (
+    parse_clusters,
+    parse_power_saving,
+    parse_throttle_events,
+    parse_usable_cpus,
+)
 
 PHONE = """cpufreq/policy0/related_cpus:0 1 2 3
 cpufreq/policy0/cpuinfo_max_freq:2016000
@@ -60,3 +65,34 @@ def test_two_processors_of_a_core_count_once(siblings: tuple[str, ...]) -> None:
 def test_processors_that_a_process_may_use() -> None:
     assert parse_usable_cpus("Name:\tsh\nCpus_allowed_list:\t0-2,7\n") == (0, 1, 2, 7)
     assert parse_usable_cpus("") is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "governor", "preference", "saves"),
+    [
+        ("cpufreq-dt", "schedutil", "", False),
+        ("cpufreq-dt", "powersave", "", True),
+        ("intel_pstate", "powersave", "balance_performance", False),
+        ("intel_pstate", "powersave", "power", True),
+        ("amd-pstate-epp", "powersave", "balance_power", False),
+        ("intel_pstate", "performance", "performance", False),
+    ],
+)
+def test_a_governor_that_saves_power(
+    driver: str, governor: str, preference: str, saves: bool
+) -> None:
+    text = (
+        f"cpufreq/policy0/scaling_governor:{governor}\ncpufreq/policy0/scaling_driver:{driver}\n"
+        f"cpufreq/policy0/energy_performance_preference:{preference}\n"
+    )
+    assert parse_power_saving(text) is saves
+    assert parse_power_saving("") is None
+
+
+def test_an_intel_processor_counts_how_often_it_throttles() -> None:
+    text = "".join(
+        f"cpu{n}/thermal_throttle/{kind}_throttle_count:{count}\n"
+        for n, kind, count in ((0, "core", 3), (0, "package", 7), (1, "core", 0), (1, "package", 7))
+    )
+    assert parse_throttle_events(text) == 7
+    assert parse_throttle_events("online:0\n") is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from etdeploy.devices.base import DeviceState
 from etdeploy.devices.sysfs import parse_state
 
@@ -13,6 +15,7 @@ def test_zones_of_one_name_are_told_apart() -> None:
     text = (
         f"{THERMAL}0/type:acpitz\n{THERMAL}0/temp:27800\n{THERMAL}1/type:acpitz\n"
         f"{THERMAL}1/temp:29800\n{THERMAL}2/temp:-1000\n{THERMAL}3/type:gone\n{THERMAL}4/temp:\n"
+        f"{THERMAL}5/type:off\n{THERMAL}5/temp:-274000\n"
     )
     assert parse_state(text).temperatures_celsius == {
         "acpitz": 27.8,
@@ -24,6 +27,45 @@ def test_zones_of_one_name_are_told_apart() -> None:
 def test_a_battery() -> None:
     text = f"{BATTERY}/capacity:64\n{BATTERY}/status:Charging\n{BATTERY}/temp:305\n"
     assert parse_state(text) == DeviceState(battery_percent=64, charging=True, battery_celsius=30.5)
+
+
+def supply(name: str, **files: str) -> str:
+    folder = f"/sys/class/power_supply/{name}"
+    return "".join(f"{folder}/{file}:{content}\n" for file, content in files.items())
+
+
+def test_current_and_voltage_of_a_battery() -> None:
+    text = supply("battery", type="Battery", status="Discharging", current_now="-612000")
+    state = parse_state(text + supply("battery", voltage_now="3912000"))
+    assert (state.battery_milliamps, state.battery_volts) == (612.0, 3.912)
+
+
+def test_some_laptops_report_power_in_place_of_current() -> None:
+    text = supply("BAT0", type="Battery", status="Charging", power_now="24000000")
+    assert parse_state(text + supply("BAT0", voltage_now="12000000")).battery_milliamps == -2000.0
+    assert parse_state(text).battery_milliamps is None
+
+
+def test_only_the_devices_own_battery_counts() -> None:
+    adapter = supply("AC", type="Mains", online="1")
+    mouse = supply("hid-1-battery", type="Battery", scope="Device", capacity="5")
+    assert parse_state(adapter + mouse) == DeviceState()
+    phone = supply("qcom-battery", type="Battery", capacity="80")
+    assert parse_state(adapter + mouse + phone).battery_percent == 80
+
+
+@pytest.mark.parametrize(
+    ("bits", "status"),
+    [("0", "none"), ("50000", "none"), ("50005", "throttled"), ("1", "under-voltage"), ("?", None)],
+)
+def test_a_raspberry_pi_says_that_it_throttles(bits: str, status: str | None) -> None:
+    text = f"devices/platform/soc/soc:firmware/get_throttled:{bits}\n"
+    assert parse_state(text).thermal_status == status
+
+
+def test_a_profile_that_saves_power() -> None:
+    assert parse_state("firmware/acpi/platform_profile:low-power\n").power_saving is True
+    assert parse_state("firmware/acpi/platform_profile:balanced\n").power_saving is False
 
 
 def test_nothing() -> None:

@@ -83,13 +83,29 @@ def test_facts_and_state_are_the_devices_own(reached: Reached) -> None:
 
 
 def test_the_state_has_governor_and_frequencies_of_each_cluster(reached: Reached) -> None:
-    first = {"related_cpus": "0 1", "scaling_governor": "walt", "scaling_cur_freq": "600000"}
-    second = {"related_cpus": "2", "scaling_max_freq": "2800000"}
-    reached.root.give_cpufreq({"policy0": first, "policy2": second})
+    reached.root.give_sys(
+        {
+            "devices/system/cpu/cpufreq/policy0/related_cpus": "0 1",
+            "devices/system/cpu/cpufreq/policy0/scaling_governor": "walt",
+            "devices/system/cpu/cpufreq/policy0/scaling_cur_freq": "600000",
+            "devices/system/cpu/cpufreq/policy2/related_cpus": "2",
+            "devices/system/cpu/cpufreq/policy2/scaling_max_freq": "2800000",
+        }
+    )
     assert reached.device.state().clusters == (
         CpuCluster(cpus=(0, 1), governor="walt", current_khz=600000),
         CpuCluster(cpus=(2,), max_khz=2800000),
     )
+
+
+def test_the_state_has_power_and_memory(reached: Reached) -> None:
+    battery = {"type": "Battery", "status": "Charging", "current_now": "458000"}
+    reached.root.give_sys({f"class/power_supply/battery/{k}": v for k, v in battery.items()})
+    state = reached.device.state()
+    assert (state.battery_milliamps, state.battery_volts) == (-458.0, 4.231)
+    assert (state.screen_on, state.power_saving) == (True, False)
+    assert state.available_memory_bytes
+    assert state.usable_cpus
 
 
 def test_the_identity_is_the_same_on_every_way(

@@ -12,6 +12,8 @@ from etdeploy.devices.android.facts import (
     android_identity,
     android_state,
     parse_getprop,
+    parse_power_saving,
+    parse_screen,
     parse_temperatures,
     parse_thermal_status,
 )
@@ -94,6 +96,76 @@ def test_state_of_a_phone() -> None:
 def test_state_of_a_device_that_tells_nothing(output: str) -> None:
     state = android_state(output)
     assert state == DeviceState()
+
+
+def test_power_and_memory_of_a_phone() -> None:
+    power = (DATA / "dumpsys-power.txt").read_text()
+    meminfo = "MemTotal: 11534336 kB\nMemFree: 312345 kB\nMemAvailable: 5000000 kB\n"
+    state = android_state(f"#power\n{power}#meminfo\n{meminfo}")
+    assert (state.screen_on, state.power_saving) == (True, False)
+    assert state.available_memory_bytes == 5000000 * 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [
+        ("mWakefulness=Awake\nDisplay Power: state=OFF\n", False),  # to Android 13
+        ("  mWakefulness=Asleep\n", False),
+        ("  mWakefulness=Dozing\n", False),
+        ("  mWakefulness=Dreaming\nmWakefulness=0\n", True),
+        ("Display Power: state=DOZE_SUSPEND\n", False),
+        ("Can't find service: power\n", None),
+    ],
+)
+def test_the_screen(text: str, on: bool | None) -> None:
+    assert parse_screen(text) is on
+
+
+@pytest.mark.parametrize(
+    ("text", "saving"),
+    [
+        ("Battery saver state machine:\n  Enabled=true\n    full=true\n", True),
+        ("Battery saver state machine:\n  Enabled=false\n", False),
+        ("  mLowPowerModeEnabled=true\n  mBatteryLevelLow=false\n", True),  # to Android 8
+        ("  mLowPowerModeEnabled=false\n", False),
+        ("Can't find service: power\n", None),
+    ],
+)
+def test_the_battery_saver(text: str, saving: bool | None) -> None:
+    assert parse_power_saving(text) is saving
+
+
+@pytest.mark.parametrize(
+    ("output", "current_ma"),
+    [
+        # /sys, where adb's user may read it.
+        (
+            "#battery\n  status: 3\n#sys\nclass/power_supply/battery/type:Battery\n"
+            "class/power_supply/battery/status:Discharging\n"
+            "class/power_supply/battery/current_now:-498000\n",
+            498.0,
+        ),
+        ("#battery\n  status: 3\n  voltage: 4063\n  current now: -412\n", 412.0),
+        ("#battery\n  status: 2\n  current now: 321\n", -321.0),
+        ("#battery\n  status: 2\n  current now: -427943\n", -427.943),
+        ("#battery\n  status: 3\n#current\n-900000\n", 900.0),
+        ("#battery\n  status: 3\n#current\nUnknown get option: current_now\n", None),
+        ("#battery\n  status: 5\n  current now: 12\n", None),
+    ],
+)
+def test_the_current_out_of_the_battery(output: str, current_ma: float | None) -> None:
+    assert android_state(output).battery_milliamps == current_ma
+
+
+@pytest.mark.parametrize(("voltage", "volts"), [("4231", 4.231), ("13", 13.0), ("0", None)])
+def test_the_voltage_of_the_battery(voltage: str, volts: float | None) -> None:
+    assert android_state(f"#battery\n  voltage: {voltage}\n").battery_volts == volts
+
+
+def test_thermal_zones_serve_where_the_service_tells_nothing() -> None:
+    zones = "class/thermal/thermal_zone0/type:cpu-0-0\nclass/thermal/thermal_zone0/temp:41500\n"
+    output = f"#thermal\nCan't find service: thermalservice\n#sys\n{zones}"
+    assert android_state(output).temperatures_celsius == {"cpu-0-0": 41.5}
 
 
 def test_cached_temperatures_serve_where_there_are_no_others() -> None:
