@@ -28,6 +28,52 @@ class RunnerOutput(Value):
     value: float | int | bool | None = None
 
 
+class MemoryState(Value):
+    """Memory at one moment, in bytes; None for what the system does not report.
+
+    Attributes:
+        rss_bytes: Resident.
+        pss_bytes: Resident, with shared pages divided among those that share them.
+        anonymous_bytes: Resident, and of no file.
+    """
+
+    rss_bytes: int | None
+    pss_bytes: int | None
+    anonymous_bytes: int | None
+
+
+class RunnerMemory(Value):
+    """What the runner read of its memory with --watch-memory.
+
+    Attributes:
+        before_load: When it had started.
+        after_load: When the method was loaded, before the first inference.
+        peak_pss_bytes: Highest that was read.
+        peak_footprint_bytes: Apple's phys_footprint.
+        program_resident_bytes: Of the program's mapped file, after the last inference.
+        points: Seconds since its start, resident bytes, proportional resident bytes.
+    """
+
+    before_load: MemoryState
+    after_load: MemoryState
+    peak_pss_bytes: int | None
+    peak_footprint_bytes: int | None
+    program_resident_bytes: int | None
+    points: tuple[tuple[float, int, int | None], ...]
+
+
+class RunnerSustained(Value):
+    """Back-to-back work with --sustained-ms.
+
+    Attributes:
+        began_s: When it began, in seconds since the runner started.
+        stretches: The end of each stretch in seconds since it began, and the inferences in it.
+    """
+
+    began_s: float
+    stretches: tuple[tuple[float, int], ...] = Field(min_length=1)
+
+
 class RunnerResults(Value):
     """results.json of the runner.
 
@@ -42,6 +88,8 @@ class RunnerResults(Value):
             does not report it.
         samples_ms: Time of each timed inference, including setting the inputs.
         outputs: Of the first inference, when a folder for them was given.
+        memory: In a memory pass.
+        sustained: In a sustained pass; until then, where the runner was ended on the way.
     """
 
     schema_version: Literal[1]
@@ -58,6 +106,8 @@ class RunnerResults(Value):
     outputs: tuple[RunnerOutput, ...]
     peak_rss_bytes: int
     samples_ms: tuple[float, ...] = Field(min_length=1)
+    memory: RunnerMemory | None = None
+    sustained: RunnerSustained | None = None
 
 
 def inputs_list(inputs: Sequence[Stored]) -> str:

@@ -18,7 +18,8 @@ struct Arguments {
       {"--inputs", ""}, {"--results", "results.json"}, {"--outputs", ""}, {"--etdump", ""}};
   // The first inference stands alone; warm-up comes between it and the timed iterations.
   // --threads 0 leaves ExecuTorch's choice.
-  std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0}};
+  std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
+      {"--watch-memory", 0}, {"--sustained-ms", 0}};
 
   Arguments(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {

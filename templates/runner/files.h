@@ -63,3 +63,9 @@ inline void write_file(const std::string& path, const void* data, size_t size) {
     throw Failure(kOutput, "cannot write " + path + ": " + reason);
   }
 }
+
+// The JSON text of a run, without its end.
+inline void write_results(const std::string& path, const std::string& json) {
+  const std::string text = json + "\n}\n";
+  write_file(path, text.data(), text.size());
+}

@@ -1,11 +1,10 @@
 // Loads a program, runs one of its methods, and writes times, memory and outputs to files.
 // The list of kernels goes to stdout, messages for people to stderr.
 
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <ctime>
+#include <optional>
 #include <system_error>
 
 #include <executorch/runtime/platform/runtime.h>
@@ -13,32 +12,12 @@
 #include "arguments.h"
 #include "availability.h"
 #include "components.h"
+#include "memory.h"
+#include "sustained.h"
 #include "tensors.h"
 
 using executorch::extension::Module;
 using executorch::runtime::Error;
-
-static int64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
-
-// The peak resident memory of this process so far, in bytes; 0 if unknown.
-static int64_t peak_rss_bytes() {
-#ifdef __APPLE__
-  rusage usage{};
-  return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_maxrss : 0;
-#else
-  // Not ru_maxrss: Linux carries it over exec, so that a large parent would be measured.
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) {
-      return std::stoll(line.substr(6)) * 1024;
-    }
-  }
-  return 0;
-#endif
-}
 
 static void require(Error error, Exit code, const std::string& what) {
   if (error != Error::Ok) {
@@ -91,6 +70,11 @@ static void run(Arguments& arguments) {
   auto& [listing, texts, counts] = arguments;
   const std::string &method = texts["--method"], &folder = texts["--outputs"];
   std::ostringstream json;
+  const int64_t began_ns = now_ns();
+  std::optional<MemoryWatch> watch;
+  if (counts["--watch-memory"] != 0) {
+    watch.emplace();
+  }
   if (texts["--etdump"].empty()) {
     profile_nothing();
   }
@@ -101,6 +85,9 @@ static void run(Arguments& arguments) {
   Module module(texts["--program"], Module::LoadMode::Mmap, make_tracer(texts["--etdump"]));
   json << load(module, texts["--program"], method)
        << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
+  if (watch) {
+    watch->loaded();
+  }
   const auto meta = *module.method_meta(method);
   const Inputs inputs = read_inputs(texts["--inputs"], meta);
   for (size_t i = 0; i < inputs.values.size(); ++i) {
@@ -123,10 +110,18 @@ static void run(Arguments& arguments) {
     infer(module, method, inputs, sample_ns);
   }
   json << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
-       << ",\n  \"samples_ms\": " << json_list(samples_ns, json_ms) << "\n}\n";
+       << ",\n  \"samples_ms\": " << json_list(samples_ns, json_ms);
+  if (watch) {
+    json << watch->json(texts["--program"]);
+  }
+  if (const int64_t length_ns = counts["--sustained-ms"] * int64_t{1'000'000}; length_ns != 0) {
+    json << work(length_ns, now_ns() - began_ns, [&] { infer(module, method, inputs, first_ns); },
+                 [&](const std::string& so_far) {
+                   write_results(texts["--results"], json.str() + so_far);
+                 });
+  }
   write_trace(module.event_tracer(), texts["--etdump"]);
-  const std::string text = json.str();
-  write_file(texts["--results"], text.data(), text.size());
+  write_results(texts["--results"], json.str());
 }
 
 static int fail(Exit code, const char* message) {

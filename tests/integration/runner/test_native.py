@@ -96,6 +96,56 @@ def test_peak_memory_is_the_runners_own(runner: Start, programs: Path, tmp_path:
     assert run.results.peak_rss_bytes < ballast_bytes / 4
 
 
+def test_memory_is_watched_from_the_start_on(runner: Start, programs: Path, tmp_path: Path) -> None:
+    run = runner.run(programs / "mlp_portable", tmp_path, "--watch-memory", "1")
+    memory = run.results.memory
+    assert memory is not None, run.stderr
+    before, after = memory.before_load, memory.after_load
+    assert 0 < (before.rss_bytes or 0) < (after.rss_bytes or 0) <= run.results.peak_rss_bytes
+    assert 0 < (after.anonymous_bytes or 0) < (after.rss_bytes or 0)
+    assert 0 < (after.pss_bytes or 0) <= (memory.peak_pss_bytes or 0)
+    # The constants of portable kernels are used where they are, in the file.
+    size_bytes = (programs / "mlp_portable" / "program.pte").stat().st_size
+    pages_bytes = 4 * 4096  # each of its parts is mapped in whole pages
+    assert 0 < (memory.program_resident_bytes or 0) <= size_bytes + pages_bytes
+    seconds = [point[0] for point in memory.points]
+    assert seconds == sorted(seconds)
+    assert 3 <= len(seconds) <= 256
+
+
+def test_work_goes_on_for_the_given_time(runner: Start, programs: Path, tmp_path: Path) -> None:
+    run = runner.run(programs / "mlp_portable", tmp_path, "--sustained-ms", "1500")
+    work = run.results.sustained
+    assert work is not None, run.stderr
+    ends_s = [end for end, _ in work.stretches]
+    assert ends_s == sorted(ends_s)
+    assert ends_s[-1] >= 1.5
+    assert 1 <= len(ends_s) <= 21
+    assert min(inferences for _, inferences in work.stretches) >= 1
+    assert work.began_s > 0
+
+
+def test_an_inference_that_is_longer_than_a_stretch_is_counted_once(
+    runner: Start, programs: Path, tmp_path: Path
+) -> None:
+    run = runner.run(programs / "mlp_portable", tmp_path, "--sustained-ms", "1")
+    work = run.results.sustained
+    assert work is not None, run.stderr
+    assert work.stretches[-1][0] >= 0.001
+    assert sum(inferences for _, inferences in work.stretches) >= 1
+
+
+def test_work_that_is_ended_leaves_what_it_did(
+    runner: Start, programs: Path, tmp_path: Path
+) -> None:
+    killed = Start(runner.runner, prefix=("timeout", "--signal=KILL", "2"))
+    run = killed.run(programs / "mlp_portable", tmp_path, "--sustained-ms", "4000")
+    assert run.exit_code in (137, -9), run.stderr
+    work = run.results.sustained
+    assert work is not None
+    assert 0.2 <= work.stretches[-1][0] <= 2.5
+
+
 def test_one_thread_is_one_thread(runner: Start, programs: Path, tmp_path: Path) -> None:
     run = runner.run(programs / "mlp_xnnpack", tmp_path, "--threads", "1")
     assert run.results.threads == 1

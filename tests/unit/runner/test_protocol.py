@@ -73,15 +73,36 @@ def test_results_of_a_runner_that_checked_while_it_loaded_are_read(tmp_path: Pat
     assert (results.verify_ms, results.load_program_ms) == (None, 0.05)
 
 
+def test_results_of_memory_and_sustained_passes_are_read(tmp_path: Path) -> None:
+    state = {"rss_bytes": 5_000_000, "pss_bytes": None, "anonymous_bytes": 300_000}
+    memory = {
+        "before_load": state,
+        "after_load": state,
+        "peak_pss_bytes": None,
+        "peak_footprint_bytes": None,
+        "program_resident_bytes": 4096,
+        "points": [[0.0, 5_000_000, None], [0.01, 6_000_000, 5_500_000]],
+    }
+    sustained = {"began_s": 0.1, "stretches": [[1.0, 200], [2.01, 199]]}
+    content = _RESULTS | {"memory": memory, "sustained": sustained}
+    results = load_results(_write(tmp_path / "results.json", content))
+    assert results.memory is not None
+    assert results.memory.points[1] == (0.01, 6_000_000, 5_500_000)
+    assert results.memory.after_load.anonymous_bytes == 300_000
+    assert results.sustained is not None
+    assert results.sustained.stretches == ((1.0, 200), (2.01, 199))
+
+
 @pytest.mark.parametrize(
     "content",
     [
         json.dumps(_RESULTS)[:80],
         _RESULTS | {"schema_version": 2},
         _RESULTS | {"samples_ms": []},
+        _RESULTS | {"sustained": {"began_s": 0.1, "stretches": []}},
         {k: v for k, v in _RESULTS.items() if k != "threads"},
     ],
-    ids=["cut short", "another schema", "no samples", "no threads"],
+    ids=["cut short", "another schema", "no samples", "no work", "no threads"],
 )
 def test_unusable_results_are_told(tmp_path: Path, content: object) -> None:
     path = _write(tmp_path / "results.json", content)
