@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from etdeploy.bench.passes import RUNNER_LOG
+from etdeploy.bench.records.find import RUN_ID
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.core.files.delivery import require_writable
@@ -22,8 +23,6 @@ from etdeploy.core.files.leftovers import claimed, sweep_empty
 _RANDOM_BYTES = 4
 _ATTEMPTS = 10
 _CHOOSE = "Name a folder that can be written to: --output FOLDER"
-# What `run_id` gives now, and what it gave when it had fewer random bytes.
-_RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}([0-9a-f]{4})?")
 
 
 @contextmanager
@@ -42,7 +41,7 @@ def results_folder(output: Path, started: datetime, recipe: str, device: str) ->
         UsageError: `output` cannot be written to.
         OSError: The disk is full; its filename is in the folder.
     """
-    sweep_empty(output, _RUN_ID)
+    sweep_empty(output, RUN_ID)
     folder = _new_folder(output, started, recipe, device)
     try:
         with claimed(folder), naming(folder):

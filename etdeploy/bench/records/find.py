@@ -1,0 +1,133 @@
+"""The run that a person names: by a path, by its id, by the end of its id, or as `last`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from etdeploy.bench.records.stored import RECORD_FILE, StoredRun, load_run
+from etdeploy.core.errors import UsageError
+from etdeploy.core.text.shell import quoted
+
+LAST = "last"
+# Of a run, originally the name of its folder: what `results_folder.run_id` gives now, and what it
+# gave when it had fewer random bytes.
+RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}([0-9a-f]{4})?")
+# Shorter ends of ids are more likely a mistake than meant.
+_SHORTEST_END = 4
+_SHOWN = 5
+
+
+def find_run(text: str, output: Path) -> StoredRun:
+    """The run that `text` names.
+
+    Args:
+        text: `last`, which is the newest run in `output`; the path of a run's folder or record;
+            the id of a run in `output`, or the end of one, such as its 8 random digits.
+        output: The folder for run records.
+
+    Raises:
+        UsageError: There is no such run, several fit, or its record cannot be read.
+    """
+    if text == LAST:
+        return load_run(_newest(output))
+    # An empty text, as of a variable that a script did not set, would be the working folder.
+    return load_run((_path(text) if text else None) or _with_id(text, output))
+
+
+def _path(text: str) -> Path | None:
+    """The text as the path of a run; None where none is there."""
+    path = Path(text)
+    try:
+        return path if path.is_file() or (path / RECORD_FILE).is_file() else None
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        return None
+
+
+def run_folders(output: Path) -> tuple[Path, ...]:
+    """The folders with a run record in `output`, those named by an id first, the newest at the end.
+
+    Folders that the user renamed stand before them, in the order of their names.
+    """
+    try:
+        found = [path for path in output.iterdir() if (path / RECORD_FILE).is_file()]
+    except OSError:
+        return ()
+    return tuple(sorted(found, key=lambda path: (bool(RUN_ID.fullmatch(path.name)), path.name)))
+
+
+def _newest(output: Path) -> Path:
+    """By the time in the name: dates of files change when a folder is copied."""
+    folders = [path for path in run_folders(output) if RUN_ID.fullmatch(path.name)]
+    if not folders:
+        raise _nothing(LAST, output, run_folders(output))
+    return folders[-1]
+
+
+def _with_id(text: str, output: Path) -> Path:
+    folders = run_folders(output)
+    if exact := [path for path in folders if path.name == text or _id_in(path) == text]:
+        return exact[0]
+    long_enough = len(text) >= _SHORTEST_END
+    fitting = [path for path in folders if long_enough and _id_in(path).endswith(text)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise UsageError(
+            f"{len(fitting)} runs have an id that ends with {text!r}",
+            place=str(output),
+            remedy="Name one of them:\n" + _listed(fitting),
+        )
+    raise _nothing(text, output, folders)
+
+
+def _id_in(folder: Path) -> str:
+    """The id of the run in a folder; its name, unless the user renamed it."""
+    if RUN_ID.fullmatch(folder.name):
+        return folder.name
+    try:
+        found = json.loads((folder / RECORD_FILE).read_bytes())["run_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return str(found)
+
+
+def _nothing(text: str, output: Path, folders: Sequence[Path]) -> UsageError:
+    # Not Path.is_dir, which raises for a text that is too long for a name.
+    if text != LAST and os.path.isdir(text):  # noqa: PTH112
+        return _no_run_itself(Path(text))
+    what = "there is no run" if text == LAST else f"there is no run {text!r}"
+    if not folders:
+        return UsageError(
+            f"{what}: the output folder has no run record",
+            place=str(output),
+            remedy="Measure first: etdeploy run\n"
+            "or name the folder in which the runs are: --output FOLDER",
+        )
+    near = get_close_matches(text, [path.name for path in folders], n=1)
+    hint = f": did you mean {near[0]}?" if near else ""
+    return UsageError(
+        f"{what} in the output folder{hint}",
+        place=str(output),
+        remedy="Name a run by its id or its folder. The newest are:\n" + _listed(folders),
+    )
+
+
+def _no_run_itself(folder: Path) -> UsageError:
+    inside = run_folders(folder)
+    return UsageError(
+        f"this folder has no {RECORD_FILE}",
+        place=str(folder),
+        remedy="Name one of the runs in it:\n" + _listed(inside, folder) if inside else None,
+    )
+
+
+def _listed(folders: Sequence[Path], inside: Path | None = None) -> str:
+    """The newest of them, one in each line, as a command takes them."""
+    names = [quoted(inside / p.name if inside else p.name) for p in folders[-_SHOWN:]]
+    more = len(folders) - len(names)
+    return "\n".join([*names, *([f"and {more:,} older"] if more else [])])
