@@ -32,6 +32,8 @@ class DeviceFacts(Value):
     """As `--device` takes it: host, qemu, android:SERIAL."""
     kind: str
     target: str
+    serial: str | None = None
+    """Of a phone, by whatever connection; not unique with every maker."""
     model: str | None = None
     manufacturer: str | None = None
     soc: str | None = None

@@ -73,6 +73,7 @@ def android_facts(name: str, connection: str, output: str) -> DeviceFacts | None
         name=name,
         kind="android",
         target=ANDROID_ABIS[abi],
+        serial=_own_serial(properties),
         model=properties.get("ro.product.model"),
         manufacturer=properties.get("ro.product.manufacturer"),
         soc=soc_name(
@@ -102,12 +103,15 @@ def android_identity(serial: str, output: str) -> str:
         output: Of FACTS_COMMAND.
     """
     parts = sections(output)
-    properties = parse_getprop(parts[""])
-    emulated = "1" in (properties.get("ro.kernel.qemu"), properties.get("ro.boot.qemu"))
-    own = properties.get("ro.serialno") or properties.get("ro.boot.serialno")
-    if own and not emulated:
-        return f"android-{own}"
-    return f"android-{parts.get('boot_id', '').strip() or serial}"
+    own = _own_serial(parse_getprop(parts[""]))
+    return f"android-{own or parts.get('boot_id', '').strip() or serial}"
+
+
+def _own_serial(properties: Mapping[str, str]) -> str | None:
+    """The serial number that a phone reports; None of an emulator, which has that of all others."""
+    if "1" in (properties.get("ro.kernel.qemu"), properties.get("ro.boot.qemu")):
+        return None
+    return properties.get("ro.serialno") or properties.get("ro.boot.serialno") or None
 
 
 def android_state(output: str) -> DeviceState:

@@ -39,6 +39,7 @@ def test_facts_of_a_phone() -> None:
     assert (facts.os, facts.abi, facts.cpu_count) == ("Android 14 (API 34)", "arm64-v8a", 8)
     assert facts.memory_bytes == 11534336 * 1024
     assert str(facts.fingerprint).startswith("example/e3q")
+    assert facts.serial == "R5CX1234ABC"
 
 
 def test_facts_of_a_device_that_tells_little() -> None:
@@ -65,6 +66,9 @@ def test_a_phone_is_known_by_its_own_serial_number() -> None:
 def test_emulators_share_a_serial_number_and_are_told_apart_by_their_boot() -> None:
     identity = android_identity("emulator-5554", facts_output("getprop-emulator.txt"))
     assert identity == "android-5d1c2f6e-0b4a-4f0e-9d3c-2f1a0c9b8e7d"
+    facts = android_facts("android:A1", "TCP", facts_output("getprop-emulator.txt"))
+    assert facts
+    assert facts.serial is None
 
 
 def test_a_device_that_tells_nothing_is_known_by_its_connection() -> None:
