@@ -50,11 +50,14 @@ class EtdeployError(Exception):
         return "\n".join(lines)
 
 
-class OutputError(EtdeployError):
-    """The work is done, but its result cannot be written to standard output."""
+class RegressionError(EtdeployError):
+    """The numbers of a run are worse than those before it.
+
+    Nothing else has this exit code, so that a script may act on it alone.
+    """
 
     exit_code = 1
-    kind = "output"
+    kind = "regression"
 
 
 class UsageError(EtdeployError):
@@ -74,6 +77,13 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class StoreError(EtdeployError):
+    """The history cannot be opened, read or written to."""
+
+    exit_code = 2
+    kind = "history"
 
 
 class RecipeError(EtdeployError):
@@ -132,6 +142,13 @@ class MismatchError(EtdeployError):
 
     exit_code = 8
     kind = "outputs differ"
+
+
+class OutputError(EtdeployError):
+    """The work is done, but its result cannot be written to standard output."""
+
+    exit_code = 10
+    kind = "output"
 
 
 class PluginError(EtdeployError):

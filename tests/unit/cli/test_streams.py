@@ -25,7 +25,7 @@ def shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("verb", ["--help", "recipes schema"])
 def test_a_result_that_cannot_be_written(verb: str, where: str, why: str, tmp_path: Path) -> None:
     done = shell(f"etdeploy {verb} {where}", tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 10
     assert done.stderr.startswith(
         f"error (output): the result cannot be written to standard output: {why}\n"
     )
@@ -36,7 +36,7 @@ def test_a_reader_that_has_enough_is_told_nothing(tmp_path: Path) -> None:
     done = shell("(sleep 0.1; etdeploy recipes schema; echo $? >code) | true; cat code", tmp_path)
     assert done.stderr == ""
     shell("until [ -s code ]; do sleep 0.05; done", tmp_path)
-    assert (tmp_path / "code").read_text() == "1\n"
+    assert (tmp_path / "code").read_text() == "10\n"
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
