@@ -15,7 +15,7 @@ from etdeploy.bench.notes import (
     output_notes,
     simulation_note,
 )
-from etdeploy.bench.passes import PassResult
+from etdeploy.bench.passes import TIMING, PassResult, Results
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
@@ -26,8 +26,8 @@ from etdeploy.bench.records.record import (
     RunRecord,
 )
 from etdeploy.bench.revision import Revision
+from etdeploy.bench.series import Series, series_of
 from etdeploy.bench.sizes import Checks, size_notes, size_records
-from etdeploy.bench.statistics import summarize
 from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.model import Method, Program
@@ -81,27 +81,30 @@ class Subject:
 def assemble(
     subject: Subject,
     device: DeviceRecord,
-    results: Mapping[str, PassResult],
+    results: Results,
     checks: Checks,
     revision: Revision,
     started: datetime,
     run_id: str,
     files: Mapping[str, str],
+    interleaved_with: str | None = None,
 ) -> RunRecord:
     """The run record.
 
     Args:
         subject: What was measured.
         device: Its facts and states.
-        results: By name of the pass; `timing` is always there.
+        results: By key of the pass; `timing` is always there.
         checks: How the outputs compare, for each size of the recipe.
         revision: Of the recipe's folder.
         started: In UTC.
         run_id: Names the run.
         files: What is in its folder.
+        interleaved_with: The run with which it took turns.
     """
-    timing = results["timing"].results
-    workload = _workload(subject, results, checks)
+    timing = results[TIMING].results
+    series = series_of(results, results[TIMING].step.size)
+    workload = _workload(subject, series, results, checks)
     told = method_notes(
         subject.method.name,
         [method.name for method in subject.program.methods],
@@ -111,8 +114,8 @@ def assemble(
         run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
         workload=workload,
-        load_ms=timing.load_program_ms + timing.load_method_ms,
-        verify_ms=timing.verify_ms,
+        load_ms=series.load_ms,
+        verify_ms=series.verify_ms,
         peak_rss_bytes=_peak_rss_bytes(results),
         device=device,
         program=_program(subject),
@@ -121,45 +124,45 @@ def assemble(
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
         files=dict(files),
+        interleaved_with=interleaved_with,
         simulated=subject.simulated,
         notes=(
             *told,
             *subject.provenance.notes,
             *output_notes(workload.all_outputs),
-            *_notes_on_times(subject, workload, device, results, checks),
+            *_notes_on_times(subject, series, device, results, checks),
         ),
     )
 
 
 def _notes_on_times(
     subject: Subject,
-    workload: Inference,
+    series: Series,
     device: DeviceRecord,
-    results: Mapping[str, PassResult],
+    results: Results,
     checks: Checks,
 ) -> Iterator[str]:
     """What a reader of the times has to know; of a simulator's, that they are that."""
     if subject.simulated:
         yield simulation_note(subject.simulated)
         return
-    portable = subject.runner.loader is not None
-    warmup = results["timing"].results.warmup
-    yield from measurement_notes(workload.latency_ms, device, portable, warmup)
+    yield from measurement_notes(series, device, subject.runner.loader is not None)
     yield from size_notes(results, checks)
 
 
-def _workload(subject: Subject, results: Mapping[str, PassResult], checks: Checks) -> Inference:
-    timing = results["timing"].results
+def _workload(subject: Subject, series: Series, results: Results, checks: Checks) -> Inference:
     return Inference(
-        latency_ms=summarize(timing.samples_ms),
-        first_inference_ms=timing.first_inference_ms,
+        latency_ms=series.latency,
+        first_inference_ms=series.first_inference_ms,
         outputs=next(iter(checks.values())),
         outputs_compared=bool(subject.provenance.expected),
         sizes=size_records(results, checks, subject.provenance),
+        runs=series.starts,
+        spread=series.spread,
     )
 
 
-def _peak_rss_bytes(results: Mapping[str, PassResult]) -> int | None:
+def _peak_rss_bytes(results: Results) -> int | None:
     """Of the memory pass; None without one, and where the system does not report it (0)."""
     return (results["memory"].results.peak_rss_bytes or None) if "memory" in results else None
 

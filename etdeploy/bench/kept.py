@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
-from etdeploy.bench.passes import ETDUMP, RUNNER_LOG, PassResult
+from etdeploy.bench.passes import ETDUMP, RUNNER_LOG, Results
 from etdeploy.bench.records.stored import RECORD_FILE
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import ETRECORD_FILE, EXPORT_INFO, PROGRAM_INFO
@@ -17,10 +16,13 @@ PLAN_FILE = "plan.json"
 # What the names in a record's `files` stand for; docs/records.md shows them.
 DESCRIPTIONS = {
     "record": "`record.json` itself",
-    "outputs": "folder with the outputs of the first inference: `0.bin` and so on, raw "
+    "outputs": "folder with the outputs of the very first inference: `0.bin` and so on, raw "
     "little-endian contiguous bytes; data type and shape are in the timing pass's file",
     "log": "the runner's output in each pass, and how it ended",
-    "timing": "what the runner wrote in the timing pass: raw samples, load times, outputs",
+    "timing": "what the runner wrote in the first start of the timing pass: raw samples, load "
+    "times, outputs",
+    "timing.2": "the same for the second start, `timing.3` for the third, and so on; absent where "
+    "`benchmark.runs` is 1",
     "memory": "the same for the memory pass; absent where `benchmark.memory` is off",
     "profile": "the same for the profile pass; absent where `benchmark.profile` is off",
     "program_info": "methods of the program with inputs, outputs, operators and delegates",
@@ -34,7 +36,7 @@ DESCRIPTIONS = {
 
 def keep_files(
     here: Path,
-    results: Mapping[str, PassResult],
+    results: Results,
     program_folder: Path,
     plan: RuntimePlan | None,
 ) -> dict[str, str]:
@@ -45,7 +47,7 @@ def keep_files(
 
     Args:
         here: The run's folder, with the results of the passes.
-        results: By name of the pass.
+        results: By key of the pass.
         program_folder: In the cache.
         plan: Of the runner.
 

@@ -2,56 +2,217 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
-from etdeploy.bench.passes import Pass, PassResult, passes, run_pass
+from etdeploy.bench.passes import TIMING, Pass, PassResult, plan_passes, run_pass
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
-from etdeploy.bench.sizes import Checks, compare_sizes
+from etdeploy.bench.sizes import compare_sizes
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
-from etdeploy.devices.base import Bundle, Device, DeviceState
+from etdeploy.devices.base import Bundle, Device, DeviceState, RunFolder
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.runner.model import BuiltRunner
 
-__all__ = ["measure", "require_match"]
+__all__ = ["Measurement", "Prepared", "begin", "measure", "require_match"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is measured, ready to run.
+
+    Attributes:
+        bundle: As `make_bundle` gave it; it was pushed to the device.
+        loaded: The recipe.
+        program_folder: Holds the program, its expected outputs and its provenance.
+        program: The result of its inspection.
+        runner: What is in the bundle.
+        plan: Of the runner; kept beside the record.
+    """
+
+    bundle: Bundle
+    loaded: LoadedRecipe
+    program_folder: Path
+    program: Program
+    runner: BuiltRunner
+    plan: RuntimePlan | None = None
+
+
+@dataclass(frozen=True)
+class _OnDevice:
+    """A device during a measurement, with the folder of the run on it, and how to remove that."""
+
+    device: Device
+    folder: RunFolder
+    close: Callable[[], None]
+    before: DeviceRecord
+
+    def closed(self) -> DeviceRecord:
+        """Removes the folder and reads the device's last state."""
+        self.close()
+        return self.before.model_copy(update={"after": _state_after(self.device)})
+
+
+class Measurement:
+    """A measurement that goes on start by start; `begin` gives it.
+
+    So two can take turns on one device, and what changes meanwhile changes both alike:
+
+        with begin(device, ...) as a, begin(device, ...) as b:
+            for number in range(1, a.starts + 1):
+                a.start(number)
+                b.start(number)
+            return a.finish(b.run_id), b.finish(a.run_id)
+
+    Attributes:
+        starts: How many starts the recipe requests.
+        run_id: Of the record.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        there: _OnDevice,
+        here: Path,
+        started: datetime,
+        plan: RuntimePlan | None,
+        progress: Progress,
+    ) -> None:
+        self._subject, self._there, self._here = subject, there, here
+        self._started, self._plan, self._progress = started, plan, progress
+        self._passes = plan_passes(
+            subject.loaded.recipe, subject.method.name, simulated=subject.simulated is not None
+        )
+        self._results: dict[str, PassResult] = {}
+        self.starts = len(self._passes.starts)
+        self.run_id = here.name
+
+    def start(self, number: int) -> None:
+        """Runs the timing pass of every size once; `number` counts the starts from 1.
+
+        Raises:
+            RunError: The runner failed.
+            DeviceError: The device went away.
+            Interrupted: The run was stopped.
+        """
+        for step in self._passes.starts[number - 1]:
+            self._run(step)
+
+    def finish(self, interleaved_with: str | None = None) -> StoredRun:
+        """Runs the other passes, compares the outputs and writes the record.
+
+        Args:
+            interleaved_with: `run_id` of the measurement with which this one took turns.
+
+        Raises:
+            RunError: The runner failed.
+            DeviceError: The device went away.
+            Interrupted: The run was stopped.
+        """
+        subject, here = self._subject, self._here
+        for step in self._passes.rest:
+            self._run(step)
+        device = self._there.closed()
+        self._progress("comparing outputs")
+        checks = compare_sizes(
+            self._results,
+            here,
+            subject.program_folder,
+            subject.provenance,
+            subject.loaded.recipe.benchmark.tolerance,
+        )
+        record = assemble(
+            subject, device, self._results, checks, revision_of(subject.loaded.path),
+            self._started, self.run_id,
+            keep_files(here, self._results, subject.program_folder, self._plan),
+            interleaved_with,
+        )  # fmt: skip
+        record.save(here / RECORD_FILE)
+        return StoredRun(here, record)
+
+    def _run(self, step: Pass) -> None:
+        """Runs one pass: the place for what comes before, around and after every start."""
+        self._progress(self._doing(step))
+        self._results[step.key] = run_pass(
+            self._there.folder,
+            step,
+            self._subject.loaded.recipe,
+            self._there.device.name,
+            self._here,
+            self._there.device.capabilities,
+        )
+
+    def _doing(self, step: Pass) -> str:
+        at = f" at {step.size}" if step.size else ""
+        several = step.name == TIMING and self.starts > 1
+        start = f", start {step.start} of {self.starts}" if several else ""
+        return f"{step.name} pass{at}{start}: {count(step.iterations, 'inference')}"
+
+
+@contextmanager
+def begin(
+    device: Device, prepared: Prepared, output: Path, progress: Progress = silent
+) -> Iterator[Measurement]:
+    """Opens a measurement: a folder here, and one on the device.
+
+    When the block fails, only the runner's log stays; after an interruption nothing does.
+
+    Args:
+        device: Locked for this run.
+        prepared: What is measured.
+        output: The folder that gets a folder for this run.
+        progress: Called for each pass.
+
+    Raises:
+        UsageError: The program does not have the recipe's method, or `output` cannot be written to.
+        DeviceError: The device went away.
+    """
+    subject = Subject.of(
+        prepared.loaded,
+        prepared.program_folder,
+        prepared.program,
+        prepared.runner,
+        prepared.bundle.simulated,
+    )
+    started = datetime.now(timezone.utc)
+    name = prepared.loaded.name
+    with (
+        results_folder(output.absolute(), started, name, device.name) as here,
+        ExitStack() as opened,
+    ):
+        ended = device.end_leftovers()
+        before = DeviceRecord(
+            facts=device.facts(), before=device.state(), after=DeviceState(), ended=ended
+        )
+        folder = opened.enter_context(device.open_run(prepared.bundle, here.name))
+        there = _OnDevice(device, folder, opened.close, before)
+        yield Measurement(subject, there, here, started, prepared.plan, progress)
 
 
 def measure(
-    device: Device,
-    bundle: Bundle,
-    loaded: LoadedRecipe,
-    program_folder: Path,
-    program: Program,
-    runner: BuiltRunner,
-    output: Path,
-    progress: Progress = silent,
-    plan: RuntimePlan | None = None,
+    device: Device, prepared: Prepared, output: Path, progress: Progress = silent
 ) -> StoredRun:
     """Runs every pass on the device and writes a folder with the record and all results.
 
     Outputs that differ are part of the record: see `require_match`.
 
     Args:
-        device: Locked for this run; the bundle was pushed to it.
-        bundle: As `make_bundle` gave it.
-        loaded: The recipe.
-        program_folder: Holds the program, its expected outputs and its provenance.
-        program: The result of its inspection.
-        runner: What is in the bundle.
+        device: Locked for this run.
+        prepared: What is measured.
         output: The folder that gets a folder for this run.
         progress: Called for each pass.
-        plan: Of the runner; kept beside the record.
 
     Raises:
         UsageError: The program does not have the recipe's method, or `output` cannot be written to.
@@ -59,54 +220,10 @@ def measure(
         DeviceError: The device went away.
         Interrupted: The run was stopped; nothing of it stays.
     """
-    subject = Subject.of(loaded, program_folder, program, runner, bundle.simulated)
-    steps = passes(loaded.recipe, subject.method.name, simulated=subject.simulated is not None)
-    started = datetime.now(timezone.utc)
-    with results_folder(output.absolute(), started, loaded.name, device.name) as here:
-        ended = device.end_leftovers()
-        facts, before = device.facts(), device.state()
-        results = _run_passes(device, bundle, loaded, steps, here, progress)
-        states = DeviceRecord(facts=facts, before=before, after=_state_after(device), ended=ended)
-        progress("comparing outputs")
-        checks = _compare(subject, steps, results, here)
-        record = assemble(
-            subject, states, results, checks, revision_of(loaded.path), started, here.name,
-            keep_files(here, results, program_folder, plan),
-        )  # fmt: skip
-        record.save(here / RECORD_FILE)
-        return StoredRun(here, record)
-
-
-def _compare(
-    subject: Subject, steps: Sequence[Pass], results: dict[str, PassResult], here: Path
-) -> Checks:
-    return compare_sizes(
-        steps,
-        results,
-        here,
-        subject.program_folder,
-        subject.provenance,
-        subject.loaded.recipe.benchmark.tolerance,
-    )
-
-
-def _run_passes(
-    device: Device,
-    bundle: Bundle,
-    loaded: LoadedRecipe,
-    steps: Sequence[Pass],
-    here: Path,
-    progress: Progress,
-) -> dict[str, PassResult]:
-    results = {}
-    with device.open_run(bundle, here.name) as folder:
-        for step in steps:
-            at = f" at {step.size}" if step.size else ""
-            progress(f"{step.name} pass{at}: {count(step.iterations, 'inference')}")
-            results[step.key] = run_pass(
-                folder, step, loaded.recipe, device.name, here, device.capabilities
-            )
-    return results
+    with begin(device, prepared, output, progress) as measurement:
+        for number in range(1, measurement.starts + 1):
+            measurement.start(number)
+        return measurement.finish()
 
 
 def _state_after(device: Device) -> DeviceState:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.record import DeviceRecord, OutputCheck
+from etdeploy.bench.series import Series
 from etdeploy.bench.statistics import percentile
 from etdeploy.program.folder import FORWARD
 
-# Within one run on a quiet machine the spread is a few percent.
-SPREAD_LIMIT = 0.20
+# In percent of the median. Within one start on a quiet machine it is a few percent.
+SPREAD_LIMIT = 20.0
 SPREAD_SAMPLES = 5
+# ExecuTorch's own farm saw 41-57 % between runs of one program on one kind of phone.
+BETWEEN_LIMIT = 10.0
+# What the remedy asks for at most: the interval narrows with the root of the number.
+MOST_RUNS = 50
 # A phone that throttles gets slower over the run instead of at random.
 DRIFT_LIMIT = 0.10
 DRIFT_SAMPLES = 10
@@ -61,20 +65,19 @@ def simulation_note(simulated: Simulated) -> str:
 
 
 def measurement_notes(
-    latency: Latency, device: DeviceRecord, portable_runner: bool, warmup: int
+    series: Series, device: DeviceRecord, portable_runner: bool
 ) -> tuple[str, ...]:
     """Sentences about the device, the runner and the samples, in this order.
 
     Args:
-        latency: The timed samples, in the order in which they were measured.
+        series: The starts of the timing pass.
         device: Its facts and states.
         portable_runner: Whether the runner has its own C library.
-        warmup: Iterations between the first inference and the timed ones.
     """
     return (
         *_device_notes(device),
         *(_PORTABLE if portable_runner else ()),
-        *sample_notes(latency, warmup),
+        *start_notes(series),
     )
 
 
@@ -110,23 +113,36 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
         yield f"The device was busy at the start: load average {load:.1f} on {cpus} CPUs."
 
 
-def sample_notes(latency: Latency, warmup: int) -> Iterator[str]:
-    """Sentences about the samples alone."""
-    samples = latency.samples
-    spread = latency.stddev / latency.median if latency.median > 0 else 0.0
-    if len(samples) >= SPREAD_SAMPLES and spread > SPREAD_LIMIT:
+def start_notes(series: Series) -> Iterator[str]:
+    """Sentences about the samples of the starts, and about how far these are apart."""
+    spread = series.spread
+    if len(series.first.samples_ms) >= SPREAD_SAMPLES and spread.within_percent > SPREAD_LIMIT:
         yield (
-            f"The times vary a lot: their standard deviation is "
-            f"{100 * spread:.0f} % of the median. Compare medians, and end other "
-            "work on the device."
+            f"The times vary a lot: their standard deviation is {spread.within_percent:.0f} % of "
+            "the median. Compare medians, and end other work on the device."
         )
-    drift = _drift(samples)
-    if drift is not None and drift > DRIFT_LIMIT:
+    yield from _drift_notes(series)
+    between = spread.between_percent
+    if between is not None and between > BETWEEN_LIMIT:
+        runs = min(MOST_RUNS, max(10, 2 * len(series.passes)))
+        yield (
+            f"The starts differ: their medians have a standard deviation of {between:.0f} %. A "
+            "difference from another run has to be larger to mean anything. End other work on the "
+            f"device, let it cool, and measure with more starts (--runs {runs})."
+        )
+
+
+def _drift_notes(series: Series) -> Iterator[str]:
+    drifts = [_drift(each.results.samples_ms) for each in series.passes]
+    known = [drift for drift in drifts if drift is not None]
+    drift = percentile(known, 50) if known else 0.0
+    if drift > DRIFT_LIMIT:
         yield (
             f"The second half of the samples is {100 * drift:.0f} % slower than the first: the "
             "device may be getting warm and throttling, or other work interfered."
         )
-    if drift is not None and drift < -DRIFT_LIMIT:
+    if drift < -DRIFT_LIMIT:
+        warmup = series.first.warmup
         yield (
             f"The second half of the samples is {-100 * drift:.0f} % faster than the first: "
             f"{warmup} warm-up iterations may be too few "

@@ -1,12 +1,15 @@
 """The passes of a measurement: separate processes on the device, each for one purpose.
 
-Timing runs without a tracer, which would change the times. Memory runs on its own, since output
+Timing runs without a tracer, which would change the times, and is started several times, since
+times differ more from process to process than within one. Memory runs on its own, since output
 files and long lists of samples would count. The profile pass records an ETDump.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from etdeploy.bench.failures.diagnosis import run_error
@@ -17,6 +20,7 @@ from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.protocol import RunnerResults, load_results
 
+TIMING = "timing"
 OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
 RUNNER_LOG = "runner.stderr.txt"
@@ -43,6 +47,7 @@ class Pass:
         warmup, iterations: As the runner is told.
         outputs: Whether the outputs of the first inference are written.
         etdump: Whether a trace is recorded.
+        start: Counts the starts of the same pass, from 1.
     """
 
     name: str
@@ -53,11 +58,15 @@ class Pass:
     size: str = ""
     further: bool = False
     method: str = FORWARD
+    start: int = 1
 
     @property
     def key(self) -> str:
-        """Identifies the pass: `timing`, and `timing-long` for a further size."""
-        return f"{self.name}-{self.size}" if self.further else self.name
+        """Identifies the pass: `timing`, `timing-long` for a further size.
+
+        Further starts are `timing.2` and so on: a size's name has no dot.
+        """
+        return self.name + self._suffix + (f".{self.start}" if self.start > 1 else "")
 
     @property
     def results(self) -> str:
@@ -67,7 +76,11 @@ class Pass:
     @property
     def outputs_folder(self) -> str:
         """The folder with its outputs, in the run's folder."""
-        return f"{OUTPUTS}-{self.size}" if self.further else OUTPUTS
+        return OUTPUTS + self._suffix
+
+    @property
+    def _suffix(self) -> str:
+        return f"-{self.size}" if self.further else ""
 
 
 @dataclass(frozen=True)
@@ -75,22 +88,55 @@ class PassResult:
     """The results of a pass.
 
     Attributes:
+        step: The pass.
         results: As the runner wrote them.
         seconds: Wall time measured on the machine that runs etdeploy, connection included.
-        file: Its results, in the run's folder.
-        outputs: The folder with its outputs, in the run's folder; None where it wrote none.
+        started: When it began, in UTC by the clock of that machine.
     """
 
+    step: Pass
     results: RunnerResults
     seconds: float
-    file: str
-    outputs: str | None = None
+    started: datetime
+
+    @property
+    def file(self) -> str:
+        """Its results, in the run's folder."""
+        return self.step.results
+
+    @property
+    def outputs(self) -> str | None:
+        """The folder with its outputs, in the run's folder; None where it wrote none."""
+        return self.step.outputs_folder if self.step.outputs else None
 
 
-def passes(recipe: Recipe, method: str = FORWARD, *, simulated: bool = False) -> tuple[Pass, ...]:
-    """The passes that a recipe requests, in the order in which they run.
+# By the keys of the passes, in the order in which they ran.
+Results = Mapping[str, PassResult]
 
-    Every size has its own process, so that its first inference really is a first one. The profile
+
+@dataclass(frozen=True)
+class Plan:
+    """The passes that a recipe requests.
+
+    Attributes:
+        starts: The timing passes, start by start: each start has one for every size, so that what
+            changes over minutes changes all sizes alike.
+        rest: Memory and profile, after the last start.
+    """
+
+    starts: tuple[tuple[Pass, ...], ...]
+    rest: tuple[Pass, ...]
+
+    @property
+    def steps(self) -> tuple[Pass, ...]:
+        """All of them, in the order in which they run."""
+        return (*(step for start in self.starts for step in start), *self.rest)
+
+
+def plan_passes(recipe: Recipe, method: str = FORWARD, *, simulated: bool = False) -> Plan:
+    """The passes that a recipe requests.
+
+    Every pass has its own process, so that its first inference really is a first one. The profile
     is of the first size.
 
     Args:
@@ -101,21 +147,29 @@ def passes(recipe: Recipe, method: str = FORWARD, *, simulated: bool = False) ->
     """
     wanted = recipe.benchmark
     sizes = [(size, i > 0) for i, size in enumerate(wanted.sizes or ("",))]
-    warmup, iterations = wanted.warmup, wanted.iterations
+    runs, warmup, iterations = wanted.runs, wanted.warmup, wanted.iterations
     if simulated:
-        warmup, iterations = 0, _SIMULATED_ITERATIONS
-    planned = [
-        Pass("timing", warmup, iterations, outputs=True, size=size, further=further)
-        for size, further in sizes
-    ]
-    if wanted.memory and not simulated:
-        iterations = min(wanted.iterations, _MEMORY_ITERATIONS)
-        planned += [Pass("memory", 0, iterations, size=s, further=f) for s, f in sizes]
-    if wanted.profile and not simulated:
+        runs, warmup, iterations = 1, 0, _SIMULATED_ITERATIONS
+    timing = Pass(TIMING, warmup, iterations, method=method)
+    starts = tuple(
+        tuple(replace(timing, size=s, further=f, start=n, outputs=n == 1) for s, f in sizes)
+        for n in range(1, runs + 1)
+    )
+    return Plan(starts, () if simulated else _rest(recipe, sizes, method))
+
+
+def _rest(recipe: Recipe, sizes: Sequence[tuple[str, bool]], method: str) -> tuple[Pass, ...]:
+    wanted = recipe.benchmark
+    planned: list[Pass] = []
+    if wanted.memory:
+        memory = Pass("memory", 0, min(wanted.iterations, _MEMORY_ITERATIONS), method=method)
+        planned += [replace(memory, size=s, further=f) for s, f in sizes]
+    if wanted.profile:
         warmup = min(wanted.warmup, _PROFILE_WARMUP)
         iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
-        planned.append(Pass("profile", warmup, iterations, etdump=True, size=sizes[0][0]))
-    return tuple(replace(step, method=method) for step in planned)
+        size, _ = sizes[0]
+        planned.append(Pass("profile", warmup, iterations, etdump=True, size=size, method=method))
+    return tuple(planned)
 
 
 def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
@@ -159,6 +213,7 @@ def run_pass(
         DeviceError: The device went away.
         Interrupted: The run was stopped.
     """
+    started = datetime.now(timezone.utc)
     outcome = folder.run(runner_arguments(step, recipe), recipe.benchmark.timeout_s)
     log = here / RUNNER_LOG
     _append(log, step, outcome)
@@ -171,12 +226,7 @@ def run_pass(
         folder.pull(step.outputs_folder, here / step.outputs_folder)
     if step.etdump:
         folder.pull(ETDUMP, here / ETDUMP)
-    return PassResult(
-        load_results(here / step.results),
-        outcome.seconds,
-        step.results,
-        step.outputs_folder if step.outputs else None,
-    )
+    return PassResult(step, load_results(here / step.results), outcome.seconds, started)
 
 
 def _append(log: Path, step: Pass, outcome: RunOutcome) -> None:

@@ -64,7 +64,8 @@ def _files() -> Iterator[str]:
         yield f"| `{name}` | {text} |"
     yield (
         "\nWith `benchmark.sizes`, these are of the first size, and each further size has its own "
-        "`outputs`, `timing` and `memory`: `timing-long` and so on for the size `long`.\n"
+        "`outputs`, `timing` and `memory`: `timing-long`, `timing-long.2` and so on for the size "
+        "`long`.\n"
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from etdeploy.backends.registry import find_backend
-from etdeploy.bench.notes import sample_notes
+from etdeploy.bench.notes import start_notes
 from etdeploy.bench.outputs.compare import Expectation, compare_outputs
-from etdeploy.bench.passes import Pass, PassResult
+from etdeploy.bench.passes import Results
 from etdeploy.bench.records.record import OutputCheck, SizeRecord
-from etdeploy.bench.statistics import summarize
+from etdeploy.bench.series import series_of
 from etdeploy.program.folder import InputSet, Provenance, TensorFile
 from etdeploy.recipe.model import Tolerance
 
@@ -19,30 +19,29 @@ Checks = Mapping[str, tuple[OutputCheck, ...]]
 
 
 def compare_sizes(
-    planned: Sequence[Pass],
-    results: Mapping[str, PassResult],
+    results: Results,
     here: Path,
     program_folder: Path,
     provenance: Provenance,
     tolerance: Tolerance,
 ) -> Checks:
-    """Compares the outputs of every timing pass with those that are expected at its size."""
+    """Compares the outputs of every pass that wrote some with those expected at its size."""
     # Of the program's quantisation, which is the same at every size.
     steps = tuple(known.scale if known else None for known in provenance.output_quantization)
     return {
-        step.size: compare_outputs(
-            results[step.key].results.outputs,
-            here / step.outputs_folder,
+        result.step.size: compare_outputs(
+            result.results.outputs,
+            here / result.outputs,
             Expectation(
-                provenance.measured[step.size].expected,
+                provenance.measured[result.step.size].expected,
                 program_folder,
                 _judged_as(provenance),
                 tolerance,
                 steps,
             ),
         )
-        for step in planned
-        if step.outputs
+        for result in results.values()
+        if result.outputs
     }
 
 
@@ -54,38 +53,26 @@ def _judged_as(provenance: Provenance) -> str | None:
 
 
 def size_records(
-    results: Mapping[str, PassResult], checks: Checks, provenance: Provenance
+    results: Results, checks: Checks, provenance: Provenance
 ) -> tuple[SizeRecord, ...]:
     """The record of every size that the recipe names; none for a recipe without."""
     return tuple(
-        _record(provenance.measured[name], results, checks[name], suffix)
-        for name, suffix in _suffixes(checks)
+        _record(provenance.measured[name], results, outputs)
+        for name, outputs in checks.items()
+        if name
     )
 
 
-def size_notes(results: Mapping[str, PassResult], checks: Checks) -> Iterator[str]:
+def size_notes(results: Results, checks: Checks) -> Iterator[str]:
     """Notes about the samples of further sizes."""
-    for name, suffix in _suffixes(checks):
-        timing = results[f"timing{suffix}"].results
-        for note in sample_notes(summarize(timing.samples_ms), timing.warmup) if suffix else ():
+    for name in list(checks)[1:]:
+        for note in start_notes(series_of(results, name)):
             yield f"At {name}: {note[0].lower()}{note[1:]}"
 
 
-def _suffixes(checks: Checks) -> Iterator[tuple[str, str]]:
-    """Sizes by name, with the suffix of their passes' keys."""
-    for index, name in enumerate(checks):
-        if name:
-            yield name, f"-{name}" if index else ""
-
-
-def _record(
-    made: InputSet,
-    results: Mapping[str, PassResult],
-    outputs: tuple[OutputCheck, ...],
-    suffix: str,
-) -> SizeRecord:
-    timing = results[f"timing{suffix}"].results
-    memory = results.get(f"memory{suffix}")
+def _record(made: InputSet, results: Results, outputs: tuple[OutputCheck, ...]) -> SizeRecord:
+    series = series_of(results, made.name)
+    memory = [r for r in results.values() if (r.step.name, r.step.size) == ("memory", made.name)]
     return SizeRecord(
         name=made.name,
         sizes=made.sizes,
@@ -94,8 +81,10 @@ def _record(
             for index, value in enumerate(made.inputs)
             if isinstance(value, TensorFile)
         },
-        latency_ms=summarize(timing.samples_ms),
-        first_inference_ms=timing.first_inference_ms,
-        peak_rss_bytes=(memory.results.peak_rss_bytes or None) if memory else None,
+        latency_ms=series.latency,
+        first_inference_ms=series.first_inference_ms,
+        peak_rss_bytes=(memory[0].results.peak_rss_bytes or None) if memory else None,
         outputs=outputs,
+        runs=series.starts,
+        spread=series.spread,
     )

@@ -130,6 +130,21 @@ def many_options(function: F) -> F:
     )(function)
 
 
+def runs_option(function: F) -> F:
+    """--runs."""
+    return click.option(
+        "--runs",
+        type=click.IntRange(min=1, max=1000),
+        metavar="N",
+        help="Start the runner N times for the timing, instead of the recipe's benchmark.runs.",
+    )(function)
+
+
+def with_runs(overrides: tuple[str, ...], runs: int | None) -> tuple[str, ...]:
+    """What `--set` gave, and `--runs`, which counts for more."""
+    return overrides if runs is None else (*overrides, f"benchmark.runs={runs}")
+
+
 def device_option(function: F) -> F:
     """--device."""
     return click.option(

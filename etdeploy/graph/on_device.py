@@ -6,7 +6,9 @@ As in `pipeline.py`, an action imports what only it needs.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from etdeploy.bench.records.record import Inference
 from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
@@ -31,6 +33,9 @@ from etdeploy.graph.tasks.steps import Step, StepLog
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import load_provenance
 from etdeploy.runner.model import BuiltRunner
+
+if TYPE_CHECKING:
+    from etdeploy.bench.measure import Prepared
 
 
 def bundle_step(resolved: Resolved) -> Step:
@@ -120,6 +125,29 @@ def pushed_line(report: PushReport) -> str:
     )
 
 
+def prepared(job: Job) -> Prepared:
+    """What the steps before the measurement made."""
+    from etdeploy.bench.measure import Prepared
+
+    exported, program = load_program(job)
+    return Prepared(
+        Bundle.load(stage_path(job, StepName.BUNDLE)),
+        job.loaded,
+        Path(exported.folder),
+        program,
+        BuiltRunner.load(stage_path(job, StepName.RUNNER)),
+        RuntimePlan.load(stage_path(job, StepName.PLAN)),
+    )
+
+
+def measured_line(workload: Inference) -> str:
+    """The median, and over how much."""
+    latency = workload.latency_ms
+    inferences = console.count(len(latency.samples), "inference")
+    starts = console.count(len(workload.runs), "start")
+    return f"median {duration(latency.median)} over {inferences} in {starts}"
+
+
 def bench_step(job: Job, device: Device) -> Step:
     """Measures, and writes the run record."""
     recipe = job.loaded.recipe
@@ -128,25 +156,12 @@ def bench_step(job: Job, device: Device) -> Step:
     def act(log: StepLog) -> str:
         from etdeploy.bench.measure import measure
 
-        exported, program = load_program(job)
-        run = measure(
-            device,
-            Bundle.load(stage_path(job, StepName.BUNDLE)),
-            job.loaded,
-            Path(exported.folder),
-            program,
-            BuiltRunner.load(stage_path(job, StepName.RUNNER)),
-            job.output,
-            log.progress,
-            RuntimePlan.load(stage_path(job, StepName.PLAN)),
-        )
+        run = measure(device, prepared(job), job.output, log.progress)
         path = run.record_path
         Measured(record=str(path), sha256=sha256_file(path), run_id=run.record.run_id).save(output)
         if run.record.simulated:
             return f"simulated by {run.record.simulated.by}"
-        latency = run.record.workload.latency_ms
-        runs = console.count(len(latency.samples), "run")
-        return f"median {duration(latency.median)} over {runs}"
+        return measured_line(run.record.workload)
 
     def sound() -> str | None:
         measured = Measured.load(output)

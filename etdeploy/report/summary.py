@@ -86,12 +86,9 @@ def _verified(record: RunRecord) -> str:
 
 
 def _timed(record: RunRecord) -> str:
-    timing = record.passes["timing"]
-    threads = record.runner.threads
-    return (
-        f"of {count(timing.iterations, 'inference')} after {timing.warmup:,} for warm-up, "
-        f"{count(threads, 'thread')}"
-    )
+    inferences = count(len(record.workload.latency_ms.samples), "inference")
+    warmup = record.passes["timing"].warmup
+    return f"of {inferences} after {warmup:,} for warm-up, {count(record.runner.threads, 'thread')}"
 
 
 def _facts(record: RunRecord) -> Iterator[str]:

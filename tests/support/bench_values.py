@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.passes import TIMING, Pass, PassResult
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
@@ -19,12 +21,13 @@ from etdeploy.bench.records.record import (
     SizeRecord,
 )
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.statistics import summarize
+from etdeploy.bench.series import Series
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.model import BuiltRunner
+from etdeploy.runner.protocol import RunnerResults
 
 SIMULATED = Simulated(backend="npu", by="Simulator 1.2.3", soc="NPU9")
 FOLDER = Path("/out/20261121T084449Z-mlp-host-ab12cd34")
@@ -55,6 +58,39 @@ UNCOMPARED = make_check(
     within_tolerance=None,
     remark="every value is NaN or infinite, in the model's own output too",
 )
+
+
+def make_results(samples_ms: Sequence[float] = (1.0, 1.1, 1.2), **changes: Any) -> RunnerResults:
+    """What a runner wrote."""
+    values: dict[str, Any] = {
+        "schema_version": 1,
+        "executorch_version": "1.5.1",
+        "method": "forward",
+        "started_unix_s": 0,
+        "threads": 1,
+        "warmup": 5,
+        "load_program_ms": 0.5,
+        "load_method_ms": 1.5,
+        "rss_after_load_bytes": 0,
+        "peak_rss_bytes": 0,
+        "first_inference_ms": 3.0,
+        "samples_ms": tuple(samples_ms),
+        "outputs": (),
+    }
+    return RunnerResults(**(values | changes))
+
+
+def make_pass(number: int, results: RunnerResults) -> PassResult:
+    """A start of the timing pass, a minute after the one before."""
+    results_of = Pass(TIMING, results.warmup, len(results.samples_ms), start=number)
+    started = datetime(2026, 11, 21, 8, number, tzinfo=timezone.utc)
+    return PassResult(results_of, results, 0.5, started)
+
+
+def make_series(*starts: Sequence[float] | RunnerResults) -> Series:
+    """Starts of the timing pass, from their samples or results."""
+    results = [r if isinstance(r, RunnerResults) else make_results(r) for r in starts]
+    return Series(tuple(make_pass(i, result) for i, result in enumerate(results, 1)))
 
 
 def make_device(
@@ -89,20 +125,24 @@ def make_program(**changes: Any) -> ProgramRecord:
 
 
 def make_record(
-    samples_ms: Sequence[float] = (1.0, 1.1, 1.2, 1.0, 1.1),
+    samples_ms: Sequence[float] | Series = (1.0, 1.1, 1.2, 1.0, 1.1),
     outputs: tuple[OutputCheck, ...] = (make_check(),),
     sizes: tuple[SizeRecord, ...] = (),
     **changes: Any,
 ) -> RunRecord:
+    series = samples_ms if isinstance(samples_ms, Series) else make_series(samples_ms)
+    iterations = len(series.first.samples_ms)
     values: dict[str, Any] = {
         "run_id": FOLDER.name,
         "started_at": "2026-11-21T08:44:49+00:00",
         "workload": Inference(
-            latency_ms=summarize(samples_ms),
+            latency_ms=series.latency,
             first_inference_ms=2.5,
             outputs=outputs,
             outputs_compared=bool(outputs),
             sizes=sizes,
+            runs=series.starts,
+            spread=series.spread,
         ),
         "load_ms": 8.35713,
         "verify_ms": 0.21,
@@ -125,7 +165,7 @@ def make_record(
             content={},
         ),
         "versions": {"etdeploy": "0"},
-        "passes": {"timing": PassRecord(warmup=5, iterations=len(samples_ms), seconds=0.5)},
+        "passes": {"timing": PassRecord(warmup=5, iterations=iterations, seconds=0.5)},
         "files": {
             "record": "record.json",
             "outputs": "outputs",

@@ -63,7 +63,9 @@ class Cli:
         )
 
     def argv(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "etdeploy", *arguments]
+        """The command line; a measurement has one start unless the test says how many."""
+        once = arguments[:1] in (("run",), ("bench",)) and "--runs" not in arguments
+        return [sys.executable, "-m", "etdeploy", *arguments, *(("--runs", "1") if once else ())]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "ETDEPLOY_CACHE_DIR": str(self.cache), **self.env}

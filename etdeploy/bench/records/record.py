@@ -282,7 +282,7 @@ class RunRecord(Value):
         recipe: What defined the run.
         versions: Of the tools at export, of etdeploy, and of the runner's libraries.
         passes: By name: timing, memory, profile; those of further sizes end with the size's name,
-            `timing-long`.
+            `timing-long`, and further starts with their number, `timing.2`.
         files: The files in the record's folder, by their role; paths are relative to that folder.
         notes: Sentences that a reader of the numbers has to know.
         memory: The memory pass; null when it was not measured.

@@ -14,7 +14,9 @@ from etdeploy.cli.options import (
     output_option,
     quiet_option,
     recipes_options,
+    runs_option,
     target_option,
+    with_runs,
 )
 
 
@@ -23,6 +25,7 @@ from etdeploy.cli.options import (
 @devices_option
 @target_option
 @output_option
+@runs_option
 @many_options
 @json_option
 @quiet_option
@@ -32,6 +35,7 @@ def command(
     devices: tuple[str, ...],
     target: str | None,
     output: Path,
+    runs: int | None,
     fail_fast: bool,
     heavy: int | None,
     as_json: bool,
@@ -44,5 +48,6 @@ def command(
     """
     from etdeploy.cli.verbs.run import measure_named
 
+    overrides = with_runs(overrides, runs)
     named = Named(recipes, overrides, devices, target, output, True, quiet, fail_fast, heavy)
     measure_named(named, as_json)

@@ -15,7 +15,9 @@ from etdeploy.cli.options import (
     output_option,
     quiet_option,
     recipes_options,
+    runs_option,
     target_option,
+    with_runs,
 )
 from etdeploy.core import console
 from etdeploy.core.text.layout import fit
@@ -28,6 +30,7 @@ from etdeploy.graph.stage_values import StepName
 @target_option
 @output_option
 @click.option("--again", is_flag=True, help="Measure again, even when nothing changed.")
+@runs_option
 @many_options
 @json_option
 @quiet_option
@@ -38,6 +41,7 @@ def command(
     target: str | None,
     output: Path,
     again: bool,
+    runs: int | None,
     fail_fast: bool,
     heavy: int | None,
     as_json: bool,
@@ -50,6 +54,7 @@ def command(
     With several recipes or devices, every recipe runs on every device: what they have in common is
     exported and built once, and a table shows them side by side.
     """
+    overrides = with_runs(overrides, runs)
     named = Named(recipes, overrides, devices, target, output, again, quiet, fail_fast, heavy)
     measure_named(named, as_json)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.measure import measure, require_match
+from etdeploy.bench.measure import Prepared, measure, require_match
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.revision import Revision, revision_of
 from etdeploy.cache.workspace import Workspace
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.integration
 _RECIPE = """\
 model: {example: mlp}
 export: {backend: xnnpack}
-benchmark: {iterations: 30, warmup: 3}
+benchmark: {runs: 2, iterations: 15, warmup: 3}
 """
 
 
@@ -66,10 +66,10 @@ class Chain:
         device.push(bundle)
         recipe = self.loaded.recipe.model_copy(update=sections)
         loaded = LoadedRecipe(self.loaded.name, self.loaded.path, recipe, self.loaded.files)
-        return measure(
-            device, bundle, loaded, self.program_folder, self.program, self.runner,
-            self.folder / "out", plan=self.plan,
-        )  # fmt: skip
+        prepared = Prepared(
+            bundle, loaded, self.program_folder, self.program, self.runner, self.plan
+        )
+        return measure(device, prepared, self.folder / "out")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,10 @@ def test_real_runner_on_this_machine(real: Chain) -> None:
     require_match(run)
     assert record.runner.executorch_version.startswith(real.runner.executorch_version)
     assert record.program.delegates[0].backend_id == "XnnpackBackend"
-    assert set(record.passes) == {"timing", "memory", "profile"}
+    assert set(record.passes) == {"timing", "timing.2", "memory", "profile"}
+    assert [start.samples for start in workload.runs] == [15, 15]
+    assert workload.spread is not None
+    assert (workload.spread.between_percent or 0) > 0
     assert list((real.folder / "device" / "runs").iterdir()) == []
     assert "correct: the output is within tolerance" in summary(run)
 
@@ -113,8 +116,8 @@ def test_a_folder_that_was_mailed_is_read_elsewhere(real: Chain, tmp_path: Path)
     shutil.rmtree(run.folder)
     there = load_run(tmp_path / "elsewhere")
     assert there.record == run.record
-    names = {"record", "outputs", "log", "timing", "memory", "profile", "etdump", "etrecord",
-             "program_info", "export", "plan"}  # fmt: skip
+    names = {"record", "outputs", "log", "timing", "timing.2", "memory", "profile", "etdump",
+             "etrecord", "program_info", "export", "plan"}  # fmt: skip
     assert set(there.record.files) == names
     for name in names:
         path = there.path(name)

@@ -15,7 +15,7 @@ import pytest
 import etdeploy.bench.measure as measure_module
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.kept import DESCRIPTIONS
-from etdeploy.bench.measure import measure, require_match
+from etdeploy.bench.measure import Prepared, begin, measure, require_match
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.revision import Revision
@@ -66,28 +66,21 @@ class Setting:
 
     folder: Path
 
-    def measure(
+    def measure(self, device: FakeDevice, output: str = "out", **wanted: Any) -> StoredRun:
+        return measure(device, self.prepared(**wanted), self.folder / output)
+
+    def prepared(
         self,
-        device: FakeDevice,
-        output: str = "out",
         methods: tuple[str, ...] = ("forward",),
         simulated: Simulated | None = None,
         **sections: Any,
-    ) -> StoredRun:
+    ) -> Prepared:
         recipe = make_recipe(**sections)
         path = self.folder / "my recipe.yaml"
         loaded = LoadedRecipe("my recipe", path, recipe, ((path, "ef" * 32),))
         runner = make_runner(self.folder / "runner", "ld.so")
-        return measure(
-            device,
-            Bundle(files=(), launch=ProcessLaunch(argv=("runner",)), simulated=simulated),
-            loaded,
-            self.folder / "program",
-            _program(methods),
-            runner,
-            self.folder / output,
-            plan=_plan(),
-        )
+        bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)), simulated=simulated)
+        return Prepared(bundle, loaded, self.folder / "program", _program(methods), runner, _plan())
 
     def left(self) -> list[str]:
         out = self.folder / "out"
@@ -163,14 +156,20 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     run = setting.measure(device, runtime={"threads": 2})
     record, workload = run.record, run.record.workload
     assert (record.schema_version, workload.kind) == (5, "inference")
-    assert workload.latency_ms.samples == SAMPLES_MS
+    assert workload.latency_ms.samples == SAMPLES_MS * 3
     assert workload.latency_ms.median == 1.1
+    assert [(start.samples, start.median_ms, start.load_ms) for start in workload.runs] == [
+        (3, 1.1, 2.0)
+    ] * 3
+    assert workload.spread is not None
+    assert workload.spread.within_percent == pytest.approx(100 * 0.1 / 1.1)
+    assert workload.spread.between_percent == 0
     assert (record.verify_ms, record.load_ms, workload.first_inference_ms) == (0.25, 2.0, 3.0)
     assert record.peak_rss_bytes == 6_000_000
     assert [(o.name, o.max_abs_error, o.within_tolerance) for o in workload.outputs] == [
         ("output_0", 0.0, True)
     ]
-    assert list(record.passes) == ["timing", "memory", "profile"]
+    assert list(record.passes) == ["timing", "timing.2", "timing.3", "memory", "profile"]
     assert record.device.before.battery_percent == 80
     assert record.device.after.battery_percent == 79
     assert record.runner.portable
@@ -205,7 +204,7 @@ def test_everything_is_kept_in_a_folder_of_the_run(setting: Setting) -> None:
     assert _file(run, "outputs").joinpath("0.bin").read_bytes() == _EXPECTED
     assert _file(run, "etdump").read_bytes() == b"trace"
     log = _file(run, "log").read_text()
-    for name in ("timing", "memory", "profile"):
+    for name in ("timing", "timing.2", "timing.3", "memory", "profile"):
         assert f"== {name} pass: exit code 0 after 0.2 s\n{name} is done\n" in log
 
 
@@ -213,7 +212,8 @@ def test_a_mailed_folder_has_all_that_a_report_needs(setting: Setting) -> None:
     program = setting.folder / "program"
     (program / "etrecord.bin").write_bytes(b"graph")
     _program().save(program / "program.json")
-    run = setting.measure(_device(), model={"python": f"{setting.folder}/models/net.py:make"})
+    model = {"python": f"{setting.folder}/models/net.py:make"}
+    run = setting.measure(_device(), model=model, benchmark={"runs": 2})
     packed = shutil.make_archive(str(setting.folder / "mail"), "zip", run.folder)
     shutil.unpack_archive(packed, setting.folder / "elsewhere")
     shutil.rmtree(run.folder)
@@ -252,7 +252,7 @@ def test_unwanted_passes_leave_no_trace(setting: Setting) -> None:
     assert record.peak_rss_bytes is None
     assert not {"etdump", "etrecord", "memory", "profile"} & set(record.files)
     assert run.path("etdump") is None
-    assert list(record.passes) == ["timing"]
+    assert list(record.passes) == ["timing", "timing.2", "timing.3"]
 
 
 def test_wrong_outputs_are_recorded_before_they_are_an_error(setting: Setting) -> None:
@@ -297,7 +297,7 @@ def test_a_device_that_goes_away_in_mid_run(setting: Setting) -> None:
 def test_a_device_that_goes_away_after_the_run_loses_nothing(setting: Setting) -> None:
     record = setting.measure(_device(gone_after_run=True)).record
     assert record.device.after.battery_percent is None
-    assert record.workload.latency_ms.samples == SAMPLES_MS
+    assert record.workload.latency_ms.samples == SAMPLES_MS * 3
 
 
 def test_an_interrupted_run_leaves_nothing(setting: Setting) -> None:
@@ -339,7 +339,7 @@ def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> 
         setting.folder / "program" / EXPORT_INFO
     )
     device = _device()
-    run = setting.measure(device, benchmark={"sizes": {"a": {"n": 1}, "b": {"n": 2}}})
+    run = setting.measure(device, benchmark={"sizes": {"a": {"n": 1}, "b": {"n": 2}}, "runs": 2})
     record, workload = run.record, run.record.workload
     assert [(s.name, s.sizes, s.shapes, s.peak_rss_bytes) for s in workload.sizes] == [
         ("a", {"n": 1}, {"x": (2, 4)}, 6_000_000),
@@ -349,7 +349,9 @@ def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> 
         workload.sizes[0].latency_ms,
         workload.sizes[0].outputs,
     )
-    assert list(record.passes) == ["timing", "timing-b", "memory", "memory-b", "profile"]
+    assert list(record.passes) == [
+        "timing", "timing-b", "timing.2", "timing-b.2", "memory", "memory-b", "profile",
+    ]  # fmt: skip
     assert _file(run, "outputs-b").is_dir()
     assert _file(run, "memory-b").is_file()
     with pytest.raises(MismatchError, match=r"output_0 at a \(float32") as raised:
@@ -357,6 +359,39 @@ def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> 
     assert raised.value.remedy is not None
     assert raised.value.remedy.endswith(f"outputs are in {_file(run, 'outputs')}")
     assert load_run(run.folder) == run
+
+
+def test_two_measurements_take_turns_on_one_device(setting: Setting) -> None:
+    device = _device()
+    prepared = setting.prepared(benchmark={"runs": 2, "memory": False, "profile": False})
+    out = setting.folder / "out"
+    with begin(device, prepared, out) as a, begin(device, prepared, out) as b:
+        for number in range(1, a.starts + 1):
+            a.start(number)
+            b.start(number)
+        runs = a.finish(b.run_id), b.finish(a.run_id)
+    assert [given["--results"] for given in device.folder.arguments] == [
+        "timing.json", "timing.json", "timing.2.json", "timing.2.json",
+    ]  # fmt: skip
+    assert [run.record.interleaved_with for run in runs] == [b.run_id, a.run_id]
+    assert [len(run.record.workload.runs) for run in runs] == [2, 2]
+    assert [load_run(run.folder) for run in runs] == list(runs)
+
+
+def test_of_two_that_take_turns_a_failure_leaves_no_record(setting: Setting) -> None:
+    crash = RunOutcome(139, "SIGSEGV", "", "going down\n", 0.1)
+    device = _device(answer=_ending("timing.2", crash))
+    prepared, out = setting.prepared(), setting.folder / "out"
+
+    def take_turns() -> None:
+        with begin(device, prepared, out) as a, begin(device, prepared, out) as b:
+            for number in (1, 2):
+                a.start(number)
+                b.start(number)
+
+    with pytest.raises(RunError, match=r"SIGSEGV in the timing\.2 pass"):
+        take_turns()
+    assert set(setting.left()) == {"runner.stderr.txt"}
 
 
 @pytest.mark.parametrize(

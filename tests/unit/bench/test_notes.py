@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from etdeploy.bench.notes import measurement_notes, method_notes, output_notes
+from etdeploy.bench.notes import measurement_notes, method_notes, output_notes, start_notes
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState, Leftover
-from tests.support.bench_values import UNCOMPARED, make_check, make_device
+from tests.support.bench_values import UNCOMPARED, make_check, make_device, make_series
 
 _STEADY = (1.0, 1.02, 0.99, 1.01) * 5
 
@@ -18,9 +17,7 @@ _STEADY = (1.0, 1.02, 0.99, 1.01) * 5
 def _notes(
     samples: Sequence[float] = _STEADY, device: DeviceRecord | None = None, portable: bool = False
 ) -> str:
-    return "\n".join(
-        measurement_notes(summarize(samples), device or make_device(), portable, warmup=5)
-    )
+    return "\n".join(measurement_notes(make_series(samples), device or make_device(), portable))
 
 
 def test_a_method_that_nobody_named_is_told_with_the_others() -> None:
@@ -83,6 +80,19 @@ def test_a_slowing_device_is_told_apart_from_one_that_warms_up() -> None:
     assert "15 % faster" in faster
     assert "--set benchmark.warmup=20" in faster
     assert _notes((1.0,) * 10 + (1.05,) * 10) == ""
+
+
+def test_starts_that_differ_are_told_with_a_remedy() -> None:
+    [note] = start_notes(make_series((1.0,) * 20, (1.2,) * 20, (1.0,) * 20))
+    assert "their medians have a standard deviation of 12 %" in note
+    assert "--runs 10" in note
+    [note] = start_notes(make_series(*((1.0,), (1.3,)) * 20))
+    assert "--runs 50" in note
+    assert not list(start_notes(make_series((1.0,) * 20, (1.05,) * 20, (1.0,) * 20)))
+
+
+def test_a_step_from_start_to_start_is_no_drift_within_one() -> None:
+    assert not list(start_notes(make_series((1.0,) * 20, (1.12,) * 20)))
 
 
 def test_samples_below_the_clock_are_no_error() -> None:

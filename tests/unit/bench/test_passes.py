@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.failures.diagnosis import last_lines, run_error
-from etdeploy.bench.passes import Pass, passes, run_pass, runner_arguments
+from etdeploy.bench.passes import Pass, Plan, plan_passes, run_pass, runner_arguments
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import Capabilities, RunOutcome
@@ -30,17 +30,20 @@ def _explained(outcome: RunOutcome, **sections: object) -> tuple[str, str]:
 
 
 def test_every_pass_is_a_process_of_its_own() -> None:
-    assert passes(make_recipe(benchmark={"warmup": 20, "iterations": 100})) == (
-        Pass("timing", 20, 100, outputs=True),
-        Pass("memory", 0, 2),
-        Pass("profile", 5, 10, etdump=True),
+    recipe = make_recipe(benchmark={"warmup": 20, "iterations": 100, "runs": 2})
+    assert plan_passes(recipe) == Plan(
+        starts=(
+            (Pass("timing", 20, 100, outputs=True),),
+            (Pass("timing", 20, 100, start=2),),
+        ),
+        rest=(Pass("memory", 0, 2), Pass("profile", 5, 10, etdump=True)),
     )
 
 
 def test_a_simulated_run_has_one_short_pass_for_each_size() -> None:
     sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
-    recipe = make_recipe(benchmark={"warmup": 20, "iterations": 100, "sizes": sizes})
-    assert passes(recipe, simulated=True) == (
+    recipe = make_recipe(benchmark={"warmup": 20, "iterations": 100, "runs": 9, "sizes": sizes})
+    assert plan_passes(recipe, simulated=True).steps == (
         Pass("timing", 0, 1, outputs=True, size="long"),
         Pass("timing", 0, 1, outputs=True, size="short", further=True),
     )
@@ -58,18 +61,22 @@ def test_a_pass_of_one_inference_needs_more_time_and_not_fewer() -> None:
 
 def test_passes_that_are_not_wanted_are_left_out() -> None:
     recipe = make_recipe(benchmark={"memory": False, "profile": False, "iterations": 1})
-    assert passes(recipe) == (Pass("timing", 5, 1, outputs=True),)
+    assert [step.name for step in plan_passes(recipe).steps] == ["timing"] * 3
 
 
 def test_every_size_is_timed_by_itself_and_the_first_one_is_profiled() -> None:
     recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
-    steps = passes(recipe)
-    assert [(p.key, p.size, p.outputs_folder) for p in steps] == [
+    steps = plan_passes(recipe).steps
+    assert [(p.key, p.size, p.outputs_folder if p.outputs else None) for p in steps] == [
         ("timing", "long", "outputs"),
         ("timing-short", "short", "outputs-short"),
-        ("memory", "long", "outputs"),
-        ("memory-short", "short", "outputs-short"),
-        ("profile", "long", "outputs"),
+        ("timing.2", "long", None),
+        ("timing-short.2", "short", None),
+        ("timing.3", "long", None),
+        ("timing-short.3", "short", None),
+        ("memory", "long", None),
+        ("memory-short", "short", None),
+        ("profile", "long", None),
     ]
     given = runner_arguments(steps[1], recipe)
     assert {"{bundle}/inputs-short.txt", "timing-short.json", "outputs-short"} <= set(given)
@@ -77,12 +84,12 @@ def test_every_size_is_timed_by_itself_and_the_first_one_is_profiled() -> None:
 
 def test_short_benchmarks_shorten_every_pass() -> None:
     recipe = make_recipe(benchmark={"warmup": 0, "iterations": 1})
-    assert [(p.warmup, p.iterations) for p in passes(recipe)] == [(0, 1), (0, 1), (0, 1)]
+    assert {(p.warmup, p.iterations) for p in plan_passes(recipe).steps} == {(0, 1)}
 
 
 def test_arguments_of_the_timing_pass() -> None:
     recipe = make_recipe(runtime={"threads": 3})
-    assert runner_arguments(passes(recipe, "decode")[0], recipe) == (
+    assert runner_arguments(plan_passes(recipe, "decode").steps[0], recipe) == (
         "--program", "{bundle}/program.pte",
         "--method", "decode",
         "--inputs", "{bundle}/inputs.txt",
@@ -96,10 +103,10 @@ def test_arguments_of_the_timing_pass() -> None:
 
 def test_only_the_profile_pass_traces_and_only_timing_writes_outputs() -> None:
     recipe = make_recipe()
-    for step in passes(recipe):
+    for step in plan_passes(recipe).steps:
         arguments = runner_arguments(step, recipe)
         assert ("--etdump" in arguments) == (step.name == "profile")
-        assert ("--outputs" in arguments) == (step.name == "timing")
+        assert ("--outputs" in arguments) == (step.key == "timing")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +153,7 @@ def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:
             raise AssertionError(relative, to)
 
     with cancel.trapped_signals(), pytest.raises(Interrupted):
-        run_pass(Stopped(), passes(recipe)[0], recipe, "host", tmp_path)
+        run_pass(Stopped(), plan_passes(recipe).steps[0], recipe, "host", tmp_path)
 
 
 def test_an_unknown_signal_still_has_a_remedy() -> None:

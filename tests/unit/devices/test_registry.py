@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import etdeploy.bench.measure as measure_module
-from etdeploy.bench.measure import measure
+from etdeploy.bench.measure import Prepared, measure
 from etdeploy.bench.records.stored import load_run
 from etdeploy.bench.revision import Revision
 from etdeploy.cache.workspace import Workspace
@@ -86,15 +86,14 @@ def test_a_device_of_another_package_goes_all_the_way_to_a_record(
     assert (device.push(bundle).pushed_files, device.push(bundle).kept_files) == (3, 3)
     make_program_folder(tmp_path / "program")
     path = tmp_path / "recipe.yaml"
-    run = measure(
-        device,
+    prepared = Prepared(
         bundle,
         LoadedRecipe("mlp", path, make_recipe(), ((path, "ef" * 32),)),
         tmp_path / "program",
         program(),
         make_runner(tmp_path / "runner", "ld.so"),
-        tmp_path / "out",
     )
+    run = measure(device, prepared, tmp_path / "out")
     record = load_run(run.record_path).record
     assert (record.device.facts.name, record.device.facts.kind) == (f"attic:{attic}", "attic")
     assert [check.within_tolerance for check in record.workload.outputs] == [True]
