@@ -128,7 +128,7 @@ def test_damaged_programs_give_a_program_or_a_clean_error(
 ) -> None:
     sound = (programs / f"{name}.pte").read_bytes()
     end = int.from_bytes(sound[16:24], "little")  # behind it are weights
-    choose = random.Random(0)  # noqa: S311 - repeatable damage, no secret
+    choose = random.Random(0)
     path = tmp_path / "damaged.pte"
     refused = 0
     for _ in range(1500):

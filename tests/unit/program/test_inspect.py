@@ -167,7 +167,7 @@ def _methods_list(content: bytearray) -> tuple[int, int]:
 def test_damaged_bytes_give_a_program_or_a_clean_error(tmp_path: Path, seed: int) -> None:
     """250 damaged variants for each seed; any other exception fails the test."""
     sound = _mixed()
-    choose = random.Random(seed)  # noqa: S311 - repeatable damage, no secret
+    choose = random.Random(seed)
     refused = 0
     for _ in range(250):
         content = bytearray(sound)

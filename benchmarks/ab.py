@@ -1,0 +1,160 @@
+"""How often a comparison is wrong: A against A, and against a B that takes 5 % longer.
+
+    python benchmarks/ab.py [--series 400] [--json]
+
+Simulates starts with the spreads that devices have. Bound: at most 5 % of A/A called different in
+every row of pairs, and in those of records whose times, measured apart, differ by no more than 3 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from etdeploy.compare.model import Ratio, Verdict
+from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
+from etdeploy.compare.verdict import judge
+
+# Logarithms of a number of starts that follow each other, of the same thing.
+Noise = Callable[[random.Random, int], list[float]]
+SLOWER = 1.05
+
+
+@dataclass(frozen=True)
+class Row:
+    """How often a difference was found, in percent; `at_5_percent` where B takes 5 % longer."""
+
+    name: str
+    starts: int
+    at_0_percent: float
+    at_5_percent: float
+
+
+def steady(percent: float) -> Noise:
+    return lambda r, n: [r.gauss(0, percent / 100) for _ in range(n)]
+
+
+def skewed(percent: float) -> Noise:
+    """Never faster than the best case, sometimes much slower."""
+    return lambda r, n: [r.expovariate(100 / percent) for _ in range(n)]
+
+
+def disturbed(percent: float, share: float, slower: float) -> Noise:
+    """A share of the starts meets other work."""
+    return lambda r, n: [
+        r.gauss(0, percent / 100) + (abs(r.gauss(slower, slower / 3)) if r.random() < share else 0)
+        for _ in range(n)
+    ]
+
+
+def two_states(percent: float, apart: float) -> Noise:
+    """A start gets the fast cores or the slow ones."""
+    return lambda r, n: [r.gauss(0, percent / 100) + r.choice((0, apart)) for _ in range(n)]
+
+
+def warming(percent: float, per_start: float) -> Noise:
+    return lambda r, n: [r.gauss(0, percent / 100) + i * per_start for i in range(n)]
+
+
+def wandering(percent: float, step: float) -> Noise:
+    """The machine's speed changes all the time, and remembers."""
+
+    def draw(r: random.Random, n: int) -> list[float]:
+        level, found = 0.0, []
+        for _ in range(n):
+            level += r.gauss(0, step)
+            found.append(level + r.gauss(0, percent / 100))
+        return found
+
+    return draw
+
+
+NOISES: dict[str, Noise] = {
+    "1 % between starts": steady(1),
+    "2 % between starts": steady(2),
+    "5 % between starts": steady(5),
+    "50 % between starts (cloud phones)": steady(41),
+    "3 %, skewed": skewed(3),
+    "1.5 %, 10 % of starts disturbed by 30 %": disturbed(1.5, 0.1, 0.3),
+    "1.5 %, 25 % of starts disturbed by 30 %": disturbed(1.5, 0.25, 0.3),
+    "1 %, two states 10 % apart": two_states(1, 0.1),
+    "1.5 %, 1 % slower with every start": warming(1.5, 0.01),
+    "1 %, wandering by 2 % a start": wandering(1, 0.02),
+}
+
+
+def pairs(noise: Noise, draw: random.Random, count: int, ratio: float) -> Ratio:
+    """As `etdeploy compare` measures: A B B A ..."""
+    times = [math.exp(x) for x in noise(draw, 2 * count)]
+    first, second = times[::2], times[1::2]
+    a = [s if i % 2 else f for i, (f, s) in enumerate(zip(first, second, strict=True))]
+    b = [f if i % 2 else s for i, (f, s) in enumerate(zip(first, second, strict=True))]
+    return paired_ratio(a, [x * ratio for x in b])
+
+
+def record(draw: random.Random, starts: float, apart: float, count: int) -> list[float]:
+    """Starts of a record; `apart` is what was different on that day."""
+    day = draw.gauss(0, apart)
+    return [math.exp(day + draw.gauss(0, starts)) for _ in range(count)]
+
+
+def records(draw: random.Random, apart: float, count: int, ratio: float) -> Ratio:
+    a, b = (record(draw, 0.01, apart, count) for _ in range(2))
+    return unpaired_ratio(a, [x * ratio for x in b])
+
+
+def history(draw: random.Random, apart: float, count: int, ratio: float) -> Ratio:
+    *earlier, now = (sorted(record(draw, 0.01, apart, 3))[1] for _ in range(count + 1))
+    return departure(now * ratio, earlier, 0.01 / math.sqrt(3)).ratio
+
+
+def found(series: int, seed: str, measure: Callable[[random.Random, float], Ratio]) -> list[float]:
+    """Percent of the series in which a difference was found, and a slower B."""
+    draw = random.Random(seed)
+    same = [judge(measure(draw, 1.0)) for _ in range(series)]
+    slower = [judge(measure(draw, SLOWER)) for _ in range(series)]
+    return [
+        100 * sum(v != Verdict.NO_DIFFERENCE for v in same) / series,
+        100 * sum(v == Verdict.SLOWER for v in slower) / series,
+    ]
+
+
+def simulate(series: int, counts: Sequence[int] = (3, 5, 6, 10, 20)) -> list[Row]:
+    rows = []
+    for name, noise in NOISES.items():
+        for n in counts:
+            rates = found(
+                series, f"{name}{n}", lambda r, x, noise=noise, n=n: pairs(noise, r, n, x)
+            )
+            rows.append(Row(f"pairs: {name}", n, *rates))
+    for apart in (0.0, 0.02, 0.03, 0.05):
+        for n in (3, 10):
+            rates = found(series, f"{apart}{n}", lambda r, x, a=apart, n=n: records(r, a, n, x))
+            rows.append(Row(f"two records, {100 * apart:.0f} % apart", n, *rates))
+        for n in (5, 10, 20):
+            rates = found(series, f"h{apart}{n}", lambda r, x, a=apart, n=n: history(r, a, n, x))
+            rows.append(Row(f"earlier records, {100 * apart:.0f} % apart", n, *rates))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--series", type=int, default=400, help="of each row and of each ratio")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    rows = simulate(chosen.series)
+    if chosen.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    print(f"{'difference found in, with a true one of':60} {'0 %':>7} {'5 %':>7}")
+    for row in rows:
+        name = f"{row.starts:3} {row.name}"
+        print(f"{name:60} {row.at_0_percent:6.1f}% {row.at_5_percent:6.1f}%")
+
+
+if __name__ == "__main__":
+    main()
