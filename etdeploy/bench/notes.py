@@ -15,8 +15,9 @@ SPREAD_LIMIT = 20.0
 SPREAD_SAMPLES = 5
 # ExecuTorch's own farm saw 41-57 % between runs of one program on one kind of phone.
 BETWEEN_LIMIT = 10.0
-# What the remedy asks for at most: the interval narrows with the root of the number.
+# What remedies ask for at most: more starts narrow little, and a recipe takes no longer warm-up.
 MOST_RUNS = 50
+MOST_WARMUP = 100_000
 # A phone that throttles gets slower over the run instead of at random.
 DRIFT_LIMIT = 0.10
 DRIFT_SAMPLES = 10
@@ -141,13 +142,25 @@ def _drift_notes(series: Series) -> Iterator[str]:
             f"The second half of the samples is {100 * drift:.0f} % slower than the first: the "
             "device may be getting warm and throttling, or other work interfered."
         )
-    if drift < -DRIFT_LIMIT:
-        warmup = series.first.warmup
+    falling = [each.results.warmup for each in series.passes if each.results.steady is False]
+    if falling:
+        where = (
+            f" in {len(falling)} of {len(series.passes)} starts" if len(series.passes) > 1 else ""
+        )
+        yield (
+            f"The times were still falling after {max(falling):,} warm-up iterations{where}: "
+            f"{_longer(max(falling))}."
+        )
+    elif drift < -DRIFT_LIMIT:
+        warmup = max(each.results.warmup for each in series.passes)
         yield (
             f"The second half of the samples is {-100 * drift:.0f} % faster than the first: "
-            f"{warmup} warm-up iterations may be too few "
-            f"(--set benchmark.warmup={max(10, 4 * warmup)})."
+            f"{warmup:,} warm-up iterations may be too few. {_longer(warmup).capitalize()}."
         )
+
+
+def _longer(warmup: int) -> str:
+    return f"try more of them (--set benchmark.warmup={min(MOST_WARMUP, max(10, 4 * warmup))})"
 
 
 def _drift(samples: Sequence[float]) -> float | None:

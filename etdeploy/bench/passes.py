@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Literal
 
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.core.cancel import checkpoint
@@ -51,7 +52,7 @@ class Pass:
     """
 
     name: str
-    warmup: int
+    warmup: int | Literal["auto"]
     iterations: int
     outputs: bool = False
     etdump: bool = False
@@ -147,10 +148,9 @@ def plan_passes(recipe: Recipe, method: str = FORWARD, *, simulated: bool = Fals
     """
     wanted = recipe.benchmark
     sizes = [(size, i > 0) for i, size in enumerate(wanted.sizes or ("",))]
-    runs, warmup, iterations = wanted.runs, wanted.warmup, wanted.iterations
+    runs, timing = wanted.runs, Pass(TIMING, wanted.warmup, wanted.iterations, method=method)
     if simulated:
-        runs, warmup, iterations = 1, 0, _SIMULATED_ITERATIONS
-    timing = Pass(TIMING, warmup, iterations, method=method)
+        runs, timing = 1, Pass(TIMING, 0, _SIMULATED_ITERATIONS, method=method)
     starts = tuple(
         tuple(replace(timing, size=s, further=f, start=n, outputs=n == 1) for s, f in sizes)
         for n in range(1, runs + 1)
@@ -165,7 +165,9 @@ def _rest(recipe: Recipe, sizes: Sequence[tuple[str, bool]], method: str) -> tup
         memory = Pass("memory", 0, min(wanted.iterations, _MEMORY_ITERATIONS), method=method)
         planned += [replace(memory, size=s, further=f) for s, f in sizes]
     if wanted.profile:
-        warmup = min(wanted.warmup, _PROFILE_WARMUP)
+        warmup = _PROFILE_WARMUP
+        if not isinstance(wanted.warmup, str):
+            warmup = min(wanted.warmup, _PROFILE_WARMUP)
         iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
         size, _ = sizes[0]
         planned.append(Pass("profile", warmup, iterations, etdump=True, size=size, method=method))

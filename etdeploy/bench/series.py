@@ -69,7 +69,7 @@ def start_of(result: PassResult) -> Start:
     return Start(
         started_at=result.started.isoformat(timespec="seconds"),
         warmup=timing.warmup,
-        steady=None,
+        steady=timing.steady,
         load_ms=_load_ms(timing),
         verify_ms=timing.verify_ms,
         first_inference_ms=timing.first_inference_ms,

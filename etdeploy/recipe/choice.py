@@ -1,4 +1,4 @@
-"""A text with a fixed set of values that is only known when a recipe is read."""
+"""Fields whose values pydantic's own types do not describe in one sentence."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Metadata for a field: its text is one of `names`, as with `Literal`.
+    """Metadata for a field: its text is one of `names`, which are only known when it is read.
 
     Attributes:
         known: Whether there is such a value.
@@ -46,3 +46,37 @@ class Choice:
         handler: GetJsonSchemaHandler,
     ) -> dict[str, Any]:
         return {"enum": list(self.names()), "type": "string"}
+
+
+@dataclass(frozen=True)
+class Takes:
+    """Metadata for a field of several types: what it takes, in the words of a message.
+
+    pydantic reports a value that fits none of the types once for each of them.
+
+    Attributes:
+        text: Follows "takes".
+        words: The values that are words.
+    """
+
+    text: str
+    words: tuple[str, ...] = ("auto",)
+
+    def check(self, value: object, inner: core_schema.ValidatorFunctionWrapHandler) -> object:
+        """The value itself.
+
+        Raises:
+            PydanticCustomError: It fits none of the types.
+        """
+        try:
+            return inner(value)
+        except ValidationError:
+            told = {"takes": self.text, "words": list(self.words)}
+            raise PydanticCustomError("takes", "takes {takes}", told) from None
+
+    def __get_pydantic_core_schema__(
+        self,
+        source: Any,
+        handler: GetCoreSchemaHandler,
+    ) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(self.check, handler(source))

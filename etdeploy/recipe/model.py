@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_names, find_backend
-from etdeploy.recipe.choice import Choice
+from etdeploy.recipe.choice import Choice, Takes
 from etdeploy.recipe.rules import (
     DEFAULT_GROUP_SIZE,
     benchmark_rules,
@@ -32,6 +32,10 @@ OptimizeFor = Literal["speed", "size"]
 LogLevel = Literal["none", "fatal", "error", "info", "debug"]
 ThreadPool = Literal["default", "performance_cores", "all_cores"]
 Size = Annotated[int, Field(ge=1, lt=2**31)]
+Warmup = Annotated[
+    Annotated[int, Field(ge=0, le=100_000)] | Literal["auto"],
+    Takes("a whole number from 0 to 100000, or auto"),
+]
 EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
 
@@ -231,8 +235,9 @@ class Benchmark(Section):
     """Whole starts of the runner for the timing: the spread between them is what a comparison with
     another run has to exceed."""
 
-    warmup: int = Field(default=5, ge=0, le=100_000)
-    """Iterations before timing starts; the very first is reported separately."""
+    warmup: Warmup = "auto"
+    """Iterations before timing starts; the very first is reported separately. `auto` goes on until
+    the times have stopped falling, for 10 seconds at most, or three iterations that take longer."""
 
     iterations: int = Field(default=50, ge=1, le=1_000_000)
     """Timed iterations; each is kept as a raw sample."""

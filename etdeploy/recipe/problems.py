@@ -113,6 +113,12 @@ def _not_allowed(key: str, details: ErrorDetails) -> tuple[str, str | None]:
     return f"{key} takes {expected.replace(chr(39), '')}, not {_shown(details['input'])}", hint
 
 
+def _takes(key: str, details: ErrorDetails) -> tuple[str, str | None]:
+    near = get_close_matches(str(details["input"]), details["ctx"]["words"], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else None
+    return f"{key} takes {details['ctx']['takes']}, not {_shown(details['input'])}", hint
+
+
 def _bad_name(key: str, details: ErrorDetails) -> tuple[str, str | None]:
     return (
         f"{key} {_shown(details['input'])} cannot name a folder",
@@ -124,6 +130,7 @@ _DESCRIBED: Mapping[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] 
     "extra_forbidden": _unknown_key,
     "missing": _missing,
     "literal_error": _not_allowed,
+    "takes": _takes,
     "string_pattern_mismatch": _bad_name,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin
@@ -13,7 +14,7 @@ from pydantic_core import PydanticUndefined
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_backends
 from etdeploy.backends.schemes import QUANTIZATIONS
-from etdeploy.recipe.choice import Choice
+from etdeploy.recipe.choice import Choice, Takes
 from etdeploy.recipe.documented import key_texts
 from etdeploy.recipe.model import Recipe, section_of
 
@@ -102,7 +103,10 @@ def _kind(annotation: Any) -> str:
 
 
 def _choices(field: FieldInfo) -> str | None:
-    """The values of a field that takes one of a set; None for another field."""
+    """The values of a field whose type does not say them; None for another field."""
+    told = [item.text for item in field.metadata if isinstance(item, Takes)]
+    if told:
+        return re.sub(r"\bauto\b", "`auto`", told[0])
     if not any(isinstance(item, Choice) for item in field.metadata):
         return None
     # Other packages may add to them; this page is etdeploy's.

@@ -81,6 +81,8 @@ class RunnerResults(Value):
         started_unix_s: When it started, by the device's clock.
         threads: The actual number in ExecuTorch's thread pool.
         warmup: Iterations between the first inference and the timed ones.
+        steady: Whether the times had stopped falling when the warm-up ended; None where it was told
+            how many iterations.
         verify_ms: Time of ExecuTorch's thorough check of the program, which comes before loading;
             None from a runner that checked while it loaded the program.
         load_program_ms, load_method_ms: Times of loading, from a file that was just read.
@@ -98,6 +100,7 @@ class RunnerResults(Value):
     started_unix_s: int
     threads: int = Field(ge=1)
     warmup: int = Field(ge=0)
+    steady: bool | None = None
     verify_ms: float | None = None
     load_program_ms: float
     load_method_ms: float

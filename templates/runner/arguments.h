@@ -5,7 +5,13 @@
 
 #include "files.h"
 
+// What `--warmup auto` stands for; no number that is given is as large.
+constexpr unsigned kUntilSteady = 100'000'000;
+
 inline unsigned parse_count(const std::string& option, const std::string& text) {
+  if (option == "--warmup" && text == "auto") {
+    return kUntilSteady;
+  }
   if (text.empty() || text.size() > 8 || text.find_first_not_of("0123456789") != text.npos) {
     throw Failure(kArguments, option + " takes a whole number below 10^8, not '" + text + "'");
   }
@@ -16,7 +22,8 @@ struct Arguments {
   bool list_kernels = false;
   std::map<std::string, std::string> texts{{"--program", ""}, {"--method", "forward"},
       {"--inputs", ""}, {"--results", "results.json"}, {"--outputs", ""}, {"--etdump", ""}};
-  // The first inference stands alone; warm-up comes between it and the timed iterations.
+  // The first inference stands alone; warm-up comes between it and the timed iterations, as many
+  // or, with `auto`, until the times are steady.
   // --threads 0 leaves ExecuTorch's choice.
   std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
       {"--watch-memory", 0}, {"--sustained-ms", 0}};

@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "sustained.h"
 #include "tensors.h"
+#include "warmup.h"
 
 using executorch::extension::Module;
 using executorch::runtime::Error;
@@ -66,6 +67,21 @@ static std::vector<EValue> infer(Module& module, const std::string& method, cons
   return std::move(*result);
 }
 
+// Inferences whose times are not kept; gives their number, and whether the times were steady, as
+// JSON.
+static std::string warm_up(Module& module, const std::string& method, const Inputs& inputs,
+                           unsigned wanted) {
+  const bool automatic = wanted == kUntilSteady;
+  Warmup warmup;
+  while (automatic ? !warmup.over() : warmup.inferences() < wanted) {
+    int64_t elapsed_ns = 0;
+    infer(module, method, inputs, elapsed_ns);
+    warmup.add(elapsed_ns);
+  }
+  return ",\n  \"warmup\": " + std::to_string(warmup.inferences()) +
+      ",\n  \"steady\": " + (!automatic ? "null" : warmup.steady() ? "true" : "false");
+}
+
 static void run(Arguments& arguments) {
   auto& [listing, texts, counts] = arguments;
   const std::string &method = texts["--method"], &folder = texts["--outputs"];
@@ -81,7 +97,7 @@ static void run(Arguments& arguments) {
   json << kJsonHead << ",\n  \"method\": " << json_string(method)
        << ",\n  \"started_unix_s\": " << std::time(nullptr)
        << ",\n  \"threads\": " << use_threads(counts["--threads"])
-       << ",\n  \"warmup\": " << counts["--warmup"] << verify(texts["--program"]);
+       << verify(texts["--program"]);
   Module module(texts["--program"], Module::LoadMode::Mmap, make_tracer(texts["--etdump"]));
   json << load(module, texts["--program"], method)
        << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
@@ -100,10 +116,7 @@ static void run(Arguments& arguments) {
   // These outputs are stored: a method with state gives others from now on.
   json << ",\n  \"first_inference_ms\": " << json_ms(first_ns)
        << ",\n  \"outputs\": " << (folder.empty() ? "[]" : write_outputs(outputs, folder));
-  for (unsigned i = 0; i < counts["--warmup"]; ++i) {
-    int64_t not_kept = 0;
-    infer(module, method, inputs, not_kept);
-  }
+  json << warm_up(module, method, inputs, counts["--warmup"]);
   restart_trace(module.event_tracer()); // only the timed iterations are of interest
   std::vector<int64_t> samples_ns(counts["--iterations"]);
   for (int64_t& sample_ns : samples_ns) {

@@ -73,7 +73,7 @@ class FakeRun:
             "method": given["--method"],
             "started_unix_s": 1_700_000_000,
             "threads": 2,
-            "warmup": int(given["--warmup"]),
+            **_warmup(given["--warmup"]),
             "verify_ms": 0.25,
             "load_program_ms": 0.5,
             "load_method_ms": 1.5,
@@ -83,6 +83,10 @@ class FakeRun:
             "peak_rss_bytes": 6_000_000 if given["--warmup"] == "0" else 9_000_000,
             "samples_ms": list(SAMPLES_MS),
         }
+
+
+def _warmup(given: str) -> dict[str, Any]:
+    return {"warmup": 12, "steady": True} if given == "auto" else {"warmup": int(given)}
 
 
 class FakeDevice:

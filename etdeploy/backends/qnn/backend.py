@@ -47,8 +47,8 @@ class Qnn(Backend):
         if simulates(run.target):
             yield (
                 "Qualcomm's simulator runs the program on this machine: its outputs are compared, "
-                "and nothing is timed. benchmark.iterations, warmup, memory and profile have no "
-                "effect."
+                "and nothing is timed. benchmark.runs, warmup, iterations, memory and profile have "
+                "no effect."
             )
 
     def cmake_options(self, build: Build) -> Iterator[Explained]:

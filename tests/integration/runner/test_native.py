@@ -79,8 +79,19 @@ def test_results_tell_every_measurement(runner: Start, programs: Path, tmp_path:
     assert min(results.load_program_ms, results.load_method_ms, results.first_inference_ms) > 0
     assert (results.verify_ms or 0) > 0
     assert (results.method, results.warmup, results.threads) == ("forward", 2, 2)
+    assert results.steady is None
     assert results.executorch_version.startswith("1.5.1")
     assert 1_000_000 < results.rss_after_load_bytes <= results.peak_rss_bytes
+
+
+def test_a_warm_up_until_the_times_are_steady(
+    runner: Start, programs: Path, tmp_path: Path
+) -> None:
+    run = runner.run(programs / "mlp_portable", tmp_path, "--warmup", "auto", "--iterations", "3")
+    assert run.exit_code == 0, run.stderr
+    assert run.results.warmup > 100
+    assert run.results.steady is not None
+    assert len(run.results.samples_ms) == 3
 
 
 def test_peak_memory_is_the_runners_own(runner: Start, programs: Path, tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     assert [(start.samples, start.median_ms, start.load_ms) for start in workload.runs] == [
         (3, 1.1, 2.0)
     ] * 3
+    assert {(start.warmup, start.steady) for start in workload.runs} == {(12, True)}
     assert workload.spread is not None
     assert workload.spread.within_percent == pytest.approx(100 * 0.1 / 1.1)
     assert workload.spread.between_percent == 0

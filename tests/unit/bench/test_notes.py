@@ -9,7 +9,13 @@ import pytest
 from etdeploy.bench.notes import measurement_notes, method_notes, output_notes, start_notes
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.devices.base import DeviceState, Leftover
-from tests.support.bench_values import UNCOMPARED, make_check, make_device, make_series
+from tests.support.bench_values import (
+    UNCOMPARED,
+    make_check,
+    make_device,
+    make_results,
+    make_series,
+)
 
 _STEADY = (1.0, 1.02, 0.99, 1.01) * 5
 
@@ -93,6 +99,17 @@ def test_starts_that_differ_are_told_with_a_remedy() -> None:
 
 def test_a_step_from_start_to_start_is_no_drift_within_one() -> None:
     assert not list(start_notes(make_series((1.0,) * 20, (1.12,) * 20)))
+
+
+def test_times_that_never_stopped_falling_are_told_with_a_remedy() -> None:
+    steady = make_results((1.0,) * 5, steady=True)
+    falling = make_results((1.0,) * 5, warmup=3000, steady=False)
+    [note] = start_notes(make_series(steady, falling, falling))
+    assert "still falling after 3,000 warm-up iterations in 2 of 3 starts" in note
+    assert "--set benchmark.warmup=12000" in note
+    bounded = make_results((1.0,) * 5, warmup=90_000, steady=False)
+    assert "--set benchmark.warmup=100000" in next(start_notes(make_series(bounded)))
+    assert not list(start_notes(make_series(steady, steady)))
 
 
 def test_samples_below_the_clock_are_no_error() -> None:

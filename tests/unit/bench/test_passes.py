@@ -87,13 +87,20 @@ def test_short_benchmarks_shorten_every_pass() -> None:
     assert {(p.warmup, p.iterations) for p in plan_passes(recipe).steps} == {(0, 1)}
 
 
+def test_a_warm_up_until_steady_is_for_times() -> None:
+    steps = plan_passes(make_recipe(benchmark={"runs": 1})).steps
+    assert [(p.name, p.warmup) for p in steps] == [
+        ("timing", "auto"), ("memory", 0), ("profile", 5),
+    ]  # fmt: skip
+
+
 def test_arguments_of_the_timing_pass() -> None:
     recipe = make_recipe(runtime={"threads": 3})
     assert runner_arguments(plan_passes(recipe, "decode").steps[0], recipe) == (
         "--program", "{bundle}/program.pte",
         "--method", "decode",
         "--inputs", "{bundle}/inputs.txt",
-        "--warmup", "5",
+        "--warmup", "auto",
         "--iterations", "50",
         "--threads", "3",
         "--results", "timing.json",

@@ -216,7 +216,12 @@ def test_a_misspelt_source_is_told_once() -> None:
          "takes a number, not '1e-3' (YAML needs a decimal point and a sign: 1.0e-3)"),
         ("description=5", "description takes text, not 5 (put it in quotes)"),
         ("runtime.threads=4.0", "runtime.threads takes a whole number, not 4.0"),
-        ("benchmark.warmup=true", "benchmark.warmup takes a whole number, not true"),
+        ("benchmark.warmup=true",
+         "benchmark.warmup takes a whole number from 0 to 100000, or auto, not true"),
+        ("benchmark.warmup=atuo", "or auto, not 'atuo' (did you mean 'auto'?)"),
+        ("benchmark.warmup=-1", "from 0 to 100000, or auto, not -1"),
+        ("benchmark.runs=0", "benchmark.runs should be greater than or equal to 1, not 0"),
+        ("benchmark.iterations=0", "iterations should be greater than or equal to 1, not 0"),
         ("export.quantization=no", "or 16a4w_block, not false"),
         ("export.group_size=40", "export.group_size should be a multiple of 32, not 40"),
         ("extends=portable", "--set extends: only a file can extend a recipe"),
@@ -263,7 +268,7 @@ def test_two_sources_on_the_command_line_are_a_problem() -> None:
 
 def test_whole_sections_can_be_overridden_and_keep_their_place() -> None:
     recipe = load_recipe("xnnpack", ["benchmark={iterations: 3}"]).recipe
-    assert (recipe.benchmark.iterations, recipe.benchmark.warmup) == (3, 10)
+    assert (recipe.benchmark.iterations, recipe.benchmark.warmup) == (3, "auto")
     assert problems("xnnpack", "benchmark={itrations: 3}") == [
         "--set benchmark: unknown key 'benchmark.itrations' (did you mean 'iterations'?)"
     ]

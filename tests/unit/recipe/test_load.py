@@ -138,7 +138,7 @@ benchmark:
         "not 'xnpack' (did you mean 'xnnpack'?)",
         "bad.yaml:7:3: unknown key 'export.quantisation' (did you mean 'quantization'?)",
         "bad.yaml:9:3: benchmark.iterations takes a whole number, not 'many'",
-        "bad.yaml:10:3: benchmark.warmup takes a whole number, not 3.5",
+        "bad.yaml:10:3: benchmark.warmup takes a whole number from 0 to 100000, or auto, not 3.5",
         "bad.yaml:11:3: benchmark.profile takes true or false, not 'yes'",
         "bad.yaml:12:3: benchmark.tolerance takes a mapping of keys, not 7",
         f"bad.yaml:3:3: model.program: the file {Path.cwd()}/nothing.pte does not exist",
