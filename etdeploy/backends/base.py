@@ -72,6 +72,9 @@ class Backend:
             compiled to.
         judged_as: Schemes whose outputs are held to the tolerances of another, since the backend
             computes so: {"none": "fp16"} for one without 32-bit floats.
+        traced: What its nodes in a trace compute, if it does not report debug handles: the
+            beginning of a node's name, and the operators of the graph that become such nodes,
+            `aten::linear`. It must execute the nodes of a partition in the order of the graph.
         words: What its lines in a runner's log mean, the nearest to the cause first.
     """
 
@@ -97,6 +100,7 @@ class Backend:
     socs: tuple[str, ...] = ()
     profile_compiled: bool = False
     judged_as: Mapping[str, str] = field(default_factory=dict)
+    traced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     words: tuple[Word, ...] = ()
 
     # --- the plan: asked with values alone, and the same on every machine

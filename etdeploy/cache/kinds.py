@@ -16,6 +16,7 @@ class CacheKind(Kind):
     ZIG = "zig"
     KITS = "kits"
     BUNDLES = "bundles"
+    TRACES = "traces"
     STATE = "state"
     LOGS = "logs"
     LOCKS = "locks"

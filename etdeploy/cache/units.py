@@ -30,6 +30,7 @@ KINDS = (
     CacheKind.KITS,
     CacheKind.STATE,
     CacheKind.BUNDLES,
+    CacheKind.TRACES,
     CacheKind.LOGS,
 )
 UNUSED_DAYS = 30
@@ -109,9 +110,10 @@ def _small_parts(workspace: Workspace) -> Iterator[Unit]:
             if recipe.name != "export":
                 used_s = max(_lock_date(workspace, "state", recipe.name, path.name), _date(path))
                 yield Unit(CacheKind.STATE, f"{recipe.name}/{path.name}", path, used_s)
-    for path in _children(workspace.folder(CacheKind.KITS)):
-        used_s = _date(use_lock(workspace.locks, CacheKind.KITS, path.name)) or _date(path)
-        yield Unit(CacheKind.KITS, path.name, path, used_s)
+    for kind in (CacheKind.KITS, CacheKind.TRACES):
+        for path in _children(workspace.folder(kind)):
+            used_s = _date(use_lock(workspace.locks, kind, path.name)) or _date(path)
+            yield Unit(kind, path.name, path, used_s)
     for path in _children(workspace.folder(CacheKind.BUNDLES)):
         if _DIGEST.fullmatch(path.name):
             yield Unit(CacheKind.BUNDLES, path.name, path, _date(path))

@@ -3,7 +3,8 @@
     programs/<key>/   exported programs         runners/<key>/   built runners
     wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values and logs
     sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which keep growing
-    kits/<key>/       device makers' libraries  locks/           one file per shared resource
+    kits/<key>/       device makers' libraries  traces/<key>/    traces that were read
+    locks/            one file per shared resource
 
 An entry is a folder with a manifest of digests. It is built under a temporary name, under a lock,
 and renamed into place; on use it is compared with its manifest, and built again if it differs.
@@ -35,7 +36,7 @@ _STAMPS = ".stamps.json"
 NOTES = (_MANIFEST, _STAMPS)
 # Where files and folders are first written under a temporary name.
 _WRITTEN_ASIDE = (
-    "programs", "runners", "wheels", "kits", "sources", "bundles", "bundles/store",
+    "programs", "runners", "wheels", "kits", "sources", "traces", "bundles", "bundles/store",
     "bundles/stamps",
 )  # fmt: skip
 

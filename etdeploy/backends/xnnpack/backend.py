@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from etdeploy.backends.base import Backend
 from etdeploy.backends.options import Option
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES
+from etdeploy.backends.xnnpack.traced import TRACED
 from etdeploy.core.values import Explained
 
 if TYPE_CHECKING:
@@ -96,4 +97,5 @@ XNNPACK = Xnnpack(
     wheels=("linux-x86_64", "linux-aarch64", "macos-arm64"),
     threaded=True,
     tried=True,
+    traced=TRACED,
 )

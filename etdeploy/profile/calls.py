@@ -1,0 +1,191 @@
+"""Every call of an inference with its time, its place in the model and who computed it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from etdeploy.backends.registry import backend_of
+from etdeploy.profile.joining import joined
+from etdeploy.profile.nesting import DELEGATE_CALL, EXECUTE, KERNEL, Timed, nested
+from etdeploy.profile.protocol import GraphNode, Trace, TraceEvent
+
+# Path and class of each module that a call is in, the model itself first.
+Chain = tuple[tuple[str, str], ...]
+# What a delegate is called whose backend is not known.
+UNKNOWN = "a delegate"
+_RUNNING_NUMBER = re.compile(r" #\d+$")
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a kernel, of a delegate, or a node in a delegate.
+
+    Attributes:
+        name: Of the kernel in full, `aten::mean.out`; of the delegate's node; or what the
+            delegate's partition consists of.
+        total_ms: In one inference, the mean over those traced, with what is inside.
+        self_ms: Without.
+        modules: Empty where nothing is known.
+        source: `file:line` of the model's code; empty where it is not known.
+        delegate: Name of the backend; empty for a kernel.
+        depth: 0 for what the runtime calls.
+        event: As it was traced.
+        foreign: Whether its start is not known.
+        block: Number of its block in the trace.
+    """
+
+    name: str
+    total_ms: float
+    self_ms: float
+    modules: Chain
+    source: str
+    delegate: str
+    depth: int
+    event: TraceEvent
+    foreign: bool
+    block: int
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a run's program says of the calls in its trace.
+
+    Attributes:
+        operators: Names of the kernels that it calls, in full.
+        backends: Names of the backends that it delegates to.
+    """
+
+    operators: tuple[str, ...]
+    backends: tuple[str, ...]
+
+    def kernel(self, short: str, namespace: str) -> str:
+        """`aten::mean.out` for the trace's `mean.out`."""
+        fitting = [name for name in self.operators if name.partition("::")[2] == short]
+        own = f"{namespace}::{short}"
+        return fitting[0] if len(fitting) == 1 else own if own in fitting or namespace else short
+
+
+def inferences(trace: Trace) -> int:
+    """How many inferences were traced."""
+    return sum(len(e.durations_ms) for _, e in _executions(trace))
+
+
+def inference_ms(trace: Trace) -> float:
+    """The mean time of an inference while it was traced."""
+    return sum(sum(e.durations_ms) for _, e in _executions(trace)) / inferences(trace)
+
+
+def executions(trace: Trace) -> dict[int, TraceEvent]:
+    """The event that is an inference as a whole, by the number of its block."""
+    return dict(_executions(trace))
+
+
+def _executions(trace: Trace) -> Iterator[tuple[int, TraceEvent]]:
+    for number, block in enumerate(trace.blocks):
+        yield from ((number, event) for event in block if event.name == EXECUTE)
+
+
+def calls_of(trace: Trace, names: Names) -> tuple[Call, ...]:
+    """All calls of the traced inferences, those of a block in order, parts after their whole."""
+    graph, count = trace.graph or {}, inferences(trace)
+    found: list[Call] = []
+    for number, execution in _executions(trace):
+        part = len(execution.durations_ms) / count
+        for each in nested(trace.blocks[number]):
+            found += _calls(each, _Resolver(graph, names), number, part)
+    return tuple(found)
+
+
+def _calls(each: Timed, resolver: _Resolver, block: int, part: float) -> Iterator[Call]:
+    handles = resolver.handles_inside(each)
+    for timed in _flat(each):
+        nodes = resolver.nodes(timed, handles)
+        yield Call(
+            name=resolver.name(timed, each, nodes),
+            total_ms=timed.total_ms * part,
+            self_ms=timed.self_ms * part,
+            modules=_common(nodes) or _common(resolver.nodes(each, {})),
+            source=_only({node.source for node in nodes}),
+            delegate=resolver.delegate(each),
+            depth=timed.depth,
+            event=timed.event,
+            foreign=timed.foreign,
+            block=block,
+        )
+
+
+def _flat(each: Timed) -> Iterator[Timed]:
+    yield each
+    for child in each.inside:
+        yield from _flat(child)
+
+
+@dataclass(frozen=True)
+class _Resolver:
+    """Finds what an event is about."""
+
+    graph: Mapping[int, Sequence[GraphNode]]
+    names: Names
+
+    def delegate(self, each: Timed) -> str:
+        """The backend of a call; a program with one backend has no other."""
+        if each.event.name != DELEGATE_CALL:
+            return ""
+        return each.event.backend or _only(set(self.names.backends)) or UNKNOWN
+
+    def handles_inside(self, call: Timed) -> dict[int, int]:
+        """Debug handles of a delegate's nodes that do not report any, by the node's id."""
+        backend = backend_of(self.delegate(call)) if call.inside else None
+        if backend is None or not backend.traced:
+            return {}
+        names = [each.event.name for each in call.inside]
+        found = joined(names, call.event.handles, self.graph, backend.traced)
+        return {id(call.inside[i]): handle for i, handle in found.items()}
+
+    def nodes(self, timed: Timed, inside: Mapping[int, int]) -> list[GraphNode]:
+        """The graph's nodes that an event computes; for a kernel, the one that it is called for."""
+        handle = inside.get(id(timed))
+        handles = timed.event.handles if handle is None else (handle,)
+        nodes = [node for each in dict.fromkeys(handles) for node in self.graph.get(each, ())]
+        if timed.event.name.startswith(KERNEL):
+            base = timed.event.name.removeprefix(KERNEL).partition(".")[0]
+            return [n for n in nodes if n.op.partition("::")[2] == base][:1] or nodes[:1]
+        return nodes
+
+    def name(self, timed: Timed, call: Timed, nodes: Sequence[GraphNode]) -> str:
+        event = timed.event
+        if event.name.startswith(KERNEL):
+            namespace = nodes[0].op.partition("::")[0] if nodes else ""
+            return self.names.kernel(event.name.removeprefix(KERNEL), namespace)
+        if timed is call:
+            content = _content(nodes)
+            return self.delegate(call) + (f": {content}" if content else "")
+        # A number is the debug handle of the delegate's own.
+        return (event.name.isdigit() and _content(nodes)) or _RUNNING_NUMBER.sub("", event.name)
+
+
+def _content(nodes: Sequence[GraphNode]) -> str:
+    """The operators of a partition, the most frequent first: `linear x 7, mul x 3, add`."""
+    counts = Counter(node.op.partition("::")[2] for node in nodes).most_common()
+    shown = [name if count == 1 else f"{name} x {count}" for name, count in counts[:_NAMED]]
+    return ", ".join(shown) + (" ..." if len(counts) > _NAMED else "")
+
+
+def _common(nodes: Sequence[GraphNode]) -> Chain:
+    """The modules that all nodes are in."""
+    chains = [node.modules for node in nodes if node.modules]
+    levels = zip(*chains, strict=False) if chains else ()
+    same = []
+    for level in levels:
+        if any(each != level[0] for each in level):
+            break
+        same.append(level[0])
+    return tuple(same)
+
+
+def _only(values: set[str]) -> str:
+    return next(iter(values)) if len(values) == 1 else ""

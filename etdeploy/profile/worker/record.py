@@ -1,0 +1,104 @@
+"""Reads of an ETRecord what a profile needs: its maps, and the graph without the weights.
+
+`parse_etrecord` deserialises all of it. That holds the model's weights twice in memory, and fails
+for every operator that is not registered in the process, such as the recipe's own. A graph is JSON
+in the record (torch.export's serialisation), and of that only the nodes' metadata is of interest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from etdeploy.profile.protocol import GraphNode
+from etdeploy.profile.sources import model_line
+
+# The names in an ETRecord: executorch/devtools/etrecord/_etrecord.py
+_IDENTIFIER = "ETRECORD_V0"
+_GRAPH = "edge_dialect_exported_program"
+_HANDLES = "debug_handle_map"
+_DELEGATES = "delegate_map"
+_OUTPUTS = "instruction_id_to_num_outs_map"
+# How torch.export writes `nn_module_stack`: `key,path,class;key,path,class`.
+_MODULE = re.compile(r"[^;,]*,([^;]*),([^;,]*)(?:;|$)")
+_TWICE = re.compile(r"@\d+$")
+_TARGET = re.compile(r"(?:^|\.)ops\.(\w+)\.(\w+)(?:\.\w+)?$")
+
+
+class UnreadableError(Exception):
+    """A file that is damaged, or not what its name says."""
+
+    def __init__(self, file: Path, message: str) -> None:
+        super().__init__(message)
+        self.file = file
+
+
+@dataclass(frozen=True)
+class Record:
+    """An ETRecord's maps and graph for one method.
+
+    Attributes:
+        handles: Debug handles by instruction.
+        delegates: Name and debug handles of its own by instruction; empty where it has none.
+        outputs: Number of outputs by instruction.
+        graph: Nodes by debug handle.
+    """
+
+    handles: dict[str, Any]
+    delegates: dict[str, Any]
+    outputs: dict[str, Any]
+    graph: dict[int, tuple[GraphNode, ...]]
+
+
+def read_record(path: Path, method: str) -> Record:
+    """Reads the part of an ETRecord that is about one method.
+
+    Raises:
+        UnreadableError: It is damaged, not an ETRecord, or does not have the method.
+    """
+    try:
+        with ZipFile(path) as record:
+            names = set(record.namelist())
+            if _IDENTIFIER not in names:
+                raise UnreadableError(path, "this is not an ETRecord")
+            graph = next((n for n in (f"{_GRAPH}/{method}", _GRAPH) if n in names), None)
+            maps = [_map(record, name, names) for name in (_HANDLES, _DELEGATES, _OUTPUTS)]
+            if graph is None or method not in maps[0]:
+                raise UnreadableError(path, f"the ETRecord does not have the method {method}")
+            nodes = json.loads(record.read(graph))["graph_module"]["graph"]["nodes"]
+            handles, delegates, outputs = (each.get(method) or {} for each in maps)
+            return Record(handles, delegates, outputs, _graph(nodes))
+    except (BadZipFile, EOFError, OSError, NotImplementedError) as error:
+        raise UnreadableError(path, f"the ETRecord is damaged: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableError(path, f"the ETRecord cannot be read: {error!r}") from error
+
+
+def _map(record: ZipFile, name: str, names: set[str]) -> dict[str, Any]:
+    content = json.loads(record.read(name)) if name in names else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _graph(nodes: list[dict[str, Any]]) -> dict[int, tuple[GraphNode, ...]]:
+    found: dict[int, list[GraphNode]] = {}
+    for node in nodes:
+        metadata, target = node["metadata"], _TARGET.search(node["target"])
+        if not target:
+            continue
+        each = GraphNode(
+            op=f"{target[1]}::{target[2]}",
+            modules=_modules(metadata.get("nn_module_stack", "")),
+            source=model_line(metadata.get("stack_trace", "")),
+        )
+        for handle in re.findall(r"\d+", metadata.get("debug_handle", "")):
+            found.setdefault(int(handle), []).append(each)
+    return {handle: tuple(each) for handle, each in found.items()}
+
+
+def _modules(stack: str) -> tuple[tuple[str, str], ...]:
+    # A module that is called again has `@1` after its path.
+    return tuple((_TWICE.sub("", path), kind) for path, kind in _MODULE.findall(stack))

@@ -1,0 +1,23 @@
+"""Starts the worker, importing nothing from the working folder; see `export/worker/start.py`."""
+
+import os
+import sys
+
+
+def main() -> int:
+    """Returns the worker's exit code."""
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the folder of this file, whose modules are no top-level ones
+    # The package that this file belongs to, whichever other one may be installed.
+    sys.path.insert(0, __file__.rsplit("/", 4)[0])
+    import etdeploy  # noqa: F401
+
+    del sys.path[0]
+    from etdeploy.profile.worker.__main__ import main as worker
+
+    return worker(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    # Nothing is taken apart: for what torch and ExecuTorch hold that takes a second.
+    os._exit(main())

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.profile.model import ModuleTime, Profile
+from etdeploy.profile.nesting import DELEGATE_CALL, EXECUTE
+from etdeploy.profile.profiled import profile_from
+from etdeploy.profile.protocol import Trace
+from etdeploy.profile.reasons import Reasons
+from etdeploy.program.model import Operator
+from tests.support.bench_values import make_program, make_record
+from tests.support.traces import TRACE, make_event, repeated
+
+_UNKNOWN = Reasons(None, None)
+_OPERATORS = (Operator(name="aten::mean.out", calls=1),)
+
+
+def _profile(trace: Trace = TRACE, reasons: Reasons = _UNKNOWN) -> Profile:
+    return profile_from(
+        make_record([10.0], program=make_program(operator_calls=_OPERATORS)), trace, reasons
+    )
+
+
+def _tree(module: ModuleTime) -> object:
+    time_ms = (round(module.total_ms, 6), round(module.self_ms, 6))
+    return (module.path, *time_ms, [_tree(child) for child in module.children])
+
+
+def test_operators_have_their_time_place_and_delegate() -> None:
+    gemm, copy, *_ = _profile().operators
+    assert (gemm.name, gemm.calls, gemm.total_ms, gemm.share) == ("Gemm", 1, 4.0, 0.4)
+    assert gemm.delegate == "XnnpackBackend"
+    assert (copy.name, copy.delegate, copy.module) == ("aten::permute_copy.out", "", "")
+    [call] = [each for each in _profile().operators if each.name.startswith("XnnpackBackend")]
+    assert call.name == "XnnpackBackend: linear, relu"
+    assert (call.total_ms, call.self_ms, call.module) == (6.0, 1.0, "layers")
+    [mean] = [each for each in _profile().operators if each.name == "aten::mean.out"]
+    assert (mean.module, mean.source) == ("norm", "net.py:9")
+
+
+def test_every_millisecond_of_an_operator_is_in_one_module() -> None:
+    modules = _profile().modules
+    assert modules is not None
+    # What the nodes of the partition compute is not known, so it is in the module around them.
+    expected: list[object] = [("layers", 6.0, 6.0, []), ("norm", 1.0, 1.0, [])]
+    assert _tree(modules) == ("", 9.0, 2.0, expected)
+    assert modules.kind == "model.Net"
+    assert modules.delegates == {"XnnpackBackend": 6.0, "": 3.0}
+
+
+def test_without_an_etrecord_there_are_operators_and_no_modules() -> None:
+    profile = _profile(TRACE.model_copy(update={"graph": None}))
+    assert profile.modules is None
+    assert {each.name for each in profile.operators} == {
+        "Gemm", "Clamp", "XnnpackBackend", "aten::mean.out", "permute_copy.out",
+    }  # fmt: skip
+    assert any("no ETRecord" in note for note in profile.notes)
+
+
+def test_inferences_of_two_ways_through_the_program_are_one_mean() -> None:
+    short = (make_event("native_call_mean.out", 0.0, 1.0), make_event(EXECUTE, 0.0, 2.0))
+    long_ = (make_event("native_call_mean.out", 0.0, 4.0), make_event(EXECUTE, 0.0, 8.0))
+    twice = tuple(repeated(each, each.durations_ms * 2) for each in short)
+    profile = _profile(Trace(blocks=(twice, long_)))
+    assert (profile.inferences, profile.inference_ms) == (3, 4.0)
+    [mean] = profile.operators
+    assert (mean.calls, mean.total_ms, mean.share) == (1, 2.0, 0.5)
+
+
+def test_the_timeline_is_the_inference_with_the_median_time() -> None:
+    block = (make_event("native_call_mean.out", 0.5, 1.0), make_event(EXECUTE, 0.0, 2.0))
+    times = ((1.0, 3.0, 1.2), (2.0, 9.0, 2.2))
+    trace = Trace(blocks=(tuple(map(repeated, block, times)),))
+    [span] = _profile(trace).spans
+    assert (span.start_ms, span.duration_ms) == pytest.approx((0.5, 1.2))
+
+
+def test_a_reason_stands_with_the_operator_that_was_left_to_the_cpu() -> None:
+    def outside(line: int, reason: str) -> dict[str, object]:
+        return {"operator": "aten::mean", "file": "/a/net.py", "line": line, "reason": reason}
+
+    reasons = Reasons([outside(9, "its axis is dynamic"), outside(5, "too large")], "xnnpack")
+    found = {each.name: each.not_delegated for each in _profile(reasons=reasons).operators}
+    assert found["aten::mean.out"] == "its axis is dynamic"
+    assert found["aten::permute_copy.out"] == "ExecuTorch added it after the backend had chosen"
+    assert found["Gemm"] == ""
+
+
+@pytest.mark.parametrize(
+    ("trace", "note"),
+    [
+        (TRACE, "joined to modules by their order"),
+        (
+            Trace(blocks=((make_event(DELEGATE_CALL, 0, 1), make_event(EXECUTE, 0, 1)),)),
+            "XnnpackBackend reports no times of its own nodes",
+        ),
+    ],
+)
+def test_what_is_missing_is_said(trace: Trace, note: str) -> None:
+    assert any(note in each for each in _profile(trace).notes)
+
+
+def test_a_tracer_that_costs_much_is_said() -> None:
+    profile = profile_from(make_record([5.0]), TRACE, _UNKNOWN)
+    assert "100% longer with the tracer" in profile.notes[0]
