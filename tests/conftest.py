@@ -14,6 +14,7 @@ _FOREIGN = (
     "COLUMNS",
     "ETDEPLOY_OUTPUT_DIR",
     "ETDEPLOY_CACHE_MAX",
+    "ETDEPLOY_STORE",
     "ANDROID_SERIAL",
     "ANDROID_ADB_SERVER_PORT",
     "ANDROID_NDK",
@@ -63,3 +64,11 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "etdeploy-cache"
     monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's data folder of this one test, with its history; made when something is kept."""
+    folder = tmp_path / "etdeploy-data"
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    return folder / "etdeploy"

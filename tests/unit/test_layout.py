@@ -86,6 +86,7 @@ HEAVY = {
 OF_ACTIONS = {
     "etdeploy.bench.assemble", "etdeploy.bench.measure", "etdeploy.custom_ops.kernels",
     "etdeploy.deploy.bundle", "etdeploy.backends.qnn.bundle", "etdeploy.provider.clone",
+    "etdeploy.history.keep",
     "etdeploy.runner.build", "etdeploy.runner.builder", "etdeploy.runner.check",
     "etdeploy.runner.missing",
 }  # fmt: skip

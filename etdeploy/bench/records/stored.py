@@ -70,19 +70,38 @@ def load_record(path: Path) -> RunRecord:
     Raises:
         UsageError: The file cannot be read, is not a run record, or a newer etdeploy wrote it.
     """
-    content = _content(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the run record cannot be read: {error.strerror or error}", place=str(path)
+        ) from error
+    return parse_record(content, str(path))
+
+
+def parse_record(text: str | bytes, place: str) -> RunRecord:
+    """The same for the text of a record.
+
+    Args:
+        text: JSON.
+        place: Where it is from, for messages.
+
+    Raises:
+        UsageError: It is not a run record, or a newer etdeploy wrote it.
+    """
+    content = _content(text, place)
     version = content["schema_version"]
     if version > SCHEMA_VERSION:
         raise UsageError(
             f"the run record has version {version}; this etdeploy reads versions 1 to "
             f"{SCHEMA_VERSION}",
-            place=str(path),
+            place=place,
             remedy=_UPGRADE,
         )
     try:
         return RunRecord.model_validate_json(json.dumps(_newest(content)))
     except (ValidationError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(place, error) from error
 
 
 def is_readable(path: Path) -> bool:
@@ -108,27 +127,23 @@ def _newest(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "schema_version": SCHEMA_VERSION}
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(text: str | bytes, place: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(
-            f"the run record cannot be read: {error.strerror or error}", place=str(path)
-        ) from error
-    except ValueError as error:
-        raise UsageError(f"this is not a run record: {error}", place=str(path)) from error
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"this is not a run record: {error}", place=place) from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if type(version) is not int or version < 1:
-        raise UsageError("this is not a run record: it has no schema_version", place=str(path))
+        raise UsageError("this is not a run record: it has no schema_version", place=place)
     return {key: value for key, value in content.items() if key != FOLDER_KEY}
 
 
-def _unreadable(path: Path, error: Exception) -> UsageError:
+def _unreadable(place: str, error: Exception) -> UsageError:
     if not isinstance(error, ValidationError):
-        return UsageError(f"the run record is not complete: {error!r}", place=str(path))
+        return UsageError(f"the run record is not complete: {error!r}", place=place)
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] in ("extra_forbidden", "literal_error"):
         what = f"this etdeploy does not know the run record's value of {key}"
-        return UsageError(what, place=str(path), remedy=_UPGRADE)
-    return UsageError(f"the run record is not complete: {key}: {first['msg']}", place=str(path))
+        return UsageError(what, place=place, remedy=_UPGRADE)
+    return UsageError(f"the run record is not complete: {key}: {first['msg']}", place=place)

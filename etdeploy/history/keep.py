@@ -1,0 +1,129 @@
+"""Keeps the record of every run in the history. A history that fails never fails a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.core import console
+from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
+from etdeploy.core.text.shell import quoted
+from etdeploy.history import pending
+from etdeploy.history.place import Place, place_of
+
+# A run brings in at most so many that waited, so that it does not wait for them; `etdeploy history`
+# brings in all.
+_AT_ONCE = 50
+_lock = threading.Lock()
+# What was said already, and which histories failed, in this process: jobs of one run are told once,
+# and none of them waits for a server again.
+_said: set[str] = set()
+_failed: set[str] = set()
+
+
+def keep(run: StoredRun) -> None:
+    """Keeps a run's record, and those that waited for the history.
+
+    If that fails, a warning says why once, and the record waits in its own file.
+
+    Raises:
+        Interrupted: The run was stopped; the record waits.
+    """
+    with _lock:
+        place = None
+        try:
+            place = place_of()
+            if place is None:
+                return
+            if place.shown in _failed:
+                _wait(run, place)
+                return
+            _keep(run, place)
+        except Interrupted:
+            if place:
+                _wait(run, place)
+            raise
+        except Exception as error:
+            _refused(run, place, error)
+
+
+def bring_in(place: Place, at_most: int | None = None) -> int:
+    """Imports the records that wait for a history, and returns how many were new.
+
+    Records that are gone, or cannot be read, are taken off the list with a warning.
+
+    Raises:
+        StoreError: The history cannot be used; what is not imported still waits.
+        BuildError: Its disk is full.
+    """
+    entries = pending.waiting(place)[:at_most]
+    if not entries:
+        return 0
+    from etdeploy.history.store.store import open_store
+
+    done, new = [], 0
+    try:
+        with open_store(place) as store:
+            for entry in entries:
+                try:
+                    run = load_run(entry.record)
+                except UsageError as error:
+                    console.warn(f"a record that waited for the history is not in it: {error}")
+                else:
+                    new += store.add(run.record)
+                done.append(entry)
+    finally:
+        _forget(done)
+    return new
+
+
+def _keep(run: StoredRun, place: Place) -> None:
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place) as store:
+        store.add(run.record)
+    bring_in(place, _AT_ONCE)
+
+
+def _refused(run: StoredRun, place: Place | None, error: Exception) -> None:
+    """Says why, and notes the record for later."""
+    bug = not isinstance(error, EtdeployError)
+    why = f"{type(error).__name__}: {error}" if bug else str(error)
+    _say(f"this run is not in the history yet: {why}")
+    if place:
+        _failed.add(place.shown)
+        _wait(run, place)
+    else:
+        _say(by_hand(run.record_path))
+
+
+def _wait(run: StoredRun, place: Place) -> None:
+    try:
+        pending.note(run.record_path, place)
+    except OSError as error:
+        what = error.strerror or error
+        _say(f"nor can it be noted for later: {what}\n  {by_hand(run.record_path)}")
+    else:
+        _say("Its record is kept as a file; the next run, or etdeploy history, imports it.")
+
+
+def by_hand(record: Path) -> str:
+    """How to import a record that is in no list."""
+    return f"Its record is a file; import it with: etdeploy history import {quoted(record)}"
+
+
+def _forget(done: Sequence[pending.Pending]) -> None:
+    if not done:
+        return
+    try:
+        pending.forget(done)
+    except OSError as error:  # they are imported again, which changes nothing
+        _say(f"the list of records that wait cannot be written: {error.strerror or error}")
+
+
+def _say(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        console.warn(text)

@@ -1,0 +1,56 @@
+"""The numbers of a record that are followed over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.units import duration
+from etdeploy.core import console
+
+LATENCY = "latency_ms"
+# By name: what it is called in a sentence. Less is better in all of them.
+TITLES = {
+    LATENCY: "latency",
+    "first_inference_ms": "first inference",
+    "load_ms": "load",
+    "peak_rss_bytes": "peak memory",
+    "program_bytes": "size of the program",
+}
+# Between a metric and the name of one of the recipe's sizes.
+_AT = "@"
+
+
+def metrics_of(record: RunRecord) -> dict[str, float]:
+    """The numbers of one record, by metric; of a simulated one none, for they are the simulator's.
+
+    Numbers that are infinite or NaN are left out. Where the recipe names sizes, the first one's is
+    `latency_ms`, and `latency_ms@NAME` is each other's.
+    """
+    if record.simulated:
+        return {}
+    return {name: value for name, value in _metrics(record) if math.isfinite(value)}
+
+
+def _metrics(record: RunRecord) -> Iterator[tuple[str, float]]:
+    workload = record.workload
+    yield LATENCY, workload.latency_ms.median
+    for size in workload.sizes[1:]:
+        yield f"{LATENCY}{_AT}{size.name}", size.latency_ms.median
+    yield "first_inference_ms", workload.first_inference_ms
+    yield "load_ms", record.load_ms
+    if record.peak_rss_bytes is not None:
+        yield "peak_rss_bytes", float(record.peak_rss_bytes)
+    yield "program_bytes", float(record.program.size_bytes)
+
+
+def title(metric: str) -> str:
+    """What a metric is called in a sentence."""
+    name, _, size = metric.partition(_AT)
+    return TITLES.get(name, name) + (f" at {size}" if size else "")
+
+
+def shown(metric: str, value: float) -> str:
+    """A value with its unit."""
+    return console.size(round(value)) if "bytes" in metric else duration(value)

@@ -1,0 +1,111 @@
+"""Where the history is: a SQLite file, or a PostgreSQL database. Nothing is opened here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from etdeploy.core.errors import StoreError
+
+VARIABLE = "ETDEPLOY_STORE"
+OFF = "none"
+_FILE = "history.db"
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+_EXAMPLES = (
+    f"export {VARIABLE}=/path/to/history.db\n"
+    f"export {VARIABLE}=postgresql://USER@HOST/DATABASE\n"
+    f"export {VARIABLE}={OFF}   keeps no history"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a history is.
+
+    Attributes:
+        shown: For messages and lists: without a password.
+        file: Of SQLite; None for PostgreSQL.
+        url: Of PostgreSQL, as the user wrote it.
+    """
+
+    shown: str
+    file: Path | None = None
+    url: str | None = field(default=None, repr=False)
+
+
+def data_folder() -> Path:
+    """The user's folder for data that etdeploy cannot make again; it may not exist yet."""
+    from platformdirs import user_data_path
+
+    return user_data_path("etdeploy")
+
+
+def place_of(named: str | None = None) -> Place | None:
+    """The history that a command line or the environment names; by default the user's own.
+
+    Args:
+        named: The value of `--store`: a URL, or the path of a SQLite file.
+
+    Returns:
+        None where no history is wanted.
+
+    Raises:
+        StoreError: It names nothing that can be a history.
+    """
+    chosen, origin = (named, "--store") if named else (os.environ.get(VARIABLE), VARIABLE)
+    if not chosen:
+        return _sqlite(data_folder() / _FILE)
+    if chosen.lower() == OFF:
+        return None
+    if "://" not in chosen:
+        return _sqlite(Path(chosen))
+    scheme, _, rest = chosen.partition("://")
+    if scheme == "sqlite":
+        # As SQLAlchemy writes them: sqlite:///relative, sqlite:////absolute.
+        if not rest.startswith("/") or rest == "/":
+            raise _refused("a URL of SQLite has three slashes and a path", origin)
+        return _sqlite(Path(unquote(rest[1:])))
+    if scheme not in _POSTGRES:
+        raise _refused(f"a history is kept in SQLite or PostgreSQL, and not in {scheme}", origin)
+    return _postgres(chosen, rest, origin)
+
+
+def required_place(named: str | None) -> Place:
+    """The same for a verb that needs a history.
+
+    Raises:
+        StoreError: None is wanted, or it cannot be one.
+    """
+    place = place_of(named)
+    if place is None:
+        raise StoreError(
+            "no history is kept",
+            place=f"{VARIABLE}={OFF}",
+            remedy=f"Name one: --store FILE, or unset {VARIABLE}",
+        )
+    return place
+
+
+def _sqlite(path: Path) -> Place:
+    try:
+        file = path.expanduser().absolute()
+    except RuntimeError as error:  # ~nobody
+        raise StoreError(f"this is not a path: {error}", place=str(path)) from error
+    return Place(shown=str(file), file=file)
+
+
+def _postgres(url: str, rest: str, origin: str) -> Place:
+    try:
+        parts = urlsplit(f"postgresql://{rest}")
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError as error:  # its text may contain the password
+        raise _refused("this is not a URL of PostgreSQL", origin) from error
+    user = f"{parts.username}@" if parts.username else ""
+    # What follows a question mark may be a password, too.
+    return Place(shown=f"postgresql://{user}{parts.hostname or ''}{port}{parts.path}", url=url)
+
+
+def _refused(message: str, origin: str) -> StoreError:
+    return StoreError(message, place=origin, remedy=_EXAMPLES)

@@ -1,0 +1,164 @@
+"""Which records can be compared: those of one series, which measure the same on the same device.
+
+A series is what a recipe says that is measured, and where. How it is made may change within it,
+for that is where a regression is looked for: the program, versions, the runner and its options,
+weights, the commit, the system on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.core.hashing import digest_json
+from etdeploy.core.values import Value
+from etdeploy.devices.base import DeviceFacts
+
+_KEY_LENGTH = 16
+# Of the section `model`: what the model is. A checkpoint's file may change.
+_MODEL = ("example", "python", "exported", "program", "arguments")
+# Of `export`: what is computed with which precision.
+_PRECISION = ("overrides", "group_size")
+
+
+class DeviceIdentity(Value):
+    """What tells one device from another.
+
+    The system's version is not in it: an update is a change within a series. Nor is the connection.
+
+    Attributes:
+        kind: host, qemu, android, ssh.
+        name: A phone's serial number, else as `--device` takes it. Makers give several phones one
+            serial number; the other keys tell those apart.
+    """
+
+    kind: str
+    name: str
+    model: str | None = None
+    manufacturer: str | None = None
+    soc: str | None = None
+    cpu_count: int | None = None
+    emulated_cpu: str | None = None
+
+    @classmethod
+    def of(cls, facts: DeviceFacts) -> DeviceIdentity:
+        """The identity among a device's facts."""
+        return cls(
+            kind=facts.kind,
+            name=facts.serial or facts.name,
+            model=facts.model,
+            manufacturer=facts.manufacturer,
+            soc=facts.soc,
+            cpu_count=facts.cpu_count,
+            emulated_cpu=facts.emulated_cpu,
+        )
+
+    @property
+    def label(self) -> str:
+        """As a person tells devices apart."""
+        name = self.name if self.name.startswith(self.kind) else f"{self.kind}:{self.name}"
+        return f"{name} ({self.model})" if self.model else name
+
+
+class Series(Value):
+    """What records have in common that can be compared.
+
+    Attributes:
+        recipe: Its name.
+        model: Where the model comes from, with the factory's arguments.
+        source: The same for a person.
+        backend, quantization: Of the program; null for a finished one.
+        precision: Keys of the recipe that say more about the quantisation.
+        method: That is run.
+        sizes: That are measured, with the function that makes their inputs.
+        threads: As the recipe asks for them.
+        target: What the runner is built for.
+        device: What it runs on.
+    """
+
+    recipe: str
+    model: dict[str, Any]
+    source: str
+    backend: str | None
+    quantization: str | None
+    precision: dict[str, Any]
+    method: str
+    sizes: dict[str, Any]
+    threads: Any
+    target: str
+    device: DeviceIdentity
+
+    @property
+    def key(self) -> str:
+        """The same for records that can be compared, on every machine."""
+        return digest_json(self.model_dump(mode="json", exclude={"source"}))[:_KEY_LENGTH]
+
+    @property
+    def label(self) -> str:
+        """In a few words, without the recipe and the device."""
+        words = [self.backend or self.source, self.quantization]
+        words += [self.method] if self.method != "forward" else []
+        words += [f"{self.threads} threads"] if self.threads not in (0, "auto", None) else []
+        return " ".join(word for word in words if word and word != "none")
+
+
+def series_of(record: RunRecord) -> Series:
+    """The series that a record belongs to."""
+    content = record.recipe.content
+    model, export, runtime, benchmark = (
+        _section(content, name) for name in ("model", "export", "runtime", "benchmark")
+    )
+    return Series(
+        recipe=record.recipe.name,
+        model=_told(model, _MODEL),
+        source=record.program.source,
+        backend=record.program.backend,
+        quantization=record.program.quantization,
+        precision=_told(export, _PRECISION),
+        method=record.program.method,
+        sizes=_sizes(benchmark),
+        threads=runtime.get("threads", 0),
+        target=record.runner.target,
+        device=DeviceIdentity.of(record.device.facts),
+    )
+
+
+def differences(a: Series, b: Series) -> list[str]:
+    """Why records of two series cannot be compared, each reason in a few words."""
+    return list(_differences(a, b))
+
+
+def _differences(a: Series, b: Series) -> Iterator[str]:
+    if a.device != b.device:
+        yield f"another device: {a.device.label} and {b.device.label}"
+    for key in ("recipe", "backend", "quantization", "method", "threads", "target"):
+        ours, theirs = getattr(a, key), getattr(b, key)
+        if ours != theirs:
+            yield f"another {key}: {_shown(ours)} and {_shown(theirs)}"
+    if a.model != b.model:
+        yield f"another model: {a.source} and {b.source}"
+    if a.precision != b.precision:
+        yield "another quantisation of parts of the model"
+    if a.sizes != b.sizes:
+        yield "other sizes or inputs"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _sizes(benchmark: Mapping[str, Any]) -> dict[str, Any]:
+    """Their order counts: a record's `latency_ms` is about the first."""
+    told = _told(benchmark, ("sizes", "inputs"))
+    return {**told, "order": list(told["sizes"])} if "sizes" in told else told
+
+
+def _section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = content.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _told(section: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """The keys that say something, so that one that a later release adds changes nothing."""
+    return {key: section[key] for key in keys if section.get(key) not in (None, {}, [], "")}

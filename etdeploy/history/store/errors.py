@@ -1,0 +1,128 @@
+"""What databases say when they cannot, as errors that a user can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from etdeploy.core.errors import BuildError, EtdeployError, StoreError
+from etdeploy.core.text.shell import quoted
+from etdeploy.history.place import VARIABLE, Place
+
+UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
+_OTHER = f"Or name another history: export {VARIABLE}=/path/to/history.db"
+_DRIVER = "pip install 'etdeploy[postgres]'"
+_HIDDEN = "***"
+
+# What SQLite says, with what it means and what to do; {file} and {folder} are quoted for a shell.
+_SQLITE = (
+    ("database is locked", "another program has locked it",
+     "Close what has it open, and run the same command again. This lists it: fuser -v {file}"),
+    ("readonly database", "it cannot be written to",
+     "Look at its owner and permissions, and at those of its folder: ls -la {folder}"),
+    ("unable to open database file", "it cannot be opened",
+     "Look at its owner and permissions, and at those of its folder: ls -la {folder}"),
+    ("not a database", "this is not a SQLite database",
+     "Name another file, or move this one away: mv {file} {backup}"),
+    ("malformed", "the file is damaged",
+     "Save what can be read:  sqlite3 {file} .recover | sqlite3 {backup}"),
+    ("disk I/O error", "the disk reports an error", "Look at the disk's messages: dmesg | tail"),
+)  # fmt: skip
+_POSTGRES = (
+    ("password authentication failed", "Look at the user and the password in the URL; a password "
+     "can also stand in ~/.pgpass."),
+    ("no password supplied", "Write the password into the URL or into ~/.pgpass."),
+    ("does not exist", "Create what the message names, for example: createdb DATABASE"),
+    ("permission denied", "Let the database's owner grant it: GRANT ALL ON SCHEMA public TO USER"),
+    ("must be owner", "Let the owner of the tables run this command once."),
+    ("read-only", "Name the server that is written to, not a copy of it."),
+    ("lock timeout", "Another program has locked the tables; end it, and run the command again."),
+    ("statement timeout", "The server is too busy; run the command again later."),
+)  # fmt: skip
+_UNREACHED = "Look whether the server runs, and whether this machine may connect to it."
+
+
+@contextmanager
+def explained(place: Place) -> Iterator[None]:
+    """Turns a database's errors in the block into one for the user.
+
+    Raises:
+        StoreError: The history cannot be used.
+        BuildError: Its disk is full.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise StoreError(
+            "the driver for PostgreSQL is not installed", place=place.shown, remedy=_DRIVER
+        ) from error
+    except ArgumentError as error:
+        raise StoreError("this is not a URL of PostgreSQL", place=place.shown) from error
+    except SQLAlchemyError as error:
+        raise _for_user(error, place) from _without_password(error, place)
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise StoreError(
+            f"the history cannot be opened: {what}", place=place.shown, remedy=_OTHER
+        ) from error
+
+
+def _for_user(error: SQLAlchemyError, place: Place) -> EtdeployError:
+    original = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    text = _hidden(str(original).strip(), place) or type(original).__name__
+    if "disk is full" in text or "No space left on device" in text:
+        return BuildError(
+            f"the history cannot be written: {text.splitlines()[0]}",
+            place=place.shown,
+            remedy=f"Make room on its disk.\n{_OTHER}",
+        )
+    return _sqlite(text, place) if place.file else _postgres(text, place)
+
+
+def _sqlite(text: str, place: Place) -> StoreError:
+    assert place.file is not None  # noqa: S101 - told by the caller
+    words = {
+        "file": quoted(place.file),
+        "folder": quoted(place.file.parent),
+        "backup": quoted(f"{place.file}.saved"),
+    }
+    for said, meaning, remedy in _SQLITE:
+        if said in text:
+            return StoreError(
+                f"the history cannot be used: {meaning}",
+                place=place.shown,
+                remedy=f"{remedy.format(**words)}\n{_OTHER}",
+            )
+    return StoreError(f"the history cannot be used: {text}", place=place.shown, remedy=_OTHER)
+
+
+def _postgres(text: str, place: Place) -> StoreError:
+    first = next((line for line in text.splitlines() if line.strip()), text).strip()
+    remedy = next((told for said, told in _POSTGRES if said in text), _UNREACHED)
+    return StoreError(
+        f"the history cannot be used: {first}", place=place.shown, remedy=f"{remedy}\n{_OTHER}"
+    )
+
+
+def _hidden(text: str, place: Place) -> str:
+    for secret in _secrets(place):
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _secrets(place: Place) -> set[str]:
+    """The passwords of a URL, as written and as meant."""
+    parts = urlsplit(place.url or "")
+    found = {parts.password or "", unquote(parts.password or "")}
+    found |= {value for values in parse_qs(parts.query).values() for value in values if value}
+    return {secret for secret in found if len(secret) > 2}
+
+
+def _without_password(error: SQLAlchemyError, place: Place) -> SQLAlchemyError | None:
+    """The error as a cause, which a bug report would print; None if it names a password."""
+    return None if any(secret in str(error) for secret in _secrets(place)) else error

@@ -1,0 +1,285 @@
+"""The history: every run's record, and what is asked of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Select, delete, func, insert, select, update
+from sqlalchemy.engine import Connection, Engine, RowMapping
+from sqlalchemy.exc import IntegrityError
+
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.history.entry import Entry, Judgement, entry_of
+from etdeploy.history.place import Place
+from etdeploy.history.series import Series
+from etdeploy.history.store.connect import WRITES, engine_of
+from etdeploy.history.store.errors import explained
+from etdeploy.history.store.migrate import migrate, require_known, revision_of
+from etdeploy.history.store.tables import REVISION, metrics, records, runs, series
+
+_COLUMNS = tuple(field.name for field in fields(Entry) if field.name != "metrics")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs are wanted; None for all.
+
+    Attributes:
+        recipe: Name of the recipe.
+        device: A part of the device's name or model.
+        since: Date and time in UTC, ISO 8601.
+        series: Key of the series.
+    """
+
+    recipe: str | None = None
+    device: str | None = None
+    since: str | None = None
+    series: str | None = None
+
+
+@dataclass(frozen=True)
+class KnownSeries:
+    """A series with what the history has of it: how many runs, and when the last one started."""
+
+    series: Series
+    runs: int
+    last: str
+
+
+class Store:
+    """An open history; every method is a transaction of its own.
+
+    Every one of them may raise StoreError or, where a disk is full, BuildError.
+    """
+
+    def __init__(self, engine: Engine, place: Place) -> None:
+        self._engine = engine
+        self.place = place
+
+    def add(self, record: RunRecord) -> bool:
+        """Keeps a record; False if one of this `run_id` is there already, which is left alone."""
+        entry, of = entry_of(record)
+        with self._transaction(writes=True) as connection:
+            if connection.scalar(select(runs.c.id).where(runs.c.run_id == entry.run_id)):
+                return False
+            # Another process may keep it at this moment: then the block of the insert is undone.
+            try:
+                with connection.begin_nested():
+                    _insert(connection, entry, of, record)
+            except IntegrityError:
+                if not connection.scalar(select(runs.c.id).where(runs.c.run_id == entry.run_id)):
+                    raise
+                return False
+        return True
+
+    def series(self, wanted: Filter) -> list[KnownSeries]:
+        """The series that have such runs; the one with the latest run first."""
+        last = func.max(runs.c.started_at)
+        counted = (
+            select(runs.c.series, func.count().label("runs"), last.label("last"))
+            .where(*_conditions(wanted))
+            .group_by(runs.c.series)
+            .subquery()
+        )
+        query = (
+            select(series.c.content, counted.c.runs, counted.c.last)
+            .join_from(series, counted, series.c.key == counted.c.series)
+            .where(*_of_series(wanted))
+            .order_by(counted.c.last.desc(), series.c.key)
+        )
+        with self._transaction() as connection:
+            return [
+                KnownSeries(Series.model_validate(row.content), row.runs, row.last)
+                for row in connection.execute(query)
+            ]
+
+    def entries(self, wanted: Filter, limit: int) -> list[Entry]:
+        """The latest runs, the earliest of them first.
+
+        Their order is that of their start; of those of the same second, that in which they were
+        kept. A clock that was set back puts a run where it says that it was.
+        """
+        query = (
+            _joined(select(*(runs.c[name] for name in ("id", *_COLUMNS))), wanted)
+            .order_by(runs.c.started_at.desc(), runs.c.id.desc())
+            .limit(limit)
+        )
+        with self._transaction() as connection:
+            found = list(connection.execute(query).mappings())
+            return _entries(connection, found[::-1])
+
+    def entry(self, run_id: str) -> Entry | None:
+        """What is known of one run."""
+        query = select(*(runs.c[name] for name in ("id", *_COLUMNS))).where(runs.c.run_id == run_id)
+        with self._transaction() as connection:
+            return next(iter(_entries(connection, connection.execute(query).mappings())), None)
+
+    def ids(self, beginning: str, limit: int = 10) -> list[str]:
+        """The ids of runs that begin, or end, like this; the latest first."""
+        names = runs.c.run_id
+        query = (
+            select(names)
+            .where(
+                names.startswith(beginning, autoescape=True)
+                | names.endswith(beginning, autoescape=True)
+            )
+            .order_by(runs.c.started_at.desc(), runs.c.id.desc())
+            .limit(limit)
+        )
+        with self._transaction() as connection:
+            return list(connection.scalars(query))
+
+    def content(self, run_id: str) -> dict[str, Any] | None:
+        """A whole record, as `etdeploy.bench.records.stored` reads it."""
+        query = (
+            select(records.c.record)
+            .join_from(records, runs, records.c.run == runs.c.id)
+            .where(runs.c.run_id == run_id)
+        )
+        with self._transaction() as connection:
+            return connection.scalar(query)
+
+    def contents(self, wanted: Filter) -> Iterator[dict[str, Any]]:
+        """Every whole record, the earliest first."""
+        query = _joined(
+            select(records.c.record).join_from(records, runs, records.c.run == runs.c.id), wanted
+        ).order_by(runs.c.started_at, runs.c.id)
+        with self._transaction() as connection:
+            yield from connection.execution_options(yield_per=100).scalars(query)
+
+    def count(self) -> int:
+        """How many runs there are."""
+        with self._transaction() as connection:
+            return connection.scalar(select(func.count()).select_from(runs)) or 0
+
+    def judge(self, run_id: str, judgement: Judgement) -> None:
+        """Notes what a check found."""
+        change = update(runs).where(runs.c.run_id == run_id).values(judgement=str(judgement))
+        with self._transaction(writes=True) as connection:
+            connection.execute(change)
+
+    def remove(self, run_ids: Sequence[str]) -> int:
+        """Removes runs, and returns how many there were."""
+        with self._transaction(writes=True) as connection:
+            return connection.execute(delete(runs).where(runs.c.run_id.in_(run_ids))).rowcount
+
+    @contextmanager
+    def _transaction(self, *, writes: bool = False) -> Iterator[Connection]:
+        with (
+            explained(self.place),
+            self._engine.connect().execution_options(**{WRITES: writes}) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+
+@contextmanager
+def open_store(place: Place, *, read_only: bool = False) -> Iterator[Store]:
+    """Opens a history, and makes it or brings it to this release's tables where necessary.
+
+    Args:
+        place: Where it is.
+        read_only: Whether nothing will be written; a history on a read-only disk can then be read.
+
+    Raises:
+        StoreError: It cannot be used, a newer release wrote it, or its file is something else.
+        BuildError: Its disk is full.
+    """
+    with explained(place):
+        if place.file and not read_only:
+            place.file.parent.mkdir(parents=True, exist_ok=True)
+        engine = engine_of(place, read_only=read_only)
+    try:
+        with explained(place):
+            revision = revision_of(engine, place)
+            if revision != REVISION:
+                require_known(revision, place)
+                _bring_up(place)
+        yield Store(engine, place)
+    finally:
+        engine.dispose()
+
+
+def _bring_up(place: Place) -> None:
+    engine = engine_of(place)
+    try:
+        migrate(engine, place)
+    finally:
+        engine.dispose()
+
+
+def _insert(connection: Connection, entry: Entry, of: Series, record: RunRecord) -> None:
+    if not connection.scalar(select(series.c.key).where(series.c.key == entry.series)):
+        _add_series(connection, of)
+    values = {name: getattr(entry, name) for name in _COLUMNS}
+    done = connection.execute(insert(runs).values(values))
+    [key] = done.inserted_primary_key or (None,)
+    numbers = [{"run": key, "name": name, "value": value} for name, value in entry.metrics.items()]
+    if numbers:
+        connection.execute(insert(metrics), numbers)
+    # Not model_dump, which would leave numbers that JSON does not have.
+    content = json.loads(record.model_dump_json())
+    connection.execute(insert(records).values(run=key, record=content))
+
+
+def _add_series(connection: Connection, of: Series) -> None:
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                insert(series).values(
+                    key=of.key,
+                    recipe=of.recipe,
+                    device=of.device.label,
+                    label=of.label,
+                    content=of.model_dump(mode="json"),
+                )
+            )
+    except IntegrityError:
+        return  # another process was faster
+
+
+def _entries(connection: Connection, found: Iterable[RowMapping]) -> list[Entry]:
+    rows = list(found)
+    numbers: dict[int, dict[str, float]] = {row["id"]: {} for row in rows}
+    keys = list(numbers)
+    # SQLite takes a limited number of values in a statement.
+    for start in range(0, len(keys), 500):
+        query = select(metrics).where(metrics.c.run.in_(keys[start : start + 500]))
+        for run, name, value in connection.execute(query):
+            numbers[run][name] = value
+    return [
+        Entry(
+            **{name: row[name] for name in _COLUMNS if name != "judgement"},
+            metrics=numbers[row["id"]],
+            judgement=Judgement(row["judgement"]) if row["judgement"] else None,
+        )
+        for row in rows
+    ]
+
+
+def _joined(query: Select[Any], wanted: Filter) -> Select[Any]:
+    if _of_series(wanted):
+        query = query.join(series, series.c.key == runs.c.series).where(*_of_series(wanted))
+    return query.where(*_conditions(wanted))
+
+
+def _of_series(wanted: Filter) -> list[Any]:
+    conditions = []
+    if wanted.recipe is not None:
+        conditions.append(series.c.recipe == wanted.recipe)
+    if wanted.device is not None:
+        conditions.append(series.c.device.icontains(wanted.device, autoescape=True))
+    return conditions
+
+
+def _conditions(wanted: Filter) -> list[Any]:
+    conditions = []
+    if wanted.since is not None:
+        conditions.append(runs.c.started_at >= wanted.since)
+    if wanted.series is not None:
+        conditions.append(runs.c.series == wanted.series)
+    return conditions

@@ -1,0 +1,23 @@
+"""Histories of a test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.history import keep
+from etdeploy.history.place import Place, required_place
+
+
+@pytest.fixture
+def place(data_folder: Path) -> Place:
+    """The user's own history, a SQLite file that is made when something is kept."""
+    return required_place(None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not kept anything."""
+    monkeypatch.setattr(keep, "_said", set())
+    monkeypatch.setattr(keep, "_failed", set())

@@ -1,0 +1,113 @@
+"""From older tables to newer ones, and nothing from newer ones."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from etdeploy.core.errors import StoreError
+from etdeploy.history.place import Place
+from etdeploy.history.store import tables
+from etdeploy.history.store.connect import engine_of
+from etdeploy.history.store.migrate import SCRIPTS, migrate, revision_of
+from etdeploy.history.store.store import Filter, open_store
+from tests.support.histories import fill, run_at
+
+VERSION = "SELECT version_num FROM etdeploy_history"
+_NEXT = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "0099", {before!r}
+branch_labels = depends_on = None
+def upgrade():
+    op.add_column("etdeploy_runs", sa.Column("mood", sa.Text, server_default="fine"))
+    {then}
+"""
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> Path:
+    """The scripts of a later release, which has one more."""
+    return scripts(tmp_path)
+
+
+def scripts(folder: Path, then: str = "") -> Path:
+    copy = folder / "migrations"
+    shutil.copytree(SCRIPTS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    text = _NEXT.format(before=tables.REVISION, then=then)
+    (copy / "versions" / "0099_mood.py").write_text(text)
+    return copy
+
+
+def asked(file: Path | None, query: str) -> list[tuple[object, ...]]:
+    assert file
+    with closing(sqlite3.connect(file)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_the_migrations_give_the_tables(place: Place) -> None:
+    with open_store(place):
+        pass
+    engine = engine_of(place)
+    with engine.connect() as connection:
+        options = {"version_table": tables.VERSION_TABLE, "compare_type": True}
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, tables.metadata) == []
+    assert revision_of(engine, place) == tables.REVISION
+
+
+def test_an_older_history_is_copied_and_brought_up(place: Place, later: Path) -> None:
+    with open_store(place) as store:
+        fill(store, [1.0, 2.0])
+    migrate(engine_of(place), place, later)
+    assert asked(place.file, "SELECT mood FROM etdeploy_runs") == [("fine",), ("fine",)]
+    assert place.file
+    copy = place.file.with_name(f"history.db.revision-{tables.REVISION}")
+    assert asked(copy, "SELECT count(*) FROM etdeploy_records") == [(2,)]
+    assert asked(copy, VERSION) == [(tables.REVISION,)]
+
+
+def test_a_migration_that_fails_changes_nothing(place: Place, tmp_path: Path) -> None:
+    with open_store(place) as store:
+        fill(store, [1.0])
+    broken = scripts(tmp_path, then="raise RuntimeError('no')")
+    with pytest.raises(RuntimeError):
+        migrate(engine_of(place), place, broken)
+    with open_store(place) as store:
+        assert store.add(run_at(9))
+        assert len(store.entries(Filter(), 9)) == 2
+
+
+def test_a_newer_history_is_left_alone(place: Place, later: Path) -> None:
+    migrate(engine_of(place), place, later)
+    assert place.file
+    before = place.file.read_bytes()
+    for read_only in (True, False):
+        with (
+            pytest.raises(StoreError, match=r"a newer etdeploy wrote .* revision 0099") as caught,
+            open_store(place, read_only=read_only),
+        ):
+            pass
+        assert "pip install --upgrade etdeploy" in str(caught.value)
+    assert place.file.read_bytes() == before
+
+
+def test_a_copy_that_cannot_be_made_stops_the_migration(
+    place: Place, later: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(place) as store:
+        fill(store, [1.0])
+    assert place.file
+    # VACUUM INTO refuses a file that is there.
+    copy = place.file.with_name(f"history.db.revision-{tables.REVISION}")
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    copy.write_text("not a database")
+    with pytest.raises(StoreError, match="cannot be copied before"):
+        migrate(engine_of(place), place, later)
+    assert asked(place.file, VERSION) == [(tables.REVISION,)]

@@ -1,0 +1,161 @@
+"""The history in a SQLite file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from etdeploy.bench.records.stored import parse_record
+from etdeploy.core.errors import StoreError
+from etdeploy.history.entry import Judgement
+from etdeploy.history.place import Place, place_of
+from etdeploy.history.series import series_of
+from etdeploy.history.store.store import Filter, open_store
+from tests.support.bench_values import SIMULATED, make_device, make_record
+from tests.support.histories import DAY, recipe_named, run_at
+
+ALL = Filter()
+
+
+def test_a_record_comes_back_whole(place: Place) -> None:
+    record = make_record(notes=("naïve 'quotes' and \N{SNOWMAN}",))
+    with open_store(place) as store:
+        assert store.add(record)
+    with open_store(place, read_only=True) as store:
+        content = store.content(record.run_id)
+    assert parse_record(json.dumps(content), "the history") == record
+
+
+def test_nothing_is_kept_twice(place: Place) -> None:
+    with open_store(place) as store:
+        assert store.add(run_at(0))
+        assert not store.add(run_at(0, latency_ms=9.0))
+        [entry] = store.entries(ALL, 10)
+    assert entry.metrics["latency_ms"] == 1.0
+
+
+def test_runs_come_in_the_order_of_their_start_then_of_their_arrival(place: Place) -> None:
+    with open_store(place) as store:
+        for run_id, second in (("late", 9), ("first", 1), ("b", 5), ("a", 5)):
+            store.add(run_at(second, run_id=run_id))
+        assert [entry.run_id for entry in store.entries(ALL, 10)] == ["first", "b", "a", "late"]
+        assert [entry.run_id for entry in store.entries(ALL, 2)] == ["a", "late"]
+
+
+def test_series_are_told_apart_and_filtered(place: Place) -> None:
+    phone = make_device("android", name="android:A1", serial="A1", model="Pixel_9 100%")
+    with open_store(place) as store:
+        for number in range(3):
+            store.add(run_at(number))
+        other = run_at(7, device=phone, recipe=recipe_named("other"))
+        store.add(other)
+        assert [(known.series.recipe, known.runs) for known in store.series(ALL)] == [
+            ("other", 1), ("mlp", 3),
+        ]  # fmt: skip
+        assert [known.runs for known in store.series(Filter(recipe="mlp"))] == [3]
+        for device, runs in (("pixel", 1), ("100%", 1), ("A1", 1), ("host", 3)):
+            assert [known.runs for known in store.series(Filter(device=device))] == [runs]
+        assert store.series(Filter(device="Pixel%9")) == []
+        assert [known.runs for known in store.series(Filter(since=f"{DAY}T00:00:02"))] == [1, 1]
+        entries = store.entries(Filter(series=series_of(other).key), 10)
+        assert [entry.run_id for entry in entries] == [other.run_id]
+        assert len(list(store.contents(Filter(recipe="mlp")))) == 3
+
+
+def test_a_simulated_run_is_kept_without_numbers(place: Place) -> None:
+    with open_store(place) as store:
+        store.add(make_record(simulated=SIMULATED))
+        [entry] = store.entries(ALL, 1)
+    assert entry.simulated
+    assert entry.metrics == {}
+
+
+def test_what_a_check_found_is_noted(place: Place) -> None:
+    with open_store(place) as store:
+        store.add(run_at(0, run_id="x"))
+        store.judge("x", Judgement.REGRESSED)
+        entry = store.entry("x")
+        assert entry
+        assert entry.judgement is Judgement.REGRESSED
+        assert store.entry("y") is None
+
+
+def test_ids_by_their_beginning_or_end(place: Place) -> None:
+    with open_store(place) as store:
+        for name in ("2026-mlp-ab12", "2026-mlp-cd34", "100%"):
+            store.add(make_record(run_id=name))
+        assert store.ids("cd34") == ["2026-mlp-cd34"]
+        assert sorted(store.ids("2026")) == ["2026-mlp-ab12", "2026-mlp-cd34"]
+        assert store.ids("%") == ["100%"]
+
+
+def test_more_runs_than_a_statement_may_name(place: Place) -> None:
+    with open_store(place) as store:
+        for number in range(510):
+            store.add(run_at(number % 60, run_id=f"r{number}"))
+        entries = store.entries(ALL, 600)
+    assert len(entries) == 510
+    assert all(entry.metrics for entry in entries)
+
+
+def test_a_removed_run_leaves_nothing(place: Place) -> None:
+    with open_store(place) as store:
+        store.add(run_at(0, run_id="x"))
+        assert store.remove(["x", "y"]) == 1
+        assert (store.count(), store.content("x")) == (0, None)
+    assert place.file
+    with closing(sqlite3.connect(place.file)) as connection:
+        assert connection.execute("SELECT count(*) FROM etdeploy_metrics").fetchone() == (0,)
+
+
+def test_another_programs_database_is_left_alone(place: Place) -> None:
+    assert place.file
+    place.file.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(place.file)) as connection:
+        connection.execute("CREATE TABLE songs (name TEXT)")
+        connection.commit()
+    with (
+        pytest.raises(StoreError, match="not a history of etdeploy; it has the table songs"),
+        open_store(place),
+    ):
+        pass
+
+
+def test_a_file_that_is_no_database_is_left_alone(place: Place) -> None:
+    assert place.file
+    place.file.parent.mkdir(parents=True)
+    place.file.write_text("my notes, which are longer than the header of a database" * 20)
+    with (
+        pytest.raises(StoreError, match="this is not a SQLite database") as caught,
+        open_store(place),
+    ):
+        pass
+    assert f"mv {place.file} {place.file}.saved" in str(caught.value)
+    assert place.file.read_text().startswith("my notes")
+
+
+def test_a_damaged_file_is_said_to_be_one(place: Place) -> None:
+    with open_store(place) as store:
+        for number in range(40):
+            store.add(run_at(number))
+    assert place.file
+    data = bytearray(place.file.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    place.file.write_bytes(data)
+    with pytest.raises(StoreError, match="the file is damaged"), open_store(place) as store:
+        store.entries(ALL, 10)
+
+
+def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    place = place_of("postgresql://me:s3cret@127.0.0.1:1/bench")
+    assert place
+    with (
+        pytest.raises(StoreError, match="driver for PostgreSQL is not installed") as caught,
+        open_store(place),
+    ):
+        pass
+    assert "pip install 'etdeploy[postgres]'" in str(caught.value)

@@ -1,0 +1,110 @@
+"""What the history knows of a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.record import Inference, RunRecord
+from etdeploy.bench.records.starts import Spread, Start
+from etdeploy.bench.statistics import summarize
+from etdeploy.history.entry import entry_of, utc
+from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_record
+
+HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down to 1.1 GHz")
+
+
+def start(*disturbances: Disturbance) -> Start:
+    return Start(
+        started_at="2026-11-21T08:44:49+00:00", warmup=5, steady=True, load_ms=8.0, verify_ms=None,
+        first_inference_ms=2.5, samples=5, median_ms=1.1, mean_ms=1.1, stddev_ms=0.1,
+        disturbances=disturbances,
+    )  # fmt: skip
+
+
+def with_starts(*runs: Start, **changes: Any) -> RunRecord:
+    workload = make_record().workload.model_copy(
+        update={"runs": runs, "spread": Spread(within_percent=2.0, between_percent=4.0)}
+    )
+    return make_record(workload=workload, **changes)
+
+
+def test_an_undisturbed_run() -> None:
+    entry, _ = entry_of(with_starts(start(), start(), start()))
+    assert (entry.disturbed, entry.fit, entry.starts, entry.spread_percent) == ("", True, 3, 4.0)
+    assert entry.metrics == {
+        "latency_ms": 1.1, "first_inference_ms": 2.5, "load_ms": 8.35713,
+        "peak_rss_bytes": 32_700_000.0, "program_bytes": 5520.0,
+    }  # fmt: skip
+
+
+def test_most_starts_decide() -> None:
+    assert entry_of(with_starts(start(HOT), start(), start()))[0].fit
+    entry, _ = entry_of(with_starts(start(HOT), start(HOT), start()))
+    assert entry.disturbed == HOT.text
+    assert not entry.fit
+
+
+def test_a_disturbed_run_is_not_fit() -> None:
+    entry, _ = entry_of(with_starts(start(), disturbances=(HOT, HOT)))
+    assert entry.disturbed == f"{HOT.text}; {HOT.text}"
+    assert not entry.fit
+
+
+def test_a_simulated_run_has_no_numbers() -> None:
+    entry, _ = entry_of(make_record(simulated=SIMULATED))
+    assert entry.metrics == {}
+    assert not entry.fit
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        ((make_check(),), True),
+        ((make_check(), make_check(within_tolerance=False)), False),
+        ((make_check(), UNCOMPARED), True),
+        ((), None),
+    ],
+)
+def test_outputs(outputs: Any, expected: bool | None) -> None:
+    entry, _ = entry_of(make_record(outputs=outputs))
+    assert entry.outputs_ok is expected
+    assert entry.fit is (expected is not False)
+
+
+def test_sizes_have_numbers_of_their_own() -> None:
+    plain = make_record().workload
+    assert isinstance(plain, Inference)
+    from etdeploy.bench.records.record import SizeRecord
+
+    sizes = tuple(
+        SizeRecord(
+            name=name, sizes={"x": 1}, shapes={}, latency_ms=summarize([ms]),
+            first_inference_ms=ms, peak_rss_bytes=None, outputs=(),
+        )
+        for name, ms in (("short", 1.0), ("long", 7.0))
+    )  # fmt: skip
+    entry, _ = entry_of(make_record(sizes=sizes))
+    assert entry.metrics["latency_ms@long"] == 7.0
+    assert "latency_ms@short" not in entry.metrics
+
+
+def test_a_number_that_is_none_is_left_out() -> None:
+    entry, _ = entry_of(make_record(load_ms=float("nan"), peak_rss_bytes=None))
+    assert set(entry.metrics) == {"latency_ms", "first_inference_ms", "program_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("2026-11-21T08:44:49+00:00", "2026-11-21T08:44:49+00:00"),
+        ("2026-11-21T08:44:49Z", "2026-11-21T08:44:49+00:00"),
+        ("2026-11-21T09:44:49.250+01:00", "2026-11-21T08:44:49+00:00"),
+        ("2026-11-21T08:44:49", "2026-11-21T08:44:49+00:00"),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_times_are_in_one_form(written: str, expected: str) -> None:
+    assert utc(written) == expected

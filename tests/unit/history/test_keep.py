@@ -1,0 +1,208 @@
+"""Every record is kept, and a history that fails costs nothing but a warning."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
+from etdeploy.core.errors import Interrupted, StoreError
+from etdeploy.history import keep as module
+from etdeploy.history import pending
+from etdeploy.history.keep import bring_in, keep
+from etdeploy.history.place import Place, required_place
+from etdeploy.history.store import connect
+from etdeploy.history.store.store import Filter, open_store
+from tests.support.histories import run_at
+
+
+def stored(folder: Path, record: RunRecord) -> StoredRun:
+    run = StoredRun(folder / record.run_id, record)
+    record.save(run.record_path)
+    return run
+
+
+def kept(place: Place) -> list[str]:
+    with open_store(place, read_only=True) as store:
+        return [entry.run_id for entry in store.entries(Filter(), 99)]
+
+
+def break_it(place: Place) -> None:
+    """Puts something else in the history's place."""
+    assert place.file
+    place.file.parent.mkdir(parents=True, exist_ok=True)
+    place.file.write_text("not a database at all, but long enough to be read as one" * 9)
+
+
+def test_a_run_is_kept(place: Place, tmp_path: Path) -> None:
+    run = stored(tmp_path, run_at(0))
+    keep(run)
+    keep(run)
+    assert kept(place) == [run.record.run_id]
+
+
+def test_what_could_not_be_kept_is_brought_in_later(
+    place: Place,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_it(place)
+    first, second, third = (stored(tmp_path, run_at(i)) for i in range(3))
+    keep(first)
+    keep(second)
+    said = capsys.readouterr().err
+    assert said.count("this run is not in the history yet") == 1
+    assert "this is not a SQLite database" in said
+    assert said.count("the next run, or etdeploy history, imports it") == 1
+    assert [entry.record for entry in pending.waiting(place)] == [
+        first.record_path, second.record_path,
+    ]  # fmt: skip
+    assert place.file
+    place.file.unlink()
+    monkeypatch.setattr(module, "_failed", set())
+    keep(third)
+    assert kept(place) == [run.record.run_id for run in (first, second, third)]
+    assert pending.waiting(place) == []
+    assert bring_in(place) == 0
+
+
+def test_what_waits_for_one_history_goes_into_no_other(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_it(place)
+    keep(stored(tmp_path, run_at(0)))
+    capsys.readouterr()
+    other = required_place(str(tmp_path / "other.db"))
+    assert bring_in(other) == 0
+    assert len(pending.waiting(place)) == 1
+
+
+def test_a_folder_that_was_moved_is_told_and_given_up(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone, there = stored(tmp_path, run_at(0)), stored(tmp_path, run_at(1))
+    pending.note(gone.record_path, place)
+    pending.note(there.record_path, place)
+    shutil.rmtree(gone.folder)
+    assert bring_in(place) == 1
+    assert str(gone.record_path) in capsys.readouterr().err
+    assert kept(place) == [there.record.run_id]
+    assert pending.waiting(place) == []
+
+
+def test_a_history_that_fails_half_way_keeps_the_rest_waiting(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [stored(tmp_path, run_at(i)) for i in range(3)]
+    for run in runs:
+        pending.note(run.record_path, place)
+    from etdeploy.history.store.store import Store
+
+    real = Store.add
+
+    def fails(self: Store, record: RunRecord) -> bool:
+        if record.run_id == runs[1].record.run_id:
+            raise StoreError("it went away")
+        return real(self, record)
+
+    monkeypatch.setattr(Store, "add", fails)
+    with pytest.raises(StoreError):
+        bring_in(place)
+    assert [entry.record for entry in pending.waiting(place)] == [
+        run.record_path for run in runs[1:]
+    ]
+
+
+def test_a_locked_history(
+    place: Place,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keep(stored(tmp_path, run_at(0)))
+    monkeypatch.setattr(connect, "PATIENCE_S", 0.1)
+    assert place.file
+    with closing(sqlite3.connect(place.file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        keep(stored(tmp_path, run_at(1)))
+    said = capsys.readouterr().err
+    assert "another program has locked it" in said
+    assert f"fuser -v {place.file}" in said
+    assert len(pending.waiting(place)) == 1
+
+
+def test_no_place_for_the_list_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    run = stored(tmp_path, run_at(0))
+    keep(run)
+    said = capsys.readouterr().err
+    assert "nor can it be noted for later: Not a directory" in said
+    assert f"etdeploy history import {run.record_path}" in said
+
+
+def test_a_wrong_variable_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_STORE", "mysql://root:s3cret@db/bench")
+    run = stored(tmp_path, run_at(0))
+    keep(run)
+    said = capsys.readouterr().err
+    assert "SQLite or PostgreSQL" in said
+    assert f"etdeploy history import {run.record_path}" in said
+    assert "s3cret" not in said
+
+
+def test_no_history_is_wanted(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_STORE", "none")
+    keep(stored(tmp_path, run_at(0)))
+    assert not data_folder.exists()
+
+
+def test_a_bug_is_no_failure_of_the_run(
+    place: Place,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bug(*_: object) -> None:
+        raise KeyError("oh")
+
+    monkeypatch.setattr(module, "_keep", bug)
+    keep(stored(tmp_path, run_at(0)))
+    assert "not in the history yet: KeyError: 'oh'" in capsys.readouterr().err
+    assert len(pending.waiting(place)) == 1
+
+
+def test_a_stop_leaves_the_record_waiting(
+    place: Place,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stop(*_: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(module, "_keep", stop)
+    run = stored(tmp_path, run_at(0))
+    with pytest.raises(Interrupted):
+        keep(run)
+    capsys.readouterr()
+    assert [entry.record.name for entry in pending.waiting(place)] == [RECORD_FILE]
+
+
+def test_a_line_that_was_cut_off_is_passed_over(place: Place, data_folder: Path) -> None:
+    pending.note(Path("/a/record.json"), place)
+    with (data_folder / "pending.jsonl").open("a") as stream:
+        stream.write('{"record": "/b/rec')
+    assert [entry.record for entry in pending.waiting(place)] == [Path("/a/record.json")]

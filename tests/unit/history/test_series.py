@@ -1,0 +1,94 @@
+"""Which records can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.history.series import differences, series_of
+from tests.support.bench_values import make_device, make_program, make_record
+
+CONTENT: dict[str, Any] = {
+    "model": {"example": "mlp", "weights": "old.pt", "arguments": {"width": 64}},
+    "export": {"backend": "xnnpack", "quantization": "none", "strict": False},
+    "runtime": {"threads": 0, "provider": "wheel"},
+    "benchmark": {"iterations": 50, "sizes": {"short": {"x": 1}, "long": {"x": 9}}},
+}
+
+
+def record(section: str = "model", changes: dict[str, Any] | None = None, **more: Any) -> RunRecord:
+    content = {**CONTENT, section: {**CONTENT[section], **(changes or {})}}
+    plain = make_record()
+    return make_record(recipe=plain.recipe.model_copy(update={"content": content}), **more)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        record("model", {"weights": "new.pt"}),
+        record("export", {"strict": True}),
+        record("runtime", {"provider": "source", "cmake": {"A": 1}}),
+        record("benchmark", {"iterations": 7, "runs": 9, "cooldown": {"max_celsius": 30}}),
+        record(program=make_program(sha256="99" * 32, size_bytes=1)),
+        record(versions={"torch": "9"}),
+        record(device=make_device(os="Test Linux 2", fingerprint="new", connection="USB")),
+    ],
+    ids=["weights", "mode", "provider", "protocol", "program", "versions", "system"],
+)
+def test_how_it_is_made_may_change_within_a_series(other: RunRecord) -> None:
+    assert series_of(other).key == series_of(record()).key
+    assert differences(series_of(other), series_of(record())) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (record("model", {"arguments": {"width": 65}}), "another model"),
+        (record("export", {"overrides": {"head": "int8_static"}}), "another quantisation of parts"),
+        (record("runtime", {"threads": 4}), "another threads: 4 and 0"),
+        (record("benchmark", {"sizes": {"short": {"x": 2}, "long": {"x": 9}}}), "other sizes"),
+        (record("benchmark", {"sizes": {"long": {"x": 9}, "short": {"x": 1}}}), "other sizes"),
+        (record("benchmark", {"inputs": "make.py:make"}), "other sizes or inputs"),
+        (record(program=make_program(method="decode")), "another method: decode and forward"),
+        (record(program=make_program(quantization="8da4w")), "another quantization: 8da4w"),
+        (record(device=make_device(model="Other CPU")), "another device: host (Other CPU)"),
+        (record(device=make_device(cpu_count=4)), "another device"),
+    ],
+)  # fmt: skip
+def test_what_is_measured_and_where_makes_the_series(other: RunRecord, why: str) -> None:
+    assert series_of(other).key != series_of(record()).key
+    [reason] = differences(series_of(other), series_of(record()))
+    assert reason.startswith(why)
+
+
+def phone(name: str, **facts: Any) -> RunRecord:
+    return record(device=make_device("android", name=name, target="android-arm64", **facts))
+
+
+def test_a_phone_is_the_same_over_usb_and_any_address() -> None:
+    usb = phone("android:A1", serial="A1", model="P", connection="USB")
+    wireless = phone("android:10.0.0.7:41234", serial="A1", model="P", connection="TCP")
+    assert series_of(usb).key == series_of(wireless).key
+    assert series_of(usb).device.label == "android:A1 (P)"
+
+
+def test_two_devices_with_one_serial_number_are_two() -> None:
+    one = phone("android:0123456789ABCDEF", serial="0123456789ABCDEF", model="Tab 7")
+    two = phone("android:0123456789ABCDEF", serial="0123456789ABCDEF", model="Tab 8")
+    assert series_of(one).key != series_of(two).key
+
+
+def test_a_key_that_a_later_release_leaves_empty_changes_nothing() -> None:
+    assert series_of(record("model", {"python": None})).key == series_of(record()).key
+
+
+def test_a_record_without_its_recipes_sections_has_a_series() -> None:
+    plain = make_record()
+    assert series_of(plain).recipe == "mlp"
+    assert series_of(plain).key == series_of(plain).key
+
+
+def test_the_key_is_the_same_on_every_machine() -> None:
+    assert series_of(make_record()).key == "c4f99eab5b8272b8"
