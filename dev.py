@@ -70,6 +70,7 @@ SYSTEM_PACKAGES = (
     SystemPackage("adb", "adb", "devices behind an adb server"),
     SystemPackage("ssh", "openssh-client", "boards over ssh"),
     SystemPackage("sshd", "openssh-server", "an ssh server as a test board"),
+    SystemPackage("pg_ctlcluster", "postgresql", "a history in PostgreSQL"),
     SystemPackage("ip", "iproute2", "an Android debug daemon as a test device"),
 )
 
@@ -109,7 +110,7 @@ def run(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Style, types, then every test; with arguments, pytest alone."""
     install_system_packages()
-    set_up("export", "dev", "musl", "openvino", "qnn")
+    set_up("export", "dev", "musl", "openvino", "qnn", "postgres")
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     for tool, *options in [*([] if arguments else checks), ["pytest", *arguments]]:
         say(shlex.join([tool, *options]))

@@ -1,0 +1,276 @@
+"""The same of both databases, and what each of them can refuse."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from etdeploy.bench.records.stored import StoredRun, parse_record
+from etdeploy.core.errors import BuildError, StoreError
+from etdeploy.history import keep as module
+from etdeploy.history import pending
+from etdeploy.history.entry import Judgement
+from etdeploy.history.keep import bring_in, keep
+from etdeploy.history.place import Place, required_place
+from etdeploy.history.store import connect
+from etdeploy.history.store.connect import engine_of
+from etdeploy.history.store.migrate import migrate
+from etdeploy.history.store.store import Filter, open_store
+from tests.integration.cache.test_disk import tmpfs
+from tests.support.bench_values import make_device
+from tests.support.histories import fill, recipe_named, run_at
+from tests.support.postgres import Postgres, postgres
+from tests.unit.history.store.test_migrate import scripts
+
+__all__ = ["postgres"]
+pytestmark = pytest.mark.integration
+ALL = Filter()
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_said", set())
+    monkeypatch.setattr(module, "_failed", set())
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Place:
+    """A new database of PostgreSQL."""
+    return required_place(postgres.new_database(f"history_{secrets.token_hex(4)}"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Place:
+    """A new SQLite file."""
+    return required_place(str(tmp_path / "a folder" / "history.db"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue("file" if request.param == "sqlite" else "database")
+    return found
+
+
+def test_everything_that_is_asked_of_a_history(place: Place) -> None:
+    phone = make_device("android", name="android:A1", serial="A1", model="Pixel_9 100%")
+    record = run_at(3, device=phone, recipe=recipe_named("other"), notes=("naïve 'quote'",))
+    with open_store(place) as store:
+        fill(store, [1.0, 2.0, 3.0])
+        assert store.add(record)
+        assert not store.add(record)
+        store.judge(record.run_id, Judgement.REGRESSED)
+    with open_store(place, read_only=True) as store:
+        assert [(known.series.recipe, known.runs) for known in store.series(ALL)] == [
+            ("other", 1), ("mlp", 3),
+        ]  # fmt: skip
+        [known] = store.series(Filter(device="pixel_9 100"))
+        entries = store.entries(Filter(recipe="mlp"), 2)
+        assert [entry.metrics["latency_ms"] for entry in entries] == [2.0, 3.0]
+        [entry] = store.entries(Filter(series=known.series.key), 9)
+        assert (entry.judgement, entry.outputs_ok, entry.git_dirty) == ("regressed", True, None)
+        assert store.ids(record.run_id[-8:]) == [record.run_id]
+        content = store.content(record.run_id)
+        assert parse_record(json.dumps(content), "") == record
+        assert len(list(store.contents(ALL))) == store.count() == 4
+    with open_store(place) as store:
+        assert store.remove([record.run_id]) == 1
+        assert store.count() == 3
+
+
+_WRITER = """
+import sys
+from etdeploy.history.place import required_place
+from etdeploy.history.store.store import open_store
+from tests.support.histories import run_at
+with open_store(required_place(sys.argv[1])) as store:
+    for i in range(25):
+        store.add(run_at(i, run_id=f"{sys.argv[2]}-{i}"))
+        store.add(run_at(i, run_id=f"both-{i}"))
+"""
+
+
+def test_two_processes_make_it_and_write_at_once(place: Place) -> None:
+    where = place.url or str(place.file)
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WRITER, where, name], stderr=subprocess.PIPE, text=True
+        )
+        for name in ("one", "two")
+    ]
+    for writer in writers:
+        assert (writer.communicate()[1], writer.returncode) == ("", 0)
+    with open_store(place) as store:
+        assert store.count() == 75
+
+
+def test_an_older_history_is_brought_up_by_one_of_two(place: Place, tmp_path: Path) -> None:
+    with open_store(place) as store:
+        fill(store, [1.0])
+    later = scripts(tmp_path)
+    errors: list[BaseException] = []
+
+    def upgrade() -> None:
+        try:
+            migrate(engine_of(place), place, later)
+        except BaseException as error:
+            errors.append(error)
+
+    both = [threading.Thread(target=upgrade) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert errors == []
+    with engine_of(place).connect() as connection:
+        assert connection.scalar(text("SELECT mood FROM etdeploy_runs")) == "fine"
+    with (
+        pytest.raises(StoreError, match=r"a newer etdeploy wrote this history"),
+        open_store(place),
+    ):
+        pass
+
+
+def test_other_tables_of_a_database_stay(database: Place, postgres: Postgres) -> None:
+    name = database.shown.rpartition("/")[2]
+    songs = "CREATE TABLE alembic_version (version_num text); INSERT INTO alembic_version VALUES "
+    postgres.sql(f"{songs} ('theirs')", database=name)
+    with open_store(database) as store:
+        fill(store, [1.0])
+    with engine_of(database).connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "theirs"
+
+
+def refused(place: Place, *, read_only: bool = False) -> str:
+    with pytest.raises(StoreError) as caught, open_store(place, read_only=read_only) as store:
+        store.add(run_at(77))
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_a_server_that_is_down(database: Place) -> None:
+    told = refused(required_place("postgresql://me:s3cret@127.0.0.1:1/bench"))
+    assert "Connection refused" in told
+    assert "Look whether the server runs" in told
+    assert "s3cret" not in told
+
+
+def test_a_host_that_nobody_knows() -> None:
+    told = refused(required_place("postgresql://me:s3cret@nobody.invalid/bench"))
+    assert "the history cannot be used" in told
+    assert "s3cret" not in told
+
+
+def test_a_wrong_password_and_a_database_that_is_missing(postgres: Postgres) -> None:
+    told = refused(required_place(postgres.url("postgres", "wr0ng")))
+    assert "password authentication failed" in told
+    assert "~/.pgpass" in told
+    assert "wr0ng" not in told
+    told = refused(required_place(postgres.url("nowhere")))
+    assert 'database "nowhere" does not exist' in told
+    assert "createdb" in told
+
+
+def test_a_user_who_may_only_read(database: Place, postgres: Postgres) -> None:
+    with open_store(database) as store:
+        fill(store, [1.0])
+    name = database.shown.rpartition("/")[2]
+    postgres.sql(
+        "CREATE USER reader PASSWORD 'abc'",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+        database=name,
+    )
+    reader = required_place(f"postgresql://reader:abc@127.0.0.1:{postgres.port}/{name}")
+    with open_store(reader, read_only=True) as store:
+        assert store.count() == 1
+    assert "permission denied" in refused(reader)
+
+
+def test_tables_that_another_program_locked(
+    database: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(database) as store:
+        fill(store, [1.0])
+    monkeypatch.setattr(connect, "PATIENCE_S", 0.1)
+    with engine_of(database).connect() as other, other.begin():
+        other.execute(text("LOCK TABLE etdeploy_runs IN ACCESS EXCLUSIVE MODE"))
+        assert "lock timeout" in refused(database)
+
+
+def test_a_run_does_not_wait_for_a_server_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_STORE", "postgresql://me:s3cret@127.0.0.1:1/bench")
+    runs = [StoredRun(tmp_path / str(i), run_at(i)) for i in range(2)]
+    for run in runs:
+        run.record.save(run.record_path)
+        keep(run)
+    said = capsys.readouterr().err
+    assert said.count("Connection refused") == 1
+    assert "s3cret" not in said
+    assert len(pending.waiting(required_place(None))) == 2
+
+
+def test_a_history_on_a_read_only_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tmpfs(tmp_path / "disk", "size=4m") as disk:
+        place = required_place(str(disk / "history.db"))
+        with open_store(place) as store:
+            fill(store, [1.0, 2.0])
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with open_store(place, read_only=True) as store:
+            assert store.count() == 2
+        assert "cannot be" in refused(place)
+        monkeypatch.setenv("ETDEPLOY_STORE", str(place.file))
+        run = StoredRun(tmp_path / "run", run_at(9))
+        run.record.save(run.record_path)
+        keep(run)
+        assert "not in the history yet" in capsys.readouterr().err
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+        assert bring_in(place) == 1
+
+
+def test_a_disk_that_fills_up(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "size=400k") as disk:
+        place = required_place(str(disk / "history.db"))
+        with pytest.raises(BuildError, match="disk is full") as caught, open_store(place) as store:
+            fill(store, [1.0] * 3000)
+        assert caught.value.exit_code == 4
+        with open_store(place, read_only=True) as store:
+            kept = store.count()
+            assert kept
+            assert len(list(store.contents(ALL))) == kept
+
+
+def test_a_migration_without_room_for_the_copy(tmp_path: Path) -> None:
+    later = scripts(tmp_path)
+    with tmpfs(tmp_path / "disk", "size=400k") as disk:
+        place = required_place(str(disk / "history.db"))
+        with open_store(place) as store:
+            fill(store, [1.0] * 20)
+        (disk / "filling").write_bytes(b"x" * 170_000)
+        with pytest.raises(StoreError, match="cannot be copied before"):
+            migrate(engine_of(place), place, later)
+        assert not list(disk.glob("*.revision-*"))
+        with open_store(place, read_only=True) as store:
+            assert store.count() == 20
+
+
+def test_a_reader_does_not_wait_for_a_writer(file: Place) -> None:
+    with open_store(file) as store:
+        fill(store, [1.0])
+    assert file.file
+    with closing(sqlite3.connect(file.file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("UPDATE etdeploy_runs SET disturbed = 'x'")
+        with open_store(file, read_only=True) as store:
+            assert store.count() == 1
