@@ -74,6 +74,31 @@ class RunnerSustained(Value):
     stretches: tuple[tuple[float, int], ...] = Field(min_length=1)
 
 
+class Processors(Value):
+    """What the processors did from the first warm-up iteration to the last timed one.
+
+    Those of the whole machine are about the processors that the runner may use only, and counted in
+    hundredths of a second. None for what the system does not report.
+
+    Attributes:
+        count: The processors that the runner may use; 0 where none is reported.
+        wall_s: How long it was.
+        own_s: Processor time of all threads of the runner.
+        waited_s: How long its first thread, which infers, was ready while others ran.
+        busy_s: Processor time of all programs.
+        stolen_s: Time in which a virtual machine's host ran something else.
+        clock_step_s: How far the clock of date and time was moved.
+    """
+
+    count: int
+    wall_s: float
+    own_s: float
+    waited_s: float | None = None
+    busy_s: float | None = None
+    stolen_s: float | None = None
+    clock_step_s: float | None = None
+
+
 class RunnerResults(Value):
     """results.json of the runner.
 
@@ -90,6 +115,7 @@ class RunnerResults(Value):
             does not report it.
         samples_ms: Time of each timed inference, including setting the inputs.
         outputs: Of the first inference, when a folder for them was given.
+        processors: What they did meanwhile; None from a runner that did not ask.
         memory: In a memory pass.
         sustained: In a sustained pass; until then, where the runner was ended on the way.
     """
@@ -111,6 +137,7 @@ class RunnerResults(Value):
     samples_ms: tuple[float, ...] = Field(min_length=1)
     memory: RunnerMemory | None = None
     sustained: RunnerSustained | None = None
+    processors: Processors | None = None
 
 
 def inputs_list(inputs: Sequence[Stored]) -> str:

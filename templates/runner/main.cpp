@@ -13,6 +13,7 @@
 #include "availability.h"
 #include "components.h"
 #include "memory.h"
+#include "processors.h"
 #include "sustained.h"
 #include "tensors.h"
 #include "warmup.h"
@@ -116,13 +117,15 @@ static void run(Arguments& arguments) {
   // These outputs are stored: a method with state gives others from now on.
   json << ",\n  \"first_inference_ms\": " << json_ms(first_ns)
        << ",\n  \"outputs\": " << (folder.empty() ? "[]" : write_outputs(outputs, folder));
+  // Not right before the timed iterations, since reading it empties caches.
+  const Processors before;
   json << warm_up(module, method, inputs, counts["--warmup"]);
   restart_trace(module.event_tracer()); // only the timed iterations are of interest
   std::vector<int64_t> samples_ns(counts["--iterations"]);
   for (int64_t& sample_ns : samples_ns) {
     infer(module, method, inputs, sample_ns);
   }
-  json << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
+  json << json_processors(before, Processors()) << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"samples_ms\": " << json_list(samples_ns, json_ms);
   if (watch) {
     json << watch->json(texts["--program"]);

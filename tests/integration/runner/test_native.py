@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,24 @@ def test_peak_memory_is_the_runners_own(runner: Start, programs: Path, tmp_path:
     run = heavy.run(programs / "mlp_portable", tmp_path)
     assert run.exit_code == 0, run.stderr
     assert run.results.peak_rss_bytes < ballast_bytes / 4
+
+
+def test_the_processors_are_told_with_the_times(
+    runner: Start, programs: Path, tmp_path: Path
+) -> None:
+    run = runner.run(programs / "mlp_portable", tmp_path, "--iterations", "200", "--threads", "1")
+    processors = run.results.processors
+    assert processors is not None, run.stderr
+    timed_s = sum(run.results.samples_ms) / 1000
+    assert processors.wall_s >= timed_s
+    # The runner's time is that of its thread, less what others took of it.
+    assert 0 < processors.own_s
+    assert processors.waited_s is not None
+    assert processors.own_s + processors.waited_s <= 1.1 * processors.wall_s + 0.01
+    assert 1 <= processors.count <= (os.cpu_count() or 1)
+    assert processors.busy_s is not None
+    assert processors.stolen_s is not None
+    assert abs(processors.clock_step_s or 0.0) < 1
 
 
 def test_memory_is_watched_from_the_start_on(runner: Start, programs: Path, tmp_path: Path) -> None:
