@@ -9,6 +9,7 @@ from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.core.console import size, table
+from etdeploy.report.latencies import between
 from etdeploy.report.sizes import SIMULATED
 
 
@@ -25,15 +26,16 @@ class Row:
 def runs_table(rows: Sequence[Row], width: int | None = None) -> str:
     """Latencies, load time, peak memory and verdict of each run, in lines of at most `width`.
 
-    All times are in one unit, so that columns can be compared, and the table fits 80 columns.
+    The spread is that between starts. All times are in one unit, so that columns can be compared,
+    and the table fits 80 columns.
     """
     records = [row.record for row in rows if row.record and not row.record.simulated]
     medians = [record.workload.latency_ms.median for record in records]
     unit = unit_for(max(medians, default=0.0))
-    times = tuple(f"{name} {unit.name}" for name in ("median", "p90", "first", "load"))
+    median, first, load = (f"{name} {unit.name}" for name in ("median", "first", "load"))
+    numbers = (median, "spread", first, load, "memory")
     cells = [(row.recipe, row.device, *_numbers(row.record, unit), _verdict(row)) for row in rows]
-    columns = ("recipe", "device", *times, "memory", "outputs")
-    return table(columns, cells, right=(*times, "memory"), width=width)
+    return table(("recipe", "device", *numbers, "outputs"), cells, right=numbers, width=width)
 
 
 def _numbers(record: RunRecord | None, unit: TimeUnit) -> tuple[str | None, ...]:
@@ -44,7 +46,7 @@ def _numbers(record: RunRecord | None, unit: TimeUnit) -> tuple[str | None, ...]
     latency = record.workload.latency_ms
     return (
         unit.number(latency.median),
-        unit.number(latency.p90, like_ms=latency.median),
+        between(record.workload.spread),
         unit.number(record.workload.first_inference_ms),
         unit.number(record.load_ms),
         None if record.peak_rss_bytes is None else size(record.peak_rss_bytes),

@@ -8,6 +8,7 @@ from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.units import unit_for
 from etdeploy.core.console import size as bytes_text
 from etdeploy.core.console import table
+from etdeploy.report.latencies import between
 
 _LONGEST = 40
 
@@ -23,16 +24,19 @@ def simulated_sizes(sizes: Sequence[SizeRecord]) -> str:
 
 
 def sizes_table(sizes: Sequence[SizeRecord]) -> str:
-    """Latencies, peak memory and verdict of each size, in the order of the recipe."""
+    """Latencies, peak memory and verdict of each size, in the order of the recipe.
+
+    The spread is that between starts.
+    """
     shortest_ms = min(each.latency_ms.median for each in sizes)
     unit = unit_for(shortest_ms)
-    numbers = (f"median {unit.name}", f"p90 {unit.name}", f"first {unit.name}", "peak memory")
+    numbers = (f"median {unit.name}", "spread", f"first {unit.name}", "peak memory")
     rows = [
         (
             each.name,
             _dimensions(each),
             unit.number(each.latency_ms.median, shortest_ms),
-            unit.number(each.latency_ms.p90, shortest_ms),
+            between(each.spread),
             unit.number(each.first_inference_ms, shortest_ms),
             "" if each.peak_rss_bytes is None else bytes_text(each.peak_rss_bytes),
             _verdict(each),

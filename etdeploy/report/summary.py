@@ -9,12 +9,13 @@ from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, 
 from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.units import duration, unit_for
-from etdeploy.core.console import count, size, table
+from etdeploy.bench.units import duration
+from etdeploy.core.console import count, size
 from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
+from etdeploy.report.latencies import latencies, starts
 from etdeploy.report.sizes import SIMULATED, simulated_sizes, sizes_table
 
 WIDTH = 100
@@ -53,47 +54,16 @@ def _headline(record: RunRecord) -> str:
 def _tables(record: RunRecord) -> Iterator[str]:
     sizes = record.workload.sizes
     if not record.simulated:
-        yield _latencies(record)
+        yield latencies(record)
     if sizes:
         yield (simulated_sizes if record.simulated else sizes_table)(sizes)
-
-
-def _latencies(record: RunRecord) -> str:
-    latency = record.workload.latency_ms
-    percent = 100 * latency.stddev / latency.median if latency.median > 0 else 0.0
-    spread = f"{percent:.0f} % of the median"
-    rows = (
-        ("median", latency.median, _timed(record)),
-        ("min", latency.min, ""),
-        ("mean", latency.mean, ""),
-        ("p90", latency.p90, ""),
-        ("p99", latency.p99, ""),
-        ("stddev", latency.stddev, spread),
-        ("first inference", record.workload.first_inference_ms, "before any warm-up"),
-        ("load", record.load_ms, "program and method" + _verified(record)),
-    )
-    unit = unit_for(latency.median)
-    cells = [(name, unit.number(value, like_ms=latency.median)) for name, value, _ in rows]
-    lines = table(("latency", unit.name), cells, right=(unit.name,)).splitlines()
-    comments = ("", "", *(comment for _, _, comment in rows))
-    return "\n".join(f"{line}  {text}" for line, text in zip(lines, comments, strict=True))
-
-
-def _verified(record: RunRecord) -> str:
-    if record.verify_ms is None:
-        return ", with a thorough check of the file"
-    return f", after {duration(record.verify_ms)} for checking the file"
-
-
-def _timed(record: RunRecord) -> str:
-    inferences = count(len(record.workload.latency_ms.samples), "inference")
-    warmup = record.passes["timing"].warmup
-    return f"of {inferences} after {warmup:,} for warm-up, {count(record.runner.threads, 'thread')}"
 
 
 def _facts(record: RunRecord) -> Iterator[str]:
     if record.simulated:
         yield _wrapped("latency", [f"{SIMULATED}, not measured"])
+    else:
+        yield from (_wrapped(label, [text]) for label, text in starts(record.workload))
     yield _wrapped("outputs", list(_verdict(record)))
     if record.peak_rss_bytes is not None:
         yield _wrapped("peak memory", [f"{size(record.peak_rss_bytes)} resident"])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from etdeploy.report.runs_table import Row, runs_table
-from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_record
+from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_record, make_series
 
 ROWS = [
-    Row("mlp", "host", make_record()),
+    Row("mlp", "host", make_record(make_series((1.0, 1.1, 1.2), (1.05,), (1.2,)))),
     Row("int8/conv.yaml", "android:R5CT20ABCDE", make_record((120.0, 130.0), peak_rss_bytes=None)),
     Row("mlp", "qemu", None, "failed (run): the runner ended with SIGILL"),
 ]
@@ -20,11 +20,11 @@ def test_whole_table() -> None:
     assert (
         runs_table(ROWS)
         == """\
-recipe          device               median ms  p90 ms  first ms  load ms   memory  outputs
+recipe          device               median ms  spread  first ms  load ms   memory  outputs
 --------------  -------------------  ---------  ------  --------  -------  -------  \
 ------------------------------------------
-mlp             host                     1.100   1.160     2.500    8.357  32.7 MB  correct
-int8/conv.yaml  android:R5CT20ABCDE      125.0   129.0     2.500    8.357        -  correct
+mlp             host                     1.100   6.9 %     2.500    8.357  32.7 MB  correct
+int8/conv.yaml  android:R5CT20ABCDE      125.0       -     2.500    8.357        -  correct
 mlp             qemu                         -       -         -        -        -  \
 failed (run): the runner ended with SIGILL"""
     )

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.record import SizeRecord
+from etdeploy.bench.records.starts import Spread
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
@@ -18,7 +20,9 @@ from tests.support.bench_values import (
     make_check,
     make_device,
     make_program,
+    make_results,
     make_run,
+    make_series,
 )
 
 
@@ -30,7 +34,7 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
 
   latency             ms
   ---------------  -----
-  median           1.100  of 5 inferences after 5 for warm-up, 2 threads
+  median           1.100  of 5 inferences in 1 start, 2 threads
   min              1.000
   mean             1.080
   p90              1.160
@@ -39,6 +43,8 @@ mlp on host: 1.100 ms per inference, 909 inferences per second
   first inference  2.500  before any warm-up
   load             8.357  program and method, after 0.2100 ms for checking the file
 
+  spread       7.6 % within a start; between starts it is not known: --runs 5 shows it
+  warm-up      5 inferences
   outputs      correct: the output is within tolerance of the model's
                largest error 1.2e-07 (tolerance 0.0001), cosine similarity 1 (at least 0.9999)
   peak memory  32.7 MB resident
@@ -118,7 +124,39 @@ def test_the_load_of_an_older_runner_has_the_check_in_it() -> None:
 
 
 def test_one_inference_is_not_many() -> None:
-    assert " of 1 inference after " in summary(make_run((2.0,)))
+    assert " of 1 inference in 1 start, " in summary(make_run((2.0,)))
+
+
+def _line(run: StoredRun, label: str) -> str:
+    [line] = [line for line in summary(run).splitlines() if line.startswith(f"  {label}  ")]
+    return line.removeprefix(f"  {label}").strip()
+
+
+def test_the_spread_between_starts_stands_beside_the_one_within() -> None:
+    run = make_run(make_series((1.0, 1.1, 1.2), (1.2,) * 3, (1.3,) * 3))
+    assert "  of 9 inferences in 3 starts, 2 threads\n" in summary(run)
+    assert _line(run, "spread") == (
+        "0.0 % within a start, 8.3 % between 3 starts: medians 1.100, 1.200, 1.300 ms"
+    )
+    many = make_run(make_series(*((0.01 + 0.001 * i,) for i in range(11))))
+    assert _line(many, "spread").endswith("22 % between 11 starts: medians from 10.00 to 20.00 µs")
+
+
+def test_what_a_warm_up_took() -> None:
+    steady = [make_results(warmup=n, steady=True) for n in (400, 1200)]
+    run = make_run(make_series(*steady))
+    assert _line(run, "warm-up") == "400 to 1,200 inferences, until the times had stopped falling"
+    falling = make_run(make_series(steady[0], make_results(warmup=400, steady=False)))
+    assert _line(falling, "warm-up") == "400 inferences; the times were STILL FALLING"
+
+
+def test_a_record_of_an_older_release_has_neither() -> None:
+    run = make_run()
+    old = run.record.workload.model_copy(update={"runs": (), "spread": None})
+    text = summary(StoredRun(run.folder, run.record.model_copy(update={"workload": old})))
+    assert "  of 5 inferences, 2 threads\n" in text
+    assert "spread " not in text
+    assert "warm-up  " not in text
 
 
 def test_wrong_outputs_are_told_one_by_one() -> None:
@@ -148,13 +186,14 @@ def _size(name: str, median_ms: float, **changes: Any) -> SizeRecord:
 
 def test_every_size_has_a_line() -> None:
     wrong = make_check(within_tolerance=False, max_abs_error=3.0)
-    sizes = (_size("short", 1.1), _size("long", 22.0, sizes={}, outputs=(wrong,)))
+    spread = Spread(within_percent=1.0, between_percent=4.0)
+    sizes = (_size("short", 1.1, spread=spread), _size("long", 22.0, sizes={}, outputs=(wrong,)))
     lines = summary(make_run(sizes=sizes)).splitlines()
     assert "1.100 ms per inference at short," in lines[0]
     table = [line.split() for line in lines if line.lstrip().startswith(("short", "long"))]
     assert table == [
-        ["short", "tokens", "16", "1.100", "1.100", "2.500", "7.9", "MB", "correct"],
-        ["long", "the", "example's", "22.000", "22.000", "2.500", "7.9", "MB", "WRONG"],
+        ["short", "tokens", "16", "1.100", "4.0", "%", "2.500", "7.9", "MB", "correct"],
+        ["long", "the", "example's", "22.000", "-", "2.500", "7.9", "MB", "WRONG"],
     ]
     assert any("output_0 at long (float32): largest error 3" in line for line in lines)
     assert max(map(len, lines[:-2])) <= 100
