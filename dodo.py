@@ -28,7 +28,7 @@ def task_reference():
             *sorted(map(str, Path("etdeploy/backends").rglob("*.py"))),
             "etdeploy/recipe/documented.py",
             "etdeploy/recipe/reference.py",
-            "etdeploy/bench/records/record.py",
+            *sorted(map(str, Path("etdeploy/bench/records").glob("*.py"))),
             "etdeploy/bench/kept.py",
             "etdeploy/bench/reference.py",
             "etdeploy/devices/base.py",

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import etdeploy
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.memory import memory_of
 from etdeploy.bench.notes import (
     measurement_notes,
     method_notes,
     output_notes,
     simulation_note,
 )
-from etdeploy.bench.passes import TIMING, PassResult, Results
+from etdeploy.bench.passes import MEMORY, SUSTAINED, TIMING, PassResult, Results
+from etdeploy.bench.records.memory import Memory
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
@@ -25,9 +27,12 @@ from etdeploy.bench.records.record import (
     RunnerRecord,
     RunRecord,
 )
+from etdeploy.bench.records.sustained import Sustained
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.series import Series, series_of
 from etdeploy.bench.sizes import Checks, size_notes, size_records
+from etdeploy.bench.sustained.notes import sustained_notes
+from etdeploy.bench.sustained.result import sustained_of
 from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.model import Method, Program
@@ -105,6 +110,7 @@ def assemble(
     timing = results[TIMING].results
     series = series_of(results, results[TIMING].step.size)
     workload = _workload(subject, series, results, checks)
+    memory = _memory(subject, results)
     told = method_notes(
         subject.method.name,
         [method.name for method in subject.program.methods],
@@ -116,7 +122,8 @@ def assemble(
         workload=workload,
         load_ms=series.load_ms,
         verify_ms=series.verify_ms,
-        peak_rss_bytes=_peak_rss_bytes(results),
+        peak_rss_bytes=memory.peak_rss_bytes if memory else None,
+        memory=memory,
         device=device,
         program=_program(subject),
         runner=_runner(subject.runner, timing),
@@ -148,6 +155,8 @@ def _notes_on_times(
         return
     yield from measurement_notes(series, device, subject.runner.loader is not None)
     yield from size_notes(results, checks)
+    sustained = _sustained(results)
+    yield from sustained_notes(sustained) if sustained else ()
 
 
 def _workload(subject: Subject, series: Series, results: Results, checks: Checks) -> Inference:
@@ -157,14 +166,21 @@ def _workload(subject: Subject, series: Series, results: Results, checks: Checks
         outputs=next(iter(checks.values())),
         outputs_compared=bool(subject.provenance.expected),
         sizes=size_records(results, checks, subject.provenance),
+        sustained=_sustained(results),
         runs=series.starts,
         spread=series.spread,
     )
 
 
-def _peak_rss_bytes(results: Results) -> int | None:
-    """Of the memory pass; None without one, and where the system does not report it (0)."""
-    return (results["memory"].results.peak_rss_bytes or None) if "memory" in results else None
+def _sustained(results: Results) -> Sustained | None:
+    work = results[SUSTAINED].results.sustained if SUSTAINED in results else None
+    return sustained_of(work, (), 0.0, ended_early=results[SUSTAINED].ended_early) if work else None
+
+
+def _memory(subject: Subject, results: Results) -> Memory | None:
+    if MEMORY not in results:
+        return None
+    return memory_of(results[MEMORY].results, subject.program, subject.method)
 
 
 def _versions(subject: Subject, timing: RunnerResults) -> dict[str, str]:
@@ -176,9 +192,10 @@ def _versions(subject: Subject, timing: RunnerResults) -> dict[str, str]:
 
 
 def _pass(result: PassResult) -> PassRecord:
+    work = result.results.sustained
     return PassRecord(
         warmup=result.results.warmup,
-        iterations=len(result.results.samples_ms),
+        iterations=work.inferences if work else len(result.results.samples_ms),
         seconds=result.seconds,
     )
 

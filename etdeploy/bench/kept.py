@@ -25,6 +25,7 @@ DESCRIPTIONS = {
     "`benchmark.runs` is 1",
     "memory": "the same for the memory pass; absent where `benchmark.memory` is off",
     "profile": "the same for the profile pass; absent where `benchmark.profile` is off",
+    "sustained": "the same for the sustained pass; absent where `benchmark.sustained_s` is 0",
     "program_info": "methods of the program with inputs, outputs, operators and delegates",
     "export": "how the program was made: source, versions, times, what quantisation cost",
     "plan": "components and cmake options of the runner, each with its reason",

@@ -17,6 +17,8 @@ from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
 from etdeploy.bench.sizes import compare_sizes
+from etdeploy.bench.sustained.waiting import telling_time
+from etdeploy.bench.units import long_time
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
@@ -145,17 +147,20 @@ class Measurement:
     def _run(self, step: Pass) -> None:
         """Runs one pass: the place for what comes before, around and after every start."""
         self._progress(self._doing(step))
-        self._results[step.key] = run_pass(
-            self._there.folder,
-            step,
-            self._subject.loaded.recipe,
-            self._there.device.name,
-            self._here,
-            self._there.device.capabilities,
-        )
+        with telling_time(self._progress, f"{step.name} pass", step.sustained_s):
+            self._results[step.key] = run_pass(
+                self._there.folder,
+                step,
+                self._subject.loaded.recipe,
+                self._there.device.name,
+                self._here,
+                self._there.device.capabilities,
+            )
 
     def _doing(self, step: Pass) -> str:
         at = f" at {step.size}" if step.size else ""
+        if step.sustained_s:
+            return f"{step.name} pass{at}: {long_time(step.sustained_s)} of inferences"
         several = step.name == TIMING and self.starts > 1
         start = f", start {step.start} of {self.starts}" if several else ""
         return f"{step.name} pass{at}{start}: {count(step.iterations, 'inference')}"

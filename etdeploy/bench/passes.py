@@ -2,7 +2,8 @@
 
 Timing runs without a tracer, which would change the times, and is started several times, since
 times differ more from process to process than within one. Memory runs on its own, since output
-files and long lists of samples would count. The profile pass records an ETDump.
+files and long lists of samples would count. The profile pass records an ETDump. The sustained pass
+comes last, since it heats the device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome
 from etdeploy.program.folder import FORWARD, PROGRAM_FILE
@@ -22,6 +24,8 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.runner.protocol import RunnerResults, load_results
 
 TIMING = "timing"
+MEMORY = "memory"
+SUSTAINED = "sustained"
 OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
 RUNNER_LOG = "runner.stderr.txt"
@@ -41,13 +45,15 @@ class Pass:
     """One start of the runner.
 
     Attributes:
-        name: timing, memory or profile.
+        name: timing, memory, profile or sustained.
         size: The size of the recipe that it runs at; empty without sizes.
         further: Whether another size comes before it.
         method: The program's method that it runs.
         warmup, iterations: As the runner is told.
         outputs: Whether the outputs of the first inference are written.
         etdump: Whether a trace is recorded.
+        watched: Whether the runner watches its memory.
+        sustained_s: How long it works back to back after the iterations, in seconds.
         start: Counts the starts of the same pass, from 1.
     """
 
@@ -56,6 +62,8 @@ class Pass:
     iterations: int
     outputs: bool = False
     etdump: bool = False
+    watched: bool = False
+    sustained_s: float = 0
     size: str = ""
     further: bool = False
     method: str = FORWARD
@@ -93,12 +101,14 @@ class PassResult:
         results: As the runner wrote them.
         seconds: Wall time measured on the machine that runs etdeploy, connection included.
         started: When it began, in UTC by the clock of that machine.
+        ended_early: Why it ended before its time and left a part of its results.
     """
 
     step: Pass
     results: RunnerResults
     seconds: float
     started: datetime
+    ended_early: str | None = None
 
     @property
     def file(self) -> str:
@@ -122,7 +132,7 @@ class Plan:
     Attributes:
         starts: The timing passes, start by start: each start has one for every size, so that what
             changes over minutes changes all sizes alike.
-        rest: Memory and profile, after the last start.
+        rest: Memory, profile and sustained work, after the last start.
     """
 
     starts: tuple[tuple[Pass, ...], ...]
@@ -162,8 +172,8 @@ def _rest(recipe: Recipe, sizes: Sequence[tuple[str, bool]], method: str) -> tup
     wanted = recipe.benchmark
     planned: list[Pass] = []
     if wanted.memory:
-        memory = Pass("memory", 0, min(wanted.iterations, _MEMORY_ITERATIONS), method=method)
-        planned += [replace(memory, size=s, further=f) for s, f in sizes]
+        memory = Pass(MEMORY, 0, min(wanted.iterations, _MEMORY_ITERATIONS), method=method)
+        planned += [replace(memory, size=s, further=f, watched=not f) for s, f in sizes]
     if wanted.profile:
         warmup = _PROFILE_WARMUP
         if not isinstance(wanted.warmup, str):
@@ -171,6 +181,10 @@ def _rest(recipe: Recipe, sizes: Sequence[tuple[str, bool]], method: str) -> tup
         iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
         size, _ = sizes[0]
         planned.append(Pass("profile", warmup, iterations, etdump=True, size=size, method=method))
+    if wanted.sustained_s:
+        # Its own start is its warm-up: more would warm the device.
+        work = Pass(SUSTAINED, 0, 1, sustained_s=wanted.sustained_s, method=method)
+        planned.append(replace(work, size=sizes[0][0]))
     return tuple(planned)
 
 
@@ -189,6 +203,10 @@ def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
         arguments += ["--outputs", step.outputs_folder]
     if step.etdump:
         arguments += ["--etdump", ETDUMP]
+    if step.watched:
+        arguments += ["--watch-memory", "1"]
+    if step.sustained_s:
+        arguments += ["--sustained-ms", str(max(1, round(1000 * step.sustained_s)))]
     return tuple(arguments)
 
 
@@ -211,24 +229,45 @@ def run_pass(
         capabilities: Of the device, for remedies.
 
     Raises:
-        RunError: The runner crashed, refused, took too long or left no usable results.
+        RunError: The runner crashed, refused, took too long or left no usable results. A sustained
+            pass whose runner was ended on the way has results, and says so.
         DeviceError: The device went away.
         Interrupted: The run was stopped.
     """
     started = datetime.now(timezone.utc)
-    outcome = folder.run(runner_arguments(step, recipe), recipe.benchmark.timeout_s)
+    limit_s = recipe.benchmark.timeout_s + step.sustained_s
+    outcome = folder.run(runner_arguments(step, recipe), limit_s)
     log = here / RUNNER_LOG
     _append(log, step, outcome)
     if outcome.exit_code != 0:
         # A stop ends the runner too, and is not its fault.
         checkpoint()
-        raise run_error(outcome, step.key, recipe, device, log, capabilities, step.iterations)
+        error = run_error(
+            outcome, step.key, recipe, device, log, capabilities, step.iterations, limit_s
+        )
+        until_then = _work_until_then(folder, step, here)
+        if until_then is None:
+            raise error
+        why = error.message.splitlines()[0]
+        return PassResult(step, until_then, outcome.seconds, started, ended_early=why)
     folder.pull(step.results, here / step.results)
     if step.outputs:
         folder.pull(step.outputs_folder, here / step.outputs_folder)
     if step.etdump:
         folder.pull(ETDUMP, here / ETDUMP)
     return PassResult(step, load_results(here / step.results), outcome.seconds, started)
+
+
+def _work_until_then(folder: RunFolder, step: Pass, here: Path) -> RunnerResults | None:
+    """What a runner that was ended in its sustained work left; None where there is nothing."""
+    if not step.sustained_s:
+        return None
+    try:
+        folder.pull(step.results, here / step.results)
+        results = load_results(here / step.results)
+    except (DeviceError, RunError):
+        return None
+    return results if results.sustained else None
 
 
 def _append(log: Path, step: Pass, outcome: RunOutcome) -> None:

@@ -28,6 +28,8 @@ class TimeUnit:
 _UNITS = (TimeUnit("ms", 1.0), TimeUnit("µs", 1e3), TimeUnit("ns", 1e6))
 # From a tenth of a unit upwards; what is shorter is shown in the next unit.
 _LEAST = 0.1
+# From so many seconds or minutes upwards, a time is shown in the longer unit.
+_LONG = 120
 
 
 def unit_for(value_ms: float) -> TimeUnit:
@@ -48,3 +50,18 @@ def _decimals(value: float) -> int:
     if value <= 0:
         return 3
     return min(6, max(1, 3 - math.floor(math.log10(value))))
+
+
+def long_time(seconds: float) -> str:
+    """A time of seconds or more, for people: `9.5 s`, `95 s`, `2.5 min`, `10 min`, `1.5 h`."""
+    value, name = seconds, "s"
+    for longer in ("min", "h"):
+        if round(value) >= _LONG:
+            value, name = value / 60, longer
+    text = f"{value:.0f}" if value >= 10 else f"{value:.1f}".removesuffix(".0")
+    return f"{text} {name}"
+
+
+def rate(per_s: float) -> str:
+    """A rate for people, with three significant digits at least: `1,326`, `25.5`."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"

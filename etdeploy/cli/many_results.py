@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from etdeploy.bench.failures.incomplete import require_whole
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.many import failure_json, invoke_all, job_json, raise_failures
 from etdeploy.cli.named import Named
 from etdeploy.core import console
-from etdeploy.core.errors import EtdeployError, MismatchError, UsageError
+from etdeploy.core.errors import EtdeployError, MismatchError, RunError, UsageError
 from etdeploy.core.text.layout import fit
 from etdeploy.graph.job import Job
 from etdeploy.graph.many.run import JobEnd
@@ -126,11 +127,12 @@ def _print_table(
 
 
 def _judged(end: JobEnd, run: StoredRun | None) -> JobEnd:
-    """The job as failed, if its outputs differ from the model's."""
+    """The job as failed, if its outputs differ from the model's or a pass ended early."""
     try:
         if run:
             require_match(run)
-    except MismatchError as error:
+            require_whole(run)
+    except (MismatchError, RunError) as error:
         return replace(end, error=error)
     return end
 

@@ -260,14 +260,15 @@ class Benchmark(Section):
     the speed, and when it drops. 0 for none."""
 
     memory: bool = True
-    """Measure the peak resident memory, in a separate process."""
+    """Measure the memory: its peak, over time, and how the weights are in it. In a separate
+    process."""
 
     profile: bool = True
     """Record an ETDump, in a separate process because a tracer changes the times. Some
     backends also compile the program for it."""
 
     timeout_s: float = Field(default=300.0, gt=0, le=86_400)
-    """Time limit of each pass, in seconds."""
+    """Time limit of each pass, in seconds; for the sustained pass, on top of `sustained_s`."""
 
     tolerance: Tolerance = Tolerance()
     """When outputs count as equal."""

@@ -16,6 +16,7 @@ from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
 from etdeploy.report.latencies import latencies, starts
+from etdeploy.report.resources import memory_lines, sustained_lines
 from etdeploy.report.sizes import SIMULATED, simulated_sizes, sizes_table
 
 WIDTH = 100
@@ -65,8 +66,11 @@ def _facts(record: RunRecord) -> Iterator[str]:
     else:
         yield from (_wrapped(label, [text]) for label, text in starts(record.workload))
     yield _wrapped("outputs", list(_verdict(record)))
-    if record.peak_rss_bytes is not None:
-        yield _wrapped("peak memory", [f"{size(record.peak_rss_bytes)} resident"])
+    memory = list(memory_lines(record))
+    if memory:
+        yield _wrapped("peak memory", memory)
+    if record.workload.sustained:
+        yield _wrapped("sustained", list(sustained_lines(record.workload.sustained)))
     yield _wrapped("device", [_device(record)])
     yield _wrapped("program", [_program(record)])
     yield _wrapped("runs on", list(_placement(record)))

@@ -73,6 +73,11 @@ class RunnerSustained(Value):
     began_s: float
     stretches: tuple[tuple[float, int], ...] = Field(min_length=1)
 
+    @property
+    def inferences(self) -> int:
+        """Their number in all stretches."""
+        return sum(inferences for _, inferences in self.stretches)
+
 
 class Processors(Value):
     """What the processors did from the first warm-up iteration to the last timed one.

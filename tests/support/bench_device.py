@@ -21,6 +21,17 @@ from etdeploy.devices.base import (
 )
 
 SAMPLES_MS = (1.0, 1.1, 1.2)
+_STATE = {"rss_bytes": 4_000_000, "pss_bytes": 3_000_000, "anonymous_bytes": 300_000}
+_MEMORY = {
+    "before_load": _STATE,
+    "after_load": _STATE,
+    "peak_pss_bytes": 5_000_000,
+    "peak_footprint_bytes": None,
+    "program_resident_bytes": 4096,
+    "points": [[0.0, 4_000_000, 3_000_000], [0.01, 6_000_000, 5_000_000]],
+}
+# 10 s at 100 inferences per second, 10 s at 60.
+_WORK = {"began_s": 0.1, "stretches": [[i, 100 if i <= 10 else 60] for i in range(1, 21)]}
 Answer = Callable[[str], RunOutcome | None]
 
 
@@ -29,6 +40,7 @@ class FakeRun:
 
     def __init__(self, outputs: Sequence[bytes], shape: Sequence[int], answer: Answer) -> None:
         self.arguments: list[dict[str, str]] = []
+        self.limits_s: dict[str, float] = {}
         self._outputs = outputs
         self._shape = list(shape)
         self._answer = answer
@@ -39,9 +51,13 @@ class FakeRun:
         given = dict(zip(arguments[::2], arguments[1::2], strict=True))
         self.arguments.append(given)
         name = Path(given["--results"]).stem
-        if ended := self._answer(name):
+        self.limits_s[name] = timeout_s
+        ended = self._answer(name)
+        # The runner writes the results of sustained work while it goes on.
+        if not ended or "--sustained-ms" in given:
+            self._files[given["--results"]] = json.dumps(self._results(given)).encode()
+        if ended:
             return ended
-        self._files[given["--results"]] = json.dumps(self._results(given)).encode()
         if "--outputs" in given:
             for i, content in enumerate(self._outputs):
                 self._files[f"{given['--outputs']}/{i}.bin"] = content
@@ -82,6 +98,8 @@ class FakeRun:
             "outputs": outputs if "--outputs" in given else [],
             "peak_rss_bytes": 6_000_000 if given["--warmup"] == "0" else 9_000_000,
             "samples_ms": list(SAMPLES_MS),
+            "memory": _MEMORY if "--watch-memory" in given else None,
+            "sustained": _WORK if "--sustained-ms" in given else None,
         }
 
 

@@ -122,20 +122,23 @@ def run_error(
     log: Path,
     capabilities: Capabilities = _ELSEWHERE,
     iterations: int | None = None,
+    limit_s: float | None = None,
 ) -> RunError:
     """The error for a run that did not end with exit code 0.
 
     Args:
         outcome: How it ended.
-        pass_name: timing, memory or profile.
+        pass_name: timing, memory, profile or sustained.
         recipe: For the remedies.
         device: The device's name.
         log: The file with the runner's output.
         capabilities: Of the device, for the remedies.
         iterations: Of the pass, where they may be fewer than the recipe's.
+        limit_s: Of the pass, where it is not the recipe's.
     """
     known = _cause(outcome, recipe, device, iterations or recipe.benchmark.iterations)
-    message = f"the runner {_ending(outcome, recipe)} in the {pass_name} pass"
+    ending = _ending(outcome, limit_s or recipe.benchmark.timeout_s)
+    message = f"the runner {ending} in the {pass_name} pass"
     if known:
         message += f": {known.cause}"
     said = [line for line in last_lines(outcome.stderr) if not _is_shown(line, known)]
@@ -177,9 +180,9 @@ def _crashed(recipe: Recipe, device: Capabilities) -> str:
     return "\n".join(lines or ["See the log, and report it with the recipe."])
 
 
-def _ending(outcome: RunOutcome, recipe: Recipe) -> str:
+def _ending(outcome: RunOutcome, limit_s: float) -> str:
     if outcome.timed_out:
-        return f"took longer than {recipe.benchmark.timeout_s:g} s and was ended"
+        return f"took longer than {limit_s:g} s and was ended"
     if outcome.signal_name:
         return f"was ended by {outcome.signal_name}"
     return f"ended with exit code {outcome.exit_code}"

@@ -33,20 +33,36 @@ class MemoryPoint(Value):
 
 
 class Memory(Value):
-    """The memory pass, at the recipe's first size.
+    """The memory pass, at the recipe's first size: a process that loads the program, runs the
+    method once or twice and does nothing else.
 
     Attributes:
-        peak_rss_bytes: Highest resident memory; null where the system does not report it.
-        peak_pss_bytes: Highest that was read of proportional resident memory.
-        planned_bytes: What the program's memory plan reserves for the method, from the file.
-        program_resident_bytes: Of the program's file, resident at the end; null where the system
-            does not say.
-        weights: How the weights are in memory; null where it cannot be said.
-        points: Over time.
+        peak_rss_bytes: Highest resident memory, by the kernel's own count; null where the system
+            does not report it. The runner and its libraries are part of it.
+        peak_pss_bytes: Highest that was read of proportional resident memory, in which pages that
+            other processes use too, such as the C library's, are divided among them.
+        peak_footprint_bytes: Highest `phys_footprint`, by which Apple's systems limit a process;
+            null elsewhere.
+        before_load_rss_bytes: Resident before the program was loaded: the runner and its libraries.
+        after_load_rss_bytes: Resident when the method was loaded, before the first inference.
+        planned_bytes: What the program's memory plan reserves for the method's inputs, outputs and
+            activations outside of delegates, from the file; for dynamic shapes at their largest.
+            Resident is what of it the method has touched.
+        program_resident_bytes: Of the program's file, mapped and resident at the end; null where
+            the system does not say. The system can drop these pages when memory is short.
+        weights: How the weights are in memory, judged by `program_resident_bytes` and by what was
+            allocated while the method was loaded; null where it cannot be said, as for less than
+            1 MiB of weights, or for weights in the memory of an accelerator.
+        points: Over time: every 10 ms at first, at twice that whenever there are 256 points, of
+            which the higher one of each two stays. So a pass of up to 80 s has at least three
+            points in each second.
     """
 
     peak_rss_bytes: int | None
     peak_pss_bytes: int | None = None
+    peak_footprint_bytes: int | None = None
+    before_load_rss_bytes: int | None = None
+    after_load_rss_bytes: int | None = None
     planned_bytes: int | None = None
     program_resident_bytes: int | None = None
     weights: WeightsKind | None = None

@@ -164,7 +164,7 @@ class PassRecord(Value):
 
     Attributes:
         warmup: Iterations between the first inference and the timed ones.
-        iterations: Timed ones.
+        iterations: Timed ones; in the sustained pass, all of its work.
         seconds: Wall time measured on the machine that runs etdeploy, connection included.
     """
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from etdeploy.bench.statistics import percentile
 
+# With fewer stretches, start and end are a few inferences, and a drop cannot be told from noise.
+FEWEST = 10
 # The rate at the start is the median of so many stretches: one may be disturbed.
 _FIRST = 3
 # The rate at the end is that of this part of the time. Phones that throttle often change between
@@ -72,14 +74,16 @@ def drop_s(stretches: Sequence[Stretch], share: float) -> float | None:
 
     Returns:
         The end of that stretch in seconds since the work began; None if the rate did not stay
-        below.
+        below, or there are too few stretches to see it.
     """
+    if len(stretches) < FEWEST:
+        return None
     limit = start_rate(stretches) * (1 - share)
-    reach = int(_SMOOTHING * len(stretches) / 2)
+    reach = max(1, int(_SMOOTHING * len(stretches) / 2))
     # Only whole windows: the shorter ones at the end would follow every swing.
     middles = range(reach, len(stretches) - reach)
     above = [i for i in middles if rate(stretches[i - reach : i + reach + 1]) > limit]
     stays_from = above[-1] + 1 if above else reach
-    if stays_from not in middles:
-        return None
+    if stays_from + reach >= middles.stop:
+        return None  # it fell at the very end, if at all
     return next(s.end_s for s in stretches[stays_from - reach :] if s.per_s <= limit)

@@ -74,7 +74,9 @@ def measure_and_show(named: Named, as_json: bool) -> None:
 
     Raises:
         MismatchError: The outputs differ; raised after the record is printed.
+        RunError: The sustained pass ended early; likewise.
     """
+    from etdeploy.bench.failures.incomplete import require_whole
     from etdeploy.bench.outputs.verdict import require_match
     from etdeploy.cli.invocation import invoke
     from etdeploy.devices.base import Capabilities
@@ -109,3 +111,4 @@ def measure_and_show(named: Named, as_json: bool) -> None:
             "--again measures again."
         )
     require_match(run, capabilities or Capabilities())
+    require_whole(run)

@@ -14,6 +14,7 @@ import pytest
 
 import etdeploy.bench.measure as measure_module
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.failures.incomplete import require_whole
 from etdeploy.bench.kept import DESCRIPTIONS
 from etdeploy.bench.measure import Prepared, begin, measure, require_match
 from etdeploy.bench.records.record import SizeRecord
@@ -214,7 +215,7 @@ def test_a_mailed_folder_has_all_that_a_report_needs(setting: Setting) -> None:
     (program / "etrecord.bin").write_bytes(b"graph")
     _program().save(program / "program.json")
     model = {"python": f"{setting.folder}/models/net.py:make"}
-    run = setting.measure(_device(), model=model, benchmark={"runs": 2})
+    run = setting.measure(_device(), model=model, benchmark={"runs": 2, "sustained_s": 20})
     packed = shutil.make_archive(str(setting.folder / "mail"), "zip", run.folder)
     shutil.unpack_archive(packed, setting.folder / "elsewhere")
     shutil.rmtree(run.folder)
@@ -254,6 +255,50 @@ def test_unwanted_passes_leave_no_trace(setting: Setting) -> None:
     assert not {"etdump", "etrecord", "memory", "profile"} & set(record.files)
     assert run.path("etdump") is None
     assert list(record.passes) == ["timing", "timing.2", "timing.3"]
+
+
+def test_the_memory_pass_tells_what_the_memory_is_for(setting: Setting) -> None:
+    memory = setting.measure(_device()).record.memory
+    assert memory is not None
+    assert (memory.peak_rss_bytes, memory.peak_pss_bytes) == (6_000_000, 5_000_000)
+    assert (memory.before_load_rss_bytes, len(memory.points)) == (4_000_000, 2)
+    unwanted = setting.measure(_device(), benchmark={"memory": False})
+    assert unwanted.record.memory is None
+
+
+def test_sustained_work_is_in_the_record(setting: Setting) -> None:
+    device = _device()
+    run = setting.measure(device, benchmark={"sustained_s": 20, "timeout_s": 30})
+    sustained = run.record.workload.sustained
+    assert sustained is not None
+    assert (sustained.seconds, sustained.inferences) == (20, 1600)
+    assert (sustained.retained_percent, sustained.to_minus_10_percent_s) == (60, 11)
+    assert run.record.passes["sustained"].iterations == 1600
+    assert device.folder.limits_s["sustained"] == 50
+    assert any("keeps 60 % of its rate" in note for note in run.record.notes)
+    require_whole(run)
+
+
+def test_what_was_done_of_work_that_was_ended_is_kept(setting: Setting) -> None:
+    killed = RunOutcome(137, "SIGKILL", "", "", 12.0)
+    device = _device(answer=_ending("sustained", killed))
+    run = setting.measure(device, benchmark={"sustained_s": 600})
+    sustained = load_run(run.folder).record.workload.sustained
+    assert sustained is not None
+    assert sustained.seconds == 20
+    assert "ended by SIGKILL" in (sustained.ended_early or "")
+    assert any("ended after 20 s" in note for note in run.record.notes)
+    with pytest.raises(RunError, match="SIGKILL in the sustained pass") as raised:
+        require_whole(run)
+    assert raised.value.log == _file(run, "log")
+    assert "--set benchmark.sustained_s=10" in str(raised.value.remedy)
+
+
+def test_a_device_that_goes_away_in_its_work_is_told(setting: Setting) -> None:
+    device = _device(answer=_ending("sustained", DeviceError("gone", place="android:FAKE")))
+    with pytest.raises(DeviceError):
+        setting.measure(device, benchmark={"sustained_s": 600})
+    assert setting.left() == ["runner.stderr.txt"]
 
 
 def test_wrong_outputs_are_recorded_before_they_are_an_error(setting: Setting) -> None:

@@ -36,7 +36,7 @@ def test_every_pass_is_a_process_of_its_own() -> None:
             (Pass("timing", 20, 100, outputs=True),),
             (Pass("timing", 20, 100, start=2),),
         ),
-        rest=(Pass("memory", 0, 2), Pass("profile", 5, 10, etdump=True)),
+        rest=(Pass("memory", 0, 2, watched=True), Pass("profile", 5, 10, etdump=True)),
     )
 
 
@@ -224,6 +224,31 @@ def test_last_words_are_understood(stderr: str, cause: str, remedy: str) -> None
     assert f"ended with exit code {code}" in message
     assert message.count(cause) == 1
     assert remedy in told
+
+
+def test_sustained_work_comes_last_at_the_first_size() -> None:
+    sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
+    recipe = make_recipe(benchmark={"sizes": sizes, "sustained_s": 2.5})
+    step = plan_passes(recipe).rest[-1]
+    assert (step.key, step.size, step.sustained_s) == ("sustained", "long", 2.5)
+    arguments = runner_arguments(step, recipe)
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert (given["--sustained-ms"], given["--warmup"], given["--iterations"]) == ("2500", "0", "1")
+    assert not plan_passes(recipe, simulated=True).rest
+
+
+def test_the_shortest_work_is_a_millisecond() -> None:
+    recipe = make_recipe(benchmark={"sustained_s": 1e-9})
+    assert "--sustained-ms" in runner_arguments(plan_passes(recipe).rest[-1], recipe)
+    assert runner_arguments(plan_passes(recipe).rest[-1], recipe)[-1] == "1"
+
+
+def test_memory_is_watched_at_the_first_size_alone() -> None:
+    recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
+    watched = [
+        p.key for p in plan_passes(recipe).steps if "--watch-memory" in runner_arguments(p, recipe)
+    ]
+    assert watched == ["memory"]
 
 
 def test_the_cause_and_the_last_lines_do_not_repeat_each_other() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.units import duration, unit_for
+from etdeploy.bench.units import duration, long_time, unit_for
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,20 @@ def test_no_time_is_shown_as_zero(value_ms: float, shown: str) -> None:
 def test_a_column_has_the_decimals_of_one_value() -> None:
     unit = unit_for(0.0321)
     assert [unit.number(v, like_ms=0.0321) for v in (0.0321, 2.5)] == ["32.10", "2,500.00"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.5, "0.5 s"),
+        (9.97, "10 s"),
+        (95.2, "95 s"),
+        (119.7, "2 min"),
+        (150.0, "2.5 min"),
+        (600.2, "10 min"),
+        (7100, "118 min"),
+        (9000, "2.5 h"),
+    ],
+)
+def test_long_times_are_in_the_unit_that_people_use(seconds: float, shown: str) -> None:
+    assert long_time(seconds) == shown
