@@ -106,6 +106,7 @@ class Comparison(Value):
         verdict: What was found.
         reason: Why, in a sentence.
         remarks: Sentences that weaken it.
+        differences: What is under test, as `key A -> B`.
         operators: Those that changed most, the largest change first.
         outputs: B's against A's.
     """
@@ -118,5 +119,6 @@ class Comparison(Value):
     verdict: Verdict
     reason: str
     remarks: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     operators: tuple[OperatorChange, ...] = ()
     outputs: tuple[OutputDifference, ...] = ()

@@ -38,7 +38,7 @@ def why(ratio: Ratio, pairs: int, min_difference_percent: float = MIN_DIFFERENCE
             return f"{of} cannot show the spread between starts: at least 3 are needed"
         return "each side has one start: the spread between starts is unknown"
     between = f"between {ratio.low:.3f} and {ratio.high:.3f}"
-    by = f"of {of}" if pairs else "of the starts, which did not take turns"
+    by = f"of {of}" if pairs else "of starts that did not take turns"
     if ratio.low <= 1 <= ratio.high:
         return f"the ratio {by} is {between} with 95 % confidence, and that includes 1"
     if is_small(ratio, min_difference_percent):

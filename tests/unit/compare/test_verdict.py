@@ -35,5 +35,5 @@ def test_the_least_difference_can_be_chosen() -> None:
 
 
 def test_starts_that_did_not_take_turns_are_said_to_be_that() -> None:
-    assert "which did not take turns" in why(_ratio(1.5, 1.4, 1.6), 0)
+    assert "that did not take turns" in why(_ratio(1.5, 1.4, 1.6), 0)
     assert "each side has one start" in why(_ratio(1.5), 0)

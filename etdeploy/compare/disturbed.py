@@ -1,0 +1,123 @@
+"""Starts whose times count: those that nothing disturbed, or that were disturbed together.
+
+Starts that took turns meet the same other work and the same mode of saving power. A device that
+throttles slows down the one of a pair that comes when it is hotter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.starts import Start
+
+_OF_PAIRS = (DisturbanceKind.THROTTLED,)
+# A clock that jumps moves dates; the runner's times are from one that cannot.
+_OF_RECORDS = (DisturbanceKind.THROTTLED, DisturbanceKind.BUSY, DisturbanceKind.POWER_SAVING)
+# With more left out, those that are left were not disturbed by luck.
+_MOST_LEFT_OUT = 0.5
+
+
+@dataclass(frozen=True)
+class Usable:
+    """The times that can be compared.
+
+    Attributes:
+        a_ms, b_ms: Medians of the starts.
+        obstacles: Clauses that say why they cannot be compared.
+        remarks: Sentences about what was left out, and what disturbed both.
+    """
+
+    a_ms: tuple[float, ...]
+    b_ms: tuple[float, ...]
+    obstacles: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def medians_of(record: RunRecord) -> tuple[float, ...]:
+    """Median of each start; of all samples, where a record has no starts."""
+    runs = record.workload.runs
+    return tuple(s.median_ms for s in runs) if runs else (record.workload.latency_ms.median,)
+
+
+def usable_pairs(a: RunRecord, b: RunRecord) -> Usable:
+    """The starts of records that took turns, without pairs that were throttled."""
+    pairs = list(zip(a.workload.runs, b.workload.runs, strict=True))
+    kept = [p for p in pairs if not any(_why(start, _OF_PAIRS) for start in p)]
+    told = [d for p in pairs for start in p for d in _why(start, _OF_PAIRS)]
+    told += [d for record in (a, b) for d in record.disturbances if d.kind in _OF_PAIRS]
+    out = len(pairs) - len(kept)
+    # What is told of the whole run, and of no start, is true of all of them.
+    too_many = out > _MOST_LEFT_OUT * len(pairs) or (told and not out)
+    remarks = [f"{out} of {len(pairs)} pairs are left out: {told[0].text}"] if out else []
+    return Usable(
+        tuple(x.median_ms for x, _ in kept),
+        tuple(y.median_ms for _, y in kept),
+        (f"throttled: {_clause(told[0])}",) if too_many else (),
+        (*remarks, *_shared(a, b)),
+    )
+
+
+def usable_starts(a: RunRecord, b: RunRecord) -> Usable:
+    """The starts of records of different times, without those that were disturbed."""
+    both_saved = _saved_power(a) and _saved_power(b)
+    # That mode changes all times alike.
+    kinds = [k for k in _OF_RECORDS if k != DisturbanceKind.POWER_SAVING or not both_saved]
+    sides = [_undisturbed(record, kinds) for record in (a, b)]
+    obstacles = [
+        f"{name} was disturbed: {_clause(told[0])}"
+        for name, (kept, told) in zip("AB", sides, strict=True)
+        if not kept
+    ]
+    remarks = [
+        f"Starts of {name} are left out: {told[0].text}"
+        for name, (kept, told) in zip("AB", sides, strict=True)
+        if kept and told
+    ]
+    told = [d.text for d in _all(a) if d.kind == DisturbanceKind.POWER_SAVING][:1]
+    remarks += told if both_saved else []
+    return Usable(sides[0][0], sides[1][0], tuple(obstacles), tuple(remarks))
+
+
+def _undisturbed(
+    record: RunRecord, kinds: Collection[DisturbanceKind]
+) -> tuple[tuple[float, ...], list[Disturbance]]:
+    """Medians of the starts that count, and what disturbed the others; none if most were."""
+    runs = record.workload.runs
+    told = [d for start in runs for d in _why(start, kinds)]
+    whole = [d for d in record.disturbances if d.kind in kinds]
+    if not told:
+        return ((), whole) if whole else (medians_of(record), [])
+    kept = tuple(start.median_ms for start in runs if not _why(start, kinds))
+    return (kept if len(runs) - len(kept) <= _MOST_LEFT_OUT * len(runs) else ()), told
+
+
+def _saved_power(record: RunRecord) -> bool:
+    return any(d.kind == DisturbanceKind.POWER_SAVING for d in _all(record))
+
+
+def _shared(a: RunRecord, b: RunRecord) -> Iterator[str]:
+    """Once each, what happened to both or does no harm."""
+    seen: dict[DisturbanceKind, Disturbance] = {}
+    for disturbance in (*_all(a), *_all(b)):
+        if disturbance.kind not in _OF_PAIRS:
+            seen.setdefault(disturbance.kind, disturbance)
+    for disturbance in seen.values():
+        yield disturbance.text
+
+
+def _all(record: RunRecord) -> Sequence[Disturbance]:
+    starts = [d for start in record.workload.runs for d in start.disturbances]
+    return [*record.disturbances, *starts]
+
+
+def _why(start: Start, kinds: Collection[DisturbanceKind]) -> list[Disturbance]:
+    return [d for d in start.disturbances if d.kind in kinds]
+
+
+def _clause(disturbance: Disturbance) -> str:
+    """Its sentence, to stand after a colon."""
+    text = disturbance.text.rstrip(".")
+    return text[:1].lower() + text[1:]

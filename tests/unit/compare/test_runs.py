@@ -1,0 +1,240 @@
+"""Two records judged: pairs, other times, and what cannot be compared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.bench.records.conditions import DisturbanceKind
+from etdeploy.bench.records.record import SizeRecord
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.compare.model import OperatorChange, Verdict
+from etdeploy.compare.runs import compare_runs
+from etdeploy.program.folder import EXPORT_INFO, Provenance, TensorFile
+from etdeploy.program.model import Plain
+from tests.support.bench_values import (
+    SIMULATED,
+    make_check,
+    make_device,
+    make_program,
+    make_record,
+    make_series,
+)
+from tests.support.compare_values import (
+    A_MS,
+    RUN_A,
+    disturbed,
+    paired_runs,
+    separate_runs,
+    slower_by,
+    started,
+)
+
+_THROTTLED, _BUSY = DisturbanceKind.THROTTLED, DisturbanceKind.BUSY
+_SAVING = DisturbanceKind.POWER_SAVING
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(1.05, Verdict.SLOWER), (0.9, Verdict.FASTER), (1.002, Verdict.NO_DIFFERENCE)],
+)
+def test_starts_that_took_turns_are_pairs(factor: float, verdict: Verdict) -> None:
+    found = compare_runs(*paired_runs(slower_by(factor)))
+    assert found.verdict == verdict
+    assert found.ratio is not None
+    assert found.ratio.median == pytest.approx(factor)
+    assert [pair.a_ms for pair in found.pairs] == list(A_MS)
+    assert found.a.median_ms == pytest.approx(1.0)
+    assert found.a.spread_percent == pytest.approx(1.25, abs=0.1)
+
+
+def test_the_least_difference_is_the_callers() -> None:
+    assert compare_runs(*paired_runs(slower_by(1.05)), 6).verdict == Verdict.NO_DIFFERENCE
+
+
+def test_records_of_other_times_have_no_pairs_and_say_so() -> None:
+    found = compare_runs(*separate_runs(slower_by(1.05)))
+    assert found.verdict == Verdict.NO_DIFFERENCE
+    assert found.pairs == ()
+    assert "measured at different times" in found.remarks[0]
+    assert compare_runs(*separate_runs(slower_by(1.3))).verdict == Verdict.SLOWER
+
+
+def test_a_record_that_took_turns_with_a_third_is_no_pair() -> None:
+    a, b = paired_runs(slower_by(1.05), of_b={"interleaved_with": "another"})
+    assert compare_runs(a, b).pairs == ()
+
+
+def test_one_start_on_each_side_has_a_ratio_without_bounds() -> None:
+    found = compare_runs(*separate_runs((1.5,)))
+    assert found.ratio is not None
+    assert found.ratio.low is None
+    assert found.verdict == Verdict.NO_DIFFERENCE
+    assert "the spread between starts is unknown" in found.reason
+
+
+def test_a_record_without_starts_counts_as_one() -> None:
+    old, new = (make_record(samples, run_id=name) for samples, name in [([1.0], "a"), ([2.0], "b")])
+    old = old.model_copy(update={"workload": old.workload.model_copy(update={"runs": ()})})
+    found = compare_runs(StoredRun(Path("/a"), old), StoredRun(Path("/b"), new))
+    assert found.a.starts == found.b.starts == 1
+    assert found.ratio is not None
+    assert found.ratio.median == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("of_b", "reason"),
+    [
+        ({"run_id": RUN_A, "interleaved_with": RUN_A}, "both are the same run"),
+        ({"simulated": SIMULATED}, "B was simulated by Simulator 1.2.3"),
+        ({"device": make_device("qemu")}, "another device: its kind is host in A and qemu in B"),
+        ({"device": make_device(model="X")}, "its model is Test CPU in A and X in B"),
+        ({"device": make_device(soc="SM1")}, "its SoC is None in A and SM1 in B"),
+        ({"device": make_device(os="Linux 2")}, "another system on the device"),
+        ({"device": make_device(fingerprint="g/2")}, "another system on the device: its build"),
+        ({"device": make_device(serial="12")}, "another unit of the same model"),
+        ({"device": make_device(name="ssh:b")}, "nothing shows that host and ssh:b are the same"),
+        ({"program": make_program(method="encode")}, "forward in A, encode in B"),
+        (
+            {"outputs": (make_check(within_tolerance=False),)},
+            "B computes something else: output_0 is not what its model gives",
+        ),
+    ],
+)
+@pytest.mark.parametrize("pairs", [True, False])
+def test_what_must_be_the_same_is(of_b: dict[str, Any], reason: str, pairs: bool) -> None:
+    found = compare_runs(*(paired_runs if pairs else separate_runs)(slower_by(1.5), of_b=of_b))
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert reason in found.reason
+    assert found.ratio is None
+    assert found.pairs == ()
+    assert found.outputs == ()
+
+
+def test_a_phone_is_the_same_over_another_connection() -> None:
+    devices = [make_device("android", name=name, serial="S1") for name in ("android:S1", "a:5555")]
+    a, b = separate_runs(slower_by(1.5), {"device": devices[0]}, {"device": devices[1]})
+    assert compare_runs(a, b).verdict == Verdict.SLOWER
+
+
+@pytest.mark.parametrize("zero", [0.0, math.nan, math.inf])
+def test_times_that_are_none_are_not_compared(zero: float) -> None:
+    a, b = paired_runs(slower_by(1.05))
+    runs = tuple(start.model_copy(update={"median_ms": zero}) for start in b.record.workload.runs)
+    workload = b.record.workload.model_copy(update={"runs": runs})
+    b = StoredRun(b.folder, b.record.model_copy(update={"workload": workload}))
+    found = compare_runs(a, b)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert "not a positive time" in found.reason
+
+
+def test_pairs_that_were_throttled_are_left_out_and_told() -> None:
+    a, b = paired_runs((*slower_by(1.0)[:-1], 5.0))
+    found = compare_runs(a, disturbed(b, _THROTTLED, 7))
+    assert len(found.pairs) == 7
+    assert found.verdict == Verdict.NO_DIFFERENCE
+    assert "1 of 8 pairs are left out: It was throttled." in found.remarks
+
+
+@pytest.mark.parametrize("starts", [range(5), range(8), ()])
+def test_a_comparison_that_was_throttled_is_none(starts: range) -> None:
+    a, b = paired_runs(slower_by(1.05))
+    found = compare_runs(disturbed(a, _THROTTLED, *starts), b)
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert found.reason == "throttled: it was throttled"
+
+
+@pytest.mark.parametrize("kind", [_BUSY, _SAVING, DisturbanceKind.CLOCK])
+def test_what_met_both_of_a_pair_is_a_remark(kind: DisturbanceKind) -> None:
+    a, b = paired_runs(slower_by(1.05))
+    found = compare_runs(disturbed(a, kind), disturbed(b, kind, 1))
+    assert found.verdict == Verdict.SLOWER
+    assert [remark for remark in found.remarks if remark == f"It was {kind}."] != []
+
+
+@pytest.mark.parametrize("kind", [_BUSY, _SAVING, _THROTTLED])
+def test_a_disturbed_record_is_not_compared_with_one_of_another_time(kind: DisturbanceKind) -> None:
+    a, b = separate_runs(slower_by(1.3))
+    for starts in ((), range(6)):
+        found = compare_runs(a, disturbed(b, kind, *starts))
+        assert found.verdict == Verdict.NOT_COMPARABLE
+        assert found.reason == f"B was disturbed: it was {kind}"
+
+
+def test_disturbed_starts_of_a_record_are_left_out() -> None:
+    a, b = separate_runs((*slower_by(1.3)[:-1], 9.0))
+    found = compare_runs(a, disturbed(b, _BUSY, 7))
+    assert found.verdict == Verdict.SLOWER
+    assert "Starts of B are left out: It was busy." in found.remarks
+
+
+def test_records_of_the_mode_that_saves_power_are_compared_with_each_other() -> None:
+    a, b = (disturbed(run, _SAVING) for run in separate_runs(slower_by(1.3)))
+    found = compare_runs(a, b)
+    assert found.verdict == Verdict.SLOWER
+    assert "It was power_saving." in found.remarks
+
+
+def _with_inputs(folder: Path, run_id: str, *inputs: TensorFile | Plain) -> StoredRun:
+    folder.mkdir()
+    Provenance(source="x", inputs=inputs).save(folder / EXPORT_INFO)
+    return StoredRun(folder, started(A_MS, run_id=run_id, files={"export": EXPORT_INFO}))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ([TensorFile(path="p", dtype="float32", shape=(1, 9))], "is a tensor [1, 8] in A and a"),
+        ([], None),
+        ([TensorFile(path="q", dtype="float16", shape=(1, 8))], None),
+        ([Plain(kind="Int", value=3)], "and the value 3 in B"),
+        (
+            [TensorFile(path="p", dtype="float32", shape=(1, 8)), Plain(kind="Int", value=3)],
+            "other inputs: input 1 is not there in A and the value 3 in B",
+        ),
+    ],
+)
+def test_other_inputs_are_another_workload(
+    tmp_path: Path, inputs: list[TensorFile | Plain], reason: str | None
+) -> None:
+    tensor = TensorFile(path="p", dtype="float32", shape=(1, 8))
+    a = _with_inputs(tmp_path / "a", "a", tensor)
+    found = compare_runs(a, _with_inputs(tmp_path / "b", "b", *inputs))
+    if reason is None:
+        assert found.verdict == Verdict.NO_DIFFERENCE
+    else:
+        assert reason in found.reason
+
+
+def test_what_weakens_a_comparison_is_told() -> None:
+    device = make_device(emulator="qemu 7.2")
+    content = {"benchmark": {"warmup": "auto", "memory": True}}
+    other = {"benchmark": {"warmup": 5, "memory": False}}
+    recipe = make_record().recipe
+    a, b = paired_runs(
+        slower_by(1.05),
+        {"device": device, "recipe": recipe.model_copy(update={"content": content})},
+        {"device": device, "recipe": recipe.model_copy(update={"content": other})},
+    )
+    text = "\n".join(compare_runs(a, b).remarks)
+    assert "They were measured differently: benchmark.warmup auto -> 5." in text
+    assert "Nothing that is known differs" in text
+    assert "Measured in an emulator" in text
+
+
+def test_the_size_that_is_compared_is_named() -> None:
+    series = make_series(A_MS)
+    size = SizeRecord(
+        name="short", sizes={}, shapes={}, latency_ms=series.latency, first_inference_ms=1.0,
+        peak_rss_bytes=None, outputs=(),
+    )  # fmt: skip
+    a, b = paired_runs(slower_by(1.05), {"sizes": (size,)})
+    assert "Compared at the first size, short." in compare_runs(a, b).remarks
+
+
+def test_operators_are_the_callers() -> None:
+    changes = (OperatorChange(name="add", module="", a_ms=1.0, b_ms=2.0),)
+    assert compare_runs(*paired_runs(slower_by(1.05)), operators=changes).operators == changes
