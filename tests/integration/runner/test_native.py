@@ -117,7 +117,7 @@ def test_the_processors_are_told_with_the_times(
     timed_s = sum(run.results.samples_ms) / 1000
     assert processors.wall_s >= timed_s
     # The runner's time is that of its thread, less what others took of it.
-    assert 0 < processors.own_s
+    assert processors.own_s > 0
     assert processors.waited_s is not None
     assert processors.own_s + processors.waited_s <= 1.1 * processors.wall_s + 0.01
     assert 1 <= processors.count <= (os.cpu_count() or 1)
