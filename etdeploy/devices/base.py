@@ -232,6 +232,14 @@ class PushReport:
 
 
 @dataclass(frozen=True)
+class TimedState:
+    """What was read of a device's state while a program ran, so many seconds after its start."""
+
+    seconds: float
+    state: DeviceState
+
+
+@dataclass(frozen=True)
 class RunOutcome:
     """How a run on the device ended.
 
@@ -244,6 +252,8 @@ class RunOutcome:
         timed_out: Whether it took longer than its time limit, even if it then ended by itself.
         out_of_memory: Whether the system killed a process meanwhile because memory ran out; None
             when the system does not report that.
+        states: What was read of the device's state meanwhile, in its order; only what can be read
+            about every second without disturbing the program.
     """
 
     exit_code: int | None
@@ -253,6 +263,7 @@ class RunOutcome:
     seconds: float
     timed_out: bool = False
     out_of_memory: bool | None = None
+    states: tuple[TimedState, ...] = ()
 
 
 class RunFolder(Protocol):

@@ -24,6 +24,7 @@ int main(int argc, char **argv) {
   fprintf(stderr, "err %s\n", getenv("GREETING") ? getenv("GREETING") : "");
   fflush(stdout);
   if (!strcmp(what, "exit")) return atoi(argv[2]);
+  if (!strcmp(what, "sleep")) usleep(1000 * atoi(argv[2]));
   if (!strcmp(what, "crash")) { signal(SIGSEGV, SIG_DFL); raise(SIGSEGV); }
   if (!strcmp(what, "hang")) { if (fork() == 0) for (;;) pause(); for (;;) pause(); }
   if (!strcmp(what, "write")) {

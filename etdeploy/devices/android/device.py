@@ -30,7 +30,7 @@ class AndroidDevice(RemoteDevice):
         self._serial = serial
         patience = Patience(idle_s, open_s=min(idle_s, _OPEN_S))
         self._link = AndroidLink(f"android:{serial}", transport, patience)
-        super().__init__(self._link)
+        super().__init__(self._link, android_facts.SAMPLING)
 
     @property
     def identity(self) -> str:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 
 from etdeploy.backends.registry import known_socs
-from etdeploy.devices import clusters, sysfs
+from etdeploy.devices import clusters, sampling, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.devices.battery import milliamps, volts
+from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.shell import parse_load, parse_meminfo, sections
 from etdeploy.targets.android import soc_name
 from etdeploy.targets.platforms import ANDROID_ABIS
@@ -44,6 +45,15 @@ STATE_COMMAND = "; ".join(
         f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}",
         f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}",
         "true",
+    )
+)
+
+# Temperatures and throttling are the services' to say where adb's user may not read /sys.
+_RARELY = "; ".join(
+    (
+        "echo '#battery'; dumpsys battery",
+        "echo '#current'; cmd battery get current_now 2>/dev/null",
+        "echo '#thermal'; dumpsys thermalservice",
     )
 )
 
@@ -138,6 +148,20 @@ def android_state(output: str) -> DeviceState:
         usable_cpus=clusters.parse_usable_cpus(parts.get("status", "")),
         throttle_events=clusters.parse_throttle_events(cpu_files),
     )
+
+
+def sampled_state(text: str) -> DeviceState:
+    """The state in a reading of SAMPLING: lines of files, and what the services said, if asked."""
+    parts = sections(text)
+    files = sampling.sampled_state(parts[""])
+    if "battery" not in parts:
+        return files
+    told = android_state("\n".join(f"#{name}\n{parts[name]}" for name in parts if name))
+    known = {name: value for name, value in told if value not in (None, {}, ())}
+    return files.model_copy(update=known)
+
+
+SAMPLING = Sampling(sampled_state, _RARELY)
 
 
 def parse_screen(text: str) -> bool | None:

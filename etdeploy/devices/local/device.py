@@ -7,7 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.core.errors import DeviceError
@@ -27,6 +27,7 @@ from etdeploy.devices.base import (
 from etdeploy.devices.bundles import check_run_id, command_line, environment
 from etdeploy.devices.local import facts as local_facts
 from etdeploy.devices.local import leftovers as local_leftovers
+from etdeploy.devices.local.sampling import sampled
 from etdeploy.devices.local.store import LocalStore
 from etdeploy.targets import qemu
 from etdeploy.targets.platforms import host_target
@@ -154,12 +155,13 @@ class LocalRun:
         request = process.Request(tuple(argv), cwd=self._folder, env=variables, timeout_s=timeout_s)
         kills = local_facts.oom_kills()
         try:
-            outcome = process.run(request)
+            with sampled() as samples:
+                outcome = process.run(request)
         except OSError as error:
             raise DeviceError(
                 f"cannot start the program: {error.strerror or error}", place=program
             ) from error
-        return _run_outcome(outcome, kills)
+        return replace(_run_outcome(outcome, kills), states=samples.states)
 
     def pull(self, relative: str, to: Path) -> None:
         source = inside(self._folder, relative)

@@ -9,6 +9,7 @@ from etdeploy.devices.base import Bundle, Leftover, PushReport
 from etdeploy.devices.remote import layout, leftovers
 from etdeploy.devices.remote.push import push_bundle
 from etdeploy.devices.remote.run import RemoteRun, opened_run
+from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.remote.shell import RemoteShell
 
 _REMOVE_S = 120.0
@@ -19,10 +20,11 @@ class RemoteDevice:
 
     Args:
         shell: The connection to it.
+        sampling: How its state is read while a program runs.
     """
 
-    def __init__(self, shell: RemoteShell) -> None:
-        self._shell = shell
+    def __init__(self, shell: RemoteShell, sampling: Sampling) -> None:
+        self._shell, self._sampling = shell, sampling
 
     @property
     def name(self) -> str:
@@ -35,7 +37,7 @@ class RemoteDevice:
         return leftovers.end_leftovers(self._shell)
 
     def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RemoteRun]:
-        return opened_run(self._shell, bundle, run_id)
+        return opened_run(self._shell, bundle, run_id, self._sampling)
 
     def clean(self) -> dict[str, int]:
         command = layout.clean_command(self._shell.place)

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 
 from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.devices.remote.sampling import Sampling, loop_lines
 from etdeploy.devices.remote.shell import Place
 from etdeploy.devices.shell import sections
 
@@ -220,7 +221,11 @@ def run_command(place: Place, run_id: str, digest: str) -> str:
 
 
 def start_command(
-    folder: str, argv: Sequence[str], variables: Mapping[str, str], limit_s: int
+    folder: str,
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    limit_s: int,
+    sampling: Sampling,
 ) -> str:
     """Runs a program in a run's folder with its output in files there; prints its exit code.
 
@@ -235,6 +240,7 @@ def start_command(
         variables: For its environment.
         limit_s: After so many seconds the device ends the group by itself: a network that is gone
             without a word does not end the connection there for hours.
+        sampling: How the device's state is read meanwhile.
     """
     exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
     return "\n".join(
@@ -248,11 +254,12 @@ def start_command(
             " </dev/null 3<&- >/dev/null 2>&1 &",
             "limit=$!",
             "kills() { grep '^oom_kill ' /proc/vmstat 2>/dev/null; }; before=$(kills)",
+            *loop_lines(sampling),
             "(",
             *exports,
             f"exec {' '.join(map(quote, argv))} </dev/null 3<&- >.stdout 2>.stderr",
             ")",
-            "code=$?; kill -9 $watch; kill $limit",
+            "code=$?; kill -9 $watch $sampler; kill $limit",
             'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"',
         )
     )

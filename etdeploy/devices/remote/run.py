@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError, Interrupted
-from etdeploy.devices.base import Bundle, RunOutcome
+from etdeploy.devices.base import Bundle, RunOutcome, TimedState
 from etdeploy.devices.bundles import (
     bundle_digest,
     check_relative,
@@ -19,7 +19,9 @@ from etdeploy.devices.bundles import (
     environment,
 )
 from etdeploy.devices.remote import layout
+from etdeploy.devices.remote.sampling import FILE, Sampling
 from etdeploy.devices.remote.shell import RemoteShell, SilentError
+from etdeploy.devices.sampling import parse_samples
 from etdeploy.devices.signals import signal_of
 
 # So much later than from here, a program is ended on the device.
@@ -27,8 +29,16 @@ _LOST_S = 60
 
 
 @contextmanager
-def opened_run(shell: RemoteShell, bundle: Bundle, run_id: str) -> Iterator[RemoteRun]:
+def opened_run(
+    shell: RemoteShell, bundle: Bundle, run_id: str, sampling: Sampling
+) -> Iterator[RemoteRun]:
     """A new folder for one run of a bundle that was pushed; it is removed when the block ends.
+
+    Args:
+        shell: The connection.
+        bundle: What runs.
+        run_id: Names the folder.
+        sampling: How the device's state is read meanwhile.
 
     Raises:
         DeviceError: The device went away, or cannot make it.
@@ -37,7 +47,7 @@ def opened_run(shell: RemoteShell, bundle: Bundle, run_id: str) -> Iterator[Remo
     digest = bundle_digest(bundle)
     shell.require(layout.run_command(shell.place, run_id, digest), "making the run's folder")
     try:
-        yield RemoteRun(shell, bundle, shell.place.bundle(digest), folder)
+        yield RemoteRun(shell, bundle, shell.place.bundle(digest), folder, sampling)
     finally:
         shell.tidy(f"rm -rf {quote(folder)}")
 
@@ -45,7 +55,15 @@ def opened_run(shell: RemoteShell, bundle: Bundle, run_id: str) -> Iterator[Remo
 class RemoteRun:
     """The folder of one run on the device."""
 
-    def __init__(self, shell: RemoteShell, bundle: Bundle, bundle_folder: str, folder: str) -> None:
+    def __init__(
+        self,
+        shell: RemoteShell,
+        bundle: Bundle,
+        bundle_folder: str,
+        folder: str,
+        sampling: Sampling,
+    ) -> None:
+        self._sampling = sampling
         self._shell = shell
         self._bundle = bundle
         self._bundle_folder = bundle_folder
@@ -55,7 +73,7 @@ class RemoteRun:
         argv = command_line(self._bundle, arguments, self._bundle_folder, self._folder)
         variables = environment(self._bundle, self._bundle_folder, self._folder)
         limit_s = math.ceil(timeout_s) + _LOST_S
-        command = layout.start_command(self._folder, argv, variables, limit_s)
+        command = layout.start_command(self._folder, argv, variables, limit_s, self._sampling)
         started = time.monotonic()
         said = self._wait(command, timeout_s)
         seconds = time.monotonic() - started
@@ -68,7 +86,12 @@ class RemoteRun:
             seconds=seconds,
             timed_out=exit_code is None,
             out_of_memory=None if said is None else layout.parse_out_of_memory(said),
+            states=self._states(),
         )
+
+    def _states(self) -> tuple[TimedState, ...]:
+        text = self._shell.read(f"{self._folder}/{FILE}", "reading its states")
+        return parse_samples(text, self._sampling.parse)
 
     def pull(self, relative: str, to: Path) -> None:
         check_relative(relative)

@@ -11,6 +11,7 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import read_text
 from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
 from etdeploy.devices.remote.device import RemoteDevice
+from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.spec import DeviceSpec
 from etdeploy.devices.ssh.address import parse_address
 from etdeploy.devices.ssh.facts import (
@@ -33,7 +34,7 @@ class SshDevice(RemoteDevice):
     """
 
     def __init__(self, shell: SshShell) -> None:
-        super().__init__(shell)
+        super().__init__(shell, Sampling())
         self._ssh = shell
 
     @property

@@ -98,6 +98,59 @@ def test_the_state_has_governor_and_frequencies_of_each_cluster(reached: Reached
     )
 
 
+_SYS = {
+    "devices/system/cpu/cpufreq/policy0/related_cpus": "0 1",
+    "devices/system/cpu/cpufreq/policy0/cpuinfo_max_freq": "2000000",
+    "devices/system/cpu/cpufreq/policy0/scaling_cur_freq": "600000",
+    "devices/system/cpu/cpufreq/policy0/scaling_max_freq": "2000000",
+    "devices/system/cpu/cpufreq/policy4/related_cpus": "4",
+    "devices/system/cpu/cpufreq/policy4/scaling_cur_freq": "2800000",
+    "class/thermal/thermal_zone0/type": "cpu-0-0",
+    "class/thermal/thermal_zone0/temp": "41000",
+    "class/power_supply/battery/type": "Battery",
+    "class/power_supply/battery/status": "Discharging",
+    "class/power_supply/battery/current_now": "-612000",
+    "class/power_supply/battery/voltage_now": "4100000",
+    "class/power_supply/usb/type": "USB",
+    "class/power_supply/usb/current_now": "500000",
+}
+
+
+def test_the_state_is_read_while_a_program_runs(reached: Reached, bundle: Bundle) -> None:
+    reached.root.give_sys(_SYS)
+    lowered = {
+        "devices/system/cpu/cpufreq/policy0/scaling_max_freq": "1200000",
+        "class/thermal/thermal_zone0/temp": "71000",
+    }
+    reached.device.push(bundle)
+    with reached.device.open_run(bundle, "r1") as run:
+        timer = threading.Timer(1.7, reached.root.write_sys, [lowered])
+        timer.start()
+        outcome = run.run(["sleep", "4600"], 20)
+        timer.join()
+        assert outcome.exit_code == 0
+        first, *_, last = outcome.states
+        assert 0.9 < first.seconds < 1.7
+        assert 2.9 < last.seconds < outcome.seconds
+        assert first.state.temperatures_celsius == {"cpu-0-0": 41.0}
+        assert last.state.temperatures_celsius == {"cpu-0-0": 71.0}
+        assert (last.state.battery_milliamps, last.state.battery_volts) == (612.0, 4.1)
+        assert [cluster.cpus for cluster in first.state.clusters] == [(0, 1), (4,)]
+        limits = [each.state.clusters[0].max_khz for each in (first, last)]
+        assert limits == [2000000, 1200000]
+        assert reached.root.wait_for_processes(0, "toybox 1")
+        # What was read does not pass for that of the next program.
+        assert run.run(["exit", "0"], 20).states == ()
+
+
+def test_nothing_to_read_disturbs_no_program(reached: Reached, bundle: Bundle) -> None:
+    reached.root.give_sys({"class/thermal/thermal_zone0/type": "cpu-0-0"})
+    reached.device.push(bundle)
+    with reached.device.open_run(bundle, "r1") as run:
+        outcome = run.run(["sleep", "2500"], 20)
+        assert (outcome.exit_code, outcome.stdout) == (0, "out sleep\n")
+
+
 def test_the_state_has_power_and_memory(reached: Reached) -> None:
     battery = {"type": "Battery", "status": "Charging", "current_now": "458000"}
     reached.root.give_sys({f"class/power_supply/battery/{k}": v for k, v in battery.items()})

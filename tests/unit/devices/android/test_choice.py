@@ -28,6 +28,7 @@ from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import list_devices, open_device
 from etdeploy.devices.remote.run import RemoteRun
+from etdeploy.devices.remote.sampling import Sampling
 from tests.support.adb_fakes import fail, fake_adbd, fake_server
 
 UNAUTHORIZED = (
@@ -248,7 +249,7 @@ def test_a_program_that_never_started_did_not_take_too_long(
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
         link = AndroidLink("android:A1", ServerTransport("A1"), Patience(open_s=0.3))
         with pytest.raises(DeviceError, match=f"{told}.* starting the program"):
-            RemoteRun(link, bundle, "/b", "/r").run([], timeout_s=0.1)
+            RemoteRun(link, bundle, "/b", "/r", Sampling()).run([], timeout_s=0.1)
 
 
 def test_a_device_that_is_gone_has_no_empty_files(monkeypatch: pytest.MonkeyPatch) -> None:

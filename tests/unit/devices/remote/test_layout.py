@@ -16,6 +16,7 @@ from etdeploy.devices.remote.layout import (
     parse_sizes,
     parse_survey,
 )
+from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.remote.shell import Place
 from etdeploy.devices.remote.store import Removal
 
@@ -130,7 +131,7 @@ def linked(*paths: str) -> Bundle:
 
 def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
     nasty = "it's; $(reboot) `x`"
-    command = layout.start_command("/r", [nasty], {"A": nasty}, 90)
+    command = layout.start_command("/r", [nasty], {"A": nasty}, 90, Sampling())
     assert f"export A={shlex.quote(nasty)}" in command
     assert f"exec {shlex.quote(nasty)} <" in command
     bundle = linked(nasty)
