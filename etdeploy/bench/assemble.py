@@ -174,7 +174,7 @@ def _workload(subject: Subject, series: Series, results: Results, checks: Checks
 
 def _sustained(results: Results) -> Sustained | None:
     work = results[SUSTAINED].results.sustained if SUSTAINED in results else None
-    return sustained_of(work, (), 0.0, ended_early=results[SUSTAINED].ended_early) if work else None
+    return sustained_of(work, ended_early=results[SUSTAINED].ended_early) if work else None
 
 
 def _memory(subject: Subject, results: Results) -> Memory | None:

@@ -10,8 +10,8 @@ class SustainedPoint(Value):
     """A stretch of the sustained pass: a hundredth of it and at least a second, but a twentieth of
     a pass of less than 20 s; always at least one inference.
 
-    Temperature and frequency are those that `device.during` has nearest to its end. The clock here
-    and the runner's agree to the time that starting it takes, less than a second.
+    Temperature and frequency are those of the state in `device.during` that was read nearest to its
+    end; both clocks begin with the start of the runner.
 
     Attributes:
         seconds: Since the work began, at the end of the stretch.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from etdeploy.bench.records.conditions import DeviceSample
-from etdeploy.bench.sustained.rate import Stretch
 from etdeploy.devices.base import DeviceState
+
+# Seconds since the runner was started, and what was read then.
+Reading = tuple[float, DeviceState]
 
 # Sensors of processors, as Linux and Android's makers name them.
 _PROCESSOR = re.compile(r"cpu|soc|pkg|core|tsens|cluster|big|mid|little", re.IGNORECASE)
@@ -15,20 +16,18 @@ _PROCESSOR = re.compile(r"cpu|soc|pkg|core|tsens|cluster|big|mid|little", re.IGN
 _NEAR_S = 5.0
 
 
-def state_near(
-    samples: Sequence[DeviceSample], stretch: Stretch, began_s: float
-) -> DeviceState | None:
+def state_near(readings: Sequence[Reading], end_s: float, length_s: float) -> DeviceState | None:
     """The state that was read nearest to the end of a stretch; None if none was near.
 
     Args:
-        samples: Of the pass.
-        stretch: Of the work.
-        began_s: When the work began, by the clock of the samples.
+        readings: Of the pass.
+        end_s: When the stretch ended, by the clock of the readings.
+        length_s: Of the stretch.
     """
-    end_s = began_s + stretch.end_s
-    nearest = min(samples, key=lambda sample: abs(sample.seconds - end_s), default=None)
-    limit_s = max(_NEAR_S, stretch.end_s - stretch.begin_s)
-    return nearest.state if nearest and abs(nearest.seconds - end_s) <= limit_s else None
+    nearest = min(readings, key=lambda reading: abs(reading[0] - end_s), default=None)
+    if nearest is None or abs(nearest[0] - end_s) > max(_NEAR_S, length_s):
+        return None
+    return nearest[1]
 
 
 def celsius(state: DeviceState) -> float | None:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from etdeploy.bench.records.sustained import Sustained
 from etdeploy.bench.sustained.rate import FEWEST
 from etdeploy.bench.units import long_time, rate
+from etdeploy.core.console import count
 
 # Within this, what remains is what another run of the same pass may show, too.
 _KEPT_PERCENT = 90.0
+# Nothing throttles so soon; what differs within it is noise.
+_SHORT_S = 60.0
 
 
 def sustained_notes(sustained: Sustained) -> Iterator[str]:
@@ -29,10 +32,11 @@ def sustained_notes(sustained: Sustained) -> Iterator[str]:
             f"{sustained.cooldown.to_celsius:.0f} °C. A device that begins warm shows less of what "
             "it loses."
         )
-    if len(sustained.points) < FEWEST:
+    if len(sustained.points) < FEWEST or sustained.seconds < _SHORT_S:
         yield (
-            f"The sustained pass consists of {sustained.inferences} inferences only, too few to "
-            "see a rate change. Let it last for minutes: --set benchmark.sustained_s=600"
+            f"The sustained pass has {count(sustained.inferences, 'inference')} in "
+            f"{long_time(sustained.seconds)}, too little to see what heat does. Let it last for "
+            "minutes: --set benchmark.sustained_s=600"
         )
     elif sustained.retained_percent < _KEPT_PERCENT:
         yield (

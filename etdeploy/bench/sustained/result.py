@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etdeploy.bench.records.conditions import Cooldown, DeviceSample
+from etdeploy.bench.records.conditions import Cooldown
 from etdeploy.bench.records.sustained import Sustained, SustainedPoint
-from etdeploy.bench.sustained.beside import celsius, khz, state_near
+from etdeploy.bench.sustained.beside import Reading, celsius, khz, state_near
 from etdeploy.bench.sustained.energy import estimate
 from etdeploy.bench.sustained.rate import Stretch, drop_s, end_rate, start_rate, stretches_of
 from etdeploy.devices.base import DeviceState
@@ -15,8 +15,7 @@ from etdeploy.runner.protocol import RunnerSustained
 
 def sustained_of(
     work: RunnerSustained,
-    samples: Sequence[DeviceSample],
-    pass_began_s: float,
+    readings: Sequence[Reading] = (),
     idle: DeviceState | None = None,
     cooldown: Cooldown | None = None,
     ended_early: str | None = None,
@@ -25,21 +24,20 @@ def sustained_of(
 
     Args:
         work: As the runner wrote it.
-        samples: States that were read in the pass, in their order.
-        pass_began_s: When the pass began, by the clock of the samples.
+        readings: Of the device's state in the pass, in their order.
         idle: The state right before the pass.
         cooldown: The wait before it.
         ended_early: Why it ended before its time.
     """
     stretches = stretches_of(work.stretches)
-    began_s, seconds = pass_began_s + work.began_s, stretches[-1].end_s
+    began_s, seconds = work.began_s, stretches[-1].end_s
     inferences = sum(stretch.inferences for stretch in stretches)
-    meanwhile = [(s.seconds, s.state) for s in samples if 0 <= s.seconds - began_s <= seconds]
+    meanwhile = [reading for reading in readings if 0 <= reading[0] - began_s <= seconds]
     start_per_s, end_per_s = start_rate(stretches), end_rate(stretches)
     return Sustained(
         seconds=seconds,
         inferences=inferences,
-        points=tuple(_point(each, state_near(samples, each, began_s)) for each in stretches),
+        points=tuple(_point(each, began_s, readings) for each in stretches),
         start_per_s=start_per_s,
         end_per_s=end_per_s,
         retained_percent=100 * end_per_s / start_per_s if start_per_s > 0 else 100.0,
@@ -51,7 +49,8 @@ def sustained_of(
     )
 
 
-def _point(stretch: Stretch, state: DeviceState | None) -> SustainedPoint:
+def _point(stretch: Stretch, began_s: float, readings: Sequence[Reading]) -> SustainedPoint:
+    state = state_near(readings, began_s + stretch.end_s, stretch.end_s - stretch.begin_s)
     return SustainedPoint(
         seconds=stretch.end_s,
         inferences_per_s=stretch.per_s,

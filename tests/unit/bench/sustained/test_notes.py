@@ -37,8 +37,13 @@ def test_what_is_lost_is_said_with_what_to_plan_with() -> None:
 
 def test_few_stretches_are_no_ground_for_a_judgement() -> None:
     [note] = sustained_notes(_sustained(2, inferences=2, retained_percent=50.0))
-    assert "2 inferences only" in note
+    assert "2 inferences in 10 min, too little" in note
     assert "--set benchmark.sustained_s=600" in note
+
+
+def test_half_a_minute_shows_no_heat() -> None:
+    [note] = sustained_notes(_sustained(seconds=30.0, retained_percent=80.0))
+    assert "in 30 s, too little" in note
 
 
 def test_a_warm_start_is_said() -> None:

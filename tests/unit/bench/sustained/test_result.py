@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.records.conditions import DeviceSample
-from etdeploy.bench.sustained.beside import celsius, khz
+from etdeploy.bench.sustained.beside import Reading, celsius, khz
 from etdeploy.bench.sustained.result import sustained_of
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.runner.protocol import RunnerSustained
@@ -17,7 +16,7 @@ _WORK = RunnerSustained(
 )
 
 
-def _sample(at_s: float, heat: float, name: str = "sustained") -> DeviceSample:
+def _reading(at_s: float, heat: float) -> Reading:
     cluster = CpuCluster(cpus=(0,), current_khz=int(3e6 - 1e4 * heat), max_khz=3_000_000)
     state = DeviceState(
         temperatures_celsius={"cpu-0": heat},
@@ -25,14 +24,14 @@ def _sample(at_s: float, heat: float, name: str = "sustained") -> DeviceSample:
         battery_milliamps=1000,
         battery_volts=4,
     )
-    return DeviceSample(seconds=at_s, pass_name=name, state=state)
+    return at_s, state
 
 
-_SAMPLES = [_sample(100 + at_s, 30 + at_s) for at_s in range(22)]
+_READINGS = [_reading(at_s, 30 + at_s) for at_s in range(22)]
 
 
 def test_what_the_work_shows() -> None:
-    shown = sustained_of(_WORK, _SAMPLES, 100.0, idle=DeviceState())
+    shown = sustained_of(_WORK, _READINGS, idle=DeviceState())
     assert (shown.seconds, shown.inferences) == (20.0, 1500)
     assert (shown.start_per_s, shown.end_per_s, shown.retained_percent) == (100, 50, 50)
     assert shown.to_minus_10_percent_s == pytest.approx(10.5)
@@ -43,8 +42,8 @@ def test_what_the_work_shows() -> None:
 
 
 def test_states_stand_beside_the_stretch_in_which_they_were_read() -> None:
-    shown = sustained_of(_WORK, _SAMPLES, 100.0)
-    # The work began half a second after the pass, and this stretch ended 10 s later.
+    shown = sustained_of(_WORK, _READINGS)
+    # The work began half a second after the runner, and this stretch ended 10 s later.
     tenth = shown.points[19]
     assert tenth.seconds == 10.0
     assert tenth.celsius == pytest.approx(40.5, abs=0.6)
@@ -52,14 +51,14 @@ def test_states_stand_beside_the_stretch_in_which_they_were_read() -> None:
 
 
 def test_a_state_that_is_far_away_is_not_beside_it() -> None:
-    shown = sustained_of(_WORK, _SAMPLES[:3], 100.0)
+    shown = sustained_of(_WORK, _READINGS[:3])
     assert shown.points[5].celsius is not None
     assert shown.points[-1].celsius is None
-    assert sustained_of(_WORK, [], 100.0).points[0].khz is None
+    assert sustained_of(_WORK).points[0].khz is None
 
 
 def test_a_single_inference_keeps_its_rate() -> None:
-    shown = sustained_of(RunnerSustained(began_s=0, stretches=((1.5, 1),)), [], 0.0)
+    shown = sustained_of(RunnerSustained(began_s=0, stretches=((1.5, 1),)))
     assert shown.inferences == 1
     assert shown.retained_percent == pytest.approx(100)
     assert (shown.to_minus_10_percent_s, shown.energy) == (None, None)
