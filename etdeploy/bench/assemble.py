@@ -33,6 +33,7 @@ from etdeploy.bench.series import Series, series_of
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.sustained.notes import sustained_notes
 from etdeploy.bench.sustained.result import sustained_of
+from etdeploy.devices.base import DeviceState
 from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.model import Method, Program
@@ -109,7 +110,7 @@ def assemble(
     """
     timing = results[TIMING].results
     series = series_of(results, results[TIMING].step.size)
-    workload = _workload(subject, series, results, checks)
+    workload = _workload(subject, series, results, checks, _sustained(results, device.after))
     memory = _memory(subject, results)
     told = method_notes(
         subject.method.name,
@@ -138,6 +139,7 @@ def assemble(
             *subject.provenance.notes,
             *output_notes(workload.all_outputs),
             *_notes_on_times(subject, series, device, results, checks),
+            *(sustained_notes(workload.sustained) if workload.sustained else ()),
         ),
     )
 
@@ -155,26 +157,33 @@ def _notes_on_times(
         return
     yield from measurement_notes(series, device, subject.runner.loader is not None)
     yield from size_notes(results, checks)
-    sustained = _sustained(results)
-    yield from sustained_notes(sustained) if sustained else ()
 
 
-def _workload(subject: Subject, series: Series, results: Results, checks: Checks) -> Inference:
+def _workload(
+    subject: Subject,
+    series: Series,
+    results: Results,
+    checks: Checks,
+    sustained: Sustained | None,
+) -> Inference:
     return Inference(
         latency_ms=series.latency,
         first_inference_ms=series.first_inference_ms,
         outputs=next(iter(checks.values())),
         outputs_compared=bool(subject.provenance.expected),
         sizes=size_records(results, checks, subject.provenance),
-        sustained=_sustained(results),
+        sustained=sustained,
         runs=series.starts,
         spread=series.spread,
     )
 
 
-def _sustained(results: Results) -> Sustained | None:
+def _sustained(results: Results, idle: DeviceState) -> Sustained | None:
+    """Of a sustained pass; the device is idle when the passes before it have ended."""
     work = results[SUSTAINED].results.sustained if SUSTAINED in results else None
-    return sustained_of(work, ended_early=results[SUSTAINED].ended_early) if work else None
+    if work is None:
+        return None
+    return sustained_of(work, idle=idle, ended_early=results[SUSTAINED].ended_early)
 
 
 def _memory(subject: Subject, results: Results) -> Memory | None:

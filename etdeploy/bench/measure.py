@@ -61,10 +61,10 @@ class _OnDevice:
     close: Callable[[], None]
     before: DeviceRecord
 
-    def closed(self) -> DeviceRecord:
-        """Removes the folder and reads the device's last state."""
+    def closed(self, after: DeviceState | None) -> DeviceRecord:
+        """Removes the folder and reads the device's last state, unless it is known."""
         self.close()
-        return self.before.model_copy(update={"after": _state_after(self.device)})
+        return self.before.model_copy(update={"after": after or _state_of(self.device)})
 
 
 class Measurement:
@@ -98,6 +98,7 @@ class Measurement:
             subject.loaded.recipe, subject.method.name, simulated=subject.simulated is not None
         )
         self._results: dict[str, PassResult] = {}
+        self._rested: DeviceState | None = None
         self.starts = len(self._passes.starts)
         self.run_id = here.name
 
@@ -126,7 +127,7 @@ class Measurement:
         subject, here = self._subject, self._here
         for step in self._passes.rest:
             self._run(step)
-        device = self._there.closed()
+        device = self._there.closed(after=self._rested)
         self._progress("comparing outputs")
         checks = compare_sizes(
             self._results,
@@ -147,6 +148,9 @@ class Measurement:
     def _run(self, step: Pass) -> None:
         """Runs one pass: the place for what comes before, around and after every start."""
         self._progress(self._doing(step))
+        if step.sustained_s:
+            # The work is there to heat the device: it says nothing about the passes before.
+            self._rested = _state_of(self._there.device)
         with telling_time(self._progress, f"{step.name} pass", step.sustained_s):
             self._results[step.key] = run_pass(
                 self._there.folder,
@@ -231,8 +235,8 @@ def measure(
         return measurement.finish()
 
 
-def _state_after(device: Device) -> DeviceState:
-    """The device's state; empty when the device has gone, since the measurement is complete."""
+def _state_of(device: Device) -> DeviceState:
+    """The device's state; empty when the device has gone, which the next pass would tell."""
     try:
         return device.state()
     except DeviceError:

@@ -60,8 +60,8 @@ def simulation_note(simulated: Simulated) -> str:
     """What a run with a simulator shows, and what it does not."""
     return (
         f"Simulated: {simulated.by} computed the outputs in place of {simulated.soc or 'the SoC'}. "
-        "The times in the record are the simulator's, of one inference without warm-up; the memory "
-        "and profile passes were left out."
+        "The times in the record are the simulator's, of one inference without warm-up; the other "
+        "passes were left out."
     )
 
 

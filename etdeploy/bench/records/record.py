@@ -70,7 +70,8 @@ class DeviceRecord(Value):
     Attributes:
         facts: What stays the same.
         before: Its state before the first pass.
-        after: Its state after the last pass; empty when the device had gone away.
+        after: Its state after the last pass, but before the sustained one, which heats it; empty
+            when the device had gone away.
         ended: Runners of earlier runs that were still running, and were ended before this one.
         during: Its states meanwhile; `clusters` and `temperatures_celsius` where it reports them.
     """

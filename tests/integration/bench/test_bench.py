@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from etdeploy.bench.failures.incomplete import require_whole
 from etdeploy.bench.measure import Prepared, measure, require_match
+from etdeploy.bench.records.memory import WeightsKind
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.revision import Revision, revision_of
 from etdeploy.cache.workspace import Workspace
@@ -107,6 +109,50 @@ def test_real_runner_on_this_machine(real: Chain) -> None:
     assert (workload.spread.between_percent or 0) > 0
     assert list((real.folder / "device" / "runs").iterdir()) == []
     assert "correct: the output is within tolerance" in summary(run)
+
+
+def test_memory_and_sustained_work_on_this_machine(real: Chain) -> None:
+    wanted = real.loaded.recipe.benchmark.model_copy(update={"runs": 1, "sustained_s": 2})
+    run = real.measure(benchmark=wanted)
+    sustained, memory = run.record.workload.sustained, run.record.memory
+    assert sustained is not None
+    assert 2 <= sustained.seconds <= run.record.passes["sustained"].seconds
+    assert sustained.inferences == pytest.approx(2 * sustained.start_per_s, rel=0.9)
+    assert 10 <= len(sustained.points) <= 21
+    assert sustained.ended_early is None
+    assert memory is not None
+    assert memory.weights == WeightsKind.LOADED  # XNNPACK packs them
+    assert 0 < (memory.before_load_rss_bytes or 0) < (memory.peak_rss_bytes or 0)
+    assert "of the rate remains after 2 s" in summary(run)
+
+
+def test_a_runner_that_is_ended_in_its_work_has_told_what_it_did(
+    real: Chain, tmp_path: Path
+) -> None:
+    """The real runner, killed after two seconds as a system kills that is out of memory."""
+    folder = tmp_path / "runner"
+    shutil.copytree(real.runner.path, folder)
+    (folder / "etdeploy-runner").rename(folder / "real-runner")
+    script = folder / "etdeploy-runner"
+    script.write_text(
+        '#!/bin/sh\nhere=$(dirname "$0")\ncase "$*" in\n'
+        '*--sustained-ms*) exec timeout -s KILL 2 "$here/real-runner" "$@";;\n'
+        'esac\nexec "$here/real-runner" "$@"\n'
+    )
+    script.chmod(0o755)
+    runner = real.runner.model_copy(
+        update={"path": str(folder), "libraries": (*real.runner.libraries, "real-runner")}
+    )
+    wanted = real.loaded.recipe.benchmark.model_copy(
+        update={"runs": 1, "sustained_s": 20, "profile": False}
+    )
+    run = replace(real, runner=runner).measure(benchmark=wanted)
+    sustained = run.record.workload.sustained
+    assert sustained is not None
+    assert 0.5 < sustained.seconds < 3
+    assert "SIGKILL" in (sustained.ended_early or "")
+    with pytest.raises(RunError, match="the record has what was measured until then"):
+        require_whole(run)
 
 
 def test_a_folder_that_was_mailed_is_read_elsewhere(real: Chain, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ model: {example: convnet, arguments: {width: 8, image: 32}}
 export: {backend: xnnpack, quantization: int8_static}
 benchmark: {iterations: 12, warmup: 2}
 """
+WORK = ("--set", "benchmark.sustained_s=1")
 PORTABLE = "model: {example: mlp}\nexport: {backend: portable}\nbenchmark: {iterations: 12}\n"
 
 
@@ -44,6 +46,17 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cli(shared_cache: Path, tmp_path: Path) -> Cli:
     """The user's adb key is the test's own, so that no key of the machine is touched."""
     return Cli(shared_cache, tmp_path, {"HOME": str(tmp_path)})
+
+
+def check_work(record: dict[str, Any]) -> None:
+    """A second of work, and a watched memory: the runner's own clock and files of /proc."""
+    sustained = record["workload"]["sustained"]
+    assert sustained["seconds"] >= 1
+    assert sustained["inferences"] == record["passes"]["sustained"]["iterations"] > 0
+    assert sustained["end_per_s"] > 0
+    memory = record["memory"]
+    assert 0 < memory["before_load_rss_bytes"] <= memory["peak_rss_bytes"]
+    assert len(memory["points"]) >= 3
 
 
 def wait_for_runner(device: AndroidRoot, *, running: bool) -> None:
@@ -65,7 +78,8 @@ needs_qemu = pytest.mark.skipif(
 @needs_cross
 @needs_qemu
 def test_arm64_under_qemu_gives_the_models_outputs(cli: Cli) -> None:
-    record = cli.ok("run", "--recipe", cli.recipe(RECIPE), "--device", "qemu", "--json").json
+    record = cli.ok("run", "--recipe", cli.recipe(RECIPE), "--device", "qemu", "--json", *WORK).json
+    check_work(record)
     assert record["runner"]["target"] == "linux-aarch64"
     assert record["device"]["facts"]["kind"] == "qemu"
     assert record["workload"]["outputs_compared"]
@@ -89,7 +103,8 @@ def test_an_arm64_board_runs_the_cross_built_runner(
 ) -> None:
     board = make_arm64_board(debian_root)
     run = ("run", "--recipe", cli.recipe(RECIPE), "--device", board.spec, "--json")
-    record = cli.ok(*run).json
+    record = cli.ok(*run, *WORK).json
+    check_work(record)
     assert record["runner"]["target"] == "linux-aarch64"
     assert not record["runner"]["portable"]
     facts = record["device"]["facts"]
@@ -99,7 +114,7 @@ def test_an_arm64_board_runs_the_cross_built_runner(
     assert len(record["workload"]["latency_ms"]["samples"]) == 12
     assert record["workload"]["outputs_compared"]
     assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
-    assert set(record["passes"]) == {"timing", "memory", "profile"}
+    assert set(record["passes"]) == {"timing", "memory", "profile", "sustained"}
     assert sum(cli.ok("clean", *run[3:]).json["freed_bytes"].values()) > 1_000_000
     assert not board.kept.exists()
 
@@ -129,18 +144,20 @@ def test_an_x86_64_android_device_runs_the_portable_runner(
     plan = cli.ok("plan", "--recipe", cli.recipe(PORTABLE), "--device", device, "--json").json
     assert (plan["target"], plan["build_target"]) == ("android-x86_64", "linux-x86_64")
     assert plan["portable_runner"]
-    result = cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", device, "--json")
+    run = ("run", "--recipe", cli.recipe(PORTABLE), "--device", device, *WORK)
+    result = cli.ok(*run, "--json")
     assert "portable runner" in result.stderr
     record = result.json
+    check_work(record)
     assert record["runner"]["portable"]
     assert len(record["workload"]["latency_ms"]["samples"]) == 12
     assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
     assert record["device"]["facts"]["abi"] == "x86_64"
     assert record["device"]["before"]["battery_percent"] is not None
-    again = cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", device, "--json")
+    again = cli.ok(*run, "--json")
     assert again.json == record
     assert "the device already has" in again.stderr
-    text = cli.ok("run", "--recipe", cli.recipe(PORTABLE), "--device", device).stdout
+    text = cli.ok(*run).stdout
     assert "portable runner" in text
 
 

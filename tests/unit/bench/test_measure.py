@@ -275,6 +275,8 @@ def test_sustained_work_is_in_the_record(setting: Setting) -> None:
     assert (sustained.retained_percent, sustained.to_minus_10_percent_s) == (60, 11)
     assert run.record.passes["sustained"].iterations == 1600
     assert device.folder.limits_s["sustained"] == 50
+    # The state after the other passes: this one is there to heat the device.
+    assert run.record.device.after.battery_percent == 80
     assert any("in 20 s, too little" in note for note in run.record.notes)
     require_whole(run)
 
