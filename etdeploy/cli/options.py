@@ -13,7 +13,7 @@ from etdeploy.backends.names import DEFAULT_RECIPE
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
+def complete_recipe(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
     from etdeploy.recipe.find import bundled_recipes
@@ -51,7 +51,7 @@ def recipe_options(function: F) -> F:
         default=DEFAULT_RECIPE,
         show_default=True,
         metavar="NAME|PATH",
-        shell_complete=_complete_recipe,
+        shell_complete=complete_recipe,
         help="A bundled recipe by name, PACKAGE/NAME, or a YAML file.",
     )(function)
 
@@ -91,7 +91,7 @@ def recipes_options(function: F) -> F:
         default=(DEFAULT_RECIPE,),
         show_default=True,
         metavar="NAME|PATH",
-        shell_complete=_complete_recipe,
+        shell_complete=complete_recipe,
         help="A bundled recipe by name, or a YAML file. Repeat it for several.",
     )(function)
 

@@ -33,6 +33,7 @@ class Job:
         facts: What the device reported about itself.
         identity: The same for every name of the same device.
         measure_again: Whether to repeat an unchanged measurement.
+        variant: Tells two jobs of one run apart that have the same recipe and device.
     """
 
     loaded: LoadedRecipe
@@ -44,6 +45,7 @@ class Job:
     facts: DeviceFacts | None = None
     identity: str | None = None
     measure_again: bool = False
+    variant: str = ""
 
     @property
     def device_label(self) -> str:
@@ -53,7 +55,7 @@ class Job:
     @property
     def state(self) -> Path:
         """The folder of this recipe on this device; it stays the same when the recipe changes."""
-        origin = str(self.loaded.path or self.loaded.name)
+        origin = str(self.loaded.path or self.loaded.name) + self.variant
         recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
         return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 

@@ -1,0 +1,170 @@
+"""What `etdeploy compare` names: two recipes or two runs, and the comparison of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.bench.records.find import LAST, find_run
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.compare.model import Comparison, Verdict
+from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
+from etdeploy.core.text.shell import quoted
+from etdeploy.recipe.find import bundled_recipes
+from etdeploy.recipe.load import LoadedRecipe, load_recipe
+from etdeploy.recipe.packages import packaged_recipe
+
+RUNS = 10
+_DEVICE = "host"
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the command line; None where one is not given."""
+
+    device: str | None
+    target: str | None
+    runs: int | None
+    overrides: tuple[str, ...]
+    overrides_a: tuple[str, ...]
+    overrides_b: tuple[str, ...]
+    output: Path
+    min_difference_percent: float
+    operators: bool
+    quiet: bool
+
+
+def compared(a: str, b: str | None, options: Options) -> Comparison:
+    """Measures two recipes in turns, or reads two runs, and judges B against A.
+
+    Raises:
+        UsageError: The two do not go together, or there is no such run.
+        RecipeError: A recipe cannot be used; reports every problem of both.
+        EtdeployError: A recipe cannot be measured.
+    """
+    from etdeploy.compare.runs import compare_runs
+
+    runs = _measured(a, b, options) if _are_recipes(a, b, options) else _read(a, b, options)
+    found = compare_runs(*runs, options.min_difference_percent)
+    return _with_operators(found, runs, options.quiet) if options.operators else found
+
+
+def _are_recipes(a: str, b: str | None, options: Options) -> bool:
+    """Whether A and B are recipes; not, if they are runs.
+
+    Raises:
+        UsageError: They are one of each, or something is missing or too much.
+    """
+    kinds = [_is_recipe(text) for text in (a, b) if text is not None]
+    if kinds == [True, False] or kinds == [False, True]:
+        recipe, run = (a, b) if kinds[0] else (b, a)
+        raise UsageError(
+            f"{recipe} is a recipe, and {run} is a run: name two recipes, or two runs",
+            remedy=f"Measure the recipe: etdeploy run --recipe {quoted(str(recipe))}\n"
+            f"then compare with that run: etdeploy compare {quoted(str(run))} {LAST}",
+        )
+    if b is None and not (kinds[0] and (options.overrides_a or options.overrides_b)):
+        raise UsageError(
+            f"there is nothing to compare {a} with",
+            remedy=f"Name a second {'recipe, or a change' if kinds[0] else 'run'}: "
+            f"etdeploy compare {quoted(a)} "
+            f"{'--set-b runtime.threads=1' if kinds[0] else LAST}",
+        )
+    if not kinds[0]:
+        _require_no(list(_of_recipes(options)))
+    return kinds[0]
+
+
+def _is_recipe(text: str) -> bool:
+    """Whether it names a recipe, rather than a run."""
+    if text.endswith(_SUFFIXES) or text in bundled_recipes():
+        return True
+    if text == LAST or text.endswith(".json"):
+        return False
+    try:
+        return Path(text).is_file() or packaged_recipe(text) is not None
+    except (OSError, ValueError):  # too long for a path, or with a null character
+        return False
+
+
+def _of_recipes(options: Options) -> Iterator[str]:
+    """The given options that say how recipes are measured."""
+    given = {
+        "--device": options.device,
+        "--target": options.target,
+        "--runs": options.runs,
+        "--set": options.overrides,
+        "--set-a": options.overrides_a,
+        "--set-b": options.overrides_b,
+    }
+    yield from (name for name, value in given.items() if value)
+
+
+def _require_no(options: Sequence[str]) -> None:
+    if options:
+        raise UsageError(
+            f"{', '.join(options)} can only be used with recipes: runs were measured before",
+            remedy="Name two recipes, or leave out the option.",
+        )
+
+
+def _measured(a: str, b: str | None, options: Options) -> tuple[StoredRun, StoredRun]:
+    from etdeploy.cli.in_turns import Turns, measure_turns
+
+    both = (*options.overrides, f"benchmark.runs={options.runs or RUNS}")
+    recipes = _loaded(
+        (a, (*both, *options.overrides_a)),
+        (a if b is None else b, (*both, *options.overrides_b)),
+    )
+    device = options.device or _DEVICE
+    turns = Turns(*recipes, device, options.output, options.target, options.quiet)
+    return measure_turns(turns)
+
+
+def _loaded(*named: tuple[str, tuple[str, ...]]) -> tuple[LoadedRecipe, LoadedRecipe]:
+    first, second = (load_recipe(name, overrides) for name, overrides in named)
+    return first, second
+
+
+def _read(a: str, b: str | None, options: Options) -> tuple[StoredRun, StoredRun]:
+    return find_run(a, options.output), find_run(b or "", options.output)
+
+
+def _with_operators(
+    comparison: Comparison, runs: tuple[StoredRun, StoredRun], quiet: bool
+) -> Comparison:
+    """The same with the operators that changed most; why not, where they cannot be told."""
+    from etdeploy.compare.operators import operator_changes
+
+    if comparison.verdict == Verdict.NOT_COMPARABLE:
+        return comparison
+    if not all("etdump" in run.record.files for run in runs):
+        return comparison
+    try:
+        times = [
+            _operator_times(run, f"profile {x}", quiet) for x, run in zip("AB", runs, strict=True)
+        ]
+    except Interrupted:
+        raise
+    except EtdeployError as error:
+        told = f"The operators were not compared: {error.message.rstrip('.')}."
+        return comparison.model_copy(update={"remarks": (*comparison.remarks, told)})
+    return comparison.model_copy(update={"operators": operator_changes(*times)})
+
+
+def _operator_times(run: StoredRun, task: str, quiet: bool) -> dict[tuple[str, str], float]:
+    """Self time of each operator at each module, in milliseconds."""
+    from etdeploy.cache.workspace import Workspace
+    from etdeploy.core import console
+    from etdeploy.profile.profiled import profile_of
+
+    workspace = Workspace.opened()
+    with workspace.in_use(), console.TaskDisplay(quiet=quiet) as display:
+        profile = profile_of(run, workspace, lambda text, _=None: display.advance(task, text))
+    times: dict[tuple[str, str], float] = {}
+    for row in profile.operators:
+        key = (row.name, row.module)
+        times[key] = times.get(key, 0.0) + row.self_ms
+    return times
