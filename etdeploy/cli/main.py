@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "push": "Copy the runner and the program to the device.",
     "bench": "Measure again, even when nothing changed.",
     "compare": "Tell which of two recipes or runs is faster.",
+    "profile": "Show where the time of a run goes, and why.",
     "devices": "List the devices that can be reached.",
     "recipes": "List, show and describe recipes.",
     "doctor": "Check what is installed, and how to install what is missing.",

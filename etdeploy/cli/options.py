@@ -184,6 +184,19 @@ def output_option(function: F) -> F:
     )(function)
 
 
+def runs_in_option(function: F) -> F:
+    """--runs-in, for verbs that take a run by its id or `last`."""
+    return click.option(
+        "--runs-in",
+        default="etdeploy-out",
+        show_default=True,
+        metavar="FOLDER",
+        envvar="ETDEPLOY_OUTPUT_DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where runs are looked up: the --output of `etdeploy run`.",
+    )(function)
+
+
 def json_option(function: F) -> F:
     """--json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(

@@ -133,6 +133,14 @@ def _delegate(groups: list[_Group], shares: Mapping[str, float], about: Circumst
     backend = max({g.delegate for g in delegates}, key=lambda each: shares.get(each, 0.0))
     most = next(g for g in delegates if g.delegate == backend)
     text = f"{_percent(shares[backend])} of an inference is in {backend}"
+    calls = [g for g in delegates if g.delegate == backend and g.name.startswith(backend)]
+    around = sum(g.share for g in calls)
+    if around >= _MUCH and len(calls) < len([g for g in delegates if g.delegate == backend]):
+        count = sum(g.calls for g in calls)
+        return (
+            f"{text}, {_percent(around)} around its nodes: tensors go into and out of "
+            f"{count} partitions. What separates them runs on the CPU's kernels."
+        )
     if not most.name.startswith(backend):
         text += f", {_percent(most.share)} in {most.name} ({most.times}{most.where})"
     return f"{text}. {_faster(about)}".rstrip()

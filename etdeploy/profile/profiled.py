@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from etdeploy.backends.registry import backend_of, find_backend
 from etdeploy.bench.records.record import RunRecord
@@ -22,6 +22,7 @@ from etdeploy.profile.calls import (
 from etdeploy.profile.matching import require_same_program
 from etdeploy.profile.model import OperatorTime, Profile
 from etdeploy.profile.modules import module_tree
+from etdeploy.profile.notes import profile_notes
 from etdeploy.profile.protocol import Trace
 from etdeploy.profile.reasons import Reasons
 from etdeploy.profile.shares import shares_of
@@ -74,7 +75,7 @@ def profile_from(record: RunRecord, trace: Trace, reasons: Reasons) -> Profile:
         shares=shares,
         bottleneck=bottleneck_of(operators, shares, _circumstances(record)),
         spans=spans_of(calls, executions(trace)),
-        notes=tuple(_notes(trace, calls, record)),
+        notes=tuple(profile_notes(trace, calls, record)),
     )
 
 
@@ -125,33 +126,3 @@ def _schemes(record: RunRecord) -> tuple[str, ...]:
     if backend is None or record.program.quantization != "none":
         return ()
     return tuple(each for each in backend.quantizations if each != "none")
-
-
-def _notes(trace: Trace, calls: Sequence[Call], record: RunRecord) -> Iterator[str]:
-    traced_ms, untraced_ms = inference_ms(trace), record.workload.latency_ms.median
-    if untraced_ms and traced_ms > 1.2 * untraced_ms:
-        yield (
-            f"An inference takes {traced_ms / untraced_ms - 1:.0%} longer with the tracer than "
-            "without: the shares hold, the milliseconds are too high."
-        )
-    if trace.graph is None:
-        yield "There is no ETRecord beside the trace, so modules and lines of code are not known."
-    silent_ = sorted(
-        {c.delegate for c in calls if c.delegate} - {c.delegate for c in calls if c.depth}
-    )
-    for backend in silent_:
-        yield f"{backend} reports no times of its own nodes: its calls are whole partitions."
-    scaled = sorted({call.delegate for call in calls if call.foreign})
-    for backend in scaled:
-        yield (
-            f"Nodes of {backend} come with durations in its own clock: their times are parts of "
-            "its calls, without starts."
-        )
-    joined = [c for c in calls if c.depth and c.delegate and not c.event.handles]
-    if trace.graph is not None and joined:
-        yield (
-            "Nodes in a delegate that names no debug handles are joined to modules by their order "
-            "of execution; those without a counterpart belong to what their whole partition is in."
-        )
-    if record.workload.sizes:
-        yield f"The profile pass ran at the size {record.workload.sizes[0].name}."

@@ -66,10 +66,12 @@ class Trace(Value):
     Attributes:
         blocks: Inferences that went the same way through the program are one block of events.
         graph: The graph's nodes by debug handle; null without an ETRecord.
+        loops: Whether the graph has loops: of a call in one, the Inspector keeps the last.
     """
 
     blocks: tuple[tuple[TraceEvent, ...], ...]
     graph: dict[int, tuple[GraphNode, ...]] | None = None
+    loops: bool = False
 
 
 class TraceFailure(Value):

@@ -37,7 +37,11 @@ def read_trace(etdump: Path, record: Record | None) -> Trace:
         tuple(_event(event) for event in block.events if event.perf_data and event.name != _CALL)
         for block in inspector.event_blocks
     )
-    return Trace(blocks=tuple(b for b in blocks if b), graph=record.graph if record else None)
+    return Trace(
+        blocks=tuple(block for block in blocks if block),
+        graph=record.graph if record else None,
+        loops=bool(record and record.loops),
+    )
 
 
 def _light(record: Record) -> ETRecord:

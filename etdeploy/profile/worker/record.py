@@ -26,6 +26,7 @@ _OUTPUTS = "instruction_id_to_num_outs_map"
 # How torch.export writes `nn_module_stack`: `key,path,class;key,path,class`.
 _MODULE = re.compile(r"[^;,]*,([^;]*),([^;,]*)(?:;|$)")
 _TWICE = re.compile(r"@\d+$")
+_LOOP = re.compile(r"higher_order\.(map_impl|while_loop|scan)$")
 _TARGET = re.compile(r"(?:^|\.)ops\.(\w+)\.(\w+)(?:\.\w+)?$")
 
 
@@ -46,12 +47,14 @@ class Record:
         delegates: Name and debug handles of its own by instruction; empty where it has none.
         outputs: Number of outputs by instruction.
         graph: Nodes by debug handle.
+        loops: Whether the graph has loops.
     """
 
     handles: dict[str, Any]
     delegates: dict[str, Any]
     outputs: dict[str, Any]
     graph: dict[int, tuple[GraphNode, ...]]
+    loops: bool = False
 
 
 def read_record(path: Path, method: str) -> Record:
@@ -71,7 +74,8 @@ def read_record(path: Path, method: str) -> Record:
                 raise UnreadableError(path, f"the ETRecord does not have the method {method}")
             nodes = json.loads(record.read(graph))["graph_module"]["graph"]["nodes"]
             handles, delegates, outputs = (each.get(method) or {} for each in maps)
-            return Record(handles, delegates, outputs, _graph(nodes))
+            loops = any(_LOOP.search(node["target"]) for node in nodes)
+            return Record(handles, delegates, outputs, _graph(nodes), loops)
     except (BadZipFile, EOFError, OSError, NotImplementedError) as error:
         raise UnreadableError(path, f"the ETRecord is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

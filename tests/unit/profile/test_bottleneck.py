@@ -80,3 +80,14 @@ def test_the_largest_cost_is_named_with_what_helps(
     operators: list[OperatorTime], shares: dict[str, float], about: Circumstances, sentence: str
 ) -> None:
     assert bottleneck_of(operators, shares, about) == sentence
+
+
+def test_partitions_that_cost_more_than_their_nodes_are_named() -> None:
+    operators = [
+        _operator("Npu: linear", 0.5, delegate="Npu", calls=12),
+        _operator("Gemm", 0.3, delegate="Npu", calls=12),
+    ]
+    assert bottleneck_of(operators, _shares(Npu=0.8), _NPU) == (
+        "80% of an inference is in Npu, 50% around its nodes: tensors go into and out of 12 "
+        "partitions. What separates them runs on the CPU's kernels."
+    )

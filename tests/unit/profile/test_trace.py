@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import EtdeployError, ExportError
+from etdeploy.profile import trace
+from etdeploy.profile.protocol import TraceRequest
+from etdeploy.profile.trace import read_trace
+from tests.support.bench_values import SIMULATED, make_record
+
+_FILES = {"record": "record.json", "etdump": "etdump.etdp", "etrecord": "etrecord.bin"}
+_CONTENT = b"\x0c\0\0\0\x08\0\0\0ED00" + b"\0" * 4
+
+
+def _run(folder: Path, etdump: bytes | None = _CONTENT, **changes: Any) -> StoredRun:
+    if etdump is not None:
+        (folder / "etdump.etdp").write_bytes(etdump)
+    return StoredRun(folder, make_record(**({"files": _FILES} | changes)))
+
+
+def _told(run: StoredRun, tmp_path: Path) -> str:
+    with pytest.raises(EtdeployError) as caught:
+        read_trace(run, Workspace(tmp_path / "cache"))
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("etdump", "message"),
+    [
+        (None, "the trace etdump.etdp is not in the run's folder"),
+        (b"", "the trace is empty"),
+        (_CONTENT[:-2], "the trace is truncated: it has 14 of 16 bytes"),
+        (_CONTENT[:3], "the trace is truncated"),
+        (b"\x0c\0\0\0\x08\0\0\0ET12" + b"\0" * 4, "this is not an ETDump"),
+    ],
+)
+def test_a_trace_that_is_not_whole_is_refused(
+    tmp_path: Path, etdump: bytes | None, message: str
+) -> None:
+    assert message in _told(_run(tmp_path, etdump), tmp_path)
+
+
+def test_a_run_without_a_profile_pass_is_refused(tmp_path: Path) -> None:
+    told = _told(_run(tmp_path, files={"record": "record.json"}), tmp_path)
+    assert "no profile pass" in told
+    assert "--set benchmark.profile=true" in told
+
+
+def test_a_simulated_run_has_no_profile(tmp_path: Path) -> None:
+    assert "the simulator's" in _told(_run(tmp_path, simulated=SIMULATED), tmp_path)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "run", tmp_path / "trace"
+    folder.mkdir()
+    outside.write_bytes(_CONTENT)
+    (folder / "etdump.etdp").symlink_to(outside)
+    assert "is a link out of the run's folder" in _told(_run(folder, None), tmp_path)
+
+
+def test_a_damaged_etrecord_is_refused_with_the_way_around_it(tmp_path: Path) -> None:
+    (tmp_path / "etrecord.bin").write_bytes(b"PK\3\4 and then nothing")
+    assert "operators without modules" in _told(_run(tmp_path), tmp_path)
+
+
+def test_without_the_inspector_the_command_that_installs_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "installed_version", lambda _: None)
+    with pytest.raises(ExportError, match="torch and executorch are not installed") as caught:
+        read_trace(_run(tmp_path), Workspace(tmp_path / "cache"))
+    assert 'pip install "etdeploy[export]"' in str(caught.value)
+
+
+def test_a_record_that_was_made_otherwise_is_read_again(tmp_path: Path) -> None:
+    def key() -> str:
+        request = TraceRequest(etdump="a", etrecord="b", method="forward")
+        return trace._key(request, tmp_path / "etdump.etdp", tmp_path / "etrecord.bin")
+
+    def write(content: str) -> None:
+        with ZipFile(tmp_path / "etrecord.bin", "w") as archive:
+            archive.writestr("debug_handle_map", content)
+
+    _run(tmp_path)
+    write("1")
+    first = key()
+    assert key() == first
+    write("2")
+    assert key() != first
