@@ -1,0 +1,1 @@
+"""The page's plots, as the values that plotly.js draws."""

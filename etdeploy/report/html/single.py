@@ -1,0 +1,172 @@
+"""The page about one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from etdeploy.report import shown
+from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
+from etdeploy.report.html.cards import badges, cards, notices
+from etdeploy.report.html.figures.curves import memory_curve, sustained_curve, threads_curve
+from etdeploy.report.html.figures.device import device_over_time
+from etdeploy.report.html.figures.latency import distribution, run_to_run
+from etdeploy.report.html.figures.modules import icicle, shares_bar
+from etdeploy.report.html.operators import operators_table
+from etdeploy.report.html.tables import (
+    device_state,
+    latencies,
+    modules_table,
+    options,
+    outputs,
+    placement,
+    provenance,
+    recipe_source,
+    shares_table,
+    sizes,
+    starts_table,
+    threads_table,
+)
+from etdeploy.report.material import Material, starts_of
+
+# A device that reports its state once gives no line.
+_LEAST_POINTS = 2
+
+
+def single_page(run: Material) -> Page:
+    """Everything that is known of a run, the most important first."""
+    record = run.record
+    sections = [
+        *([] if record.simulated else _latency(run)),
+        Section("profile", "Where the time goes", tuple(_profile(run))),
+        Section("outputs", "Outputs", tuple(_outputs(run))),
+        *_measured_further(run),
+        Section("device", "Device", tuple(_device(run))),
+        Section("options", "How the runner was built", tuple(_options(run))),
+        Section("provenance", "Provenance", (provenance(run), recipe_source(record))),
+        Section("record", "Record", (Record(0, "All figures as JSON", f"{record.run_id}.json"),)),
+    ]
+    where = f"{shown.device(record)} ({record.device.facts.name})"
+    return Page(
+        title=f"{record.recipe.name} on {record.device.facts.name}",
+        subtitle=f"{record.program.source}, {where}, {shown.moment(record.started_at)}",
+        badges=badges(run),
+        cards=cards(run),
+        notices=notices(run),
+        sections=tuple(section for section in sections if section.blocks),
+        records=(record.model_dump(mode="json"),),
+    )
+
+
+def _latency(run: Material) -> Iterator[Section]:
+    record = run.record
+    latency, starts = record.workload.latency_ms, starts_of(record)
+    yield Section("latency", "Latency", (distribution("plot-latency", latency), latencies(record)))
+    blocks: list[Block] = [run_to_run("plot-starts", starts, latency)]
+    if len(starts) > 1:
+        blocks.append(starts_table(record))
+    yield Section("starts", "From start to start", tuple(blocks))
+
+
+def _profile(run: Material) -> Iterator[Block]:
+    yield from map(Text, run.no_profile)
+    if profile := run.profile:
+        yield Text(_traced(run))
+        if profile.shares:
+            yield shares_bar("plot-shares", profile.shares)
+            yield shares_table(profile.shares, profile.inference_ms)
+        if profile.modules:
+            yield icicle("plot-modules", profile, profile.modules)
+            yield modules_table(profile.modules, profile.inference_ms)
+        if profile.operators:
+            yield operators_table("operators", profile)
+        yield from (Text(note) for note in profile.notes)
+    yield placement(run.record)
+
+
+def _traced(run: Material) -> str:
+    profile = run.profile
+    assert profile  # noqa: S101 - for the type checker
+    text = (
+        f"Mean of {profile.inferences:,} traced inferences, "
+        f"{shown.duration(profile.inference_ms)} each."
+    )
+    if profile.untraced_ms is None:
+        return text
+    return (
+        f"{text} The tracer is part of that: without it an inference takes "
+        f"{shown.duration(profile.untraced_ms)}."
+    )
+
+
+def _outputs(run: Material) -> Iterator[Block]:
+    record = run.record
+    if record.workload.all_outputs:
+        yield outputs(record)
+    else:
+        yield Text("Nothing was compared: there are no expected outputs.")
+    if record.workload.sizes:
+        yield sizes(record)
+
+
+def _measured_further(run: Material) -> Iterator[Section]:
+    """Passes that only some runs have."""
+    record = run.record
+    if record.simulated:
+        return
+    workload, memory = record.workload, record.memory
+    if workload.threads:
+        blocks = (threads_curve("plot-threads", workload.threads), threads_table(workload.threads))
+        yield Section("threads", "Threads", blocks)
+    if workload.sustained:
+        figure = sustained_curve("plot-sustained", workload.sustained)
+        yield Section("sustained", "Sustained work", (Text(_kept(run)), figure))
+    if memory and len(memory.points) >= _LEAST_POINTS:
+        yield Section("memory", "Memory", (*_weights(run), memory_curve("plot-memory", memory)))
+
+
+def _kept(run: Material) -> str:
+    sustained = run.record.workload.sustained
+    assert sustained  # noqa: S101 - for the type checker
+    start, end = shown.number(sustained.start_per_s), shown.number(sustained.end_per_s)
+    text = (
+        f"{sustained.inferences:,} inferences back to back in {sustained.seconds:,.0f} s. "
+        f"{shown.percent(sustained.retained_percent)} of the rate at the start was left at the end "
+        f"({end} of {start} per second)."
+    )
+    for share, seconds in (
+        (10, sustained.to_minus_10_percent_s),
+        (25, sustained.to_minus_25_percent_s),
+    ):
+        if seconds is not None:
+            text += f" It stayed {share} % below after {seconds:,.0f} s."
+    if energy := sustained.energy:
+        text += (
+            f" An inference took an estimated {shown.number(energy.joules_per_inference)} J "
+            f"of the battery, {shown.number(energy.watts)} W for the whole device."
+        )
+    return text
+
+
+def _weights(run: Material) -> Iterator[Block]:
+    memory = run.record.memory
+    if memory and memory.weights:
+        how = {"mapped": "are pages of the program's file", "loaded": "are copies",
+               "both": "are partly pages of the program's file, partly copies"}  # fmt: skip
+        held = shown.size(memory.program_resident_bytes)
+        more = f" {held} of the file were resident." if memory.program_resident_bytes else ""
+        yield Text(f"The weights {how[str(memory.weights)]}.{more}")
+
+
+def _device(run: Material) -> Iterator[Block]:
+    during = run.record.device.during
+    figure: Figure | None = None
+    if len(during) >= _LEAST_POINTS:
+        figure = device_over_time("plot-device", during)
+    if figure:
+        yield figure
+    yield from device_state(run.record)
+
+
+def _options(run: Material) -> Iterator[Block]:
+    yield from map(Text, run.no_plan)
+    yield from options(run)

@@ -1,0 +1,261 @@
+"""The tables of the page about one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from etdeploy.bench.outputs.verdict import explain
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.starts import ThreadsRecord
+from etdeploy.core.console import count
+from etdeploy.core.values import Explained
+from etdeploy.devices.base import DeviceState
+from etdeploy.profile.model import ModuleTime
+from etdeploy.program.delegation import where_it_runs
+from etdeploy.report import shown
+from etdeploy.report.html.blocks import (
+    BAD,
+    GOOD,
+    QUIET,
+    WARN,
+    Block,
+    Cell,
+    Facts,
+    Folded,
+    Source,
+    Table,
+    code,
+    table,
+)
+from etdeploy.report.html.figures.modules import KERNELS
+from etdeploy.report.material import Material, starts_of
+
+_MOST_MODULES = 300
+_NAMES = {
+    "cpu_count": "CPUs", "abi": "ABI", "os": "OS", "soc": "SoC", "emulated_cpu": "emulated CPU",
+    "battery_percent": "battery level", "battery_celsius": "battery temperature",
+    "battery_milliamps": "battery current", "battery_volts": "battery voltage",
+}  # fmt: skip
+_NO_BREAK = "\u00a0"
+
+
+def latencies(record: RunRecord) -> Table:
+    """The statistics of all samples in one unit."""
+    latency = record.workload.latency_ms
+    unit = shown.unit_of(latency.median)
+    values = {
+        "min": latency.min, "median": latency.median, "mean": latency.mean, "p90": latency.p90,
+        "p99": latency.p99, "stddev": latency.stddev,
+    }  # fmt: skip
+    columns = [f"{name} {unit.name}" for name in values]
+    row = [shown.in_unit(unit, value, latency.median) for value in values.values()]
+    return table("Statistics of the latency", columns, [row], right=columns)
+
+
+def starts_table(record: RunRecord) -> Folded:
+    """Every start with its warm-up, its times, and what disturbed it."""
+    starts = starts_of(record)
+    unit = shown.unit_of(record.workload.latency_ms.median)
+    like = record.workload.latency_ms.median
+    rows = [
+        [str(number), *(shown.in_unit(unit, ms, like) for ms in (s.median_ms, s.stddev_ms)),
+         str(s.samples), _warmup(s.warmup, s.steady), shown.duration(s.load_ms),
+         shown.duration(s.first_inference_ms),
+         Cell("; ".join(each.text for each in s.disturbances) or "none",
+              WARN if s.disturbances else QUIET)]
+        for number, s in enumerate(starts, 1)
+    ]  # fmt: skip
+    columns = ("start", f"median {unit.name}", f"stddev {unit.name}", "samples", "warm-up", "load",
+               "first inference", "disturbed by")  # fmt: skip
+    content = table("Starts", columns, rows, right=columns[:-1])
+    return Folded(f"All {count(len(starts), 'start')} as a table", (content,))
+
+
+def _warmup(iterations: int, steady: bool | None) -> str:
+    return f"{iterations}, not steady" if steady is False else str(iterations)
+
+
+def shares_table(shares: Mapping[str, float], inference_ms: float) -> Folded:
+    """The shares with their times."""
+    rows = [
+        [code(name), shown.percent(100 * share), shown.duration(share * inference_ms)]
+        for name, share in shares.items()
+    ]
+    columns = ("what", "share", "time")
+    content = table("Shares of the time", columns, rows, right=columns[1:])
+    return Folded("Shares as a table", (content,))
+
+
+def modules_table(root: ModuleTime, inference_ms: float) -> Folded:
+    """The tree of modules as a table, for the keyboard and for reading aloud."""
+    found = list(_modules(root, 0))
+    # The largest, but in the order of the tree.
+    kept = {id(m) for _, m in sorted(found, key=lambda e: -e[1].total_ms)[:_MOST_MODULES]}
+    rows = [
+        [code(_NO_BREAK * 2 * depth + (module.path or "model")), module.kind,
+         shown.duration(module.total_ms), shown.duration(module.self_ms),
+         shown.percent(100 * module.total_ms / inference_ms) if inference_ms > 0 else shown.NOTHING,
+         ", ".join(name or KERNELS for name in module.delegates)]
+        for depth, module in found if id(module) in kept
+    ]  # fmt: skip
+    columns = ("module", "class", "total", "self", "share", "runs on")
+    content = table("Modules", columns, rows, right=columns[2:5])
+    cut = f", the largest {_MOST_MODULES}" if len(found) > _MOST_MODULES else ""
+    return Folded(f"{count(len(found), 'module')} as a table{cut}", (content,))
+
+
+def _modules(module: ModuleTime, depth: int) -> Iterator[tuple[int, ModuleTime]]:
+    waiting = [(depth, module)]
+    while waiting:
+        level, each = waiting.pop()
+        yield level, each
+        waiting += [(level + 1, child) for child in reversed(each.children)]
+
+
+def placement(record: RunRecord) -> Facts:
+    """What the program delegates, and what stays on the kernels."""
+    program = record.program
+    lines = list(where_it_runs(program.delegates, program.operator_calls))
+    called = [f"{each.calls} x {each.name}" for each in program.operator_calls if each.calls]
+    pairs = [("Program", Cell(". ".join(lines)))] if lines else []
+    return Facts((*pairs, *([("Kernels called", code(", ".join(called)))] if called else [])))
+
+
+def outputs(record: RunRecord) -> Table:
+    """Each output against the model's, with the limits."""
+    correct, unknown = Cell("correct", GOOD), Cell("not compared", WARN)
+    words = {True: correct, False: Cell("WRONG", BAD), None: unknown}
+    rows = [
+        [code(check.name), code(f"{check.dtype} {list(check.shape)}"),
+         words[check.within_tolerance],
+         ". ".join(part for part in (explain(check), check.remark) if part)]
+        for check in record.workload.all_outputs
+    ]  # fmt: skip
+    columns = ("output", "type", "verdict", "difference")
+    return table("Outputs against the model's", columns, rows)
+
+
+def sizes(record: RunRecord) -> Table:
+    """Latency, memory and verdict at each size of the recipe."""
+    unit = shown.unit_of(min(each.latency_ms.median for each in record.workload.sizes))
+    columns = ("size", "dimensions", f"median {unit.name}", f"p90 {unit.name}", "peak memory")
+    hidden = record.simulated is not None
+    rows = [
+        [code(each.name), ", ".join(f"{k} {v}" for k, v in each.sizes.items()) or "the example's",
+         "simulated" if hidden else shown.in_unit(unit, each.latency_ms.median),
+         shown.NOTHING if hidden else shown.in_unit(unit, each.latency_ms.p90),
+         shown.NOTHING if hidden else shown.size(each.peak_rss_bytes)]
+        for each in record.workload.sizes
+    ]  # fmt: skip
+    return table("Sizes", columns, rows, right=columns[2:])
+
+
+def threads_table(sweep: Sequence[ThreadsRecord]) -> Table:
+    """The results by number of threads."""
+    best = min(each.latency_ms.median for each in sweep)
+    rows = [
+        [str(each.threads), shown.duration(each.latency_ms.median),
+         shown.duration(each.latency_ms.p90), shown.percent(each.spread.between_percent),
+         f"{each.latency_ms.median / best:.2f}" if best > 0 else shown.NOTHING]
+        for each in sweep
+    ]  # fmt: skip
+    columns = ("threads", "median", "p90", "between starts", "by the fastest")
+    return table("Threads", columns, rows, right=columns)
+
+
+def device_state(record: RunRecord) -> Iterator[Block]:
+    """The device's facts, and its state before and after."""
+    facts = {name: value for name, value in record.device.facts if value is not None}
+    facts |= {"memory_bytes": shown.size(record.device.facts.memory_bytes)}
+    pairs = [(_words(name), Cell(str(value))) for name, value in facts.items()]
+    yield Facts(tuple(pairs))
+    before, after = _state(record.device.before), _state(record.device.after)
+    rows = [
+        [_words(name), before.get(name, shown.NOTHING), after.get(name, shown.NOTHING)]
+        for name in dict.fromkeys((*before, *after))
+    ]
+    if rows:
+        yield table("State of the device", ("state", "before", "after"), rows)
+
+
+def _state(state: DeviceState) -> dict[str, str]:
+    simple = state.model_dump(exclude={"temperatures_celsius", "clusters"}, exclude_none=True)
+    found = {name: _value(name, value) for name, value in simple.items()}
+    if state.temperatures_celsius:
+        hottest, celsius = max(state.temperatures_celsius.items(), key=lambda each: each[1])
+        found["hottest sensor"] = f"{celsius:.1f} °C ({hottest})"
+    for cluster in state.clusters:
+        name = f"CPU {cluster.cpus[0]}-{cluster.cpus[-1]}" if cluster.cpus else "CPU"
+        mhz = [_mhz(khz) for khz in (cluster.current_khz, cluster.max_khz)]
+        found[name] = f"{mhz[0]} of {mhz[1]} MHz {cluster.governor or ''}".rstrip()
+    return found
+
+
+def _mhz(khz: int | None) -> str:
+    return shown.NOTHING if khz is None else f"{khz / 1000:,.0f}"
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_bytes"):
+        return shown.size(value)
+    units = {"_percent": " %", "_celsius": " °C", "_milliamps": " mA", "_volts": " V"}
+    unit = next((text for end, text in units.items() if name.endswith(end)), "")
+    return f"{shown.number(value, 4) if isinstance(value, float) else value}{unit}"
+
+
+def _words(name: str) -> str:
+    return _NAMES.get(name) or name.removesuffix("_bytes").replace("_", " ")
+
+
+def options(run: Material) -> Iterator[Block]:
+    """Components and cmake options with their reasons; without a plan, the options alone."""
+    plan = run.plan
+    if plan is None:
+        built = run.record.runner.options
+        if built:
+            pairs = [[code(name), code(value)] for name, value in built.items()]
+            yield table("Options of the runner", ("option", "value"), pairs)
+        return
+    chosen = [plan.provider, *([plan.toolchain] if plan.toolchain else [])]
+    rows = map(_explained, (*chosen, *plan.components))
+    yield table("Components of the runner", ("component", "value", "why"), rows)
+    if plan.options:
+        content = table("Options", ("option", "value", "why"), map(_explained, plan.options))
+        yield Folded(f"{count(len(plan.options), 'cmake option')} with reasons", (content,))
+
+
+def _explained(each: Explained) -> list[Cell | str]:
+    by_hand = " (by hand)" if each.by_hand else ""
+    return [code(each.name), code(each.value or ""), f"{each.reason}{by_hand}"]
+
+
+def provenance(run: Material) -> Facts:
+    """What defined the run, and with what it was made."""
+    record = run.record
+    dirty = ", with changes that are not committed" if record.recipe.git_dirty else ""
+    versions = ", ".join(f"{tool} {version}" for tool, version in record.versions.items())
+    pairs = {
+        "Run": code(record.run_id),
+        "Folder": code(str(run.run.folder.name)),
+        "Started": Cell(shown.moment(record.started_at)),
+        "Recipe": code(record.recipe.file),
+        "Commit": code(f"{record.recipe.git_revision or 'not in a repository'}{dirty}"),
+        "Program": code(f"{record.program.sha256}, {shown.size(record.program.size_bytes)}"),
+        "Runner": code(f"{record.runner.sha256}, {record.runner.target}"),
+        "ExecuTorch": Cell(f"{record.runner.executorch_version} ({record.runner.provider})"),
+        "Versions": Cell(versions),
+        "Passes": Cell(", ".join(
+            f"{name} {each.seconds:.1f} s" for name, each in record.passes.items()
+        )),
+    }  # fmt: skip
+    return Facts(tuple(pairs.items()))
+
+
+def recipe_source(record: RunRecord) -> Folded:
+    """The recipe with every value."""
+    text = json.dumps(shown.finite(record.recipe.content), indent=2, ensure_ascii=False)
+    return Folded("The recipe, with every value", (Source(text),))

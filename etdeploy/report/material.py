@@ -1,0 +1,137 @@
+"""A run with everything that a report shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etdeploy.bench.records.conditions import Disturbance
+from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.starts import Spread, Start
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.series import spread_of as spread_between
+from etdeploy.compare.model import Comparison
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.profile.model import Profile
+
+_NO_PLAN = "The reasons for the runner's options are not shown: {}."
+
+
+@dataclass(frozen=True)
+class Material:
+    """A run with what is known of it beside its record.
+
+    Attributes:
+        run: The record with its folder.
+        name: Tells it apart from the report's other runs.
+        plan: Of its runner; None where its file is missing or from another release.
+        profile: Where its time goes; None where that is not known.
+        no_plan: Why there is no plan, in a sentence.
+        no_profile: Why there is no profile, in a sentence or two.
+    """
+
+    run: StoredRun
+    name: str
+    plan: RuntimePlan | None = None
+    profile: Profile | None = None
+    no_plan: tuple[str, ...] = ()
+    no_profile: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> RunRecord:
+        return self.run.record
+
+    @property
+    def disturbances(self) -> tuple[Disturbance, ...]:
+        """Of the whole run, then of each start."""
+        starts = self.record.workload.runs
+        return (*self.record.disturbances, *(each for s in starts for each in s.disturbances))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report is about.
+
+    Attributes:
+        runs: At least one.
+        comparisons: Each further run, measured against the first; in the same order.
+    """
+
+    runs: tuple[Material, ...]
+    comparisons: tuple[Comparison, ...] = ()
+
+    @property
+    def single(self) -> Material | None:
+        """The run that the report is about; None for one that compares several."""
+        return self.runs[0] if len(self.runs) == 1 else None
+
+
+def plan_of(run: StoredRun) -> tuple[RuntimePlan | None, tuple[str, ...]]:
+    """The plan of a run's runner, or why there is none."""
+    try:
+        path = run.path("plan")
+    except ValueError as error:
+        return None, (_NO_PLAN.format(error),)
+    if path is None:
+        return None, (_NO_PLAN.format("the run kept no plan"),)
+    if not path.is_file():
+        return None, (_NO_PLAN.format(f"{path.name} is not in the run's folder"),)
+    plan = RuntimePlan.load_or_none(path)
+    # It need not be damaged: a plan of another release has other keys.
+    return plan, () if plan else (_NO_PLAN.format(f"{path.name} is not a plan of this release"),)
+
+
+def names(runs: Sequence[StoredRun]) -> tuple[str, ...]:
+    """A name for each run that no other one has, as short as possible.
+
+    The recipe's; with the device, the time, or the run's id where that does not tell them apart.
+    """
+    records = [run.record for run in runs]
+    candidates = (
+        [r.recipe.name for r in records],
+        [f"{r.recipe.name} on {r.device.facts.name}" for r in records],
+        [f"{r.recipe.name}, {r.started_at[:19].replace('T', ' ')}" for r in records],
+        [r.run_id for r in records],
+    )
+    for found in candidates:
+        if len(set(found)) == len(found):
+            return tuple(found)
+    # One run, named twice.
+    return tuple(f"{number} {r.run_id}" for number, r in enumerate(records, 1))
+
+
+def starts_of(record: RunRecord) -> tuple[Start, ...]:
+    """The starts of a run; one of an older version has a single one, made from its figures."""
+    workload = record.workload
+    if workload.runs:
+        return workload.runs
+    timing = record.passes.get("timing")
+    latency = workload.latency_ms
+    return (
+        Start(
+            started_at=record.started_at,
+            warmup=timing.warmup if timing else 0,
+            steady=None,
+            load_ms=record.load_ms,
+            verify_ms=record.verify_ms,
+            first_inference_ms=workload.first_inference_ms,
+            samples=len(latency.samples),
+            median_ms=latency.median,
+            mean_ms=latency.mean,
+            stddev_ms=latency.stddev,
+        ),
+    )
+
+
+def samples_by_start(starts: Sequence[Start], latency: Latency) -> list[tuple[float, ...]]:
+    """The samples of each start, in milliseconds."""
+    ends = [sum(start.samples for start in starts[: i + 1]) for i in range(len(starts))]
+    return [
+        latency.samples[end - start.samples : end] for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def spread_of(record: RunRecord) -> Spread:
+    """How far a run's times are apart; that of an older record from its figures."""
+    return record.workload.spread or spread_between(starts_of(record))

@@ -1,0 +1,169 @@
+"""Runs as flat rows for spreadsheets and scripts: CSV and JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.starts import Start
+from etdeploy.report.material import Material, samples_by_start, spread_of, starts_of
+from etdeploy.report.shown import finite, is_number, outputs
+
+_NS_PER_MS = 1_000_000
+JSONL_BEGINNING = '{"run_id": '
+# What a spreadsheet reads as a formula when a cell begins with it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# `size` is that of the recipe; empty where it names none.
+CSV_COLUMNS = (
+    "run_id", "recipe", "device", "target", "backend", "quantization", "threads", "size", "start",
+    "started_at", "warmup", "steady", "load_ms", "first_inference_ms", "samples", "median_ms",
+    "mean_ms", "stddev_ms", "outputs", "disturbances", "simulated",
+)  # fmt: skip
+
+
+def csv_text(runs: Sequence[Material]) -> str:
+    """A line for each start of each run, for every size and every number of threads.
+
+    A simulated run has one line without times.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for run in runs:
+        for row in _lines(run.record):
+            writer.writerow([_cell(row.get(column)) for column in CSV_COLUMNS])
+    return stream.getvalue()
+
+
+def json_lines(runs: Sequence[Material]) -> str:
+    """A JSON object for each run, with all samples; times of llama-bench's names are in ns."""
+    rows = (finite(_row(run.record)) for run in runs)
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def _lines(record: RunRecord) -> Iterator[dict[str, Any]]:
+    common = _common(record)
+    if record.simulated:
+        yield common | {"start": 1, "started_at": record.started_at}
+        return
+    workload = record.workload
+    if not workload.sizes and not workload.threads:
+        yield from _of_starts(common, starts_of(record))
+    for size in workload.sizes:
+        starts = size.runs or (_only(record, size.latency_ms, size.first_inference_ms),)
+        yield from _of_starts(common | {"size": size.name}, starts)
+    for each in workload.threads:
+        yield from _of_starts(common | {"threads": each.threads}, each.runs)
+
+
+def _only(record: RunRecord, latency: Latency, first_ms: float) -> Start:
+    """The single start of a size in a record of an older version."""
+    [start, *_] = starts_of(record)
+    changes: dict[str, Any] = {"samples": len(latency.samples), "first_inference_ms": first_ms}
+    changes |= {"median_ms": latency.median, "mean_ms": latency.mean, "stddev_ms": latency.stddev}
+    return start.model_copy(update=changes)
+
+
+def _of_starts(common: dict[str, Any], starts: Sequence[Start]) -> Iterator[dict[str, Any]]:
+    for number, start in enumerate(starts, 1):
+        kinds = [str(each.kind) for each in start.disturbances]
+        values = start.model_dump(include=set(CSV_COLUMNS))
+        yield (
+            common
+            | values
+            | {
+                "start": number,
+                "disturbances": " ".join([*common["disturbances"].split(), *kinds]),
+            }
+        )
+
+
+def _common(record: RunRecord) -> dict[str, Any]:
+    return {
+        "run_id": record.run_id,
+        "recipe": record.recipe.name,
+        "device": record.device.facts.name,
+        "target": record.runner.target,
+        "backend": record.program.backend,
+        "quantization": record.program.quantization,
+        "threads": record.runner.threads,
+        "outputs": outputs(record),
+        "disturbances": " ".join(str(each.kind) for each in record.disturbances),
+        "simulated": record.simulated is not None,
+    }
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and not is_number(value):
+        return ""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value
+
+
+def _row(record: RunRecord) -> dict[str, Any]:
+    return {
+        **_identity(record),
+        **(dict.fromkeys(_TIMES) if record.simulated else _times(record)),
+        "outputs": outputs(record),
+        "disturbances": [str(each.kind) for each in record.disturbances],
+        "simulated": record.simulated.by if record.simulated else None,
+    }
+
+
+def _identity(record: RunRecord) -> dict[str, Any]:
+    facts = record.device.facts
+    return {
+        "run_id": record.run_id,
+        "test_time": record.started_at,
+        "build_commit": record.recipe.git_revision,
+        "etdeploy_version": record.versions.get("etdeploy"),
+        "executorch_version": record.runner.executorch_version,
+        "recipe": record.recipe.name,
+        "model": record.program.source,
+        "model_size": record.program.size_bytes,
+        "backend": record.program.backend,
+        "quantization": record.program.quantization,
+        "method": record.program.method,
+        "n_threads": record.runner.threads,
+        "device": facts.name,
+        "device_model": facts.model,
+        "soc": facts.soc,
+        "os": facts.os,
+        "target": record.runner.target,
+    }
+
+
+_TIMES = (
+    "n_runs", "median_ms", "p90_ms", "avg_ns", "stddev_ns", "samples_ns", "within_percent",
+    "between_percent", "load_ms", "first_inference_ms", "peak_rss_bytes",
+)  # fmt: skip
+
+
+def _times(record: RunRecord) -> dict[str, Any]:
+    latency, starts, spread = record.workload.latency_ms, starts_of(record), spread_of(record)
+    values = (
+        len(starts),
+        latency.median,
+        latency.p90,
+        _ns(latency.mean),
+        _ns(latency.stddev),
+        [[_ns(sample) for sample in each] for each in samples_by_start(starts, latency)],
+        spread.within_percent,
+        spread.between_percent,
+        record.load_ms,
+        record.workload.first_inference_ms,
+        record.peak_rss_bytes,
+    )
+    return dict(zip(_TIMES, values, strict=True))
+
+
+def _ns(value_ms: float) -> int | None:
+    return round(value_ms * _NS_PER_MS) if is_number(value_ms) else None

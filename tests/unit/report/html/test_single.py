@@ -1,0 +1,92 @@
+"""What the page about a run shows, and what of it a run may lack."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from etdeploy.report.html.blocks import Figure, Operators, Page, Text, all_blocks
+from etdeploy.report.html.single import single_page
+from etdeploy.report.material import Material
+from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_run
+from tests.support.report_values import make_material
+
+
+def _figures(page: Page) -> list[str]:
+    return [block.key for block in all_blocks(page.sections) if isinstance(block, Figure)]
+
+
+def _bare(*arguments: Any, **changes: Any) -> Page:
+    return single_page(Material(make_run(*arguments, **changes), "mlp", None, None, ("No plan.",),
+                                ("No profile.",)))  # fmt: skip
+
+
+def test_a_full_run_shows_everything() -> None:
+    page = single_page(make_material())
+    assert [section.key for section in page.sections] == [
+        "latency", "starts", "profile", "outputs", "threads", "sustained", "memory", "device",
+        "options", "provenance", "record",
+    ]  # fmt: skip
+    assert _figures(page) == [
+        "plot-latency", "plot-starts", "plot-shares", "plot-modules", "plot-threads",
+        "plot-sustained", "plot-memory", "plot-device",
+    ]  # fmt: skip
+    assert [b.key for b in all_blocks(page.sections) if isinstance(b, Operators)] == ["operators"]
+    assert [card.label for card in page.cards] == [
+        "latency", "spread between starts", "load", "first inference", "peak memory", "outputs",
+        "device",
+    ]  # fmt: skip
+
+
+def test_what_must_not_be_missed_stands_at_the_top() -> None:
+    page = single_page(make_material())
+    assert [badge.text for badge in page.badges] == ["throttled", "outputs correct"]
+    assert [(text.title, text.text) for text in page.notices] == [
+        ("Bottleneck.", "A third of the time is spent in layer norms on CPU kernels."),
+        ("Start 4 was disturbed.", "The device lowered its frequency."),
+        ("", "The screen was on."),
+    ]
+
+
+def test_a_run_without_profile_and_plan_says_why() -> None:
+    page = _bare()
+    texts = [block.text for block in all_blocks(page.sections) if isinstance(block, Text)]
+    assert texts == ["No profile.", "No plan."]
+    assert _figures(page) == ["plot-latency", "plot-starts"]
+
+
+def test_one_start_cannot_show_the_spread_between_starts() -> None:
+    [card] = [card for card in _bare().cards if card.label == "spread between starts"]
+    assert card.value == "unknown"
+    assert card.lines[0].endswith("within a start")
+
+
+def test_a_simulated_run_shows_no_time() -> None:
+    page = _bare(simulated=SIMULATED)
+    assert [card.label for card in page.cards] == ["latency", "outputs", "device"]
+    assert page.cards[0].value == "simulated"
+    assert _figures(page) == []
+    assert page.badges[0].text == "simulated"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "value", "badge"),
+    [
+        ((make_check(),), "correct", "outputs correct"),
+        ((make_check(within_tolerance=False), make_check()), "WRONG", "outputs WRONG"),
+        ((make_check(), UNCOMPARED), "not all compared", "outputs not all compared"),
+        ((), "not checked", "outputs not checked"),
+    ],
+)
+def test_the_verdict_on_the_outputs(outputs: Any, value: str, badge: str) -> None:
+    page = _bare(outputs=outputs)
+    [card] = [card for card in page.cards if card.label == "outputs"]
+    assert card.value == value
+    assert page.badges[-1].text == badge
+
+
+@pytest.mark.parametrize("samples", [(0.0, 0.0), (math.nan,), (1.0,), (1.0, math.inf, 2.0)])
+def test_strange_times_are_no_error(samples: tuple[float, ...]) -> None:
+    assert _figures(_bare(samples)) == ["plot-latency", "plot-starts"]

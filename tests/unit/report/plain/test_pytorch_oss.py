@@ -1,0 +1,71 @@
+"""PyTorch's benchmark JSON, with the types of the database's columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from etdeploy.report.formats import BEGINNINGS, Format
+from etdeploy.report.material import Material
+from etdeploy.report.plain.pytorch_oss import pytorch_oss
+from tests.support.bench_values import SIMULATED, make_run
+from tests.support.report_values import make_material
+
+
+def _read(run: Material) -> list[dict[str, Any]]:
+    text = pytorch_oss([run])
+    assert text.startswith(BEGINNINGS[Format.PYTORCH_OSS])
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def _values(run: Material) -> dict[str, list[float]]:
+    return {each["metric"]["name"]: each["metric"]["benchmark_values"] for each in _read(run)}
+
+
+def test_metrics_have_a_value_for_each_start() -> None:
+    run = make_material()
+    values = _values(run)
+    assert list(values) == [
+        "load_status", "model_load_time(ms)", "avg_inference_latency(ms)",
+        "trimmean_inference_latency(ms)", "first_inference_latency(ms)", "ram_pss_usage(mb)",
+        "peak_inference_mem_usage(mb)",
+    ]  # fmt: skip
+    assert values["load_status"] == [0]
+    starts = run.record.workload.runs
+    assert values["avg_inference_latency(ms)"] == [start.mean_ms for start in starts]
+    assert values["ram_pss_usage(mb)"] == [pytest.approx(110e6 / 1024**2)]
+
+
+def test_the_trimmed_mean_is_that_of_the_middle() -> None:
+    samples = (100.0, *range(1, 10))
+    values = _values(Material(make_run(samples), "mlp"))
+    # Of ten, the shortest and the longest are left out.
+    assert values["trimmean_inference_latency(ms)"] == [sum(range(2, 10)) / 8]
+
+
+@pytest.mark.parametrize("run", [make_material(), Material(make_run(), "mlp")])
+def test_types_are_the_database_s(run: Material) -> None:
+    for each in _read(run):
+        for part in ("benchmark", "model", "metric"):
+            assert all(isinstance(v, str) for v in each[part]["extra_info"].values())
+        assert isinstance(each["metric"]["target_value"], int | float)
+        assert all(isinstance(v, int | float) for v in each["metric"]["benchmark_values"])
+        [runner] = each["runners"]
+        for key in ("cpu_count", "avail_mem_in_gb", "total_mem_in_gb"):
+            assert isinstance(runner.get(key, 0), int)
+        assert each["benchmark"]["name"] == "ExecuTorch"
+        assert each["benchmark"]["mode"] == "inference"
+
+
+def test_a_simulated_run_has_no_times() -> None:
+    assert list(_values(Material(make_run(simulated=SIMULATED), "mlp"))) == ["load_status"]
+
+
+def test_nan_is_left_out() -> None:
+    values = _values(Material(make_run((math.nan, 1.0)), "mlp"))
+    assert "avg_inference_latency(ms)" not in values
+    assert values["trimmean_inference_latency(ms)"] == [1.0]

@@ -1,0 +1,85 @@
+"""CSV and JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+from etdeploy.bench.records.record import SizeRecord
+from etdeploy.bench.statistics import summarize
+from etdeploy.report.formats import BEGINNINGS, Format
+from etdeploy.report.material import Material
+from etdeploy.report.plain.rows import csv_text, json_lines
+from tests.support.bench_values import SIMULATED, make_run
+from tests.support.report_values import make_material, renamed
+
+
+def _read(*runs: Material) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(csv_text(runs))))
+
+
+def _material(*arguments: Any, **changes: Any) -> Material:
+    return Material(make_run(*arguments, **changes), "mlp")
+
+
+def test_a_record_without_starts_is_one_line() -> None:
+    [row] = _read(_material((1.0, 3.0)))
+    assert (row["start"], row["samples"], row["median_ms"]) == ("1", "2", "2.0")
+    assert (row["recipe"], row["device"], row["outputs"]) == ("mlp", "host", "correct")
+    assert (row["size"], row["steady"], row["simulated"]) == ("", "", "false")
+
+
+def test_every_start_of_every_number_of_threads_is_a_line() -> None:
+    rows = _read(make_material())
+    assert [row["threads"] for row in rows] == ["1"] * 5 + ["2"] * 5 + ["4"] * 5
+    assert [row["start"] for row in rows[:5]] == list("12345")
+    assert [row["disturbances"] for row in rows[:5]] == ["", "", "", "throttled", ""]
+
+
+def test_every_size_has_lines() -> None:
+    size = SizeRecord(
+        name="long", sizes={}, shapes={}, latency_ms=summarize((5.0,)), first_inference_ms=9.0,
+        peak_rss_bytes=None, outputs=(),
+    )  # fmt: skip
+    [row] = _read(_material(sizes=(size,)))
+    assert (row["size"], row["median_ms"], row["first_inference_ms"]) == ("long", "5.0", "9.0")
+
+
+def test_a_simulated_run_has_no_times() -> None:
+    [row] = _read(_material(simulated=SIMULATED))
+    assert (row["simulated"], row["median_ms"], row["load_ms"]) == ("true", "", "")
+    [line] = json_lines([_material(simulated=SIMULATED)]).splitlines()
+    value = json.loads(line)
+    assert value["simulated"] == "Simulator 1.2.3"
+    assert {value[key] for key in ("median_ms", "avg_ns", "samples_ns", "load_ms")} == {None}
+
+
+def test_a_cell_is_no_formula() -> None:
+    [row] = _read(renamed(_material(), "=HYPERLINK(A1)"))
+    assert row["recipe"] == "'=HYPERLINK(A1)"
+
+
+def test_a_line_break_in_a_name_stays_in_its_cell() -> None:
+    [row] = _read(renamed(_material(), 'two\nlines, "quoted"'))
+    assert row["recipe"] == 'two\nlines, "quoted"'
+
+
+def test_a_json_line_has_the_samples_of_each_start_in_ns() -> None:
+    text = json_lines([make_material(), _material((1.0, 3.0))])
+    assert text.startswith(BEGINNINGS[Format.JSONL])
+    full, small = map(json.loads, text.splitlines())
+    assert [len(samples) for samples in full["samples_ns"]] == [40] * 5
+    assert small["samples_ns"] == [[1_000_000, 3_000_000]]
+    assert (small["avg_ns"], small["median_ms"], small["n_runs"]) == (2_000_000, 2.0, 1)
+
+
+def test_nan_is_null_or_empty() -> None:
+    run = _material((math.nan, 1.0))
+    [line] = json_lines([run]).splitlines()
+    json.loads(line, parse_constant=lambda name: (_ for _ in ()).throw(ValueError(name)))
+    assert json.loads(line)["samples_ns"] == [[None, 1_000_000]]
+    [row] = _read(run)
+    assert row["mean_ms"] == ""

@@ -1,0 +1,96 @@
+"""Names of runs, and what is read beside a record or made from an older one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.report.material import names, plan_of, samples_by_start, spread_of, starts_of
+from tests.support.bench_values import make_device, make_record, make_run
+from tests.support.report_values import make_full_record, make_plan, make_starts
+
+
+def _run(
+    recipe: str, device: str = "host", time: str = "08:00:00", run_id: str = "id"
+) -> StoredRun:
+    record = make_record()
+    return make_run(
+        recipe=record.recipe.model_copy(update={"name": recipe}),
+        device=make_device(name=device),
+        started_at=f"2026-11-21T{time}+00:00",
+        run_id=run_id,
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([_run("a"), _run("b")], ("a", "b")),
+        ([_run("a"), _run("a", "qemu")], ("a on host", "a on qemu")),
+        (
+            [_run("a"), _run("a", time="09:30:00")],
+            ("a, 2026-11-21 08:00:00", "a, 2026-11-21 09:30:00"),
+        ),
+        ([_run("a", run_id="x"), _run("a", run_id="y")], ("x", "y")),
+        ([_run("a"), _run("a")], ("1 id", "2 id")),
+    ],
+)
+def test_a_name_is_as_short_as_tells_the_runs_apart(
+    runs: list[StoredRun], expected: tuple[str, ...]
+) -> None:
+    assert names(runs) == expected
+
+
+def test_a_record_without_starts_has_one() -> None:
+    record = make_record((1.0, 3.0))
+    older = {"workload": record.workload.model_copy(update={"runs": (), "spread": None})}
+    record = record.model_copy(update=older)
+    [start] = starts_of(record)
+    assert (start.samples, start.median_ms, start.load_ms) == (2, 2.0, record.load_ms)
+    assert (start.warmup, start.steady) == (5, None)
+    assert spread_of(record).between_percent is None
+
+
+def test_the_samples_of_a_start_are_its_own() -> None:
+    starts, samples = make_starts(3, 4)
+    record = make_full_record()
+    each = samples_by_start(starts, record.workload.latency_ms.model_copy(
+        update={"samples": tuple(samples)}
+    ))  # fmt: skip
+    assert [list(own) for own in each] == [samples[:4], samples[4:8], samples[8:]]
+
+
+def test_the_plan_is_read_from_the_run_s_folder(tmp_path: Path) -> None:
+    make_plan().save(tmp_path / "plan.json")
+    run = StoredRun(tmp_path, make_record(files={"plan": "plan.json"}))
+    assert plan_of(run) == (make_plan(), ())
+
+
+@pytest.mark.parametrize(
+    ("files", "content", "why"),
+    [
+        ({}, None, "the run kept no plan"),
+        ({"plan": "plan.json"}, None, "plan.json is not in the run's folder"),
+        ({"plan": "plan.json"}, '{"target": 1}', "plan.json is not a plan of this release"),
+    ],
+)
+def test_a_missing_plan_has_a_reason(
+    tmp_path: Path, files: dict[str, str], content: str | None, why: str
+) -> None:
+    if content:
+        (tmp_path / "plan.json").write_text(content)
+    plan, reasons = plan_of(StoredRun(tmp_path, make_record(files=files)))
+    assert plan is None
+    assert reasons == (f"The reasons for the runner's options are not shown: {why}.",)
+
+
+def test_a_plan_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    make_plan().save(tmp_path / "elsewhere.json")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "plan.json").symlink_to(tmp_path / "elsewhere.json")
+    plan, [reason] = plan_of(StoredRun(folder, make_record(files={"plan": "plan.json"})))
+    assert plan is None
+    assert "leads out of" in reason
