@@ -197,6 +197,16 @@ def runs_in_option(function: F) -> F:
     )(function)
 
 
+def store_option(function: F) -> F:
+    """--store."""
+    return click.option(
+        "--store",
+        metavar="URL|FILE",
+        help="The history: a SQLite file, or postgresql://USER@HOST/DATABASE. By default what "
+        "ETDEPLOY_STORE names, else a file in the user's data folder.",
+    )(function)
+
+
 def json_option(function: F) -> F:
     """--json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(

@@ -45,6 +45,11 @@ def _metrics(record: RunRecord) -> Iterator[tuple[str, float]]:
     yield "program_bytes", float(record.program.size_bytes)
 
 
+def base_of(metric: str) -> str:
+    """A metric's name without that of a size."""
+    return metric.partition(_AT)[0]
+
+
 def title(metric: str) -> str:
     """What a metric is called in a sentence."""
     name, _, size = metric.partition(_AT)

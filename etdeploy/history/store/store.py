@@ -32,13 +32,17 @@ class Filter:
         recipe: Name of the recipe.
         device: A part of the device's name or model.
         since: Date and time in UTC, ISO 8601.
+        until: The same; runs that started at that time are included.
         series: Key of the series.
+        fit: Only those whose numbers can be compared, as `Entry.fit` has it.
     """
 
     recipe: str | None = None
     device: str | None = None
     since: str | None = None
+    until: str | None = None
     series: str | None = None
+    fit: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,6 +284,10 @@ def _conditions(wanted: Filter) -> list[Any]:
     conditions = []
     if wanted.since is not None:
         conditions.append(runs.c.started_at >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(runs.c.started_at <= wanted.until)
+    if wanted.fit:
+        conditions += [runs.c.disturbed == "", ~runs.c.simulated, runs.c.outputs_ok.is_not(False)]
     if wanted.series is not None:
         conditions.append(runs.c.series == wanted.series)
     return conditions

@@ -1,0 +1,140 @@
+"""etdeploy check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import json_option, output_option, quiet_option, store_option
+from etdeploy.core import console
+from etdeploy.core.errors import EtdeployError, RegressionError
+from etdeploy.core.text.layout import fit
+
+if TYPE_CHECKING:
+    from etdeploy.bench.records.stored import StoredRun
+    from etdeploy.history.check import Question
+    from etdeploy.history.model import Check
+    from etdeploy.history.place import Place
+
+
+def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+    """`5%`, `5 %` or `5`."""
+    try:
+        number = float(value.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1000:
+        raise click.BadParameter(f"{value!r} is not a percentage from 0 to 1000, like 5%")
+    return number
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option(
+    "--against",
+    metavar="main|last-good|RUN",
+    help="Judge by runs whose recipe was committed on the branch main, by runs that no check found "
+    "worse, or by one run. By default by all earlier runs that can be compared.",
+)
+@click.option(
+    "--max-slowdown",
+    callback=_percent,
+    default="5%",
+    show_default=True,
+    metavar="PERCENT",
+    help="How much worse a number may be; also of memory and sizes.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=5, max=1000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many earlier runs it is judged by.",
+)
+@output_option
+@store_option
+@json_option
+@quiet_option
+def command(
+    run: str,
+    against: str | None,
+    max_slowdown: float,
+    last: int,
+    output: Path,
+    store: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Judge a run by earlier ones, and exit with 1 if a number is worse.
+
+    RUN is `last`, an id or its end, or a path. It is judged by the spread between the last runs in
+    the history that measured the same on the same device. The exit code is 0 where nothing can be
+    said: too little history, a disturbed run, one that cannot be compared.
+    """
+    from etdeploy.history.check import LAST_GOOD, MAIN, Question
+    from etdeploy.history.find import find_kept
+    from etdeploy.history.place import required_place
+
+    place = required_place(store)
+    found = find_kept(run, output, place)
+    by_name = against in (None, MAIN, LAST_GOOD)
+    other = None if by_name else find_kept(str(against), output, place).record
+    question = Question(
+        against=against if by_name else None,
+        other=other,
+        max_slowdown_percent=max_slowdown,
+        last=last,
+    )
+    show(_checked(found, question, place, quiet=quiet), as_json)
+
+
+def _checked(found: StoredRun, question: Question, place: Place, *, quiet: bool) -> Check:
+    """Judges the run, and notes in the history what was found."""
+    from etdeploy.history.check import check, judgement_of
+    from etdeploy.history.keep import bring_in
+    from etdeploy.history.store.store import open_store
+
+    try:
+        bring_in(place)
+        with open_store(place) as store:
+            store.add(found.record)
+    except EtdeployError as error:
+        console.warn(f"nothing can be noted in the history: {error}")
+    with open_store(place, read_only=True) as store:
+        told = check(store, found.record, question)
+    judgement = judgement_of(told)
+    if judgement is None or question.other is not None:
+        return told
+    try:
+        with open_store(place) as store:
+            store.judge(told.run_id, judgement)
+    except EtdeployError as error:
+        if not quiet:
+            console.warn(f"what was found is not noted in the history: {error}")
+    return told
+
+
+def show(told: Check, as_json: bool) -> None:
+    """Prints a check.
+
+    Raises:
+        RegressionError: A number is worse than it may be.
+    """
+    from etdeploy.history.model import CheckVerdict
+    from etdeploy.history.text import check_text
+
+    if as_json:
+        console.result_json(told.model_dump(mode="json"))
+    else:
+        width = console.width()
+        console.result(fit(check_text(told, width), width))
+    if told.verdict is CheckVerdict.REGRESSED:
+        raise RegressionError(
+            told.reason,
+            place=told.run_id,
+            remedy="etdeploy history   shows when it began, and what changed then\n"
+            "etdeploy bench     measures again",
+        )

@@ -1,0 +1,218 @@
+"""etdeploy history, with export and import."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import json_option, store_option
+from etdeploy.core import console
+from etdeploy.core.errors import EtdeployError, UsageError
+
+if TYPE_CHECKING:
+    from etdeploy.history.model import Trend
+    from etdeploy.history.place import Place
+    from etdeploy.history.store.store import Filter, Store
+
+# A list of more series than these is for a filter.
+_SERIES = 30
+_LIST_RUNS = 40
+_AGO = re.compile(r"(\d+)\s*([dhw])")
+_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+
+
+def _since(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """A date, or how long ago: `2026-11-01`, `30d`."""
+    if value is None:
+        return None
+    if ago := _AGO.fullmatch(value.strip()):
+        hours = int(ago[1]) * _HOURS[ago[2]]
+        try:
+            time = datetime.now(timezone.utc) - timedelta(hours=hours)
+        except OverflowError:
+            time = datetime.min.replace(tzinfo=timezone.utc)
+        return time.isoformat(timespec="seconds")
+    from etdeploy.history.entry import utc
+
+    try:
+        return utc(datetime.fromisoformat(value).isoformat())
+    except ValueError as error:
+        raise click.BadParameter("this is neither a date, 2026-11-01, nor a time, 30d") from error
+
+
+@click.group(invoke_without_command=True)
+@click.option("-r", "--recipe", metavar="NAME", help="Only of the recipe of this name.")
+@click.option(
+    "-d", "--device", metavar="TEXT", help="Only of devices with this in their name or model."
+)
+@click.option(
+    "-m",
+    "--metric",
+    default="latency_ms",
+    show_default=True,
+    metavar="NAME",
+    help="latency_ms, first_inference_ms, load_ms, peak_rss_bytes or program_bytes; with sizes "
+    "also latency_ms@SIZE.",
+)
+@click.option("--since", callback=_since, metavar="DATE|30d", help="Only runs from then on.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=5000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="The latest N runs of each series.",
+)
+@store_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    recipe: str | None,
+    device: str | None,
+    metric: str,
+    since: str | None,
+    limit: int,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Show how the numbers of a recipe changed over time, and when.
+
+    Runs that measured the same on the same device are a series. Several series are listed; a single
+    one is shown with its changes and its latest runs.
+    """
+    from etdeploy.history.place import required_place
+    from etdeploy.history.store.store import Filter
+
+    _require_metric(metric)
+    place = required_place(store)
+    wanted = Filter(recipe=recipe, device=device, since=since)
+    ctx.obj = (place, wanted)
+    if ctx.invoked_subcommand is not None:
+        return
+    with _opened(place) as opened:
+        trends, more = _trends(opened, wanted, metric, limit, as_json) if opened else ([], 0)
+    if as_json:
+        console.result_json([trend.model_dump(mode="json") for trend in trends])
+    elif trends:
+        _show(trends, more)
+    else:
+        console.result(f"no runs{' like that' if wanted != Filter() else ''} in {place.shown}")
+
+
+@command.command("export")
+@click.argument("file", default="-", type=click.Path(path_type=Path, dir_okay=False))
+@click.pass_obj
+def export(obj: tuple[Place, Filter], file: Path) -> None:
+    """Write whole records to FILE as JSON lines, the earliest first; without FILE to stdout.
+
+    Options before `export` choose which.
+    """
+    from etdeploy.history.lines import lines_of, write_lines
+
+    place, wanted = obj
+    with _opened(place) as opened:
+        lines = lines_of(opened.contents(wanted)) if opened else iter(())
+        if str(file) == "-":
+            for line in lines:
+                console.result(line)
+            return
+        written = write_lines(file, lines)
+    console.message(f"{console.count(written, 'record')} written to {file}")
+
+
+@command.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@json_option
+@click.pass_obj
+def import_(obj: tuple[Place, Filter], files: tuple[str, ...], as_json: bool) -> None:
+    """Add records to the history: files of JSON lines, runs' folders or records, - for stdin.
+
+    Records that are there already are left as they are. Lines that are no record are named, and
+    lose nothing of the others; the exit code is then 2.
+    """
+    from etdeploy.history.lines import import_all
+    from etdeploy.history.store.store import open_store
+
+    place, _ = obj
+    with open_store(place) as store:
+        done = import_all(store, files, sys.stdin.buffer)
+    if as_json:
+        console.result_json({"new": done.new, "known": done.known, "bad": done.bad})
+    else:
+        console.result(
+            f"{console.count(done.new, 'new record')} in {place.shown}, {done.known:,} were there"
+        )
+    if done.bad:
+        raise UsageError(
+            f"{console.count(len(done.bad), 'record')} could not be imported:\n  "
+            + "\n  ".join(done.bad)
+        )
+
+
+@contextmanager
+def _opened(place: Place) -> Iterator[Store | None]:
+    """The history for reading, with the records that waited for it; None if there is none yet."""
+    from etdeploy.history.keep import bring_in
+    from etdeploy.history.store.store import open_store
+
+    try:
+        bring_in(place)
+    except EtdeployError as error:
+        console.warn(f"records that wait for the history cannot be imported: {error}")
+    if place.file and not place.file.exists():
+        yield None
+        return
+    with open_store(place, read_only=True) as store:
+        yield store
+
+
+def _trends(
+    store: Store, wanted: Filter, metric: str, limit: int, as_json: bool
+) -> tuple[list[Trend], int]:
+    """The trends of the latest series, and how many more there are."""
+    from dataclasses import replace
+
+    from etdeploy.history.trend import trend_of
+
+    known = store.series(wanted)
+    single = len(known) == 1
+    many = limit if single or as_json else min(limit, _LIST_RUNS)
+    trends = []
+    for one in known[:_SERIES]:
+        entries = store.entries(replace(wanted, series=one.series.key), many)
+        trends.append(trend_of(one.series, entries, metric, one.runs))
+    return trends, len(known) - len(trends)
+
+
+def _show(trends: list[Trend], more: int) -> None:
+    from etdeploy.core.text.layout import fit
+    from etdeploy.history.text import list_text, trend_text
+
+    width = console.width()
+    if len(trends) == 1:
+        console.result(fit(trend_text(trends[0], width), width))
+        return
+    console.result(list_text(trends, more, width))
+    console.message("\nOne of them with its changes:  etdeploy history --recipe NAME --device TEXT")
+
+
+def _require_metric(metric: str) -> None:
+    from etdeploy.history.metrics import TITLES, base_of
+
+    if base_of(metric) in TITLES:
+        return
+    near = get_close_matches(metric, TITLES, n=1)
+    raise UsageError(
+        f"there is no metric {metric!r}" + (f": did you mean {near[0]}?" if near else ""),
+        place="--metric",
+        remedy=f"The metrics are {', '.join(TITLES)}.",
+    )

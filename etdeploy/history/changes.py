@@ -1,0 +1,135 @@
+"""Where a series of numbers changed its level.
+
+A series is cut in two where the ranks of both sides differ most (by the standardised rank sum of
+Wilcoxon), and each part again, as long as a permutation test says that values in random order
+differ as much in less than 1 % of all cases. Where no single cut passes, the stretch inside that
+differs most from the rest is tried in the same way, so that a regression that was mended is found.
+That is binary segmentation, with the step of circular binary segmentation (Olshen and others,
+2004), on ranks, which do not mind odd values. The test takes the values for independent of each
+other: a slow drift is found as one or more steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MIN_RUNS = 3
+"""On either side of a change: a single odd value is none."""
+_MIN_INSIDE = 5
+"""In a stretch inside: there are many short ones, and some of them differ by chance."""
+MIN_CHANGE_PERCENT = 1.0
+"""Smaller changes of the median are not told, however sure they are."""
+# Of each of the two tests, so that together they find a change in 1 % of what has none.
+_LEVEL = 0.005
+# Enough for that level, and few enough for a long series: the windows grow with its square.
+_PERMUTATIONS, _FEW_PERMUTATIONS, _LONG = 499, 199, 120
+# The same history has the same changes each time it is shown.
+_SEED = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of level.
+
+    Attributes:
+        index: Of the first value of the new level.
+        before: Median of the level before, as far as the change before that.
+        after: Median of the new level, as far as the next change.
+    """
+
+    index: int
+    before: float
+    after: float
+
+
+def steps(values: Sequence[float]) -> list[Step]:
+    """The changes of level in a series, in its order.
+
+    Args:
+        values: In the order of their time; finite numbers.
+    """
+    if len(values) < 2 * MIN_RUNS:
+        return []
+    import numpy as np
+
+    draw = np.random.default_rng(_SEED)
+    edges = [0, *_splits(np.asarray(values, dtype=float), 0, draw), len(values)]
+    levels = [median(values[a:b]) for a, b in itertools.pairwise(edges)]
+    return [Step(edges[i], levels[i - 1], levels[i]) for i in range(1, len(levels))]
+
+
+def _splits(values: np.ndarray[Any, Any], offset: int, draw: np.random.Generator) -> list[int]:
+    """Where the values are cut, in the whole series' numbers."""
+    if len(values) < 2 * MIN_RUNS:
+        return []
+    cuts = _stretch(values, draw, inside=False) or _stretch(values, draw, inside=True)
+    edges = [0, *cuts, len(values)]
+    parts = [values[a:b] for a, b in itertools.pairwise(edges)]
+    levels = [median(part.tolist()) for part in parts]
+    if not any(_is_large(a, b) for a, b in itertools.pairwise(levels)):
+        return []
+    found = [offset + cut for cut in cuts]
+    for start, part in zip(edges, parts, strict=False):
+        found += _splits(part, offset + start, draw)
+    return sorted(found)
+
+
+def _stretch(
+    values: np.ndarray[Any, Any], draw: np.random.Generator, *, inside: bool
+) -> tuple[int, ...]:
+    """Where the stretch begins and ends that differs most; nothing if one of random order could.
+
+    Args:
+        values: Of the part that may be cut.
+        draw: Shuffles.
+        inside: Whether there is something on both sides of it; else it begins at the first value.
+    """
+    import numpy as np
+
+    count = len(values)
+    permutations = _PERMUTATIONS if count <= _LONG else _FEW_PERMUTATIONS
+    ranks = _ranks(values)
+    shuffled = draw.permuted(np.tile(ranks, (permutations, 1)), axis=1)
+    # The first row is the series itself.
+    sums = np.zeros((permutations + 1, count + 1))
+    np.cumsum(np.vstack([ranks, shuffled]), axis=1, out=sums[:, 1:])
+    largest, best = np.zeros(permutations + 1), 0.0
+    ends: tuple[int, ...] = ()
+    least, most = (_MIN_INSIDE, count - 2 * MIN_RUNS) if inside else (MIN_RUNS, count - MIN_RUNS)
+    for length in range(least, most + 1):
+        starts = np.arange(MIN_RUNS, most + MIN_RUNS - length + 1) if inside else np.zeros(1, int)
+        away = np.abs(sums[:, starts + length] - sums[:, starts])
+        away /= math.sqrt(length * (count - length))
+        np.maximum(largest, away.max(axis=1), out=largest)
+        if largest[0] > best:
+            start = int(starts[away[0].argmax()])
+            best, ends = largest[0], (start, start + length)
+    # Equal ranks give equal distances up to rounding.
+    as_far = int((largest[1:] >= best * (1 - 1e-9)).sum())
+    if best == 0 or (1 + as_far) / (1 + permutations) > _LEVEL:
+        return ()
+    return ends if inside else ends[1:]
+
+
+def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Ranks around zero; equal values share theirs."""
+    import numpy as np
+
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts - 1) / 2
+    ranks: np.ndarray[Any, Any] = middle[inverse] - (len(values) + 1) / 2
+    return ranks
+
+
+def _is_large(before: float, after: float) -> bool:
+    if before <= 0 or after <= 0:
+        return before != after
+    return abs(math.log(after / before)) >= math.log1p(MIN_CHANGE_PERCENT / 100)

@@ -1,0 +1,147 @@
+"""What the history says, as values: trends, and a run judged by those before it."""
+
+from __future__ import annotations
+
+from etdeploy.compare.model import Ratio
+from etdeploy.core.kinds import Kind
+from etdeploy.core.values import Value
+from etdeploy.history.entry import Judgement
+from etdeploy.history.series import Series
+
+
+class Point(Value):
+    """A run in a trend.
+
+    Attributes:
+        run_id: Names it.
+        started_at: In UTC, ISO 8601.
+        value: Of the metric; null for a run that does not have it.
+        spread_percent: Between its starts.
+        used: Whether the value counts. That of a disturbed run, or of one with wrong outputs, is
+            shown only.
+        remark: Why it does not.
+        git_revision: Commit of the recipe's folder.
+        judgement: Of the last check of it.
+    """
+
+    run_id: str
+    started_at: str
+    value: float | None
+    spread_percent: float | None
+    used: bool
+    remark: str
+    git_revision: str | None
+    judgement: Judgement | None
+
+
+class Change(Value):
+    """A change of level.
+
+    Attributes:
+        run_id: The first run of the new level.
+        started_at: When it started.
+        before: Median before.
+        after: Median since.
+        ratio: After by before.
+        differs: What else is different in that run from the last one before it.
+    """
+
+    run_id: str
+    started_at: str
+    before: float
+    after: float
+    ratio: float
+    differs: tuple[str, ...]
+
+
+class Trend(Value):
+    """One metric of one series over time.
+
+    Attributes:
+        key: Of the series.
+        series: What its records have in common.
+        metric: Name of the metric.
+        runs: How many the history has.
+        points: The latest of them, the earliest first.
+        changes: Of level.
+        median: Since the last change; null without a run that counts.
+        spread_percent: Between runs since the last change: a robust standard deviation by the
+            median; null with less than three.
+    """
+
+    key: str
+    series: Series
+    metric: str
+    runs: int
+    points: tuple[Point, ...]
+    changes: tuple[Change, ...]
+    median: float | None
+    spread_percent: float | None
+
+
+class CheckVerdict(Kind):
+    """What a check found."""
+
+    PASSED = "passed"
+    REGRESSED = "regressed"
+    NOT_ENOUGH_HISTORY = "not enough history"
+    NOT_COMPARABLE = "not comparable"
+    NOT_JUDGED = "not judged"
+
+
+class FindingKind(Kind):
+    """What a check found of one number."""
+
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+    NO_DIFFERENCE = "no difference found"
+    NOT_JUDGED = "not judged"
+
+
+class Finding(Value):
+    """One number of a run, judged.
+
+    Attributes:
+        metric: Its name; `outputs` for whether the outputs are right.
+        kind: What was found.
+        value: Of the run.
+        expected: Median of the earlier runs, or the value of the run that it is checked against.
+        ratio: Value by expected, with bounds that contain 1 for 95 of 100 runs in which nothing
+            changed; null where it was not judged.
+        z: The distance in standard deviations between runs; positive where it is worse.
+        earlier: How many runs it was judged by.
+        reason: In a sentence.
+    """
+
+    metric: str
+    kind: FindingKind
+    value: float | None = None
+    expected: float | None = None
+    ratio: Ratio | None = None
+    z: float | None = None
+    earlier: int = 0
+    reason: str = ""
+
+
+class Check(Value):
+    """A run judged by those before it.
+
+    Attributes:
+        run_id: The run.
+        against: What it was judged by, in words.
+        verdict: What was found.
+        reason: Why, in a sentence.
+        max_slowdown_percent: What is allowed.
+        findings: One for each number.
+        earlier: The runs that it was judged by, the earliest first.
+        needed: How many are needed.
+    """
+
+    run_id: str
+    against: str
+    verdict: CheckVerdict
+    reason: str
+    max_slowdown_percent: float
+    findings: tuple[Finding, ...] = ()
+    earlier: tuple[str, ...] = ()
+    needed: int = 0

@@ -1,0 +1,152 @@
+"""`etdeploy history` and `etdeploy check`."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from etdeploy.cli import main as cli_main
+from etdeploy.history.place import required_place
+from etdeploy.history.store.store import Store, open_store
+from tests.support.bench_values import make_device
+from tests.support.histories import fill, recipe_named, run_at
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*arguments: str) -> int:
+    return cli_main.run_cli(list(arguments))
+
+
+@pytest.fixture
+def store() -> Store:
+    with open_store(required_place(None)) as opened:
+        draw = random.Random(1)
+        fill(opened, [draw.gauss(1.0, 0.01) for _ in range(10)])
+        return opened
+
+
+def measured(folder: Path, latency_ms: float) -> None:
+    """A run in the output folder, as `etdeploy run` leaves it."""
+    record = run_at(99, latency_ms)
+    record.save(folder / record.run_id / "record.json")
+
+
+def test_an_empty_history(capsys: Capture, data_folder: Path) -> None:
+    assert run("history") == 0
+    assert capsys.readouterr().out == f"no runs in {data_folder / 'history.db'}\n"
+    assert run("history", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert not (data_folder / "history.db").exists()
+
+
+def test_one_series_and_several(store: Store, capsys: Capture) -> None:
+    assert run("history") == 0
+    assert capsys.readouterr().out.startswith("mlp on host (Test CPU): xnnpack\n")
+    phone = make_device("android", name="android:R5", serial="R5")
+    store.add(run_at(70, device=phone, recipe=recipe_named("other")))
+    assert run("history") == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[2].startswith("other   android:R5")
+    assert "etdeploy history --recipe NAME" in shown.err
+    assert run("history", "-d", "r5") == 0
+    assert capsys.readouterr().out.startswith("other on android:R5")
+    assert run("history", "--recipe", "neither") == 0
+    assert capsys.readouterr().out.startswith("no runs like that in ")
+
+
+def test_since(store: Store, capsys: Capture) -> None:
+    assert run("history", "--since", "2026-11-21T00:00:04", "--json") == 0
+    [trend] = json.loads(capsys.readouterr().out)
+    assert len(trend["points"]) == trend["runs"] == 6
+    assert run("history", "--since", "1000000000w", "--limit", "2", "--json") == 0
+    [trend] = json.loads(capsys.readouterr().out)
+    assert (len(trend["points"]), trend["runs"]) == (2, 10)
+    assert run("history", "--since", "yesterday") == 2
+    assert "neither a date" in capsys.readouterr().err
+
+
+def test_a_metric_that_does_not_exist(capsys: Capture) -> None:
+    assert run("history", "--metric", "latncy_ms") == 2
+    assert "there is no metric 'latncy_ms': did you mean latency_ms?" in capsys.readouterr().err
+
+
+def test_export_and_import(store: Store, capsys: Capture, tmp_path: Path) -> None:
+    file = str(tmp_path / "all.jsonl")
+    assert run("history", "export", file) == 0
+    assert capsys.readouterr().err == f"10 records written to {file}\n"
+    assert run("history", "export") == 0
+    assert capsys.readouterr().out == Path(file).read_text()
+    other = str(tmp_path / "other.db")
+    assert run("history", "--store", other, "import", file, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"new": 10, "known": 0, "bad": []}
+    (tmp_path / "bad.jsonl").write_text('{"x": 1}\n')
+    assert run("history", "--store", other, "import", file, str(tmp_path / "bad.jsonl")) == 2
+    shown = capsys.readouterr()
+    assert shown.out == f"0 new records in {other}, 10 were there\n"
+    assert f"1 record could not be imported:\n  {tmp_path}/bad.jsonl:1: this is not a" in shown.err
+
+
+def test_an_export_does_not_destroy_the_history(store: Store, data_folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("etdeploy.core.console.message", lambda _: None)
+        assert run("history", "export", str(data_folder / "history.db")) == 2
+    assert store.count() == 10
+
+
+def test_a_run_that_passes(store: Store, capsys: Capture, tmp_path: Path) -> None:
+    measured(tmp_path, 1.01)
+    assert run("check", "-o", str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{run_at(99).run_id}: passed: no number is worse than it may be\n")
+    entry = store.entry(run_at(99).run_id)
+    assert entry
+    assert entry.judgement == "passed"
+
+
+def test_a_run_that_regressed(store: Store, capsys: Capture, tmp_path: Path) -> None:
+    measured(tmp_path, 1.3)
+    assert run("check", "-o", str(tmp_path)) == 1
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"{run_at(99).run_id}: REGRESSED\n")
+    assert "latency              REGRESSED" in shown.out
+    assert "error (regression): " in shown.err
+    assert run("check", "-o", str(tmp_path), "--max-slowdown", "50%") == 0
+    capsys.readouterr()
+    assert run("check", "-o", str(tmp_path), "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["findings"][0]["metric"]) == ("regressed", "latency_ms")
+
+
+def test_too_little_history_is_no_failure(capsys: Capture, tmp_path: Path) -> None:
+    measured(tmp_path, 1.3)
+    assert run("check", "-o", str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert "not enough history: 0 comparable runs before it are in the history" in shown
+
+
+def test_against_one_run(store: Store, capsys: Capture, tmp_path: Path) -> None:
+    measured(tmp_path, 1.3)
+    assert run("check", "-o", str(tmp_path), "--against", run_at(3).run_id) == 1
+    shown = capsys.readouterr()
+    assert f"checked against {run_at(3).run_id}" in shown.out
+    assert run("check", "-o", str(tmp_path), "--against", "nothing") == 2
+    assert "there is no run 'nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["much", "-5%", "5%%", "nan", "1e9"])
+def test_what_is_no_percentage(text: str, capsys: Capture) -> None:
+    assert run("check", f"--max-slowdown={text}") == 2
+    assert "is not a percentage from 0 to 1000" in capsys.readouterr().err
+
+
+def test_no_history_is_kept(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_STORE", "none")
+    measured(tmp_path, 1.0)
+    assert run("check", "-o", str(tmp_path)) == 2
+    assert "error (history): ETDEPLOY_STORE=none: no history is kept" in capsys.readouterr().err

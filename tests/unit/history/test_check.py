@@ -1,0 +1,160 @@
+"""What a run is judged by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.core import git
+from etdeploy.core.errors import UsageError
+from etdeploy.history.check import Question, check, judgement_of
+from etdeploy.history.entry import Judgement
+from etdeploy.history.model import Check, CheckVerdict
+from etdeploy.history.place import Place
+from etdeploy.history.store.store import Store, open_store
+from tests.support.bench_values import SIMULATED, make_check, make_device
+from tests.support.histories import fill, recipe_named, run_at
+
+HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down")
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[Store]:
+    with open_store(place) as opened:
+        yield opened
+
+
+def around(level_ms: float, count: int, seed: int = 1) -> list[float]:
+    draw = random.Random(seed)
+    return [draw.gauss(level_ms, 0.01 * level_ms) for _ in range(count)]
+
+
+def judged(store: Store, record: RunRecord, **question: Any) -> Check:
+    return check(store, record, Question(**question))
+
+
+def test_a_slow_down_regresses(store: Store) -> None:
+    made = fill(store, around(1.0, 10))
+    found = judged(store, run_at(99, 1.2))
+    assert found.verdict is CheckVerdict.REGRESSED
+    assert found.reason.startswith("latency is 1.200 ms instead of")
+    assert found.earlier == tuple(record.run_id for record in made)
+    assert judgement_of(found) is Judgement.REGRESSED
+    same = judged(store, run_at(99, 1.0))
+    assert same.verdict is CheckVerdict.PASSED
+    assert judgement_of(same) is Judgement.PASSED
+
+
+def test_only_runs_before_it_count(store: Store) -> None:
+    fill(store, around(1.0, 10))
+    assert judged(store, run_at(3, 5.0)).verdict is CheckVerdict.NOT_ENOUGH_HISTORY
+    last = run_at(99, 1.0)
+    store.add(last)
+    assert last.run_id not in judged(store, last).earlier
+
+
+def test_too_little_history(store: Store) -> None:
+    fill(store, around(1.0, 3))
+    found = judged(store, run_at(99, 5.0))
+    assert found.verdict is CheckVerdict.NOT_ENOUGH_HISTORY
+    assert found.reason.startswith("3 comparable runs before it are in the history, and 5 are")
+    assert judgement_of(found) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"recipe": recipe_named("other")},
+        {"device": make_device(model="Other CPU")},
+        {"disturbances": (HOT,)},
+        {"simulated": SIMULATED},
+    ],
+    ids=["recipe", "device", "disturbed", "simulated"],
+)
+def test_what_cannot_be_compared_does_not_count(store: Store, other: dict[str, Any]) -> None:
+    fill(store, around(1.0, 10), **other)
+    assert judged(store, run_at(99, 5.0)).verdict is CheckVerdict.NOT_ENOUGH_HISTORY
+
+
+def test_a_disturbed_run_is_not_judged(store: Store) -> None:
+    fill(store, around(1.0, 10))
+    found = judged(store, run_at(99, 5.0, disturbances=(HOT,)))
+    assert found.verdict is CheckVerdict.NOT_JUDGED
+    assert found.reason == "it was disturbed: the cores slowed down"
+    assert judged(store, run_at(99, 5.0, simulated=SIMULATED)).reason == (
+        "it was simulated by Simulator 1.2.3, so it has no times"
+    )
+
+
+def test_wrong_outputs_regress_at_once(store: Store) -> None:
+    fill(store, [1.0])
+    plain = run_at(99).workload
+    wrong = plain.model_copy(update={"outputs": (make_check(within_tolerance=False),)})
+    found = judged(store, run_at(99, workload=wrong))
+    assert found.verdict is CheckVerdict.REGRESSED
+    assert found.reason == "outputs are wrong, and they were right before"
+
+
+def test_the_last_good_ones(store: Store) -> None:
+    fill(store, around(1.0, 10))
+    for record in (run_at(50 + i, ms) for i, ms in enumerate(around(1.3, 10))):
+        store.add(record)
+        store.judge(record.run_id, Judgement.REGRESSED)
+    again = run_at(99, 1.3)
+    assert judged(store, again).verdict is CheckVerdict.PASSED
+    found = judged(store, again, against="last-good")
+    assert found.verdict is CheckVerdict.REGRESSED
+    assert found.against == "the last 20 comparable runs that no check found worse"
+
+
+def test_a_single_run(store: Store) -> None:
+    made = fill(store, around(1.0, 10))
+    found = judged(store, run_at(99, 1.2), other=made[2])
+    assert found.verdict is CheckVerdict.REGRESSED
+    assert found.against == made[2].run_id
+    assert made[2].run_id not in found.earlier
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"device": make_device(model="Other CPU")}, "another device: host (Test CPU) and host"),
+        ({"disturbances": (HOT,)}, "of the other run: it was disturbed"),
+        ({"run_id": run_at(99).run_id}, "it is the same run"),
+    ],
+)
+def test_a_run_that_is_not_comparable(store: Store, other: dict[str, Any], why: str) -> None:
+    found = judged(store, run_at(99, 9.0), other=run_at(0, **other))
+    assert found.verdict is CheckVerdict.NOT_COMPARABLE
+    assert found.reason.startswith(why)
+    assert judgement_of(found) is None
+
+
+def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(_folder: Path, verb: str, *words: str) -> str | None:
+        if verb == "rev-parse":
+            return "" if words[-1] == "origin/main^{commit}" else None
+        return "" if words[1].startswith("aaa") else None
+
+    monkeypatch.setattr(git, "ask", ask)
+    for i, ms in enumerate(around(1.0, 12)):
+        on_main = recipe_named("mlp", git_revision="aaa1111", git_dirty=i >= 6)
+        store.add(run_at(i, ms, recipe=on_main))
+    for i, revision in enumerate(["bbb1111", "--all", None] * 4):
+        store.add(run_at(50 + i, 1.4, recipe=recipe_named("mlp", git_revision=revision)))
+    found = judged(store, run_at(99, 1.4), against="main")
+    assert found.verdict is CheckVerdict.REGRESSED
+    assert len(found.earlier) == 6
+    assert found.against == "the last 20 comparable runs of the branch main"
+
+
+def test_no_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git, "ask", lambda *_: None)
+    with pytest.raises(UsageError, match="there is no branch main"):
+        judged(store, run_at(0), against="main")

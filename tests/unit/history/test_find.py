@@ -1,0 +1,75 @@
+"""Runs whose folder was moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.history.find import find_kept
+from etdeploy.history.place import Place
+from etdeploy.history.store.store import open_store
+from tests.support.histories import fill, run_at
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_the_folder_comes_first(place: Place, output: Path) -> None:
+    record = run_at(0)
+    record.save(output / record.run_id / "record.json")
+    found = find_kept(record.run_id, output, place)
+    assert found.folder == output / record.run_id
+    assert find_kept("last", output, None).record == record
+
+
+def test_a_moved_run_is_read_from_the_history(place: Place, output: Path, capsys: Capture) -> None:
+    with open_store(place) as store:
+        [record, *_] = fill(store, [1.0, 2.0])
+    for name in (record.run_id, record.run_id[-8:]):
+        found = find_kept(name, output, place)
+        assert found.record == record
+        assert not found.folder.exists()
+        assert "its folder is not in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["last", "", "00", "nowhere", "20261121"])
+def test_what_is_nowhere(name: str, place: Place, output: Path) -> None:
+    with open_store(place) as store:
+        fill(store, [1.0])
+    with pytest.raises(UsageError):
+        find_kept(name, output, place)
+
+
+def test_no_history_yet(place: Place, output: Path) -> None:
+    with pytest.raises(UsageError, match="there is no run 'ab12'"):
+        find_kept("ab12", output, place)
+    with pytest.raises(UsageError, match="there is no run 'ab12'"):
+        find_kept("ab12", output, None)
+    assert place.file
+    assert not place.file.exists()
+
+
+def test_several_with_that_end(place: Place, output: Path) -> None:
+    with open_store(place) as store:
+        for beginning in ("a", "b"):
+            store.add(run_at(0, run_id=f"{beginning}-1234"))
+    with pytest.raises(
+        UsageError, match="2 runs in the history have an id that ends with"
+    ) as caught:
+        find_kept("1234", output, place)
+    assert "b-1234\n" in f"{caught.value}\n"
+
+
+def test_a_history_that_cannot_be_read(place: Place, output: Path, capsys: Capture) -> None:
+    assert place.file
+    place.file.parent.mkdir(parents=True)
+    place.file.write_text("something else, longer than a header" * 9)
+    with pytest.raises(UsageError, match="there is no run"):
+        find_kept("ab12", output, place)
+    assert "was not looked for in the history" in capsys.readouterr().err

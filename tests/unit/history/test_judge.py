@@ -1,0 +1,145 @@
+"""A run's numbers, judged by those before it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etdeploy.history.entry import Entry
+from etdeploy.history.judge import findings, level, sentence
+from etdeploy.history.model import Finding, FindingKind
+
+
+def entry(latency_ms: float = 1.0, **changes: Any) -> Entry:
+    plain = Entry(
+        run_id="x", series="s", started_at="", program="", versions={}, git_revision=None,
+        git_dirty=None, disturbed="", simulated=False, outputs_ok=True, spread_percent=None,
+        starts=3, metrics={"latency_ms": latency_ms},
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+def earlier(count: int = 20, spread: float = 0.02, seed: int = 1) -> list[Entry]:
+    draw = random.Random(seed)
+    return [entry(draw.gauss(1.0, spread)) for _ in range(count)]
+
+
+def latency(run: Entry, before: list[Entry], allowed: float = 5.0, **more: Any) -> Finding:
+    return next(f for f in findings(run, before, allowed, **more) if f.metric == "latency_ms")
+
+
+def test_a_slow_down_beyond_the_spread() -> None:
+    found = latency(entry(1.12), earlier())
+    assert found.kind is FindingKind.REGRESSED
+    assert found.expected == pytest.approx(1.0, rel=0.02)
+    assert found.ratio
+    assert found.ratio.low
+    assert found.ratio.high
+    assert found.ratio.low < found.ratio.median < found.ratio.high
+    assert found.earlier == 20
+    assert "1.120 ms instead of" in found.reason
+    assert "standard deviations between runs" in found.reason
+
+
+def test_a_slow_down_within_the_spread() -> None:
+    found = latency(entry(1.12), earlier(spread=0.15))
+    assert found.kind is FindingKind.NO_DIFFERENCE
+    assert "runs in which nothing changed are as far apart" in found.reason
+
+
+def test_a_slow_down_that_is_allowed() -> None:
+    assert latency(entry(1.04), earlier(spread=0.002)).kind is FindingKind.NO_DIFFERENCE
+    assert latency(entry(1.04), earlier(spread=0.002), 2.0).kind is FindingKind.REGRESSED
+
+
+def test_a_gain() -> None:
+    assert latency(entry(0.85), earlier()).kind is FindingKind.IMPROVED
+
+
+def test_odd_runs_among_the_earlier_do_not_matter() -> None:
+    before = earlier()
+    before[3], before[11] = entry(40.0), entry(0.01)
+    assert latency(entry(1.12), before).kind is FindingKind.REGRESSED
+    assert latency(entry(1.01), before).kind is FindingKind.NO_DIFFERENCE
+
+
+def test_too_few_earlier_runs() -> None:
+    found = latency(entry(9.0), earlier(4))
+    assert found.kind is FindingKind.NOT_JUDGED
+    assert found.reason == "4 earlier runs have it, and 5 are needed"
+
+
+def test_the_starts_of_one_run_are_a_floor_for_the_spread() -> None:
+    same = [entry(1.0, spread_percent=30.0, starts=3) for _ in range(10)]
+    assert latency(entry(1.12), same).kind is FindingKind.NO_DIFFERENCE
+
+
+def test_the_level_since_the_last_change_counts() -> None:
+    before = [*earlier(15), *(entry(1.3 * e.metrics["latency_ms"]) for e in earlier(8, seed=2))]
+    assert latency(entry(1.31), before).kind is FindingKind.NO_DIFFERENCE
+    assert latency(entry(1.31), before[:17]).kind is FindingKind.REGRESSED
+    assert len(level([e.metrics["latency_ms"] for e in before])) == 8
+
+
+def test_other_numbers_have_to_be_surer() -> None:
+    def run(value: float) -> Entry:
+        return entry(metrics={"latency_ms": value, "load_ms": value})
+
+    draw = random.Random(5)
+    before = [run(draw.gauss(1.0, 0.05)) for _ in range(20)]
+    found = {f.metric: f for f in findings(run(1.145), before, 5.0)}
+    assert found["latency_ms"].kind is FindingKind.REGRESSED
+    assert found["load_ms"].kind is FindingKind.NO_DIFFERENCE
+    assert found["latency_ms"].z == found["load_ms"].z
+
+
+def test_a_size_that_never_changes() -> None:
+    before = [entry(metrics={"program_bytes": 1000.0}) for _ in range(5)]
+    [grown, _] = findings(entry(metrics={"program_bytes": 1100.0}), before, 5.0)
+    assert grown.kind is FindingKind.REGRESSED
+    assert grown.reason.startswith("1.1 kB instead of 1.0 kB, +10.0 %")
+
+
+def test_outputs_that_were_right_before() -> None:
+    found = findings(entry(outputs_ok=False), earlier(1), 5.0)
+    assert sentence([found[-1]]) == "outputs are wrong, and they were right before"
+    assert found[-1].kind is FindingKind.REGRESSED
+    assert [f.metric for f in findings(entry(outputs_ok=None), earlier(), 5.0)] == ["latency_ms"]
+    unknown = [entry(outputs_ok=None)] * 5
+    assert [f.metric for f in findings(entry(outputs_ok=False), unknown, 5.0)] == ["latency_ms"]
+
+
+def test_a_single_run_as_the_measure() -> None:
+    before = earlier(spread=0.01)
+    assert latency(entry(1.2), before, against=entry(1.0)).kind is FindingKind.REGRESSED
+    assert latency(entry(1.2), before, against=entry(1.19)).kind is FindingKind.NO_DIFFERENCE
+    assert latency(entry(1.2), [], against=entry(1.0)).kind is FindingKind.REGRESSED
+    # Without a history, 3 % between runs are taken for granted.
+    assert latency(entry(1.07), [], against=entry(1.0)).kind is FindingKind.NO_DIFFERENCE
+    other = entry(metrics={"load_ms": 1.0})
+    assert latency(entry(1.2), [], against=other).kind is FindingKind.NOT_JUDGED
+
+
+def test_numbers_that_are_zero_are_passed_over() -> None:
+    zero = {"latency_ms": 1.0, "load_ms": 0.0}
+    found = findings(entry(metrics=zero), [entry(metrics=zero)] * 9, 5.0)
+    assert [f.metric for f in found] == ["latency_ms", "outputs"]
+
+
+def test_unchanged_runs_are_rarely_called_regressed() -> None:
+    draw = random.Random(7)
+
+    def run() -> Entry:
+        return entry(
+            metrics={n: draw.gauss(1, 0.05) for n in ("latency_ms", "load_ms", "peak_rss_bytes")}
+        )
+
+    series = [([run() for _ in range(10)], run()) for _ in range(400)]
+    called = [
+        any(f.kind is FindingKind.REGRESSED for f in findings(last, before, 5.0))
+        for before, last in series
+    ]
+    assert sum(called) <= 0.06 * len(called)

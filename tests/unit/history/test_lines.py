@@ -1,0 +1,106 @@
+"""Records as JSON lines."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.history.lines import Imported, import_all, lines_of, write_lines
+from etdeploy.history.place import Place
+from etdeploy.history.store.store import Filter, open_store
+from tests.support.bench_values import make_record
+from tests.support.histories import fill, run_at
+
+NOTHING = io.BytesIO()
+
+
+def imported(place: Place, *names: str, standard_input: bytes = b"") -> Imported:
+    with open_store(place) as store:
+        return import_all(store, names, io.BytesIO(standard_input))
+
+
+def line(**changes: Any) -> str:
+    return make_record(**changes).model_dump_json()
+
+
+def test_out_and_in_again(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "all.jsonl"
+    with open_store(place) as store:
+        made = fill(store, [1.0, 2.0, 3.0])
+        assert write_lines(file, lines_of(store.contents(Filter()))) == 3
+    assert [json.loads(text)["run_id"] for text in file.read_text().splitlines()] == [
+        record.run_id for record in made
+    ]
+    other = Place(shown="other", file=tmp_path / "other.db")
+    assert imported(other, str(file)) == Imported(new=3)
+    assert imported(other, str(file)) == Imported(known=3)
+    with open_store(other) as store, open_store(place) as first:
+        assert list(store.contents(Filter())) == list(first.contents(Filter()))
+
+
+def test_bad_lines_are_named_and_lose_nothing(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "some.jsonl"
+    newer = json.dumps({**json.loads(line()), "schema_version": 99})
+    cut = line(run_id="cut")[:50]
+    lines = ["{}", line(run_id="a"), "", cut, newer, "[1]", "\x00", line(run_id="b")]
+    file.write_text("\n".join(lines))
+    done = imported(place, str(file))
+    assert (done.new, done.known) == (2, 0)
+    assert [text.split(": ")[0] for text in done.bad] == [
+        f"{file}:{number}" for number in (1, 4, 5, 6, 7)
+    ]
+    assert "reads versions 1 to" in done.bad[2]
+
+
+def test_a_record_of_an_older_version(place: Place, tmp_path: Path) -> None:
+    old = {**json.loads(line(run_id="old")), "schema_version": 2}
+    del old["simulated"]
+    (tmp_path / "old.jsonl").write_text(json.dumps(old))
+    assert imported(place, str(tmp_path / "old.jsonl")).new == 1
+
+
+def test_folders_records_and_standard_input(place: Place, tmp_path: Path) -> None:
+    for number in range(2):
+        run_at(number).save(tmp_path / f"run{number}" / "record.json")
+    names = (str(tmp_path / "run0"), str(tmp_path / "run1" / "record.json"), "-")
+    done = imported(place, *names, standard_input=line(run_id="x").encode() + b"\n\n")
+    assert done == Imported(new=3)
+
+
+def test_a_file_that_cannot_be_read_loses_no_other(place: Place, tmp_path: Path) -> None:
+    run_at(0).save(tmp_path / "run" / "record.json")
+    (tmp_path / "empty").mkdir()
+    done = imported(
+        place, str(tmp_path / "nowhere"), str(tmp_path / "empty"), str(tmp_path / "run")
+    )
+    assert done.new == 1
+    assert [text.partition(": ")[0] for text in done.bad] == [
+        str(tmp_path / "nowhere"), str(tmp_path / "empty"),
+    ]  # fmt: skip
+
+
+def test_lines_replace_lines_but_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    assert write_lines(file, ["{}"]) == 1
+    assert write_lines(file, ["{}", "{}"]) == 2
+    file.write_text("SQLite format 3")
+    with pytest.raises(UsageError, match="has something else in it"):
+        write_lines(file, ["{}"])
+    assert file.read_text() == "SQLite format 3"
+
+
+def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
+    def fails() -> object:
+        yield "{}"
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        write_lines(tmp_path / "out.jsonl", fails())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="cannot be written: No such file"):
+        write_lines(tmp_path / "nowhere" / "out.jsonl", [])
