@@ -82,14 +82,15 @@ class PlannedRun:
 
     Attributes:
         target: What the runner is for.
-        threads: `runtime.threads` of the recipe; 0 leaves the number to ExecuTorch.
+        threads: `runtime.threads` of the recipe as text; empty where the number is left to
+            ExecuTorch.
         quantization: The recipe's scheme; None for a finished program, whose scheme is not known.
         soc: The SoC that the program is compiled for; None if it is not known yet, or of no
             importance.
     """
 
     target: Target
-    threads: int
+    threads: str
     quantization: str | None
     soc: str | None
 

@@ -33,6 +33,8 @@ from etdeploy.bench.series import Series, series_of
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.sustained.notes import sustained_notes
 from etdeploy.bench.sustained.result import sustained_of
+from etdeploy.bench.threads.choice import Threads
+from etdeploy.bench.threads.sweep import thread_records
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import Provenance, load_provenance
@@ -88,6 +90,7 @@ def assemble(
     subject: Subject,
     device: DeviceRecord,
     results: Results,
+    threads: Threads,
     checks: Checks,
     revision: Revision,
     started: datetime,
@@ -101,6 +104,7 @@ def assemble(
         subject: What was measured.
         device: Its facts and states.
         results: By key of the pass; `timing` is always there.
+        threads: How many the runner was told, and why.
         checks: How the outputs compare, for each size of the recipe.
         revision: Of the recipe's folder.
         started: In UTC.
@@ -127,7 +131,7 @@ def assemble(
         memory=memory,
         device=device,
         program=_program(subject),
-        runner=_runner(subject.runner, timing),
+        runner=_runner(subject.runner, timing, threads),
         recipe=_recipe(subject.loaded, revision),
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
@@ -138,7 +142,7 @@ def assemble(
             *told,
             *subject.provenance.notes,
             *output_notes(workload.all_outputs),
-            *_notes_on_times(subject, series, device, results, checks),
+            *_notes_on_times(subject, series, device, results, checks, threads),
             *(sustained_notes(workload.sustained) if workload.sustained else ()),
         ),
     )
@@ -150,6 +154,7 @@ def _notes_on_times(
     device: DeviceRecord,
     results: Results,
     checks: Checks,
+    threads: Threads,
 ) -> Iterator[str]:
     """What a reader of the times has to know; of a simulator's, that they are that."""
     if subject.simulated:
@@ -157,6 +162,7 @@ def _notes_on_times(
         return
     yield from measurement_notes(series, device, subject.runner.loader is not None)
     yield from size_notes(results, checks)
+    yield from threads.notes
 
 
 def _workload(
@@ -175,6 +181,7 @@ def _workload(
         sustained=sustained,
         runs=series.starts,
         spread=series.spread,
+        threads=thread_records(results),
     )
 
 
@@ -209,13 +216,14 @@ def _pass(result: PassResult) -> PassRecord:
     )
 
 
-def _runner(runner: BuiltRunner, timing: RunnerResults) -> RunnerRecord:
+def _runner(runner: BuiltRunner, timing: RunnerResults, threads: Threads) -> RunnerRecord:
     return RunnerRecord(
         sha256=runner.sha256,
         target=runner.target,
         portable=runner.loader is not None,
         executorch_version=timing.executorch_version,
         threads=timing.threads,
+        threads_reason=threads.reason,
         size_bytes=runner.size_bytes,
         provider=runner.provider,
         revision=runner.revision,

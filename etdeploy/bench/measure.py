@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
-from etdeploy.bench.passes import TIMING, Pass, PassResult, plan_passes, run_pass
+from etdeploy.bench.passes import TIMING, Pass, PassResult, run_pass
+from etdeploy.bench.planning import plan_passes
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
-from etdeploy.bench.sizes import compare_sizes
+from etdeploy.bench.sizes import compare_sizes, compare_threads
 from etdeploy.bench.sustained.waiting import telling_time
+from etdeploy.bench.threads.choice import choose_threads, compared_with_cores
+from etdeploy.bench.threads.sweep import chosen_threads, fastest, settled
 from etdeploy.bench.units import long_time
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState, RunFolder
+from etdeploy.plan.components import THREADPOOL
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
@@ -94,16 +98,21 @@ class Measurement:
     ) -> None:
         self._subject, self._there, self._here = subject, there, here
         self._started, self._plan, self._progress = started, plan, progress
-        self._passes = plan_passes(
-            subject.loaded.recipe, subject.method.name, simulated=subject.simulated is not None
+        recipe, simulated = subject.loaded.recipe, subject.simulated is not None
+        self._threads = choose_threads(
+            recipe.runtime.threads, there.before.before, has_pool=_has_pool(plan)
         )
+        self._passes = plan_passes(recipe, subject.method.name, self._threads, simulated=simulated)
         self._results: dict[str, PassResult] = {}
         self._rested: DeviceState | None = None
         self.starts = len(self._passes.starts)
         self.run_id = here.name
 
     def start(self, number: int) -> None:
-        """Runs the timing pass of every size once; `number` counts the starts from 1.
+        """Runs the timing pass of every size once, or with every number of threads of a sweep.
+
+        Args:
+            number: Counts the starts from 1.
 
         Raises:
             RunError: The runner failed.
@@ -125,8 +134,9 @@ class Measurement:
             Interrupted: The run was stopped.
         """
         subject, here = self._subject, self._here
+        self._settle()
         for step in self._passes.rest:
-            self._run(step)
+            self._run(replace(step, threads=self._threads.numbers[0]))
         device = self._there.closed(after=self._rested)
         self._progress("comparing outputs")
         checks = compare_sizes(
@@ -137,13 +147,32 @@ class Measurement:
             subject.loaded.recipe.benchmark.tolerance,
         )
         record = assemble(
-            subject, device, self._results, checks, revision_of(subject.loaded.path),
+            subject, device, self._results, self._threads, checks, revision_of(subject.loaded.path),
             self._started, self.run_id,
             keep_files(here, self._results, subject.program_folder, self._plan),
             interleaved_with,
         )  # fmt: skip
         record.save(here / RECORD_FILE)
         return StoredRun(here, record)
+
+    def _settle(self) -> None:
+        """After a sweep, everything else is with the fastest number of threads, and about it."""
+        recipe = self._subject.loaded.recipe
+        best = fastest(self._results)
+        if best is None:
+            if recipe.runtime.thread_pool == "default" and _has_pool(self._plan):
+                taken = self._results[TIMING].results.threads
+                self._threads = compared_with_cores(self._threads, self._there.before.before, taken)
+            return
+        checks = compare_threads(
+            self._results, self._here, self._subject.program_folder, self._subject.provenance,
+            recipe.benchmark.tolerance,
+        )  # fmt: skip
+        wrong = [
+            n for n, outputs in checks.items() if any(c.within_tolerance is False for c in outputs)
+        ]
+        self._threads = chosen_threads(self._results, best, wrong)
+        self._results = settled(self._results, best, self._here)
 
     def _run(self, step: Pass) -> None:
         """Runs one pass: the place for what comes before, around and after every start."""
@@ -163,6 +192,7 @@ class Measurement:
 
     def _doing(self, step: Pass) -> str:
         at = f" at {step.size}" if step.size else ""
+        at += f" with {count(step.threads, 'thread')}" if step.swept else ""
         if step.sustained_s:
             return f"{step.name} pass{at}: {long_time(step.sustained_s)} of inferences"
         several = step.name == TIMING and self.starts > 1
@@ -233,6 +263,10 @@ def measure(
         for number in range(1, measurement.starts + 1):
             measurement.start(number)
         return measurement.finish()
+
+
+def _has_pool(plan: RuntimePlan | None) -> bool:
+    return plan is None or THREADPOOL in [part.name for part in plan.components]
 
 
 def _state_of(device: Device) -> DeviceState:

@@ -8,8 +8,8 @@ comes last, since it heats the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -30,13 +30,6 @@ OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
 RUNNER_LOG = "runner.stderr.txt"
 
-# Memory is planned before the first inference; a second one shows what stays allocated.
-_MEMORY_ITERATIONS = 2
-# A simulator takes seconds for a second of a phone's time, and its times mean nothing.
-_SIMULATED_ITERATIONS = 1
-# A trace grows with every iteration, and the shares of operators settle quickly.
-_PROFILE_ITERATIONS = 10
-_PROFILE_WARMUP = 5
 _ELSEWHERE = Capabilities()
 
 
@@ -55,6 +48,8 @@ class Pass:
         watched: Whether the runner watches its memory.
         sustained_s: How long it works back to back after the iterations, in seconds.
         start: Counts the starts of the same pass, from 1.
+        threads: In ExecuTorch's pool, as the runner is told; 0 for ExecuTorch's choice.
+        swept: Whether it is one of several numbers of threads.
     """
 
     name: str
@@ -68,12 +63,15 @@ class Pass:
     further: bool = False
     method: str = FORWARD
     start: int = 1
+    threads: int = 0
+    swept: bool = False
 
     @property
     def key(self) -> str:
         """Identifies the pass: `timing`, `timing-long` for a further size.
 
-        Further starts are `timing.2` and so on: a size's name has no dot.
+        Further starts are `timing.2` and so on, those with other numbers of threads
+        `timing.threads-4.2`: a size's name has no dot.
         """
         return self.name + self._suffix + (f".{self.start}" if self.start > 1 else "")
 
@@ -89,7 +87,8 @@ class Pass:
 
     @property
     def _suffix(self) -> str:
-        return f"-{self.size}" if self.further else ""
+        size = f"-{self.size}" if self.further else ""
+        return f"{size}.threads-{self.threads}" if self.swept else size
 
 
 @dataclass(frozen=True)
@@ -125,70 +124,7 @@ class PassResult:
 Results = Mapping[str, PassResult]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The passes that a recipe requests.
-
-    Attributes:
-        starts: The timing passes, start by start: each start has one for every size, so that what
-            changes over minutes changes all sizes alike.
-        rest: Memory, profile and sustained work, after the last start.
-    """
-
-    starts: tuple[tuple[Pass, ...], ...]
-    rest: tuple[Pass, ...]
-
-    @property
-    def steps(self) -> tuple[Pass, ...]:
-        """All of them, in the order in which they run."""
-        return (*(step for start in self.starts for step in start), *self.rest)
-
-
-def plan_passes(recipe: Recipe, method: str = FORWARD, *, simulated: bool = False) -> Plan:
-    """The passes that a recipe requests.
-
-    Every pass has its own process, so that its first inference really is a first one. The profile
-    is of the first size.
-
-    Args:
-        recipe: What is requested.
-        method: Of the program, that every pass runs.
-        simulated: Whether a simulator runs the program. Then the outputs are all that counts, and
-            each size has one short pass, whatever is requested.
-    """
-    wanted = recipe.benchmark
-    sizes = [(size, i > 0) for i, size in enumerate(wanted.sizes or ("",))]
-    runs, timing = wanted.runs, Pass(TIMING, wanted.warmup, wanted.iterations, method=method)
-    if simulated:
-        runs, timing = 1, Pass(TIMING, 0, _SIMULATED_ITERATIONS, method=method)
-    starts = tuple(
-        tuple(replace(timing, size=s, further=f, start=n, outputs=n == 1) for s, f in sizes)
-        for n in range(1, runs + 1)
-    )
-    return Plan(starts, () if simulated else _rest(recipe, sizes, method))
-
-
-def _rest(recipe: Recipe, sizes: Sequence[tuple[str, bool]], method: str) -> tuple[Pass, ...]:
-    wanted = recipe.benchmark
-    planned: list[Pass] = []
-    if wanted.memory:
-        memory = Pass(MEMORY, 0, min(wanted.iterations, _MEMORY_ITERATIONS), method=method)
-        planned += [replace(memory, size=s, further=f, watched=not f) for s, f in sizes]
-    if wanted.profile:
-        warmup = _PROFILE_WARMUP
-        if not isinstance(wanted.warmup, str):
-            warmup = min(wanted.warmup, _PROFILE_WARMUP)
-        iterations = min(wanted.iterations, _PROFILE_ITERATIONS)
-        size, _ = sizes[0]
-        planned.append(Pass("profile", warmup, iterations, etdump=True, size=size, method=method))
-    if wanted.sustained_s:
-        # Its own start is its warm-up: more would warm the device.
-        work = Pass(SUSTAINED, 0, 1, sustained_s=wanted.sustained_s, method=method)
-        planned.append(replace(work, size=sizes[0][0]))
-    return tuple(planned)
-
-
-def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
+def runner_arguments(step: Pass) -> tuple[str, ...]:
     """The runner's command line for a pass; `{bundle}` is filled in by the device."""
     arguments = [
         "--program", f"{{bundle}}/{PROGRAM_FILE}",
@@ -196,7 +132,7 @@ def runner_arguments(step: Pass, recipe: Recipe) -> tuple[str, ...]:
         "--inputs", f"{{bundle}}/{list_name(step.size)}",
         "--warmup", str(step.warmup),
         "--iterations", str(step.iterations),
-        "--threads", str(recipe.runtime.threads),
+        "--threads", str(step.threads),
         "--results", step.results,
     ]  # fmt: skip
     if step.outputs:
@@ -223,7 +159,7 @@ def run_pass(
     Args:
         folder: Of the run on the device.
         step: The pass.
-        recipe: Gives threads and time limit.
+        recipe: Gives the time limit.
         device: Its name, for messages.
         here: The run's folder on this machine; its `runner.stderr.txt` gets the runner's output.
         capabilities: Of the device, for remedies.
@@ -236,7 +172,7 @@ def run_pass(
     """
     started = datetime.now(timezone.utc)
     limit_s = recipe.benchmark.timeout_s + step.sustained_s
-    outcome = folder.run(runner_arguments(step, recipe), limit_s)
+    outcome = folder.run(runner_arguments(step), limit_s)
     log = here / RUNNER_LOG
     _append(log, step, outcome)
     if outcome.exit_code != 0:

@@ -65,7 +65,8 @@ def _files() -> Iterator[str]:
     yield (
         "\nWith `benchmark.sizes`, these are of the first size, and each further size has its own "
         "`outputs`, `timing` and `memory`: `timing-long`, `timing-long.2` and so on for the size "
-        "`long`.\n"
+        "`long`. After a sweep of `runtime.threads`, these are of the fastest number, and each "
+        "other has its own `outputs` and `timing`: `timing.threads-1`, `timing.threads-1.2`.\n"
     )
 
 

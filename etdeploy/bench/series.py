@@ -56,9 +56,13 @@ class Series:
 
 
 def series_of(results: Results, size: str) -> Series:
-    """The starts of the timing pass at a size of the recipe; empty stands for a recipe without."""
+    """The starts of the timing pass at a size of the recipe; empty stands for a recipe without.
+
+    Of a sweep of threads, those with the chosen number.
+    """
+    wanted = (TIMING, size, False)
     return Series(
-        tuple(r for r in results.values() if (r.step.name, r.step.size) == (TIMING, size))
+        tuple(r for r in results.values() if (r.step.name, r.step.size, r.step.swept) == wanted)
     )
 
 

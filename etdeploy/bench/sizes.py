@@ -8,7 +8,7 @@ from pathlib import Path
 from etdeploy.backends.registry import find_backend
 from etdeploy.bench.notes import start_notes
 from etdeploy.bench.outputs.compare import Expectation, compare_outputs
-from etdeploy.bench.passes import Results
+from etdeploy.bench.passes import PassResult, Results
 from etdeploy.bench.records.record import OutputCheck, SizeRecord
 from etdeploy.bench.series import series_of
 from etdeploy.program.folder import InputSet, Provenance, TensorFile
@@ -25,24 +25,52 @@ def compare_sizes(
     provenance: Provenance,
     tolerance: Tolerance,
 ) -> Checks:
-    """Compares the outputs of every pass that wrote some with those expected at its size."""
+    """Compares the outputs of every pass that wrote some with those expected at its size.
+
+    Of a sweep of threads, that is the one with the chosen number.
+    """
+    return {
+        result.step.size: _compare(result, here, program_folder, provenance, tolerance)
+        for result in results.values()
+        if result.outputs and not result.step.swept
+    }
+
+
+def compare_threads(
+    results: Results,
+    here: Path,
+    program_folder: Path,
+    provenance: Provenance,
+    tolerance: Tolerance,
+) -> Mapping[int, tuple[OutputCheck, ...]]:
+    """Compares the outputs with each number of threads of a sweep."""
+    return {
+        result.step.threads: _compare(result, here, program_folder, provenance, tolerance)
+        for result in results.values()
+        if result.outputs and result.step.swept
+    }
+
+
+def _compare(
+    result: PassResult,
+    here: Path,
+    program_folder: Path,
+    provenance: Provenance,
+    tolerance: Tolerance,
+) -> tuple[OutputCheck, ...]:
     # Of the program's quantisation, which is the same at every size.
     steps = tuple(known.scale if known else None for known in provenance.output_quantization)
-    return {
-        result.step.size: compare_outputs(
-            result.results.outputs,
-            here / result.outputs,
-            Expectation(
-                provenance.measured[result.step.size].expected,
-                program_folder,
-                _judged_as(provenance),
-                tolerance,
-                steps,
-            ),
-        )
-        for result in results.values()
-        if result.outputs
-    }
+    return compare_outputs(
+        result.results.outputs,
+        here / result.step.outputs_folder,
+        Expectation(
+            provenance.measured[result.step.size].expected,
+            program_folder,
+            _judged_as(provenance),
+            tolerance,
+            steps,
+        ),
+    )
 
 
 def _judged_as(provenance: Provenance) -> str | None:

@@ -92,6 +92,7 @@ class DeviceState(Value):
         screen_on: Whether the screen is on.
         power_saving: Whether the mode that saves power is on.
         usable_cpus: Numbers of the processors that a program of this user may run on.
+        cpu_quota: How many processors' time programs may use, where a control group limits it.
         throttle_events: How often an x86 processor has slowed itself down for heat since it
             started.
     """
@@ -111,6 +112,7 @@ class DeviceState(Value):
     screen_on: bool | None = None
     power_saving: bool | None = None
     usable_cpus: tuple[int, ...] | None = None
+    cpu_quota: float | None = None
     throttle_events: int | None = None
 
 

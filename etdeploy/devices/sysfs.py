@@ -18,7 +18,17 @@ _POWER = ("current_now", "voltage_now", "power_now")
 _FIRMWARE = "devices/platform/soc/soc:firmware/get_throttled"
 THERMAL_FILES = ("class/thermal/thermal_zone*/type", "class/thermal/thermal_zone*/temp")
 BATTERY_FILES = tuple(f"class/power_supply/*/{name}" for name in (*_OF_BATTERY, *_POWER))
-FILES = (*THERMAL_FILES, *BATTERY_FILES, "firmware/acpi/platform_profile", _FIRMWARE)
+# What a container may use, of version 2 of control groups and of version 1
+# (https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files).
+_QUOTA = ("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+QUOTA_FILES = tuple(f"fs/cgroup/{name}" for name in _QUOTA)
+FILES = (
+    *THERMAL_FILES,
+    *BATTERY_FILES,
+    *QUOTA_FILES,
+    "firmware/acpi/platform_profile",
+    _FIRMWARE,
+)
 """Which are read, below /sys."""
 
 # Bits (https://www.raspberrypi.com/documentation/computers/os.html#get_throttled). The frequency is
@@ -51,7 +61,18 @@ def parse_state(text: str) -> DeviceState:
         battery_milliamps=_milliamps(supply),
         battery_volts=battery.volts(_number(supply.get("voltage_now"))),
         power_saving=None if profile is None else profile == "low-power",
+        cpu_quota=_quota(files),
     )
+
+
+def _quota(files: Mapping[str, str]) -> float | None:
+    """Quota by period, both in microseconds: `200000 100000`, or `max 100000` for no limit."""
+    newer, quota, period = (_ending(files, name) for name in _QUOTA)
+    given = newer.split() if newer else [quota or "", period or ""]
+    quota_us, period_us = (_number(text) for text in [*given, "", ""][:2])
+    if not quota_us or not period_us or quota_us < 0:
+        return None
+    return quota_us / period_us
 
 
 def _battery(files: Mapping[str, str]) -> Mapping[str, str]:

@@ -30,11 +30,16 @@ def run_notes(
         yield from backend.plan_notes(
             PlannedRun(
                 target,
-                recipe.runtime.threads,
+                _threads(recipe),
                 None if requirements.finished else recipe.export.quantization,
                 _soc(recipe, program, backend),
             )
         )
+
+
+def _threads(recipe: Recipe) -> str:
+    wanted = recipe.runtime.threads
+    return ", ".join(map(str, wanted)) if isinstance(wanted, tuple) else str(wanted or "")
 
 
 def build_notes(requirements: Requirements, options: Iterable[Explained]) -> Iterator[str]:

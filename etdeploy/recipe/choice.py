@@ -80,3 +80,14 @@ class Takes:
         handler: GetCoreSchemaHandler,
     ) -> CoreSchema:
         return core_schema.no_info_wrap_validator_function(self.check, handler(source))
+
+
+def all_different(values: tuple[int, ...]) -> tuple[int, ...]:
+    """The values themselves.
+
+    Raises:
+        ValueError: One of them is there twice.
+    """
+    if len(set(values)) < len(values):
+        raise ValueError("one of them is there twice")
+    return values

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_names, find_backend
-from etdeploy.recipe.choice import Choice, Takes
+from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_GROUP_SIZE,
     benchmark_rules,
@@ -35,6 +35,16 @@ Size = Annotated[int, Field(ge=1, lt=2**31)]
 Warmup = Annotated[
     Annotated[int, Field(ge=0, le=100_000)] | Literal["auto"],
     Takes("a whole number from 0 to 100000, or auto"),
+]
+Threads = Annotated[
+    Annotated[int, Field(ge=0, le=256)]
+    | Literal["auto"]
+    | Annotated[
+        tuple[Annotated[int, Field(ge=1, le=256)], ...],
+        Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(all_different),
+    ],
+    Takes("a whole number from 0 to 256, auto, or a list of different numbers from 1 to 256"),
 ]
 EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
@@ -154,8 +164,10 @@ class Runtime(Section):
     """A checkout of ExecuTorch for the provider `source`; without it, etdeploy uses the
     one that ETDEPLOY_EXECUTORCH_SOURCE names, or a clone in the cache."""
 
-    threads: int = Field(default=0, ge=0, le=256)
-    """Threads of ExecuTorch's thread pool; with 0, ExecuTorch chooses."""
+    threads: Threads = 0
+    """Threads of ExecuTorch's thread pool; with 0, ExecuTorch chooses, as it does in an app. `auto`
+    is one for each of the device's performance cores that the runner may use. A list (`[1, 2, 4]`)
+    measures with each number, shows the curve, and goes on with the fastest."""
 
     thread_pool: ThreadPool = "default"
     """How many threads the pool has if `threads` is 0: ExecuTorch's default, one for each

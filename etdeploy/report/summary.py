@@ -18,6 +18,7 @@ from etdeploy.program.model import Operator
 from etdeploy.report.latencies import latencies, starts
 from etdeploy.report.resources import memory_lines, sustained_lines
 from etdeploy.report.sizes import SIMULATED, simulated_sizes, sizes_table
+from etdeploy.report.threads import threads_table
 
 WIDTH = 100
 _LABEL = 12
@@ -56,6 +57,8 @@ def _tables(record: RunRecord) -> Iterator[str]:
     sizes = record.workload.sizes
     if not record.simulated:
         yield latencies(record)
+        if record.workload.threads:
+            yield threads_table(record.workload.threads)
     if sizes:
         yield (simulated_sizes if record.simulated else sizes_table)(sizes)
 
@@ -65,6 +68,9 @@ def _facts(record: RunRecord) -> Iterator[str]:
         yield _wrapped("latency", [f"{SIMULATED}, not measured"])
     else:
         yield from (_wrapped(label, [text]) for label, text in starts(record.workload))
+        if record.runner.threads_reason:
+            reason = f"{record.runner.threads}: {record.runner.threads_reason}"
+            yield _wrapped("threads", [reason])
     yield _wrapped("outputs", list(_verdict(record)))
     memory = list(memory_lines(record))
     if memory:

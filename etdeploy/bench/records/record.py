@@ -120,6 +120,8 @@ class RunnerRecord(Value):
         portable: Whether its own C library went to the device with it.
         executorch_version: Of its libraries.
         threads: Number of threads in its pool.
+        threads_reason: Why that many; null where the recipe gives the number, or leaves it to
+            ExecuTorch.
         size_bytes: Of the executable.
         provider: Where ExecuTorch came from: `wheel` or `source`.
         revision: Of the checkout that it was built from.
@@ -131,6 +133,7 @@ class RunnerRecord(Value):
     portable: bool
     executorch_version: str
     threads: int
+    threads_reason: str | None = None
     size_bytes: int = 0
     provider: Provider = Provider.WHEEL
     revision: str | None = None
@@ -283,7 +286,8 @@ class RunRecord(Value):
         recipe: What defined the run.
         versions: Of the tools at export, of etdeploy, and of the runner's libraries.
         passes: By name: timing, memory, profile; those of further sizes end with the size's name,
-            `timing-long`, and further starts with their number, `timing.2`.
+            `timing-long`, further starts with their number, `timing.2`, and those of a sweep with
+            their number of threads, `timing.threads-4.2`.
         files: The files in the record's folder, by their role; paths are relative to that folder.
         notes: Sentences that a reader of the numbers has to know.
         memory: The memory pass; null when it was not measured.

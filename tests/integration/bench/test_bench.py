@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
+from etdeploy.recipe.model import Benchmark, Runtime
 from etdeploy.report.summary import summary
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import host_target
@@ -153,6 +155,25 @@ def test_a_runner_that_is_ended_in_its_work_has_told_what_it_did(
     assert "SIGKILL" in (sustained.ended_early or "")
     with pytest.raises(RunError, match="the record has what was measured until then"):
         require_whole(run)
+
+
+def test_threads_are_swept_with_the_real_pool(real: Chain) -> None:
+    benchmark = Benchmark(runs=2, iterations=5, warmup=1, memory=False, profile=False)
+    run = real.measure(runtime=Runtime(threads=(1, 2)), benchmark=benchmark)
+    curve = {each.threads: each.latency_ms for each in run.record.workload.threads}
+    assert list(curve) == [1, 2]
+    best = min(curve, key=lambda number: curve[number].median)
+    assert run.record.runner.threads == best
+    assert run.record.workload.latency_ms == curve[best]
+    assert "fastest" in summary(run)
+    require_match(run)
+
+
+def test_the_cores_of_this_machine_are_counted(real: Chain) -> None:
+    benchmark = Benchmark(runs=1, iterations=5, warmup=1, memory=False, profile=False)
+    run = real.measure(runtime=Runtime(threads="auto"), benchmark=benchmark)
+    assert run.record.runner.threads_reason
+    assert 1 <= run.record.runner.threads <= len(os.sched_getaffinity(0))
 
 
 def test_a_folder_that_was_mailed_is_read_elsewhere(real: Chain, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _plan() -> RuntimePlan:
         provider=Explained(name="provider", value="wheel", reason="it has all"),
         executorch_version="1.5.1",
         toolchain=None,
-        components=(),
+        components=(Explained(name="threadpool", value="extension_threadpool", reason="needed"),),
         options=(),
         program_sha256=None,
     )
@@ -406,6 +406,28 @@ def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> 
         require_match(run)
     assert raised.value.remedy is not None
     assert raised.value.remedy.endswith(f"outputs are in {_file(run, 'outputs')}")
+    assert load_run(run.folder) == run
+
+
+def test_a_sweep_of_threads_is_recorded_and_the_rest_is_about_the_fastest(
+    setting: Setting,
+) -> None:
+    device = _device()
+    run = setting.measure(device, runtime={"threads": [1, 4, 2]}, benchmark={"runs": 2})
+    record, workload = run.record, run.record.workload
+    given = [(a["--results"], a["--threads"]) for a in device.folder.arguments]
+    assert given == [
+        ("timing.threads-1.json", "1"), ("timing.threads-4.json", "4"),
+        ("timing.threads-2.json", "2"), ("timing.threads-1.2.json", "1"),
+        ("timing.threads-4.2.json", "4"), ("timing.threads-2.2.json", "2"),
+        ("memory.json", "1"), ("profile.json", "1"),
+    ]  # fmt: skip
+    assert [each.threads for each in workload.threads] == [1, 4, 2]
+    assert workload.latency_ms == workload.threads[0].latency_ms
+    assert record.runner.threads_reason == "the fastest of 1, 4, 2"
+    assert {"timing", "timing.2", "timing.threads-4", "timing.threads-4.2"} <= set(record.files)
+    assert all(_file(run, name).exists() for name in record.files)
+    assert [check.within_tolerance for check in workload.outputs] == [True]
     assert load_run(run.folder) == run
 
 

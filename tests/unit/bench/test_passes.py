@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.failures.diagnosis import last_lines, run_error
-from etdeploy.bench.passes import Pass, Plan, plan_passes, run_pass, runner_arguments
+from etdeploy.bench.passes import Pass, run_pass, runner_arguments
+from etdeploy.bench.planning import Plan, plan_passes
+from etdeploy.bench.threads.choice import Threads
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import Capabilities, RunOutcome
@@ -78,13 +80,31 @@ def test_every_size_is_timed_by_itself_and_the_first_one_is_profiled() -> None:
         ("memory-short", "short", None),
         ("profile", "long", None),
     ]
-    given = runner_arguments(steps[1], recipe)
+    given = runner_arguments(steps[1])
     assert {"{bundle}/inputs-short.txt", "timing-short.json", "outputs-short"} <= set(given)
 
 
 def test_short_benchmarks_shorten_every_pass() -> None:
     recipe = make_recipe(benchmark={"warmup": 0, "iterations": 1})
     assert {(p.warmup, p.iterations) for p in plan_passes(recipe).steps} == {(0, 1)}
+
+
+def test_threads_are_swept_at_the_first_size_and_the_rest_comes_after() -> None:
+    sizes = {"long": {"x.0": 9}, "short": {"x.0": 2}}
+    recipe = make_recipe(benchmark={"sizes": sizes, "runs": 2, "memory": False})
+    plan = plan_passes(recipe, threads=Threads((1, 4), swept=True))
+    assert [[(p.key, p.size, p.threads) for p in start] for start in plan.starts] == [
+        [("timing.threads-1", "long", 1), ("timing.threads-4", "long", 4)],
+        [("timing.threads-1.2", "long", 1), ("timing.threads-4.2", "long", 4)],
+    ]
+    assert [p.outputs_folder for p in plan.starts[0] if p.outputs] == [
+        "outputs.threads-1", "outputs.threads-4",
+    ]  # fmt: skip
+    assert [p.key for p in plan.rest] == ["timing-short", "timing-short.2", "profile"]
+    assert plan_passes(recipe, threads=Threads((1, 4), swept=True), simulated=True).steps == (
+        Pass("timing", 0, 1, outputs=True, size="long", threads=1),
+        Pass("timing", 0, 1, outputs=True, size="short", further=True, threads=1),
+    )
 
 
 def test_a_warm_up_until_steady_is_for_times() -> None:
@@ -95,8 +115,8 @@ def test_a_warm_up_until_steady_is_for_times() -> None:
 
 
 def test_arguments_of_the_timing_pass() -> None:
-    recipe = make_recipe(runtime={"threads": 3})
-    assert runner_arguments(plan_passes(recipe, "decode").steps[0], recipe) == (
+    step = plan_passes(make_recipe(), "decode", Threads((3,))).steps[0]
+    assert runner_arguments(step) == (
         "--program", "{bundle}/program.pte",
         "--method", "decode",
         "--inputs", "{bundle}/inputs.txt",
@@ -111,7 +131,7 @@ def test_arguments_of_the_timing_pass() -> None:
 def test_only_the_profile_pass_traces_and_only_timing_writes_outputs() -> None:
     recipe = make_recipe()
     for step in plan_passes(recipe).steps:
-        arguments = runner_arguments(step, recipe)
+        arguments = runner_arguments(step)
         assert ("--etdump" in arguments) == (step.name == "profile")
         assert ("--outputs" in arguments) == (step.key == "timing")
 
@@ -231,7 +251,7 @@ def test_sustained_work_comes_last_at_the_first_size() -> None:
     recipe = make_recipe(benchmark={"sizes": sizes, "sustained_s": 2.5})
     step = plan_passes(recipe).rest[-1]
     assert (step.key, step.size, step.sustained_s) == ("sustained", "long", 2.5)
-    arguments = runner_arguments(step, recipe)
+    arguments = runner_arguments(step)
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     assert (given["--sustained-ms"], given["--warmup"], given["--iterations"]) == ("2500", "0", "1")
     assert not plan_passes(recipe, simulated=True).rest
@@ -239,15 +259,13 @@ def test_sustained_work_comes_last_at_the_first_size() -> None:
 
 def test_the_shortest_work_is_a_millisecond() -> None:
     recipe = make_recipe(benchmark={"sustained_s": 1e-9})
-    assert "--sustained-ms" in runner_arguments(plan_passes(recipe).rest[-1], recipe)
-    assert runner_arguments(plan_passes(recipe).rest[-1], recipe)[-1] == "1"
+    assert "--sustained-ms" in runner_arguments(plan_passes(recipe).rest[-1])
+    assert runner_arguments(plan_passes(recipe).rest[-1])[-1] == "1"
 
 
 def test_memory_is_watched_at_the_first_size_alone() -> None:
     recipe = make_recipe(benchmark={"sizes": {"long": {"x.0": 9}, "short": {"x.0": 2}}})
-    watched = [
-        p.key for p in plan_passes(recipe).steps if "--watch-memory" in runner_arguments(p, recipe)
-    ]
+    watched = [p.key for p in plan_passes(recipe).steps if "--watch-memory" in runner_arguments(p)]
     assert watched == ["memory"]
 
 

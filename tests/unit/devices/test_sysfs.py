@@ -68,5 +68,20 @@ def test_a_profile_that_saves_power() -> None:
     assert parse_state("firmware/acpi/platform_profile:balanced\n").power_saving is False
 
 
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [
+        ("/sys/fs/cgroup/cpu.max:150000 100000\n", 1.5),
+        ("/sys/fs/cgroup/cpu.max:max 100000\n", None),
+        ("fs/cgroup/cpu/cpu.cfs_quota_us:400000\nfs/cgroup/cpu/cpu.cfs_period_us:100000\n", 4.0),
+        ("fs/cgroup/cpu/cpu.cfs_quota_us:-1\nfs/cgroup/cpu/cpu.cfs_period_us:100000\n", None),
+        ("fs/cgroup/cpu/cpu.cfs_quota_us:400000\n", None),
+        ("fs/cgroup/cpu.max:100000\n", None),
+    ],
+)
+def test_the_time_that_a_container_may_use(text: str, quota: float | None) -> None:
+    assert parse_state(text).cpu_quota == quota
+
+
 def test_nothing() -> None:
     assert parse_state("sh: grep: not found\n") == DeviceState()

@@ -215,7 +215,11 @@ def test_a_misspelt_source_is_told_once() -> None:
         ("benchmark.tolerance.max_abs_error=1e-3",
          "takes a number, not '1e-3' (YAML needs a decimal point and a sign: 1.0e-3)"),
         ("description=5", "description takes text, not 5 (put it in quotes)"),
-        ("runtime.threads=4.0", "runtime.threads takes a whole number, not 4.0"),
+        ("runtime.threads=4.0", "runtime.threads takes a whole number from 0 to 256, auto, or a "
+         "list of different numbers from 1 to 256, not 4.0"),
+        ("runtime.threads=autos", "not 'autos' (did you mean 'auto'?)"),
+        *((f"runtime.threads={wrong}", "numbers from 1 to 256, not a list")
+          for wrong in ("[]", "[1, 1]", "[0, 2]", "[1, 257]", "[1, true]", "[1, '2']", "[1.5]")),
         ("benchmark.warmup=true",
          "benchmark.warmup takes a whole number from 0 to 100000, or auto, not true"),
         ("benchmark.warmup=atuo", "or auto, not 'atuo' (did you mean 'auto'?)"),

@@ -132,7 +132,8 @@ benchmark:
         "--set x.y: this is not YAML: did not find expected node content "
         "(while parsing a flow node)",
         "--set benchmark.itrations: unknown key 'benchmark.itrations' (did you mean 'iterations'?)",
-        "--set runtime.threads: runtime.threads should be greater than or equal to 0, not -1",
+        "--set runtime.threads: runtime.threads takes a whole number from 0 to 256, auto, or a "
+        "list of different numbers from 1 to 256, not -1",
         "bad.yaml:2:3: unknown key 'model.exmaple' (did you mean 'example'?)",
         "bad.yaml:6:3: export.backend takes portable, xnnpack, qnn, vulkan, coreml or openvino, "
         "not 'xnpack' (did you mean 'xnnpack'?)",

@@ -46,7 +46,7 @@ def test_only_this_machines_own_runner_simulates(target: str) -> None:
         assert blockers == []
     elif chosen.system in ("linux", "android"):
         assert len(blockers) == 1
-    notes = list(QNN.plan_notes(PlannedRun(chosen, 0, "int8_static", "SM8650")))
+    notes = list(QNN.plan_notes(PlannedRun(chosen, "", "int8_static", "SM8650")))
     assert len(notes) == (1 if target == "linux-x86_64" else 0)
 
 

@@ -1,0 +1,121 @@
+"""How many threads are chosen on machines as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etdeploy.bench.threads.choice import (
+    Threads,
+    choose_threads,
+    compared_with_cores,
+    performance_cores,
+)
+from etdeploy.devices.base import CpuCluster, DeviceState
+
+
+def _state(*clusters: CpuCluster, **changes: Any) -> DeviceState:
+    return DeviceState(clusters=clusters, **changes)
+
+
+def _cluster(first: int, number: int, **facts: Any) -> CpuCluster:
+    return CpuCluster(cpus=tuple(range(first, first + number)), **facts)
+
+
+# Capacities are capacity-dmips-mhz of the kernel's device trees times the highest frequency.
+PIXEL_6 = (
+    _cluster(0, 4, capacity=161, hardware_max_khz=1_803_000),
+    _cluster(4, 2, capacity=498, hardware_max_khz=2_253_000),
+    _cluster(6, 2, capacity=1024, hardware_max_khz=2_802_000),
+)
+RK3588 = (
+    _cluster(0, 4, capacity=397, hardware_max_khz=1_800_000),
+    _cluster(4, 2, capacity=1024, hardware_max_khz=2_400_000),
+    _cluster(6, 2, capacity=1024, hardware_max_khz=2_400_000),
+)
+RASPBERRY_PI_5 = (_cluster(0, 4, capacity=1024, hardware_max_khz=2_400_000),)
+# An old kernel reports frequencies only.
+RK3399 = (
+    _cluster(0, 4, hardware_max_khz=1_416_000),
+    _cluster(4, 2, hardware_max_khz=1_800_000),
+)
+# Each processor has a policy of its own; the maxima of good ones differ a little.
+DESKTOP = tuple(
+    CpuCluster(cpus=(cpu,), hardware_max_khz=5_000_000 + 50_000 * (cpu % 4), cores=(cpu % 4,))
+    if cpu < 4
+    else CpuCluster(cpus=(cpu,), hardware_max_khz=5_000_000 + 50_000 * (cpu % 4), cores=())
+    for cpu in range(8)
+)
+SERVER = (_cluster(0, 64, capacity=1024, cores=tuple(range(32))),)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "number", "reason"),
+    [
+        (PIXEL_6, 4, "performance cores, which have at least 45 % of the strongest"),
+        (RK3588, 4, "performance cores, which have at least 45 % of the strongest"),
+        (RASPBERRY_PI_5, 4, "all cores that the runner may use"),
+        (RK3399, 2, "performance cores, which have at least 79 % of the highest frequency"),
+        (SERVER, 32, "all cores that the runner may use"),
+        ((), 0, "does not report its processors, so ExecuTorch chose"),
+        # Half of the clusters say nothing: then none is left out.
+        ((_cluster(0, 4), _cluster(4, 2, capacity=1024)), 6, "all cores that the runner may use"),
+    ],
+)
+def test_performance_cores_of_known_devices(
+    clusters: tuple[CpuCluster, ...], number: int, reason: str
+) -> None:
+    found, why = performance_cores(_state(*clusters))
+    assert found == number
+    assert reason in why
+
+
+def test_a_core_of_two_processors_counts_once_also_in_policies_of_their_own() -> None:
+    assert performance_cores(_state(*DESKTOP))[0] == 4
+
+
+def test_what_the_runner_may_not_use_does_not_count() -> None:
+    assert performance_cores(_state(*PIXEL_6, usable_cpus=(0, 1, 2, 3, 4, 5)))[0] == 2
+    # An app in the background has the little ones only.
+    assert performance_cores(_state(*PIXEL_6, usable_cpus=(0, 1, 2)))[0] == 3
+    assert performance_cores(_state(*SERVER, usable_cpus=(0, 1, 32, 33)))[0] == 2
+    assert performance_cores(_state(*SERVER, usable_cpus=(40, 41)))[0] == 2
+    assert performance_cores(_state(*PIXEL_6, usable_cpus=()))[0] == 0
+
+
+@pytest.mark.parametrize(("quota", "number"), [(2.0, 2), (1.5, 1), (0.5, 1), (200.0, 32)])
+def test_a_container_gets_the_time_of_so_many(quota: float, number: int) -> None:
+    found, why = performance_cores(_state(*SERVER, cpu_quota=quota))
+    assert found == number
+    assert ("control group" in why) == (quota < 32)
+
+
+def test_more_than_the_runner_takes_are_not_chosen() -> None:
+    assert performance_cores(_state(_cluster(0, 512, capacity=1024)))[0] == 256
+
+
+def test_what_the_recipe_asks_for() -> None:
+    state = _state(*PIXEL_6)
+    assert choose_threads(0, state) == Threads((0,))
+    assert choose_threads(3, state) == Threads((3,))
+    assert choose_threads("auto", state).numbers == (4,)
+    assert choose_threads("auto", state).reason
+    assert choose_threads((1, 2, 4), state) == Threads((1, 2, 4), swept=True)
+
+
+@pytest.mark.parametrize("wanted", ["auto", (1, 2)])
+def test_without_a_pool_there_is_nothing_to_choose(wanted: Any) -> None:
+    chosen = choose_threads(wanted, _state(*PIXEL_6), has_pool=False)
+    assert (chosen.numbers, chosen.swept) == ((0,), False)
+    assert "has no pool" in str(chosen.reason)
+
+
+def test_executorchs_own_choice_is_compared_with_the_cores() -> None:
+    state, left = _state(*PIXEL_6), Threads((0,))
+    [note] = compared_with_cores(left, state, 8).notes
+    assert note.startswith("ExecuTorch chose 8 threads; the device has 4 cores for them: perf")
+    assert "--set 'runtime.threads=[4, 8]'" in note
+    assert compared_with_cores(left, state, 4) == left
+    assert compared_with_cores(Threads((8,)), state, 8) == Threads((8,))
+    assert compared_with_cores(left, DeviceState(), 8) == left
