@@ -9,6 +9,7 @@ from pathlib import Path
 
 import etdeploy
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.conditions import cooldown_notes, disturbances_of, samples_of
 from etdeploy.bench.memory import memory_of
 from etdeploy.bench.notes import (
     measurement_notes,
@@ -129,13 +130,14 @@ def assemble(
         verify_ms=series.verify_ms,
         peak_rss_bytes=memory.peak_rss_bytes if memory else None,
         memory=memory,
-        device=device,
+        device=device.model_copy(update={"during": samples_of(results)}),
         program=_program(subject),
         runner=_runner(subject.runner, timing, threads),
         recipe=_recipe(subject.loaded, revision),
         versions=_versions(subject, timing),
         passes={name: _pass(result) for name, result in results.items()},
         files=dict(files),
+        disturbances=() if subject.simulated else disturbances_of(series, device),
         interleaved_with=interleaved_with,
         simulated=subject.simulated,
         notes=(
@@ -163,6 +165,7 @@ def _notes_on_times(
     yield from measurement_notes(series, device, subject.runner.loader is not None)
     yield from size_notes(results, checks)
     yield from threads.notes
+    yield from cooldown_notes(results, subject.loaded.recipe.benchmark.cooldown)
 
 
 def _workload(
@@ -190,7 +193,14 @@ def _sustained(results: Results, idle: DeviceState) -> Sustained | None:
     work = results[SUSTAINED].results.sustained if SUSTAINED in results else None
     if work is None:
         return None
-    return sustained_of(work, idle=idle, ended_early=results[SUSTAINED].ended_early)
+    result = results[SUSTAINED]
+    return sustained_of(
+        work,
+        [(each.seconds, each.state) for each in result.states],
+        idle=result.observed.before or idle,
+        cooldown=result.observed.cooldown,
+        ended_early=result.ended_early,
+    )
 
 
 def _memory(subject: Subject, results: Results) -> Memory | None:

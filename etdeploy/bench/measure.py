@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
+from etdeploy.bench.conditions import judged
 from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
-from etdeploy.bench.passes import TIMING, Pass, PassResult, run_pass
+from etdeploy.bench.passes import SUSTAINED, TIMING, Pass, PassResult, run_pass
 from etdeploy.bench.planning import plan_passes
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
 from etdeploy.bench.sizes import compare_sizes, compare_threads
+from etdeploy.bench.state.watch import Watch
 from etdeploy.bench.sustained.waiting import telling_time
 from etdeploy.bench.threads.choice import choose_threads, compared_with_cores
 from etdeploy.bench.threads.sweep import chosen_threads, fastest, settled
@@ -65,7 +67,7 @@ class _OnDevice:
     close: Callable[[], None]
     before: DeviceRecord
 
-    def closed(self, after: DeviceState | None) -> DeviceRecord:
+    def closed(self, after: DeviceState | None = None) -> DeviceRecord:
         """Removes the folder and reads the device's last state, unless it is known."""
         self.close()
         return self.before.model_copy(update={"after": after or _state_of(self.device)})
@@ -105,6 +107,8 @@ class Measurement:
         self._passes = plan_passes(recipe, subject.method.name, self._threads, simulated=simulated)
         self._results: dict[str, PassResult] = {}
         self._rested: DeviceState | None = None
+        wanted = None if simulated else subject.loaded.recipe.benchmark.cooldown
+        self._watch = Watch(there.device, there.before.before, wanted, progress)
         self.starts = len(self._passes.starts)
         self.run_id = here.name
 
@@ -146,8 +150,9 @@ class Measurement:
             subject.provenance,
             subject.loaded.recipe.benchmark.tolerance,
         )
+        results = judged(self._results, device)
         record = assemble(
-            subject, device, self._results, self._threads, checks, revision_of(subject.loaded.path),
+            subject, device, results, self._threads, checks, revision_of(subject.loaded.path),
             self._started, self.run_id,
             keep_files(here, self._results, subject.program_folder, self._plan),
             interleaved_with,
@@ -179,9 +184,10 @@ class Measurement:
         self._progress(self._doing(step))
         if step.sustained_s:
             # The work is there to heat the device: it says nothing about the passes before.
-            self._rested = _state_of(self._there.device)
+            self._rested = self._watch.look()
+        opening = self._watch.open(timed=step.name in (TIMING, SUSTAINED))
         with telling_time(self._progress, f"{step.name} pass", step.sustained_s):
-            self._results[step.key] = run_pass(
+            result = run_pass(
                 self._there.folder,
                 step,
                 self._subject.loaded.recipe,
@@ -189,6 +195,10 @@ class Measurement:
                 self._here,
                 self._there.device.capabilities,
             )
+        observed = opening.ended(result.states)
+        # By a clock that nobody moves, so that starts stay in their order.
+        started = self._started + timedelta(seconds=observed.began_s)
+        self._results[step.key] = replace(result, observed=observed, started=started)
 
     def _doing(self, step: Pass) -> str:
         at = f" at {step.size}" if step.size else ""

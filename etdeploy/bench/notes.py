@@ -23,8 +23,6 @@ DRIFT_LIMIT = 0.10
 DRIFT_SAMPLES = 10
 # The limit that react-native-executorch's benchmarks set for batteries.
 WARM_CELSIUS = 37.0
-# More work waiting than there are processors for it.
-BUSY_PER_CPU = 1.0
 
 
 def method_notes(method: str, methods: Sequence[str], *, chosen: bool) -> Iterator[str]:
@@ -93,7 +91,7 @@ _PORTABLE = (
 
 
 def _device_notes(device: DeviceRecord) -> Iterator[str]:
-    before, after, facts = device.before, device.after, device.facts
+    before, facts = device.before, device.facts
     if facts.emulator:
         yield from _EMULATED
     for ended in device.ended:
@@ -104,14 +102,8 @@ def _device_notes(device: DeviceRecord) -> Iterator[str]:
     if before.battery_celsius is not None and before.battery_celsius > WARM_CELSIUS:
         yield (
             f"The battery was at {before.battery_celsius:.0f} °C at the start: a warm device is "
-            "slower. Let it cool below 37 °C and measure again."
+            "slower. To wait for a cool one: --set benchmark.cooldown.max_celsius=37"
         )
-    status = after.thermal_status
-    if status not in (None, "none"):
-        yield f"The device throttled itself: its thermal status was {status} at the end."
-    load, cpus = before.load_average, facts.cpu_count
-    if load is not None and cpus and load > BUSY_PER_CPU * cpus:
-        yield f"The device was busy at the start: load average {load:.1f} on {cpus} CPUs."
 
 
 def start_notes(series: Series) -> Iterator[str]:

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.bench.records.conditions import Disturbance
+from etdeploy.bench.state.observed import UNOBSERVED, Observed
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.deploy.bundle import list_name
-from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome
+from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome, TimedState
 from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.protocol import RunnerResults, load_results
@@ -101,6 +103,9 @@ class PassResult:
         seconds: Wall time measured on the machine that runs etdeploy, connection included.
         started: When it began, in UTC by the clock of that machine.
         ended_early: Why it ended before its time and left a part of its results.
+        states: What was read of the device's state meanwhile.
+        observed: Of the device around it.
+        disturbances: What made it slower, or may have.
     """
 
     step: Pass
@@ -108,6 +113,9 @@ class PassResult:
     seconds: float
     started: datetime
     ended_early: str | None = None
+    states: tuple[TimedState, ...] = ()
+    observed: Observed = UNOBSERVED
+    disturbances: tuple[Disturbance, ...] = ()
 
     @property
     def file(self) -> str:
@@ -185,13 +193,16 @@ def run_pass(
         if until_then is None:
             raise error
         why = error.message.splitlines()[0]
-        return PassResult(step, until_then, outcome.seconds, started, ended_early=why)
+        return PassResult(
+            step, until_then, outcome.seconds, started, ended_early=why, states=outcome.states
+        )
     folder.pull(step.results, here / step.results)
     if step.outputs:
         folder.pull(step.outputs_folder, here / step.outputs_folder)
     if step.etdump:
         folder.pull(ETDUMP, here / ETDUMP)
-    return PassResult(step, load_results(here / step.results), outcome.seconds, started)
+    results = load_results(here / step.results)
+    return PassResult(step, results, outcome.seconds, started, states=outcome.states)
 
 
 def _work_until_then(folder: RunFolder, step: Pass, here: Path) -> RunnerResults | None:

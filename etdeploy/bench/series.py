@@ -81,6 +81,8 @@ def start_of(result: PassResult) -> Start:
         median_ms=latency.median,
         mean_ms=latency.mean,
         stddev_ms=latency.stddev,
+        cooldown=result.observed.cooldown,
+        disturbances=result.disturbances,
     )
 
 

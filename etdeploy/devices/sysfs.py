@@ -22,8 +22,12 @@ BATTERY_FILES = tuple(f"class/power_supply/*/{name}" for name in (*_OF_BATTERY, 
 # (https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files).
 _QUOTA = ("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
 QUOTA_FILES = tuple(f"fs/cgroup/{name}" for name in _QUOTA)
+# AMD's processors, and Intel's without a thermal zone (https://docs.kernel.org/hwmon/k10temp.html).
+HWMON_FILES = ("class/hwmon/hwmon*/name", "class/hwmon/hwmon*/temp1_input")
+_HWMON_OF_PROCESSORS = ("k10temp", "zenpower", "coretemp")
 FILES = (
     *THERMAL_FILES,
+    *HWMON_FILES,
     *BATTERY_FILES,
     *QUOTA_FILES,
     "firmware/acpi/platform_profile",
@@ -57,7 +61,7 @@ def parse_state(text: str) -> DeviceState:
         battery_celsius=None if celsius is None else celsius / 10,
         charging=status in ("Charging", "Full") if status else None,
         thermal_status=_firmware_status(_ending(files, "get_throttled")),
-        temperatures_celsius=_temperatures(files),
+        temperatures_celsius=_temperatures(files) | _hwmon(files),
         battery_milliamps=_milliamps(supply),
         battery_volts=battery.volts(_number(supply.get("voltage_now"))),
         power_saving=None if profile is None else profile == "low-power",
@@ -118,6 +122,16 @@ def _temperatures(files: Mapping[str, str]) -> dict[str, float]:
             zone = path.split("/")[-2]
             name = files.get(path.removesuffix("temp") + "type") or zone
             found[name if name not in found else zone] = milli / 1000
+    return found
+
+
+def _hwmon(files: Mapping[str, str]) -> dict[str, float]:
+    names = {path.removesuffix("/name"): text for path, text in files.items() if "/hwmon" in path}
+    found: dict[str, float] = {}
+    for folder, name in names.items():
+        milli = _number(files.get(f"{folder}/temp1_input"))
+        if name in _HWMON_OF_PROCESSORS and milli is not None:
+            found.setdefault(name, milli / 1000)
     return found
 
 

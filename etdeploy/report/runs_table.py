@@ -9,6 +9,7 @@ from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.core.console import size, table
+from etdeploy.report.disturbed import mark
 from etdeploy.report.latencies import between
 from etdeploy.report.sizes import SIMULATED
 
@@ -26,8 +27,8 @@ class Row:
 def runs_table(rows: Sequence[Row], width: int | None = None) -> str:
     """Latencies, load time, peak memory and verdict of each run, in lines of at most `width`.
 
-    The spread is that between starts. All times are in one unit, so that columns can be compared,
-    and the table fits 80 columns.
+    The spread is that between starts. What disturbed a run is marked in its last column. All times
+    are in one unit, so that columns can be compared, and the table fits 80 columns.
     """
     records = [row.record for row in rows if row.record and not row.record.simulated]
     medians = [record.workload.latency_ms.median for record in records]
@@ -56,8 +57,13 @@ def _numbers(record: RunRecord | None, unit: TimeUnit) -> tuple[str | None, ...]
 def _verdict(row: Row) -> str:
     if row.record is None:
         return row.failure
-    if wrong_outputs(row.record):
+    # What disturbed a run stands in its last column, which no number follows.
+    return ", ".join(filter(None, (_outputs(row.record), mark(row.record))))
+
+
+def _outputs(record: RunRecord) -> str:
+    if wrong_outputs(record):
         return "WRONG"
-    if not row.record.workload.outputs_compared:
+    if not record.workload.outputs_compared:
         return "not checked"
-    return "not all compared" if uncompared_outputs(row.record) else "correct"
+    return "not all compared" if uncompared_outputs(record) else "correct"

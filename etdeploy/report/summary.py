@@ -15,6 +15,7 @@ from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
+from etdeploy.report.disturbed import disturbed_lines, mark
 from etdeploy.report.latencies import latencies, starts
 from etdeploy.report.resources import memory_lines, sustained_lines
 from etdeploy.report.sizes import SIMULATED, simulated_sizes, sizes_table
@@ -50,6 +51,7 @@ def _headline(record: RunRecord) -> str:
         f"{where}{duration(workload.latency_ms.median)} per inference"
         f"{f' at {workload.sizes[0].name}' if workload.sizes else ''}, "
         f"{_rate(workload.latency_ms)} inferences per second"
+        f"{f' (disturbed: {mark(record)})' if mark(record) else ''}"
     )
 
 
@@ -71,6 +73,9 @@ def _facts(record: RunRecord) -> Iterator[str]:
         if record.runner.threads_reason:
             reason = f"{record.runner.threads}: {record.runner.threads_reason}"
             yield _wrapped("threads", [reason])
+        disturbed = list(disturbed_lines(record))
+        if disturbed:
+            yield _wrapped("disturbed", disturbed)
     yield _wrapped("outputs", list(_verdict(record)))
     memory = list(memory_lines(record))
     if memory:

@@ -29,7 +29,7 @@ from etdeploy.core.errors import (
     UsageError,
 )
 from etdeploy.core.values import Explained
-from etdeploy.devices.base import Bundle, ProcessLaunch, RunOutcome
+from etdeploy.devices.base import Bundle, DeviceState, ProcessLaunch, RunOutcome
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import (
     EXPORT_INFO,
@@ -182,6 +182,32 @@ def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     assert device.closed_runs == 1
     assert device.folder.arguments[0]["--threads"] == "2"
     require_match(run)
+
+
+def test_the_device_is_looked_at_around_every_start(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = FakeDevice((_EXPECTED,), (8,))
+    states = iter(("none", "none", "moderate", "moderate", *("none",) * 4))
+    monkeypatch.setattr(
+        device,
+        "state",
+        lambda: DeviceState(thermal_status=next(states), battery_celsius=30.0),
+    )
+    wanted = {"runs": 3, "profile": False, "cooldown": {"max_celsius": 35}}
+    # One look before the run, and for each start one that waits and one after it.
+    record = setting.measure(device, benchmark=wanted).record
+    starts = record.workload.runs
+    assert [[d.kind.value for d in start.disturbances] for start in starts] == [
+        ["throttled"], ["throttled"], [],
+    ]  # fmt: skip
+    assert [d.kind.value for d in record.disturbances] == ["throttled"]
+    assert all(start.cooldown and start.cooldown.reached for start in starts)
+    named = [sample.pass_name for sample in record.device.during]
+    assert named == ["timing", "timing.2", "timing.3"]
+    seconds = [sample.seconds for sample in record.device.during]
+    assert seconds == sorted(seconds)
+    assert [start.started_at for start in starts] == sorted(start.started_at for start in starts)
 
 
 def test_a_simulated_run_is_marked_and_has_no_notes_on_its_times(setting: Setting) -> None:

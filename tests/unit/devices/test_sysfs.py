@@ -83,5 +83,13 @@ def test_the_time_that_a_container_may_use(text: str, quota: float | None) -> No
     assert parse_state(text).cpu_quota == quota
 
 
+def test_processors_without_a_thermal_zone_have_a_sensor_of_their_own() -> None:
+    text = (
+        "class/hwmon/hwmon0/name:nvme\nclass/hwmon/hwmon0/temp1_input:40000\n"
+        "class/hwmon/hwmon3/name:k10temp\nclass/hwmon/hwmon3/temp1_input:62125\n"
+    )
+    assert parse_state(text).temperatures_celsius == {"k10temp": 62.125}
+
+
 def test_nothing() -> None:
     assert parse_state("sh: grep: not found\n") == DeviceState()
