@@ -35,7 +35,7 @@ def memory_of(results: RunnerResults, program: Program, method: Method) -> Memor
         after_load_rss_bytes=read.after_load.rss_bytes,
         planned_bytes=method.planned_memory_bytes,
         program_resident_bytes=read.program_resident_bytes,
-        weights=_weights(read, weights_bytes(program, method)),
+        weights=_weights(read, method.planned_memory_bytes, weights_bytes(program, method)),
         points=tuple(
             MemoryPoint(seconds=seconds, rss_bytes=rss, pss_bytes=pss)
             for seconds, rss, pss in read.points
@@ -48,17 +48,19 @@ def weights_bytes(program: Program, method: Method) -> int:
     return program.constant_bytes + sum(d.size_bytes for d in method.delegates)
 
 
-def _weights(read: RunnerMemory, size_bytes: int) -> WeightsKind | None:
+def _weights(read: RunnerMemory, planned_bytes: int, size_bytes: int) -> WeightsKind | None:
     """Where the weights are: in pages of the file, or in memory that was allocated for them.
 
-    Only what is allocated while the method is loaded counts: later come activations.
+    Only what is allocated while the method is loaded counts: later come a delegate's activations.
+    The planned memory is not: ExecuTorch's Module allocates it then, too, and sets it to zero, so
+    that all of it is resident (extension/module/module.cpp of 1.5.1).
     """
     before, after = read.before_load.anonymous_bytes, read.after_load.anonymous_bytes
     resident = read.program_resident_bytes
-    if size_bytes < _LEAST_WEIGHTS_BYTES or None in (before, after, resident):
+    if size_bytes < _LEAST_WEIGHTS_BYTES or before is None or after is None or resident is None:
         return None
-    copied = (after or 0) - (before or 0) >= _COPIED * size_bytes
-    in_file = (resident or 0) >= _IN_FILE * size_bytes
+    copied = after - before - planned_bytes >= _COPIED * size_bytes
+    in_file = resident >= _IN_FILE * size_bytes
     if copied and in_file:
         return WeightsKind.BOTH
     if copied:

@@ -32,7 +32,8 @@ def _weights(memory: Memory, file_bytes: int) -> str:
     resident = memory.program_resident_bytes
     if memory.weights is None or resident is None:
         return ""
-    of_file = f"{size(resident)} of the {size(file_bytes)} file"
+    # Its parts are mapped in whole pages, which may overlap.
+    of_file = f"{size(min(resident, file_bytes))} of the {size(file_bytes)} file"
     return {
         WeightsKind.LOADED: f"the weights are copied; {of_file} stay in memory beside them",
         WeightsKind.MAPPED: f"the weights are used in the file, {of_file} are in memory",

@@ -47,12 +47,12 @@ class Memory(Value):
         after_load_rss_bytes: Resident when the method was loaded, before the first inference.
         planned_bytes: What the program's memory plan reserves for the method's inputs, outputs and
             activations outside of delegates, from the file; for dynamic shapes at their largest.
-            Resident is what of it the method has touched.
+            All of it is resident once the method is loaded.
         program_resident_bytes: Of the program's file, mapped and resident at the end; null where
             the system does not say. The system can drop these pages when memory is short.
         weights: How the weights are in memory, judged by `program_resident_bytes` and by what was
-            allocated while the method was loaded; null where it cannot be said, as for less than
-            1 MiB of weights, or for weights in the memory of an accelerator.
+            allocated for them while the method was loaded; null where it cannot be said, as for
+            less than 1 MiB of weights, or for weights in the memory of an accelerator.
         points: Over time: every 10 ms at first, at twice that whenever there are 256 points, of
             which the higher one of each two stays. So a pass of up to 80 s has at least three
             points in each second.

@@ -86,6 +86,12 @@ def test_where_the_weights_are(
     assert memory_of(_results(_read(copied, resident)), _PROGRAM, _METHOD).weights == kind
 
 
+def test_planned_memory_is_no_copy_of_weights() -> None:
+    method = _METHOD.model_copy(update={"planned_memory_bytes": 18 * _MB})
+    memory = memory_of(_results(_read(19 * _MB, 20 * _MB)), _PROGRAM, method)
+    assert memory.weights == WeightsKind.MAPPED
+
+
 def test_nothing_is_said_of_few_weights() -> None:
     method = _METHOD.model_copy(update={"delegates": ()})
     program = _PROGRAM.model_copy(update={"constant_bytes": 1000})
