@@ -80,7 +80,8 @@ class RunnerSustained(Value):
 
 
 class Processors(Value):
-    """What the processors did from the first warm-up iteration to the last timed one.
+    """What the processors did from the first warm-up iteration to the last timed one; in a
+    sustained pass, to the end of its work.
 
     Those of the whole machine are about the processors that the runner may use only, and counted in
     hundredths of a second. None for what the system does not report.

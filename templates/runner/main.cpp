@@ -125,7 +125,8 @@ static void run(Arguments& arguments) {
   for (int64_t& sample_ns : samples_ns) {
     infer(module, method, inputs, sample_ns);
   }
-  json << json_processors(before, Processors()) << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
+  std::string meanwhile = json_processors(before, Processors());
+  json << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"samples_ms\": " << json_list(samples_ns, json_ms);
   if (watch) {
     json << watch->json(texts["--program"]);
@@ -133,9 +134,11 @@ static void run(Arguments& arguments) {
   if (const int64_t length_ns = counts["--sustained-ms"] * int64_t{1'000'000}; length_ns != 0) {
     json << work(length_ns, now_ns() - began_ns, [&] { infer(module, method, inputs, first_ns); },
                  [&](const std::string& so_far) {
-                   write_results(texts["--results"], json.str() + so_far);
+                   meanwhile = json_processors(before, Processors());
+                   write_results(texts["--results"], json.str() + so_far + meanwhile);
                  });
   }
+  json << meanwhile;
   write_trace(module.event_tracer(), texts["--etdump"]);
   write_results(texts["--results"], json.str());
 }

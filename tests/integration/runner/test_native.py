@@ -153,6 +153,9 @@ def test_work_goes_on_for_the_given_time(runner: Start, programs: Path, tmp_path
     assert 1 <= len(ends_s) <= 21
     assert min(inferences for _, inferences in work.stretches) >= 1
     assert work.began_s > 0
+    processors = run.results.processors
+    assert processors is not None
+    assert processors.wall_s >= ends_s[-1]
 
 
 def test_an_inference_that_is_longer_than_a_stretch_is_counted_once(
