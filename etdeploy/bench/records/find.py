@@ -61,11 +61,21 @@ def run_folders(output: Path) -> tuple[Path, ...]:
 
 
 def _newest(output: Path) -> Path:
-    """By the time in the name: dates of files change when a folder is copied."""
+    """By the time in the name: dates of files change when a folder is copied.
+
+    Of two in the same second, such as those that took turns, the one whose record is newer.
+    """
     folders = [path for path in run_folders(output) if RUN_ID.fullmatch(path.name)]
     if not folders:
         raise _nothing(LAST, output, run_folders(output))
-    return folders[-1]
+    return max(folders, key=lambda path: (path.name.split("-")[0], _written(path)))
+
+
+def _written(folder: Path) -> int:
+    try:
+        return (folder / RECORD_FILE).stat().st_mtime_ns
+    except OSError:  # it was just removed
+        return 0
 
 
 def _with_id(text: str, output: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def test_last_of_an_output_folder_without_runs_says_so(tmp_path: Path, there: bo
         (tmp_path / "out").mkdir()
     with pytest.raises(UsageError, match="the output folder has no run record"):
         find_run("last", tmp_path / "out")
+
+
+def test_of_two_in_the_same_second_the_last_is_the_one_written_last(tmp_path: Path) -> None:
+    for run_id in ("20261122T070000Z-a-host-ffffffff", "20261122T070000Z-b-host-00000000"):
+        os.utime(_run(tmp_path / run_id) / RECORD_FILE, ns=(0, len(list(tmp_path.iterdir()))))
+    assert find_run("last", tmp_path).folder.name == "20261122T070000Z-b-host-00000000"
 
 
 def test_a_damaged_record_is_not_passed_over(output: Path) -> None:
