@@ -1,9 +1,15 @@
 """How often a comparison is wrong: A against A, and against a B that takes 5 % longer.
 
     python benchmarks/ab.py [--series 400] [--json]
+    python benchmarks/ab.py --real 10 [--pairs 10] [--busy 2]
 
-Simulates starts with the spreads that devices have. Bound: at most 5 % of A/A called different in
-every row of pairs, and in those of records whose times, measured apart, differ by no more than 3 %.
+Simulates starts with the spreads that devices have. Bound: at most 5 % of A/A called different, up
+to chance, in every row of pairs, and in those of records whose times, measured apart, differ by no
+more than 3 %.
+
+With --real, measures on this machine instead, A/A and A/B in turns; --busy adds other work. The
+runner of B is the same but for a variable, which makes it spin for 5 % of each inference. Bound:
+A/A found different at most once in 20, A/B always found slower.
 """
 
 from __future__ import annotations
@@ -12,12 +18,30 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
-from etdeploy.compare.model import Ratio, Verdict
+from etdeploy.bench.measure import Prepared
+from etdeploy.bench.turns import measure_in_turns
+from etdeploy.compare.model import Comparison, Ratio, Verdict
+from etdeploy.compare.runs import compare_runs
 from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
 from etdeploy.compare.verdict import judge
+from etdeploy.core.console import TaskDisplay
+from etdeploy.core.resources import resource_folder
+from etdeploy.graph.job import Job
+from etdeploy.graph.many.run import look_up, run_jobs
+from etdeploy.graph.many.turns import open_two
+from etdeploy.graph.on_device import prepared
+from etdeploy.graph.stage_values import StepName
+from etdeploy.recipe.load import load_recipe
+from etdeploy.runner import fingerprint
 
 # Logarithms of a number of starts that follow each other, of the same thing.
 Noise = Callable[[random.Random, int], list[float]]
@@ -141,11 +165,122 @@ def simulate(series: int, counts: Sequence[int] = (3, 5, 6, 10, 20)) -> list[Row
     return rows
 
 
+SPIN = "ETDEPLOY_BENCHMARK_SPIN"
+MEASURED = "  elapsed_ns = now_ns() - started;\n"
+SPUN = f"""\
+  elapsed_ns = now_ns() - started;
+  static const char* const share = std::getenv("{SPIN}");
+  static const double slower = 1 + (share != nullptr ? std::atof(share) : 0.0);
+  for (const double until = slower * elapsed_ns; elapsed_ns < until;) {{
+    elapsed_ns = now_ns() - started;
+  }}
+"""
+RECIPE = """\
+model: {example: mlp}
+export: {backend: xnnpack}
+runtime: {threads: 1}
+benchmark: {iterations: 2000, memory: false, profile: false}
+"""
+
+
+@contextmanager
+def runner_that_can_spin(folder: Path) -> Iterator[None]:
+    """Runners are built from changed sources while the block runs."""
+    changed = folder / "templates"
+    shutil.copytree(resource_folder("templates"), changed)
+    main = changed / "runner" / "main.cpp"
+    text = main.read_text()
+    assert text.count(MEASURED) == 1, "the runner's timing has changed"
+    main.write_text("#include <cstdlib>\n" + text.replace(MEASURED, SPUN))
+
+    def folder_of(name: str) -> Path:
+        return changed if name == "templates" else resource_folder(name)
+
+    fingerprint.resource_folder = folder_of
+    try:
+        yield
+    finally:
+        fingerprint.resource_folder = resource_folder
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Other work: processes that compute all the time."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def made(folder: Path, pairs_: int) -> Iterator[Job]:
+    """The job with everything that goes to the device; the device stays open."""
+    (folder / "mlp.yaml").write_text(RECIPE)
+    recipe = load_recipe(str(folder / "mlp.yaml"), [f"benchmark.runs={pairs_}"])
+    with open_two(recipe, recipe, "host", folder / "out") as members, TaskDisplay() as display:
+        ready, _ = look_up(members.all[:1])
+        with runner_that_can_spin(folder):
+            [end] = run_jobs(ready, StepName.BUNDLE, display, heavy=1)
+        if end.error:
+            raise end.error
+        yield ready[0].resolved.job
+
+
+def spinning(ready: Prepared, share: float) -> Prepared:
+    launch = ready.bundle.launch
+    environment = {**launch.environment, SPIN: str(share)}
+    launch = launch.model_copy(update={"environment": environment})
+    return replace(ready, bundle=ready.bundle.model_copy(update={"launch": launch}))
+
+
+def compared(job: Job, share: float, output: Path) -> Comparison:
+    ready = prepared(job)
+    assert job.device is not None
+    with job.device_lock(lambda *_: None):
+        job.device.push(ready.bundle)
+        runs = measure_in_turns(job.device, ready, spinning(ready, share), output)
+    return compare_runs(*runs)
+
+
+def real(series: int, pairs_: int, others: int) -> None:
+    counts = {0.0: 0, SLOWER - 1: 0}
+    with tempfile.TemporaryDirectory(prefix="ab-") as name:
+        for job in made(Path(name), pairs_):
+            with busy(others):
+                for number in range(series):
+                    for share in counts:
+                        verdict = compared(job, share, Path(name, "out"))
+                        wanted = (Verdict.SLOWER,) if share else (Verdict.SLOWER, Verdict.FASTER)
+                        counts[share] += verdict.verdict in wanted
+                        tell(number + 1, share, verdict)
+    same, slower = counts.values()
+    print(f"{pairs_} pairs, {others} other processes: A/A called different {same} of {series},")
+    print(f"a B that takes 5 % longer found slower {slower} of {series}")
+
+
+def tell(number: int, share: float, found: Comparison) -> None:
+    ratio, spreads = found.ratio, (found.a.spread_percent, found.b.spread_percent)
+    assert ratio is not None, found.reason
+    kind = "A/B" if share else "A/A"
+    apart = " and ".join(f"{spread or 0:.1f} %" for spread in spreads)
+    bounds = f"{ratio.low or 0:.3f} to {ratio.high or 0:.3f}"
+    print(f"{number:3} {kind} {ratio.median:.3f} ({bounds}), {found.verdict}", end="; ")
+    print(f"by the {found.statistic}; between starts {apart}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", type=int, default=400, help="of each row and of each ratio")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--real", type=int, metavar="SERIES", help="measure so many instead")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--busy", type=int, default=0, metavar="PROCESSES")
     chosen = parser.parse_args()
+    if chosen.real:
+        real(chosen.real, chosen.pairs, chosen.busy)
+        return
     rows = simulate(chosen.series)
     if chosen.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
