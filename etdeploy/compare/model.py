@@ -15,6 +15,15 @@ class Verdict(Kind):
     NOT_COMPARABLE = "not comparable"
 
 
+class Statistic(Kind):
+    """What stands for a start."""
+
+    MEDIAN = "median"
+    """Half of its inferences took no longer."""
+    FASTEST = "fastest"
+    """Its fastest inference: other work delays it least."""
+
+
 class Side(Value):
     """One of the two.
 
@@ -53,8 +62,8 @@ class Pair(Value):
     """Two starts that followed each other.
 
     Attributes:
-        a_ms: Median of A's start.
-        b_ms: Median of B's start.
+        a_ms: Of A's start, as `statistic` says.
+        b_ms: The same of B's.
         ratio: B's by A's.
     """
 
@@ -103,6 +112,7 @@ class Comparison(Value):
         a, b: The two.
         ratio: B's by A's; null where they are not comparable.
         pairs: Empty where the starts did not take turns.
+        statistic: What stands for a start, in the ratio and in the pairs.
         verdict: What was found.
         reason: Why, in a sentence.
         remarks: Sentences that weaken it.
@@ -118,6 +128,7 @@ class Comparison(Value):
     pairs: tuple[Pair, ...]
     verdict: Verdict
     reason: str
+    statistic: Statistic = Statistic.MEDIAN
     remarks: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     operators: tuple[OperatorChange, ...] = ()

@@ -25,7 +25,7 @@ def compare_runs(
     min_difference_percent: float = MIN_DIFFERENCE_PERCENT,
     operators: Sequence[OperatorChange] = (),
 ) -> Comparison:
-    """Judges B against A by the medians of their starts.
+    """Judges B against A by their starts.
 
     Args:
         a: What B is measured against.
@@ -51,6 +51,7 @@ def compare_runs(
         pairs=pairs,
         verdict=verdict,
         reason=reason,
+        statistic=usable.statistic,
         remarks=() if ratio is None else tuple(_remarks(a.record, b.record, usable, paired)),
         differences=differences(a.record, b.record),
         operators=() if ratio is None else tuple(operators),

@@ -6,7 +6,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.units import unit_for
-from etdeploy.compare.model import Comparison, OperatorChange, OutputDifference, Ratio, Side
+from etdeploy.compare.model import (
+    Comparison,
+    OperatorChange,
+    OutputDifference,
+    Ratio,
+    Side,
+    Statistic,
+)
 from etdeploy.core.console import table
 
 WIDTH = 100
@@ -74,7 +81,8 @@ def _pairs(comparison: Comparison) -> str:
     pairs = comparison.pairs
     like = comparison.a.median_ms
     unit = unit_for(like)
-    columns = ("pair", f"A {unit.name}", f"B {unit.name}", "B by A")
+    of = "" if comparison.statistic == Statistic.MEDIAN else f"{comparison.statistic} "
+    columns = ("pair", f"A {of}{unit.name}", f"B {of}{unit.name}", "B by A")
     rows = [
         (number, *(unit.number(x, like) for x in (pair.a_ms, pair.b_ms)), f"{pair.ratio:.3f}")
         for number, pair in enumerate(pairs[:_MOST_PAIRS], 1)

@@ -22,8 +22,9 @@ def slower_by(factor: float) -> tuple[float, ...]:
 
 
 def started(times_ms: Sequence[float], **changes: Any) -> RunRecord:
-    """A record with a start for each time."""
-    return make_record(make_series(*([time] for time in times_ms)), **changes)
+    """A record with a start for each time, whose fastest inference takes 0.9 times as long."""
+    starts = ([time, 0.9 * time, 1.5 * time] for time in times_ms)
+    return make_record(make_series(*starts), **changes)
 
 
 def paired_runs(

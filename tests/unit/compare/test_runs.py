@@ -11,7 +11,7 @@ import pytest
 from etdeploy.bench.records.conditions import DisturbanceKind
 from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.compare.model import OperatorChange, Verdict
+from etdeploy.compare.model import OperatorChange, Statistic, Verdict
 from etdeploy.compare.runs import compare_runs
 from etdeploy.program.folder import EXPORT_INFO, Provenance, TensorFile
 from etdeploy.program.model import Plain
@@ -145,6 +145,50 @@ def test_a_comparison_that_was_throttled_is_none(starts: range) -> None:
     found = compare_runs(disturbed(a, _THROTTLED, *starts), b)
     assert found.verdict == Verdict.NOT_COMPARABLE
     assert found.reason == "throttled: it was throttled"
+
+
+def test_where_other_work_ran_the_fastest_inferences_of_pairs_are_compared() -> None:
+    a, b = paired_runs((1.05, 9.0, 1.04, 7.0, 8.0, 1.03, 1.06, 6.0))
+    assert compare_runs(a, b).statistic == Statistic.MEDIAN
+    workload = b.record.workload
+    # Each start has one inference that nothing delayed.
+    times = [x for time in A_MS for x in (9.0, 9.0, 0.9 * 1.05 * time)]
+    latency = workload.latency_ms.model_copy(update={"samples": tuple(times)})
+    workload = workload.model_copy(update={"latency_ms": latency})
+    b = StoredRun(b.folder, b.record.model_copy(update={"workload": workload}))
+    found = compare_runs(disturbed(a, _BUSY, 0, 1), disturbed(b, _BUSY, 3))
+    assert found.statistic == Statistic.FASTEST
+    assert found.verdict == Verdict.SLOWER
+    assert found.ratio is not None
+    assert found.ratio.median == pytest.approx(1.05)
+    assert found.pairs[0].a_ms == pytest.approx(0.9)
+    assert found.a.median_ms == pytest.approx(1.0)
+    assert any("the fastest inference of each start is compared" in r for r in found.remarks)
+
+
+def test_of_more_samples_on_one_side_the_fastest_counts_no_more() -> None:
+    a, b = paired_runs(slower_by(1.0))
+    workload = a.record.workload
+    samples = [x for time in A_MS for x in (time, 0.9 * time, time, 0.1)]
+    workload = workload.model_copy(
+        update={
+            "latency_ms": workload.latency_ms.model_copy(update={"samples": tuple(samples)}),
+            "runs": tuple(s.model_copy(update={"samples": 4}) for s in workload.runs),
+        }
+    )
+    a = disturbed(StoredRun(a.folder, a.record.model_copy(update={"workload": workload})), _BUSY)
+    found = compare_runs(a, b)
+    assert found.statistic == Statistic.FASTEST
+    assert found.verdict == Verdict.NO_DIFFERENCE
+
+
+def test_samples_that_are_not_those_of_the_starts_are_not_looked_at() -> None:
+    a, b = paired_runs(slower_by(1.05))
+    workload = a.record.workload
+    latency = workload.latency_ms.model_copy(update={"samples": (1.0,)})
+    workload = workload.model_copy(update={"latency_ms": latency})
+    a = disturbed(StoredRun(a.folder, a.record.model_copy(update={"workload": workload})), _BUSY)
+    assert compare_runs(a, b).statistic == Statistic.MEDIAN
 
 
 @pytest.mark.parametrize("kind", [_BUSY, _SAVING, DisturbanceKind.CLOCK])
