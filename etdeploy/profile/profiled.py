@@ -50,7 +50,7 @@ def profile_of(run: StoredRun, workspace: Workspace, progress: Progress = silent
     trace = read_trace(run, workspace, progress)
     if not executions(trace):
         raise UsageError(
-            "the trace has no inference in it",
+            "the trace has no inference in it; it is damaged, or the profile pass was cut short",
             place=str(run.path("etdump")),
             remedy="Measure again: etdeploy bench",
         )

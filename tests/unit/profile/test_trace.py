@@ -8,9 +8,11 @@ import pytest
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import EtdeployError, ExportError
+from etdeploy.core.errors import EtdeployError, ExportError, RunError
+from etdeploy.core.processes import process
+from etdeploy.core.processes.process import Outcome, Request
 from etdeploy.profile import trace
-from etdeploy.profile.protocol import TraceRequest
+from etdeploy.profile.protocol import FAILURE_FILE, TraceFailure, TraceRequest
 from etdeploy.profile.trace import read_trace
 from tests.support.bench_values import SIMULATED, make_record
 
@@ -94,3 +96,33 @@ def test_a_record_that_was_made_otherwise_is_read_again(tmp_path: Path) -> None:
     assert key() == first
     write("2")
     assert key() != first
+
+
+def _ending(exit_code: int, failure: str | None = None, stderr: str = "") -> Any:
+    """A worker that ends so."""
+
+    def run(request: Request) -> Outcome:
+        if failure:
+            told = TraceFailure(file="/a/etdump.etdp", message=failure)
+            told.save(Path(request.argv[-1]) / FAILURE_FILE)
+        return Outcome(request.argv, exit_code, "", stderr, 1.0)
+
+    return run
+
+
+def test_what_the_worker_says_of_a_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "run", _ending(1, "the trace cannot be read: Odd()"))
+    told = _told(_run(tmp_path), tmp_path)
+    assert "/a/etdump.etdp: the trace cannot be read: Odd()" in told
+    assert "etdeploy bench" in told
+
+
+def test_a_worker_that_was_killed_is_no_fault_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "run", _ending(-9, stderr="one\nlast words\n\n"))
+    with pytest.raises(RunError, match=r"ended early \(SIGKILL\): last words"):
+        read_trace(_run(tmp_path), Workspace(tmp_path / "cache"))
+    assert not list((tmp_path / "cache/traces").glob("[!.]*"))

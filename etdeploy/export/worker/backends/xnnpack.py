@@ -32,9 +32,9 @@ class XnnpackLowering(Lowering):
         dynamic int8 that takes 1.6 times as long. On transformers both are alike, but for dynamic
         int8, where the pair took 0.83 of the time.
         """
-        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from etdeploy.export.worker.backends.xnnpack_reasons import ExplainedPartitioner
 
-        return [XnnpackPartitioner(per_op_mode=spec.options["per_op_mode"])]
+        return [ExplainedPartitioner(per_op_mode=spec.options["per_op_mode"])]
 
     def passes(self, spec: ExportSpec) -> Any:
         """Those that ExecuTorch's own recipes for XNNPACK run."""
