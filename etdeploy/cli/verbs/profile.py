@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from etdeploy.core.errors import UsageError
 if TYPE_CHECKING:
     from etdeploy.profile.model import Profile
 
-_TEXT, _PERFETTO = "text", "perfetto"
+_TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
 _READING = "profile"
 
 
@@ -24,10 +24,11 @@ _READING = "profile"
 @click.option(
     "--format",
     "form",
-    type=click.Choice([_TEXT, _PERFETTO]),
+    type=click.Choice([_TEXT, _PERFETTO, _MODEL_EXPLORER]),
     default=_TEXT,
     show_default=True,
-    help="perfetto is a timeline of one inference for ui.perfetto.dev.",
+    help="perfetto is a timeline of one inference for ui.perfetto.dev, model-explorer a graph of "
+    "its calls for Model Explorer.",
 )
 @click.option(
     "-o",
@@ -69,15 +70,19 @@ def command(
     RUN is a run's folder, its record, its id or the end of that, or `last`, the newest. Operators,
     delegates' nodes and modules come from the trace of the run's profile pass.
     """
-    if as_json and form == _PERFETTO:
-        raise UsageError("--json and --format perfetto are two formats", remedy="Leave one out.")
+    if as_json and form != _TEXT:
+        raise UsageError(f"--json and --format {form} are two formats", remedy="Leave one out.")
     profile = _profile(run, runs_in, quiet)
     if form == _PERFETTO:
         from etdeploy.profile.formats.perfetto import trace_events
 
         _write(json.dumps(trace_events(profile)), output)
+    elif form == _MODEL_EXPLORER:
+        from etdeploy.profile.formats.model_explorer import graph_collection
+
+        _write(json.dumps(graph_collection(profile)), output)
     elif as_json:
-        _write(json.dumps(_printed(profile), indent=2, ensure_ascii=False), output)
+        _write(json.dumps(profile.model_dump(mode="json"), indent=2, ensure_ascii=False), output)
     else:
         from etdeploy.profile.formats.text import profile_text
 
@@ -107,10 +112,6 @@ def _profile(run: str, runs_in: Path, quiet: bool) -> Profile:
             display.end(_READING, "read and kept")
     keep_small(workspace, quiet)
     return profile
-
-
-def _printed(profile: Profile) -> dict[str, Any]:
-    return profile.model_dump(mode="json")
 
 
 def _write(text: str, output: Path | None) -> None:

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from etdeploy.profile.formats.model_explorer import graph_collection
+from etdeploy.profile.profiled import profile_from
+from etdeploy.profile.reasons import Reasons
+from tests.support.bench_values import make_record
+from tests.support.traces import TRACE
+
+_PROFILE = profile_from(make_record([10.0]), TRACE, Reasons(None, None))
+
+
+def _graph() -> Any:
+    collection = json.loads(json.dumps(graph_collection(_PROFILE)))
+    # Model Explorer knows a collection by these two keys.
+    assert collection.keys() == {"label", "graphs"}
+    [graph] = collection["graphs"]
+    return graph
+
+
+def test_each_call_is_a_node_in_its_module() -> None:
+    nodes = {node["label"]: node for node in _graph()["nodes"]}
+    assert len(nodes) == len(_PROFILE.spans) == 5
+    assert nodes["Gemm"]["namespace"] == "layers"
+    assert nodes["aten::mean.out"]["namespace"] == "norm"
+    attributes = {each["key"]: each["value"] for each in nodes["aten::mean.out"]["attrs"]}
+    assert attributes["source"] == "net.py:9"
+    assert (attributes["ms"], attributes["share"]) == ("1", "10.0%")
+
+
+def test_edges_are_the_order_of_execution() -> None:
+    nodes = _graph()["nodes"]
+    sources = [[edge["sourceNodeId"] for edge in node["incomingEdges"]] for node in nodes]
+    assert sources == [[], *([node["id"]] for node in nodes[:-1])]
+
+
+def test_the_most_expensive_call_stands_out() -> None:
+    colours = {node["label"]: node["style"]["backgroundColor"] for node in _graph()["nodes"]}
+    assert colours["Gemm"] == "#f05a3c"
+    assert len(set(colours.values())) == 3
+
+
+def test_modules_have_their_times() -> None:
+    groups = _graph()["groupNodeAttributes"]
+    assert groups["layers"] == {"class": "torch.nn.layers", "ms": "6", "share": "60.0%"}
+    assert groups[""]["bottleneck"] == _PROFILE.bottleneck
