@@ -110,12 +110,17 @@ def warn(text: str) -> None:
     message(f"warning: {text}")
 
 
+def is_terminal() -> bool:
+    """Whether a person reads standard output."""
+    return sys.stdout.isatty()
+
+
 def width() -> int | None:
     """The width of the terminal that shows results; None if lines may have any length.
 
     COLUMNS overrides the terminal's own width.
     """
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+    if not is_terminal() and not os.environ.get("COLUMNS"):
         return None
     return max(_NARROWEST, shutil.get_terminal_size().columns)
 

@@ -92,10 +92,7 @@ def _traced(run: Material) -> str:
     )
     if profile.untraced_ms is None:
         return text
-    return (
-        f"{text} The tracer is part of that: without it an inference takes "
-        f"{shown.duration(profile.untraced_ms)}."
-    )
+    return f"{text} Without the tracer, the median is {shown.duration(profile.untraced_ms)}."
 
 
 def _outputs(run: Material) -> Iterator[Block]:

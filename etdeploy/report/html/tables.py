@@ -29,6 +29,7 @@ from etdeploy.report.html.blocks import (
     code,
     table,
 )
+from etdeploy.report.html.figures.device import cores
 from etdeploy.report.html.figures.modules import KERNELS
 from etdeploy.report.material import Material, starts_of
 
@@ -37,6 +38,7 @@ _NAMES = {
     "cpu_count": "CPUs", "abi": "ABI", "os": "OS", "soc": "SoC", "emulated_cpu": "emulated CPU",
     "battery_percent": "battery level", "battery_celsius": "battery temperature",
     "battery_milliamps": "battery current", "battery_volts": "battery voltage",
+    "usable_cpus": "usable CPUs",
 }  # fmt: skip
 _NO_BREAK = "\u00a0"
 
@@ -187,9 +189,10 @@ def _state(state: DeviceState) -> dict[str, str]:
         hottest, celsius = max(state.temperatures_celsius.items(), key=lambda each: each[1])
         found["hottest sensor"] = f"{celsius:.1f} °C ({hottest})"
     for cluster in state.clusters:
-        name = f"CPU {cluster.cpus[0]}-{cluster.cpus[-1]}" if cluster.cpus else "CPU"
         mhz = [_mhz(khz) for khz in (cluster.current_khz, cluster.max_khz)]
-        found[name] = f"{mhz[0]} of {mhz[1]} MHz {cluster.governor or ''}".rstrip()
+        frequencies = "" if set(mhz) == {shown.NOTHING} else f"{mhz[0]} of {mhz[1]} MHz"
+        if text := " ".join(part for part in (frequencies, cluster.governor) if part):
+            found[cores(cluster.cpus)] = text
     return found
 
 
@@ -202,6 +205,8 @@ def _value(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if name.endswith("_bytes"):
         return shown.size(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
     units = {"_percent": " %", "_celsius": " °C", "_milliamps": " mA", "_volts": " V"}
     unit = next((text for end, text in units.items() if name.endswith(end)), "")
     return f"{shown.number(value, 4) if isinstance(value, float) else value}{unit}"

@@ -96,7 +96,7 @@ def _line(
     return {
         "type": "scatter", "mode": "lines" if len(x) > 1 else "markers", "x": x, "y": y,
         "xaxis": "x", "yaxis": f"y{suffix}", "line": {"color": tone, "width": 2},
-        "hovertemplate": f"%{{x:.0f}} s: %{{y:.4g}} {unit}<extra></extra>",
+        "hovertemplate": f"%{{x:.4g}} s: %{{y:.4g}} {unit}<extra></extra>",
     }  # fmt: skip
 
 

@@ -85,12 +85,13 @@ def _frequencies(states: Sequence[DeviceState]) -> list[_Line]:
     for place, state in enumerate(states):
         for cluster in state.clusters:
             if cluster.current_khz is not None:
-                line = found.setdefault(_cores(cluster.cpus), [None] * len(states))
+                line = found.setdefault(cores(cluster.cpus), [None] * len(states))
                 line[place] = cluster.current_khz / 1000
     return list(found.items())
 
 
-def _cores(cpus: tuple[int, ...]) -> str:
+def cores(cpus: tuple[int, ...]) -> str:
+    """The cores of a cluster in words."""
     if len(cpus) > 2 and cpus == tuple(range(cpus[0], cpus[-1] + 1)):
         return f"cores {cpus[0]}-{cpus[-1]}"
     return f"core{'s' if len(cpus) > 1 else ''} {', '.join(map(str, cpus))}"

@@ -117,7 +117,14 @@ def _owner(module: ModuleTime) -> str:
 def _label(module: ModuleTime) -> str:
     *_, above, own = ["", *module.path.split(".")]
     # "3" alone says nothing: "layers.3".
-    return plain((f"{above}.{own}" if own.isdigit() and above else own) or module.kind or "model")
+    return plain(
+        (f"{above}.{own}" if own.isdigit() and above else own) or _class(module) or "model"
+    )
+
+
+def _class(module: ModuleTime) -> str:
+    """The name of its class without the package."""
+    return module.kind.rpartition(".")[2]
 
 
 def _words(module: ModuleTime, total_ms: float) -> str:

@@ -1,0 +1,139 @@
+"""etdeploy report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import quiet_option
+from etdeploy.core import console
+from etdeploy.core.errors import UsageError
+from etdeploy.core.text.shell import quoted
+
+if TYPE_CHECKING:
+    from etdeploy.bench.records.stored import StoredRun
+    from etdeploy.report.formats import Format
+    from etdeploy.report.material import Report
+
+_FORMATS = ("html", "markdown", "csv", "jsonl", "pytorch-oss")
+_STDOUT = Path("-")
+_SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    help="By default what the name of the file ends with, else html.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the report goes; - is standard output. By default text is printed, and a page is "
+    f"{_SINGLE} in the run's folder, for several runs {_SEVERAL} here.",
+)
+@click.option(
+    "--from",
+    "folder",
+    default="etdeploy-out",
+    show_default=True,
+    metavar="FOLDER",
+    envvar="ETDEPLOY_OUTPUT_DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where run records are.",
+)
+@click.option("--no-profile", is_flag=True, help="Do not read traces, which takes seconds.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of run records instead.")
+@quiet_option
+def command(
+    runs: tuple[str, ...],
+    form: str | None,
+    output: Path | None,
+    folder: Path,
+    no_profile: bool,
+    schema: bool,
+    quiet: bool,
+) -> None:
+    """Show what a run gave: as a page, or as text for other tools.
+
+    RUN is a run's folder, its record, its id or the end of that, or last (the default). Several
+    make one report that compares them with the first.
+    """
+    if schema:
+        _print_schema(runs, form)
+        return
+    from etdeploy.bench.records.find import find_run
+    from etdeploy.report.delivery import require_free, write_report
+    from etdeploy.report.formats import text_of
+
+    chosen = _format(form, output)
+    found = [find_run(text, folder) for text in runs or ("last",)]
+    target = output or _default(found, chosen)
+    if target == _STDOUT:
+        _require_reader(chosen)
+    else:
+        require_free(target, chosen)
+    text = text_of(_gather(found, chosen, no_profile, quiet), chosen)
+    if target == _STDOUT:
+        console.result(text)
+    else:
+        console.result(str(write_report(text, target, chosen)))
+
+
+def _print_schema(runs: tuple[str, ...], form: str | None) -> None:
+    from etdeploy.report.plain.record_schema import record_schema
+
+    if runs or form:
+        raise UsageError("--schema is about all records: it takes no RUN and no --format")
+    console.result_json(record_schema())
+
+
+def _format(form: str | None, output: Path | None) -> Format:
+    from etdeploy.report.formats import SUFFIXES, Format
+
+    if form:
+        return Format(form)
+    if output is None or output == _STDOUT:
+        return Format.HTML
+    found = SUFFIXES.get(output.suffix.lower())
+    if found is None:
+        raise UsageError(
+            "the name of the file does not say which format the report should have",
+            place=str(output),
+            remedy=f"Name it: --format {'|'.join(_FORMATS)}",
+        )
+    return found
+
+
+def _default(found: list[StoredRun], form: Format) -> Path:
+    if form != "html":
+        return _STDOUT
+    return found[0].folder / _SINGLE if len(found) == 1 else Path(_SEVERAL)
+
+
+def _require_reader(form: Format) -> None:
+    if form == "html" and console.is_terminal():
+        raise UsageError(
+            "a page of megabytes is nothing for a terminal",
+            remedy=f"Name a file: --output {quoted(_SINGLE)}",
+        )
+
+
+def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool) -> Report:
+    from etdeploy.cache.workspace import Workspace
+    from etdeploy.report.gather import bare, gather
+
+    if not form.is_for_people:
+        return bare(found)
+    workspace = None if no_profile else Workspace.default()
+    with console.TaskDisplay(quiet=quiet) as display:
+        return gather(
+            found, workspace, lambda text, fraction=None: display.advance("profile", text, fraction)
+        )

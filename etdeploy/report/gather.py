@@ -1,0 +1,88 @@
+"""Collects what a report shows: runs, their plans and profiles, and how they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.cache.workspace import Workspace
+from etdeploy.compare.model import Comparison, OperatorChange
+from etdeploy.compare.operators import operator_changes
+from etdeploy.compare.runs import compare_runs
+from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.progress import Progress, silent
+from etdeploy.profile.model import Profile
+from etdeploy.report.material import Material, Report, names, plan_of
+
+_NO_PROFILE = "Where the time goes is not shown: {}."
+
+
+def gather(
+    runs: Sequence[StoredRun],
+    workspace: Workspace | None,
+    progress: Progress = silent,
+) -> Report:
+    """A report on runs; what is missing of one leaves a gap that says why, and fails nothing.
+
+    Args:
+        runs: At least one. Several are measured against the first.
+        workspace: The cache, for profiles; None to leave them out.
+        progress: Called while a trace is read.
+
+    Raises:
+        Interrupted: The run was asked to stop.
+    """
+    found = tuple(
+        _material(run, name, workspace, progress)
+        for run, name in zip(runs, names(runs), strict=True)
+    )
+    first, *others = found
+    return Report(found, tuple(_compared(first, other) for other in others))
+
+
+def bare(runs: Sequence[StoredRun]) -> Report:
+    """The records alone, for formats that show nothing else."""
+    named = zip(runs, names(runs), strict=True)
+    return Report(tuple(Material(run, name) for run, name in named))
+
+
+def _material(
+    run: StoredRun, name: str, workspace: Workspace | None, progress: Progress
+) -> Material:
+    plan, no_plan = plan_of(run)
+    profile, no_profile = _profile(run, workspace, progress)
+    return Material(run, name, plan, profile, no_plan, no_profile)
+
+
+def _profile(
+    run: StoredRun, workspace: Workspace | None, progress: Progress
+) -> tuple[Profile | None, tuple[str, ...]]:
+    if run.record.simulated:
+        return None, (_NO_PROFILE.format("a simulator's times are no device's"),)
+    if workspace is None:
+        return None, (_NO_PROFILE.format("the report was made with --no-profile"),)
+    from etdeploy.profile.profiled import profile_of
+
+    try:
+        return profile_of(run, workspace, progress), ()
+    except Interrupted:
+        raise
+    except EtdeployError as error:
+        remedy = f" {error.remedy}." if error.remedy else ""
+        text = _NO_PROFILE.format(error.message.rstrip("."))
+        return None, (text + remedy.replace("..", "."),)
+
+
+def _compared(first: Material, other: Material) -> Comparison:
+    changes: tuple[OperatorChange, ...] = ()
+    if first.profile and other.profile:
+        changes = operator_changes(_times(first.profile), _times(other.profile))
+    return compare_runs(first.run, other.run, operators=changes)
+
+
+def _times(profile: Profile) -> dict[tuple[str, str], float]:
+    """Self times by operator and module, in milliseconds."""
+    sums: dict[tuple[str, str], float] = {}
+    for each in profile.operators:
+        sums[each.name, each.module] = sums.get((each.name, each.module), 0.0) + each.self_ms
+    return sums

@@ -1,0 +1,135 @@
+"""The verb report against exact text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.cli.main import run_cli
+from etdeploy.report.formats import BEGINNINGS, Format
+from tests.support.bench_values import make_record
+
+Capture = pytest.CaptureFixture[str]
+IDS = ("20261121T084449Z-mlp-host-ab12cd34", "20261121T094449Z-mlp-host-ef56ab78")
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with two runs in the folder for them."""
+    monkeypatch.chdir(tmp_path)
+    for run_id in IDS:
+        folder = tmp_path / "etdeploy-out" / run_id
+        folder.mkdir(parents=True)
+        make_record(run_id=run_id).save(folder / "record.json")
+    return tmp_path
+
+
+def report(*arguments: str) -> int:
+    return run_cli(["report", "--quiet", "--no-profile", *arguments])
+
+
+def test_the_last_run_is_a_page_in_its_folder(runs: Path, capsys: Capture) -> None:
+    assert report() == 0
+    page = runs / "etdeploy-out" / IDS[1] / "report.html"
+    assert capsys.readouterr().out == f"{page}\n"
+    assert page.read_text().startswith(BEGINNINGS[Format.HTML])
+    assert report() == 0, "a report may be made again"
+
+
+def test_several_runs_are_a_page_here(runs: Path, capsys: Capture) -> None:
+    assert report("ab12cd34", f"etdeploy-out/{IDS[1]}") == 0
+    assert capsys.readouterr().out == f"{runs / 'etdeploy-report.html'}\n"
+    assert "2 runs compared" in (runs / "etdeploy-report.html").read_text()
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "jsonl", "pytorch-oss"])
+def test_text_is_printed_or_written(form: str, runs: Path, capsys: Capture) -> None:
+    assert report("--format", form) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(BEGINNINGS[Format(form)])
+    assert report("--format", form, "--output", "-") == 0
+    assert capsys.readouterr().out == printed
+    assert report("--format", form, "--output", "report") == 0
+    assert (runs / "report").read_text() == printed
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("a.html", "html"), ("A.HTM", "html"), ("a.md", "markdown"), ("a.csv", "csv"),
+     ("a.jsonl", "jsonl")],
+)  # fmt: skip
+def test_the_name_of_the_file_says_the_format(
+    name: str, form: str, runs: Path, capsys: Capture
+) -> None:
+    assert report("-o", name) == 0
+    assert capsys.readouterr().out == f"{runs / name}\n"
+    assert (runs / name).read_text().startswith(BEGINNINGS[Format(form)])
+
+
+def test_another_name_does_not(runs: Path, capsys: Capture) -> None:
+    assert report("-o", "a.json") == 2
+    assert capsys.readouterr().err == (
+        "error (usage): a.json: the name of the file does not say which format the report should "
+        "have\n  what to do: Name it: --format html|markdown|csv|jsonl|pytorch-oss\n"
+    )
+
+
+def test_a_page_may_go_through_a_pipe_but_not_to_a_terminal(
+    runs: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert report("-o", "-") == 0
+    assert capsys.readouterr().out.startswith(BEGINNINGS[Format.HTML])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert report("-o", "-") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Name a file: --output report.html" in captured.err
+
+
+def test_a_file_of_the_user_is_refused_before_the_work(
+    runs: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs / "index.html").write_text("<html>my page</html>")
+    monkeypatch.setattr("etdeploy.report.gather.gather", lambda *_: pytest.fail("it was made"))
+    assert report("-o", "index.html") == 2
+    assert "is not a report in html; it was not changed" in capsys.readouterr().err
+    assert (runs / "index.html").read_text() == "<html>my page</html>"
+
+
+def test_a_run_that_does_not_exist(runs: Path, capsys: Capture) -> None:
+    assert report("--from", "elsewhere") == 2
+    assert report("none") == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_record_of_every_older_version(form: Format, runs: Path, capsys: Capture) -> None:
+    content = json.loads(make_record().model_dump_json())
+    for name in ("memory", "disturbances", "interleaved_with"):
+        del content[name]
+    for name in ("runs", "spread", "threads", "sustained"):
+        del content["workload"][name]
+    del content["device"]["during"]
+    for version in (2, 3, 4):
+        file = runs / "old.json"
+        file.write_text(json.dumps({**content, "schema_version": version}))
+        assert report("old.json", "--format", str(form), "-o", "-") == 0
+        assert capsys.readouterr().out.startswith(BEGINNINGS[form])
+
+
+def test_a_newer_record_is_refused(runs: Path, capsys: Capture) -> None:
+    newer = {**make_record().model_dump(mode="json"), "schema_version": 99}
+    (runs / "new.json").write_text(json.dumps(newer))
+    assert report("new.json") == 2
+    assert "the run record has version 99" in capsys.readouterr().err
+
+
+def test_the_schema_is_that_of_records(runs: Path, capsys: Capture) -> None:
+    assert report("--schema") == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert set(schema["properties"]) == {*RunRecord.model_fields, "folder"}
+    assert report("--schema", "last") == 2
+    assert report("--schema", "--format", "csv") == 2

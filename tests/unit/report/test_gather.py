@@ -1,0 +1,85 @@
+"""What a report is made of, where parts of a run are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.cache.workspace import Workspace
+from etdeploy.compare.model import Verdict
+from etdeploy.core.errors import Interrupted, UsageError
+from etdeploy.profile import profiled
+from etdeploy.report.gather import gather
+from tests.support.bench_values import FOLDER, SIMULATED, make_record, make_run
+from tests.support.report_values import make_profile
+
+
+def _with_profile(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
+    operator = make_profile().operators[0]
+    profiles = iter(
+        make_profile(operators=(operator.model_copy(update={"self_ms": ms}),)) for ms in times
+    )
+    monkeypatch.setattr(profiled, "profile_of", lambda *_: next(profiles))
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(profiled, "profile_of", fail)
+
+
+def _workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path)
+
+
+def test_without_a_cache_no_trace_is_read() -> None:
+    [run] = gather([make_run()], None).runs
+    assert run.profile is None
+    assert run.no_profile == (
+        "Where the time goes is not shown: the report was made with --no-profile.",
+    )
+
+
+def test_a_run_without_trace_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _failing(
+        monkeypatch, UsageError("the run has no trace", remedy="Measure again: etdeploy bench")
+    )
+    [run] = gather([make_run()], _workspace(tmp_path)).runs
+    assert run.no_profile == (
+        "Where the time goes is not shown: the run has no trace. Measure again: etdeploy bench.",
+    )
+
+
+def test_a_stop_is_no_missing_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _failing(monkeypatch, Interrupted())
+    with pytest.raises(Interrupted):
+        gather([make_run()], _workspace(tmp_path))
+
+
+def test_a_simulated_run_has_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _failing(monkeypatch, AssertionError("its trace was read"))
+    [run] = gather([make_run(simulated=SIMULATED)], _workspace(tmp_path)).runs
+    assert "a simulator's times are no device's" in run.no_profile[0]
+
+
+def test_several_runs_are_measured_against_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_profile(monkeypatch, 1.0, 3.0, 1.0)
+    runs = [StoredRun(FOLDER, make_record(run_id=name)) for name in "abc"]
+    report = gather(runs, _workspace(tmp_path))
+    assert [c.a.run_id for c in report.comparisons] == ["a", "a"]
+    assert [c.b.run_id for c in report.comparisons] == ["b", "c"]
+    [first, second] = report.comparisons
+    assert [(change.a_ms, change.b_ms) for change in first.operators] == [(1.0, 3.0)]
+    assert second.operators == ()
+
+
+def test_a_simulated_run_is_not_comparable() -> None:
+    report = gather([make_run(), make_run(simulated=SIMULATED)], None)
+    assert [c.verdict for c in report.comparisons] == [Verdict.NOT_COMPARABLE]
