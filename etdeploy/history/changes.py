@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 MIN_RUNS = 3
 """On either side of a change: a single odd value is none."""
@@ -31,6 +33,7 @@ MIN_CHANGE_PERCENT = 1.0
 _LEVEL = 0.005
 # Enough for that level, and few enough for a long series: the windows grow with its square.
 _PERMUTATIONS, _FEW_PERMUTATIONS, _LONG = 499, 199, 120
+_FIRST = 49
 # The same history has the same changes each time it is shown.
 _SEED = 1
 
@@ -66,7 +69,7 @@ def steps(values: Sequence[float]) -> list[Step]:
     return [Step(edges[i], levels[i - 1], levels[i]) for i in range(1, len(levels))]
 
 
-def _splits(values: np.ndarray[Any, Any], offset: int, draw: np.random.Generator) -> list[int]:
+def _splits(values: Array, offset: int, draw: np.random.Generator) -> list[int]:
     """Where the values are cut, in the whole series' numbers."""
     if len(values) < 2 * MIN_RUNS:
         return []
@@ -82,9 +85,7 @@ def _splits(values: np.ndarray[Any, Any], offset: int, draw: np.random.Generator
     return sorted(found)
 
 
-def _stretch(
-    values: np.ndarray[Any, Any], draw: np.random.Generator, *, inside: bool
-) -> tuple[int, ...]:
+def _stretch(values: Array, draw: np.random.Generator, *, inside: bool) -> tuple[int, ...]:
     """Where the stretch begins and ends that differs most; nothing if one of random order could.
 
     Args:
@@ -94,38 +95,62 @@ def _stretch(
     """
     import numpy as np
 
-    count = len(values)
-    permutations = _PERMUTATIONS if count <= _LONG else _FEW_PERMUTATIONS
     ranks = _ranks(values)
-    shuffled = draw.permuted(np.tile(ranks, (permutations, 1)), axis=1)
-    # The first row is the series itself.
-    sums = np.zeros((permutations + 1, count + 1))
-    np.cumsum(np.vstack([ranks, shuffled]), axis=1, out=sums[:, 1:])
-    largest, best = np.zeros(permutations + 1), 0.0
-    ends: tuple[int, ...] = ()
-    least, most = (_MIN_INSIDE, count - 2 * MIN_RUNS) if inside else (MIN_RUNS, count - MIN_RUNS)
-    for length in range(least, most + 1):
-        starts = np.arange(MIN_RUNS, most + MIN_RUNS - length + 1) if inside else np.zeros(1, int)
-        away = np.abs(sums[:, starts + length] - sums[:, starts])
-        away /= math.sqrt(length * (count - length))
-        np.maximum(largest, away.max(axis=1), out=largest)
-        if largest[0] > best:
-            start = int(starts[away[0].argmax()])
-            best, ends = largest[0], (start, start + length)
-    # Equal ranks give equal distances up to rounding.
-    as_far = int((largest[1:] >= best * (1 - 1e-9)).sum())
-    if best == 0 or (1 + as_far) / (1 + permutations) > _LEVEL:
+    permutations = _PERMUTATIONS if len(ranks) <= _LONG else _FEW_PERMUTATIONS
+    best, ends = 0.0, (0, 0)
+    for start, end, distance in _windows(ranks[np.newaxis, :], inside):
+        farthest = int(distance[0].argmax())
+        if distance[0, farthest] > best:
+            best, ends = float(distance[0, farthest]), (int(start[farthest]), int(end[farthest]))
+    as_far = 0 if best > 0 else permutations
+    # Most series have no change, and the first few permutations show it.
+    for number in (_FIRST, permutations - _FIRST):
+        if 1 + as_far > _LEVEL * (1 + permutations):
+            return ()
+        shuffled = draw.permuted(np.tile(ranks, (number, 1)), axis=1)
+        largest = np.zeros(number)
+        for _, _, distance in _windows(shuffled, inside):
+            np.maximum(largest, distance.max(axis=1), out=largest)
+        # Equal ranks give equal distances up to rounding.
+        as_far += int((largest >= best * (1 - 1e-9)).sum())
+    if 1 + as_far > _LEVEL * (1 + permutations):
         return ()
     return ends if inside else ends[1:]
 
 
-def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _windows(ranks: Array, inside: bool) -> Iterator[tuple[Array, Array, Array]]:
+    """For each length of a stretch: where it begins and ends, and how far it is from the rest.
+
+    Args:
+        ranks: A row for each order of the values.
+        inside: As for `_stretch`.
+
+    Yields:
+        Starts, ends, and a row of distances for each order, in standard deviations of a rank sum
+        but for a factor.
+    """
+    import numpy as np
+
+    rows, count = ranks.shape
+    sums = np.zeros((rows, count + 1))
+    np.cumsum(ranks, axis=1, out=sums[:, 1:])
+    if not inside:
+        end = np.arange(MIN_RUNS, count - MIN_RUNS + 1)
+        yield np.zeros_like(end), end, np.abs(sums[:, end]) / np.sqrt(end * (count - end))
+        return
+    for length in range(_MIN_INSIDE, count - 2 * MIN_RUNS + 1):
+        start = np.arange(MIN_RUNS, count - MIN_RUNS - length + 1)
+        distance = np.abs(sums[:, start + length] - sums[:, start])
+        yield start, start + length, distance / math.sqrt(length * (count - length))
+
+
+def _ranks(values: Array) -> Array:
     """Ranks around zero; equal values share theirs."""
     import numpy as np
 
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - (counts - 1) / 2
-    ranks: np.ndarray[Any, Any] = middle[inverse] - (len(values) + 1) / 2
+    ranks: Array = middle[inverse] - (len(values) + 1) / 2
     return ranks
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
-from etdeploy.bench.records.record import RunRecord
 from etdeploy.core.kinds import Kind
 from etdeploy.history.metrics import metrics_of
 from etdeploy.history.series import Series, series_of
+
+if TYPE_CHECKING:
+    from etdeploy.bench.records.record import RunRecord
 
 
 class Judgement(Kind):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.text.shell import quoted
 from etdeploy.history import pending
 from etdeploy.history.place import Place, place_of
+
+if TYPE_CHECKING:
+    from etdeploy.bench.records.stored import StoredRun
 
 # A run brings in at most so many that waited, so that it does not wait for them; `etdeploy history`
 # brings in all.
@@ -61,6 +64,7 @@ def bring_in(place: Place, at_most: int | None = None) -> int:
     entries = pending.waiting(place)[:at_most]
     if not entries:
         return 0
+    from etdeploy.bench.records.stored import load_run
     from etdeploy.history.store.store import open_store
 
     done, new = [], 0

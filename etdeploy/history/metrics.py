@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import duration
 from etdeploy.core import console
+
+if TYPE_CHECKING:
+    from etdeploy.bench.records.record import RunRecord
 
 LATENCY = "latency_ms"
 # By name: what it is called in a sentence. Less is better in all of them.

@@ -8,12 +8,14 @@ weights, the commit, the system on the device.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etdeploy.bench.records.record import RunRecord
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Value
-from etdeploy.devices.base import DeviceFacts
+
+if TYPE_CHECKING:  # importing them takes longer than reading the history
+    from etdeploy.bench.records.record import RunRecord
+    from etdeploy.devices.base import DeviceFacts
 
 _KEY_LENGTH = 16
 # Of the section `model`: what the model is. A checkpoint's file may change.

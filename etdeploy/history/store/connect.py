@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import QueuePool
 
 from etdeploy.history.place import Place
 
@@ -39,7 +39,9 @@ def engine_of(place: Place, *, read_only: bool = False) -> Engine:
     engine = create_engine(
         "sqlite+pysqlite://",
         creator=lambda: _reader(file) if read_only else _writer(file),
-        poolclass=NullPool,
+        # Each close of the last connection writes the journal back and waits for the disk.
+        poolclass=QueuePool,
+        pool_size=1,
     )
     event.listen(engine, "begin", _begin)
     return engine
@@ -49,7 +51,7 @@ def _postgres_engine(url: str) -> Engine:
     parsed = make_url(url).set(drivername="postgresql+psycopg")
     if "connect_timeout" not in parsed.query:
         parsed = parsed.update_query_dict({"connect_timeout": str(CONNECT_S)})
-    engine = create_engine(parsed, poolclass=NullPool)
+    engine = create_engine(parsed, pool_size=1)
     event.listen(engine, "connect", _set_limits)
     return engine
 

@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Engine, RowMapping
 from sqlalchemy.exc import IntegrityError
 
-from etdeploy.bench.records.record import RunRecord
 from etdeploy.history.entry import Entry, Judgement, entry_of
 from etdeploy.history.place import Place
 from etdeploy.history.series import Series
@@ -20,6 +19,9 @@ from etdeploy.history.store.connect import WRITES, engine_of
 from etdeploy.history.store.errors import explained
 from etdeploy.history.store.migrate import migrate, require_known, revision_of
 from etdeploy.history.store.tables import REVISION, metrics, records, runs, series
+
+if TYPE_CHECKING:
+    from etdeploy.bench.records.record import RunRecord
 
 _COLUMNS = tuple(field.name for field in fields(Entry) if field.name != "metrics")
 
