@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # A list of more series than these is for a filter.
 _SERIES = 30
 _LIST_RUNS = 40
+_PAGE = "etdeploy-history.html"
 _AGO = re.compile(r"(\d+)\s*([dhw])")
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
@@ -71,6 +72,19 @@ def _since(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
     metavar="N",
     help="The latest N runs of each series.",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "html")),
+    help="By default text, and html if FILE is named.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"Where the page goes; by default {_PAGE}. It works offline.",
+)
 @store_option
 @json_option
 @click.pass_context
@@ -81,6 +95,8 @@ def command(
     metric: str,
     since: str | None,
     limit: int,
+    form: str | None,
+    output: Path | None,
     store: str | None,
     as_json: bool,
 ) -> None:
@@ -93,15 +109,19 @@ def command(
     from etdeploy.history.store.store import Filter
 
     _require_metric(metric)
+    page = _page(form, output, as_json)
     place = required_place(store)
     wanted = Filter(recipe=recipe, device=device, since=since)
     ctx.obj = (place, wanted)
     if ctx.invoked_subcommand is not None:
         return
     with _opened(place) as opened:
-        trends, more = _trends(opened, wanted, metric, limit, as_json) if opened else ([], 0)
+        whole = as_json or page is not None
+        trends, more = _trends(opened, wanted, metric, limit, whole) if opened else ([], 0)
     if as_json:
         console.result_json([trend.model_dump(mode="json") for trend in trends])
+    elif trends and page:
+        _write_page(trends, more, page)
     elif trends:
         _show(trends, more)
     else:
@@ -176,21 +196,58 @@ def _opened(place: Place) -> Iterator[Store | None]:
 
 
 def _trends(
-    store: Store, wanted: Filter, metric: str, limit: int, as_json: bool
+    store: Store, wanted: Filter, metric: str, limit: int, whole: bool
 ) -> tuple[list[Trend], int]:
-    """The trends of the latest series, and how many more there are."""
+    """The trends of the latest series, and how many more there are.
+
+    Args:
+        store: The history.
+        wanted: Which runs.
+        metric: Which number.
+        limit: How many runs of each series.
+        whole: Whether as many of each of several series, too; a list shows fewer.
+    """
     from dataclasses import replace
 
     from etdeploy.history.trend import trend_of
 
     known = store.series(wanted)
     single = len(known) == 1
-    many = limit if single or as_json else min(limit, _LIST_RUNS)
+    many = limit if single or whole else min(limit, _LIST_RUNS)
     trends = []
     for one in known[:_SERIES]:
         entries = store.entries(replace(wanted, series=one.series.key), many)
         trends.append(trend_of(one.series, entries, metric, one.runs))
     return trends, len(known) - len(trends)
+
+
+def _page(form: str | None, output: Path | None, as_json: bool) -> Path | None:
+    """Where the page goes; None for text.
+
+    Raises:
+        UsageError: The options exclude each other, or the file is no page of etdeploy's.
+    """
+    if form != "html" and (form or not output):
+        if output:
+            raise UsageError("--output is for a page", remedy="Leave --format out, or name html.")
+        return None
+    if as_json:
+        raise UsageError("--json is printed, and a page is written: choose one of them")
+    from etdeploy.report.delivery import require_free
+    from etdeploy.report.formats import Format
+
+    page = output or Path(_PAGE)
+    require_free(page, Format.HTML)
+    return page
+
+
+def _write_page(trends: list[Trend], more: int, page: Path) -> None:
+    from etdeploy.report.delivery import write_report
+    from etdeploy.report.formats import Format
+    from etdeploy.report.html.page import render
+    from etdeploy.report.html.trends import trends_page
+
+    console.result(str(write_report(render(trends_page(trends, more)), page, Format.HTML)))
 
 
 def _show(trends: list[Trend], more: int) -> None:

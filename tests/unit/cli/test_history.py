@@ -150,3 +150,26 @@ def test_no_history_is_kept(
     measured(tmp_path, 1.0)
     assert run("check", "-o", str(tmp_path)) == 2
     assert "error (history): ETDEPLOY_STORE=none: no history is kept" in capsys.readouterr().err
+
+
+def test_a_page(
+    store: Store, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("history", "--format", "html") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'etdeploy-history.html'}\n"
+    page = tmp_path / "mine.html"
+    for _ in range(2):
+        assert run("history", "-o", str(page)) == 0
+    assert "plot-0" in page.read_text()
+    page.write_text("my notes")
+    capsys.readouterr()
+    assert run("history", "-o", str(page)) == 2
+    assert "is not a report in html; it was not changed" in capsys.readouterr().err
+    assert page.read_text() == "my notes"
+
+
+@pytest.mark.parametrize("options", [("--json",), ("--format", "text")])
+def test_a_page_is_not_printed(options: tuple[str, ...], capsys: Capture, tmp_path: Path) -> None:
+    assert run("history", "-o", str(tmp_path / "x.html"), *options) == 2
+    assert "page" in capsys.readouterr().err
