@@ -115,6 +115,7 @@ def start_notes(series: Series) -> Iterator[str]:
             "the median. Compare medians, and end other work on the device."
         )
     yield from _drift_notes(series)
+    yield from _changing_outputs(series)
     between = spread.between_percent
     if between is not None and between > BETWEEN_LIMIT:
         runs = min(MOST_RUNS, max(10, 2 * len(series.passes)))
@@ -148,6 +149,17 @@ def _drift_notes(series: Series) -> Iterator[str]:
         yield (
             f"The second half of the samples is {-100 * drift:.0f} % faster than the first: "
             f"{warmup:,} warm-up iterations may be too few. {_longer(warmup).capitalize()}."
+        )
+
+
+def _changing_outputs(series: Series) -> Iterator[str]:
+    first, *others = (each.results.outputs_digest for each in series.passes)
+    different = [digest for digest in others if digest != first]
+    if different and first:
+        yield (
+            f"In {len(different)} of {len(series.passes)} starts the outputs are not bit by bit "
+            "those of the first one, which were compared. The model draws random numbers, or what "
+            "a kernel computes depends on chance, such as the order of its threads."
         )
 
 

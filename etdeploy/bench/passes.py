@@ -145,6 +145,8 @@ def runner_arguments(step: Pass) -> tuple[str, ...]:
     ]  # fmt: skip
     if step.outputs:
         arguments += ["--outputs", step.outputs_folder]
+    if step.name == TIMING:
+        arguments += ["--digest", "1"]
     if step.etdump:
         arguments += ["--etdump", ETDUMP]
     if step.watched:

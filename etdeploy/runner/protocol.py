@@ -121,6 +121,7 @@ class RunnerResults(Value):
             does not report it.
         samples_ms: Time of each timed inference, including setting the inputs.
         outputs: Of the first inference, when a folder for them was given.
+        outputs_digest: Of the bytes of their tensors, where it was asked for.
         processors: What they did meanwhile; None from a runner that did not ask.
         memory: In a memory pass.
         sustained: In a sustained pass; until then, where the runner was ended on the way.
@@ -139,6 +140,7 @@ class RunnerResults(Value):
     rss_after_load_bytes: int
     first_inference_ms: float
     outputs: tuple[RunnerOutput, ...]
+    outputs_digest: str | None = None
     peak_rss_bytes: int
     samples_ms: tuple[float, ...] = Field(min_length=1)
     memory: RunnerMemory | None = None

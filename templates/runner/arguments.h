@@ -26,7 +26,7 @@ struct Arguments {
   // or, with `auto`, until the times are steady.
   // --threads 0 leaves ExecuTorch's choice.
   std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
-      {"--watch-memory", 0}, {"--sustained-ms", 0}};
+      {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}};
 
   Arguments(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {

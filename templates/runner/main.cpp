@@ -116,7 +116,8 @@ static void run(Arguments& arguments) {
   const auto outputs = infer(module, method, inputs, first_ns);
   // These outputs are stored: a method with state gives others from now on.
   json << ",\n  \"first_inference_ms\": " << json_ms(first_ns)
-       << ",\n  \"outputs\": " << (folder.empty() ? "[]" : write_outputs(outputs, folder));
+       << ",\n  \"outputs\": " << (folder.empty() ? "[]" : write_outputs(outputs, folder))
+       << ",\n  \"outputs_digest\": " << (counts["--digest"] ? json_digest(outputs) : "null");
   // Not right before the timed iterations, since reading it empties caches.
   const Processors before;
   json << warm_up(module, method, inputs, counts["--warmup"]);

@@ -145,6 +145,30 @@ inline std::vector<Bytes> provide_outputs(executorch::extension::Module& module,
   return buffers;
 }
 
+// A tensor's elements, the last dimension innermost.
+inline Bytes contiguous_bytes(const executorch::aten::Tensor& tensor) {
+  const Shape shape(tensor.sizes().begin(), tensor.sizes().end());
+  const Shape strides(tensor.strides().begin(), tensor.strides().end());
+  Bytes bytes(tensor.nbytes());
+  reorder(static_cast<const uint8_t*>(tensor.const_data_ptr()), strides, bytes.data(),
+          contiguous_strides(shape), shape, executorch::runtime::elementSize(tensor.scalar_type()));
+  return bytes;
+}
+
+// Tells the tensors of two runs apart, as JSON: FNV-1a with 64 bits
+// (http://www.isthe.com/chongo/tech/comp/fnv/).
+inline std::string json_digest(const std::vector<EValue>& values) {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const EValue& value : values) {
+    for (const uint8_t byte : value.isTensor() ? contiguous_bytes(value.toTensor()) : Bytes()) {
+      digest = (digest ^ byte) * 0x100000001b3;
+    }
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(digest));
+  return json_string(text);
+}
+
 // Writes tensors as <folder>/<i>.bin and describes every output as JSON.
 inline std::string write_outputs(const std::vector<EValue>& values, const std::string& folder) {
   std::filesystem::create_directories(folder);
@@ -157,12 +181,8 @@ inline std::string write_outputs(const std::vector<EValue>& values, const std::s
     json << "\n    {\"kind\": " << json_string(kind);
     if (value.isTensor()) {
       const auto tensor = value.toTensor();
-      const size_t element = executorch::runtime::elementSize(tensor.scalar_type());
       const Shape shape(tensor.sizes().begin(), tensor.sizes().end());
-      const Shape strides(tensor.strides().begin(), tensor.strides().end());
-      Bytes bytes(tensor.nbytes());
-      reorder(static_cast<const uint8_t*>(tensor.const_data_ptr()), strides, bytes.data(),
-              contiguous_strides(shape), shape, element);
+      const Bytes bytes = contiguous_bytes(tensor);
       write_file(folder + "/" + name, bytes.data(), bytes.size());
       json << ", \"dtype\": " << json_string(type_name(tensor.scalar_type()))
            << ", \"shape\": " << json_sizes(shape) << ", \"path\": " << json_string(name);

@@ -95,6 +95,22 @@ def test_a_warm_up_until_the_times_are_steady(
     assert len(run.results.samples_ms) == 3
 
 
+def test_a_digest_tells_outputs_apart(runner: Start, programs: Path, tmp_path: Path) -> None:
+    digests = []
+    for name, folder in (("mlp_xnnpack", "a"), ("mlp_xnnpack", "b"), ("mlp_portable", "c")):
+        (tmp_path / folder).mkdir()
+        run = runner.run(programs / name, tmp_path / folder, "--digest", "1")
+        assert run.exit_code == 0, run.stderr
+        digests.append(run.results.outputs_digest)
+    content = (tmp_path / "a" / "outputs" / "0.bin").read_bytes()
+    digest = 0xCBF29CE484222325
+    for byte in content:
+        digest = (digest ^ byte) * 0x100000001B3 % 2**64
+    assert digests[0] == digests[1] == f"{digest:016x}"
+    assert digests[2] is not None
+    assert runner.run(programs / "mlp_portable", tmp_path).results.outputs_digest is None
+
+
 def test_peak_memory_is_the_runners_own(runner: Start, programs: Path, tmp_path: Path) -> None:
     ballast_bytes = 400_000_000
     code = (

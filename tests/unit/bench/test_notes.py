@@ -107,6 +107,14 @@ def test_times_that_never_stopped_falling_are_told_with_a_remedy() -> None:
     assert not list(start_notes(make_series(steady, steady)))
 
 
+def test_outputs_that_change_from_start_to_start_are_told() -> None:
+    same, other = (make_results((1.0,) * 5, outputs_digest=d) for d in ("0a", "0b"))
+    [note] = start_notes(make_series(same, other, same))
+    assert note.startswith("In 1 of 3 starts the outputs are not bit by bit those of the first")
+    assert not list(start_notes(make_series(same, same)))
+    assert not list(start_notes(make_series(make_results((1.0,) * 5), same)))
+
+
 def test_samples_below_the_clock_are_no_error() -> None:
     assert _notes((0.0,) * 20) == ""
     assert _notes((0.0,) * 19 + (1.0,)) == ""

@@ -125,6 +125,7 @@ def test_arguments_of_the_timing_pass() -> None:
         "--threads", "3",
         "--results", "timing.json",
         "--outputs", "outputs",
+        "--digest", "1",
     )  # fmt: skip
 
 
