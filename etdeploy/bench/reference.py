@@ -36,7 +36,7 @@ Every change of the keys raises `schema_version`. etdeploy reads records of all 
 | 2 | The results of inference are under `workload`. Paths are relative to the folder, which has all files. `verify_ms` is separate from `load_ms`, which included it in version 1. Outputs have `rms_error`, `tolerance_rms`, `step` and `remark`; `within_tolerance` is null where nothing was compared. `workload.sizes` has the results of each size of the recipe. |
 | 3 | `simulated` says that a simulator ran the program. Where it is not null, no time in the record is a device's. |
 | 4 | The partitions of `program.delegates` have `compiled_for.settings`. |
-| 5 | `workload.runs` has every start of the runner, `workload.spread` the spread within and between them; `warmup` of each is what it took. New: `workload.threads`, `workload.sustained`, `memory`, `disturbances`, `device.during`, `interleaved_with`, and more of the device's state. |
+| 5 | `workload.runs` has every start of the runner, `workload.spread` the spread within and between them; `warmup` of each is what it took. New: `workload.threads`, `runner.threads_reason`, `workload.sustained`, `memory`, `disturbances`, `device.during`, `interleaved_with`, and more of the device's state. |
 
 ## Paths of the machine that measured
 

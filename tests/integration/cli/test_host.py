@@ -71,8 +71,12 @@ def test_a_second_run_does_nothing_and_shows_the_same_record(cli: Cli) -> None:
 def test_a_changed_benchmark_section_measures_again_and_nothing_else(cli: Cli) -> None:
     recipe = cli.recipe(MLP)
     cli.ok("run", "--recipe", recipe)
-    result = cli.ok("run", "--recipe", recipe, "--set", "benchmark.iterations=7", "--json")
-    assert len(result.json["workload"]["latency_ms"]["samples"]) == 7
+    changed = ("--set", "benchmark.iterations=7", "--runs", "2")
+    result = cli.ok("run", "--recipe", recipe, *changed, "--json")
+    workload = result.json["workload"]
+    assert [start["samples"] for start in workload["runs"]] == [7, 7]
+    assert len(workload["latency_ms"]["samples"]) == 14
+    assert workload["spread"]["between_percent"] is not None
     for name in ("export", "runtime", "plan", "runner", "check", "bundle"):
         assert f"{name:<10} up to date" in result.stderr
 

@@ -399,7 +399,8 @@ def test_an_unknown_method_is_told_before_anything_runs(setting: Setting) -> Non
     assert device.run_ids == []
 
 
-def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> None:
+def _add_sizes(setting: Setting) -> dict[str, dict[str, int]]:
+    """Gives the program two sizes, at the first of which the outputs will be wrong."""
     whole = TensorFile(path="expected/0.bin", dtype="float32", shape=(2, 4))
     wrong = whole.model_copy(update={"path": "inputs/0.bin"})
     (setting.folder / "program/inputs/0.bin").write_bytes(bytes([0, 0, 128, 63]) * 8)
@@ -412,8 +413,13 @@ def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> 
     provenance.model_copy(update={"sets": tuple(made)}).save(
         setting.folder / "program" / EXPORT_INFO
     )
+    return {"a": {"n": 1}, "b": {"n": 2}}
+
+
+def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> None:
+    sizes = _add_sizes(setting)
     device = _device()
-    run = setting.measure(device, benchmark={"sizes": {"a": {"n": 1}, "b": {"n": 2}}, "runs": 2})
+    run = setting.measure(device, benchmark={"sizes": sizes, "runs": 2})
     record, workload = run.record, run.record.workload
     assert [(s.name, s.sizes, s.shapes, s.peak_rss_bytes) for s in workload.sizes] == [
         ("a", {"n": 1}, {"x": (2, 4)}, 6_000_000),
@@ -454,6 +460,25 @@ def test_a_sweep_of_threads_is_recorded_and_the_rest_is_about_the_fastest(
     assert {"timing", "timing.2", "timing.threads-4", "timing.threads-4.2"} <= set(record.files)
     assert all(_file(run, name).exists() for name in record.files)
     assert [check.within_tolerance for check in workload.outputs] == [True]
+    assert load_run(run.folder) == run
+
+
+def test_sizes_after_the_first_are_measured_with_the_fastest_number_of_threads(
+    setting: Setting,
+) -> None:
+    device, sizes = _device(), _add_sizes(setting)
+    benchmark = {"sizes": sizes, "runs": 2, "memory": False, "profile": False}
+    run = setting.measure(device, runtime={"threads": [4, 2]}, benchmark=benchmark)
+    record, workload = run.record, run.record.workload
+    assert [(a["--results"], a["--threads"]) for a in device.folder.arguments[4:]] == [
+        ("timing-b.json", "2"), ("timing-b.2.json", "2"),
+    ]  # fmt: skip
+    assert [(size.name, len(size.runs)) for size in workload.sizes] == [("a", 2), ("b", 2)]
+    assert workload.latency_ms == workload.sizes[0].latency_ms == workload.threads[1].latency_ms
+    assert [o.within_tolerance for o in workload.outputs] == [False]
+    assert [o.within_tolerance for o in workload.sizes[1].outputs] == [True]
+    assert any("With 4 threads the outputs are not" in note for note in record.notes)
+    assert (run.folder / "outputs.threads-4" / "0.bin").is_file()
     assert load_run(run.folder) == run
 
 
