@@ -116,7 +116,9 @@ def _not_allowed(key: str, details: ErrorDetails) -> tuple[str, str | None]:
 def _takes(key: str, details: ErrorDetails) -> tuple[str, str | None]:
     near = get_close_matches(str(details["input"]), details["ctx"]["words"], n=1)
     hint = f"did you mean {near[0]!r}?" if near else None
-    return f"{key} takes {details['ctx']['takes']}, not {_shown(details['input'])}", hint
+    found = details["input"]
+    shown = repr(found)[:60] if isinstance(found, list) else _shown(found)
+    return f"{key} takes {details['ctx']['takes']}, not {shown}", hint
 
 
 def _bad_name(key: str, details: ErrorDetails) -> tuple[str, str | None]:
