@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections import Counter
 from typing import Any, Protocol
 
 from etdeploy.devices.adb.errors import (
@@ -118,21 +119,24 @@ def usb_transport_of(serial: str) -> Any:
 def usb_transports() -> dict[str, Any]:
     """The phones on USB by serial number; none where libusb is not installed.
 
-    A phone whose USB interface this user may not open has no transport, and is named by its port.
+    A phone whose USB interface this user may not open has no transport, and is named by its port;
+    so are phones with one serial number.
     """
     try:
         from adb_shell.transport.usb_transport import UsbTransport
     except (ImportError, OSError):
         return {}
-    found: dict[str, Any] = {}
+    found: list[tuple[str, str, Any]] = []
     # A phone that is unplugged while libusb looks ends the listing.
     with contextlib.suppress(Exception):
         for transport in UsbTransport.find_all_adb_devices():
+            port = f"usb-{'.'.join(map(str, transport.port_path))}"
             try:
-                found[str(transport.serial_number)] = transport
+                found.append((str(transport.serial_number), port, transport))
             except Exception:  # as above
-                found[f"usb-{'.'.join(map(str, transport.port_path))}"] = None
-    return found
+                found.append((port, port, None))
+    counts = Counter(serial for serial, _, _ in found)
+    return {s if counts[s] == 1 else port: transport for s, port, transport in found}
 
 
 def _usb_error(error: Exception) -> AdbError:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from etdeploy.core import cancel
 from etdeploy.devices.adb.errors import AdbError, AdbRefusedError, AdbStateError
@@ -39,11 +41,15 @@ class ServerDevice:
         serial: As the server names it.
         state: device, offline, unauthorized, authorizing, connecting, no permissions, recovery...
         model: The model's name, where the server knows it.
+        usb: The port that it is plugged into, `usb:1-2`, which the server takes for a name, too.
+        shared: Its serial number where another device has the same; then `serial` is the port.
     """
 
     serial: str
     state: str
     model: str | None = None
+    usb: str | None = None
+    shared: str | None = None
 
 
 def list_devices() -> list[ServerDevice]:
@@ -105,8 +111,27 @@ def parse_devices(text: str) -> list[ServerDevice]:
         )
         if match:
             model = re.search(r"\bmodel:(\S+)", match["rest"])
-            found.append(ServerDevice(match["serial"], match["state"], model[1] if model else None))
-    return found
+            usb = re.search(r"\b(usb:\S+)", match["rest"])
+            found.append(
+                ServerDevice(
+                    match["serial"],
+                    match["state"],
+                    model[1] if model else None,
+                    usb[1] if usb else None,
+                )
+            )
+    return _told_apart(found)
+
+
+def _told_apart(devices: Sequence[ServerDevice]) -> list[ServerDevice]:
+    """Names devices with one serial number by their ports: the server refuses to choose."""
+    counts = Counter(device.serial for device in devices)
+    return [
+        replace(device, serial=device.usb, shared=device.serial)
+        if device.usb and counts[device.serial] > 1
+        else device
+        for device in devices
+    ]
 
 
 class ServerTransport:

@@ -49,7 +49,7 @@ def open_android(spec: DeviceSpec) -> AndroidDevice:
     if serial is None:
         return _open_known(_only(known))
     for device in known:
-        if device.serial == serial:
+        if serial in (device.serial, device.usb):
             return _open_known(device)
     address = DeviceSpec("android", serial).address
     if address:
@@ -175,6 +175,14 @@ def _model(device: ServerDevice) -> str:
 
 
 def _unknown(serial: str, known: Sequence[ServerDevice]) -> DeviceError:
+    same = [device for device in known if device.shared == serial]
+    if same:
+        names = "\n".join(f"{_option(d.serial)}{_model(d)}" for d in same)
+        return DeviceError(
+            f"{len(same)} devices have this serial number",
+            place=f"android:{serial}",
+            remedy=f"Choose one by the port that it is plugged into:\n{names}",
+        )
     close = difflib.get_close_matches(serial, [d.serial for d in known], n=1)
     if close:
         remedy = f"Did you mean {_option(close[0])}?"

@@ -83,7 +83,7 @@ def android_facts(name: str, connection: str, output: str) -> DeviceFacts | None
         name=name,
         kind="android",
         target=ANDROID_ABIS[abi],
-        serial=_own_serial(properties),
+        serial=None if _is_port(name.partition(":")[2]) else _own_serial(properties),
         model=properties.get("ro.product.model"),
         manufacturer=properties.get("ro.product.manufacturer"),
         soc=soc_name(
@@ -106,15 +106,21 @@ def android_abi(output: str) -> str | None:
 def android_identity(serial: str, output: str) -> str:
     """A name that is the same over USB, TCP and every adb server.
 
-    Emulators share one serial number; their boot id distinguishes them.
+    Emulators share one serial number, and so do phones that are named by their port; their boot id
+    distinguishes them.
 
     Args:
         serial: What the connection calls the device; used when the device reports no identity.
         output: Of FACTS_COMMAND.
     """
     parts = sections(output)
-    own = _own_serial(parse_getprop(parts[""]))
+    own = None if _is_port(serial) else _own_serial(parse_getprop(parts[""]))
     return f"android-{own or parts.get('boot_id', '').strip() or serial}"
+
+
+def _is_port(serial: str) -> bool:
+    """Whether a phone is named by its USB port, because another has the same serial number."""
+    return serial.startswith(("usb:", "usb-"))
 
 
 def _own_serial(properties: Mapping[str, str]) -> str | None:

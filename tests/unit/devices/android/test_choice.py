@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import socket
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from etdeploy.devices.adb.keys import Signer, user_signer
 from etdeploy.devices.adb.pipes import TcpPipe
 from etdeploy.devices.adb.server import ServerDevice, ServerTransport
 from etdeploy.devices.adb.stream import Patience
-from etdeploy.devices.android.choice import open_listed
+from etdeploy.devices.android.choice import list_android, open_listed
 from etdeploy.devices.android.device import AndroidDevice
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, ProcessLaunch
@@ -82,6 +83,55 @@ def test_two_and_none_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         "              --device android:A1    (One)\n"
         "              --device android:B2    (Two)"
     )
+
+
+_TWINS = (
+    "0123456789ABCDEF device usb:1-1 model:One transport_id:1\n"
+    "0123456789ABCDEF device usb:3-2.1 model:Two transport_id:2\n"
+)
+
+
+def test_two_with_one_serial_number_are_chosen_by_their_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choose = (
+        "              --device android:usb:1-1    (One)\n"
+        "              --device android:usb:3-2.1    (Two)"
+    )
+    error = refusal(monkeypatch, _TWINS, "android:0123456789ABCDEF")
+    assert str(error) == (
+        "android:0123456789ABCDEF: 2 devices have this serial number\n"
+        f"  what to do: Choose one by the port that it is plugged into:\n{choose}"
+    )
+    error = refusal(monkeypatch, _TWINS)
+    assert str(error) == (
+        "android: 2 Android devices are connected, and none is chosen\n"
+        f"  what to do: Choose one:\n{choose}"
+    )
+    with fake_server(_TWINS) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        assert open_device("android:usb:3-2.1").name == "android:usb:3-2.1"
+        assert [each.name for each in list_android()] == [
+            "android:usb:1-1",
+            "android:usb:3-2.1",
+        ]
+
+
+def test_the_server_is_asked_for_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    with fake_server((_TWINS, "0123456789ABCDEF offline usb:1-1\n"), requests=asked) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        with contextlib.suppress(DeviceError):
+            open_device("android:usb:1-1").facts()
+    assert "host:transport:usb:1-1" in asked
+
+
+def test_a_port_names_the_only_device_with_its_serial_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fake_server("A1 device usb:1-1\nB2 device usb:1-2\n") as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        assert open_device("android:usb:1-2").name == "android:B2"
 
 
 def test_the_environment_may_choose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,16 @@ def test_emulators_share_a_serial_number_and_are_told_apart_by_their_boot() -> N
     assert facts.serial is None
 
 
+@pytest.mark.parametrize("port", ["usb:1-2", "usb-1.2"])
+def test_phones_with_one_serial_number_are_told_apart_by_their_boot(port: str) -> None:
+    output = facts_output("getprop.txt")
+    assert android_identity(port, output) == "android-5d1c2f6e-0b4a-4f0e-9d3c-2f1a0c9b8e7d"
+    facts = android_facts(f"android:{port}", "adb server", output)
+    assert facts
+    # What would pass for one unit in a comparison is not recorded.
+    assert facts.serial is None
+
+
 def test_a_device_that_tells_nothing_is_known_by_its_connection() -> None:
     assert android_identity("10.0.0.7:5555", "") == "android-10.0.0.7:5555"
 
