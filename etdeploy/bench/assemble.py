@@ -199,6 +199,7 @@ def _sustained(results: Results, idle: DeviceState) -> Sustained | None:
         [(each.seconds, each.state) for each in result.states],
         idle=result.observed.before or idle,
         cooldown=result.observed.cooldown,
+        disturbances=result.disturbances,
         ended_early=result.ended_early,
     )
 

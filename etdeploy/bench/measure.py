@@ -12,14 +12,15 @@ from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.conditions import judged
 from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
-from etdeploy.bench.passes import SUSTAINED, TIMING, Pass, PassResult, run_pass
+from etdeploy.bench.passes import TIMING, Pass, PassResult, run_pass
 from etdeploy.bench.planning import plan_passes
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import revision_of
 from etdeploy.bench.sizes import compare_sizes, compare_threads
-from etdeploy.bench.state.watch import Watch
+from etdeploy.bench.state.watch import Opening, Watch
+from etdeploy.bench.sustained.cool import cool_start
 from etdeploy.bench.sustained.waiting import telling_time
 from etdeploy.bench.threads.choice import choose_threads, compared_with_cores
 from etdeploy.bench.threads.sweep import chosen_threads, fastest, settled
@@ -182,10 +183,7 @@ class Measurement:
     def _run(self, step: Pass) -> None:
         """Runs one pass: the place for what comes before, around and after every start."""
         self._progress(self._doing(step))
-        if step.sustained_s:
-            # The work is there to heat the device: it says nothing about the passes before.
-            self._rested = self._watch.look()
-        opening = self._watch.open(timed=step.name in (TIMING, SUSTAINED))
+        opening = self._opened(step)
         with telling_time(self._progress, f"{step.name} pass", step.sustained_s):
             result = run_pass(
                 self._there.folder,
@@ -199,6 +197,19 @@ class Measurement:
         # By a clock that nobody moves, so that starts stay in their order.
         started = self._started + timedelta(seconds=observed.began_s)
         self._results[step.key] = replace(result, observed=observed, started=started)
+
+    def _opened(self, step: Pass) -> Opening:
+        """Waits and looks at the device as the pass wants it."""
+        if not step.sustained_s:
+            return self._watch.open(timed=step.name == TIMING)
+        # The work is there to heat the device: it says nothing about the passes before.
+        self._rested = self._watch.look()
+        cool = cool_start(
+            self._subject.loaded.recipe.benchmark.cooldown,
+            self._rested or DeviceState(),
+            self._there.device.capabilities,
+        )
+        return self._watch.open(timed=True, wanted=cool)
 
     def _doing(self, step: Pass) -> str:
         at = f" at {step.size}" if step.size else ""

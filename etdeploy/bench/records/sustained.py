@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.conditions import Cooldown, Disturbance
 from etdeploy.core.values import Value
 
 
@@ -10,13 +10,14 @@ class SustainedPoint(Value):
     """A stretch of the sustained pass: a hundredth of it and at least a second, but a twentieth of
     a pass of less than 20 s; always at least one inference.
 
-    Temperature and frequency are those of the state in `device.during` that was read nearest to its
-    end; both clocks begin with the start of the runner.
+    Temperature and frequency are those that were read nearest to its end; both clocks begin with
+    the start of the runner.
 
     Attributes:
         seconds: Since the work began, at the end of the stretch.
         inferences_per_s: In the stretch.
-        celsius: The hottest sensor of the processor, or the battery; null where none is read.
+        celsius: The hottest sensor of the processor, of all where none is named so, or the battery;
+            null where none is read.
         khz: Current frequency of the fastest cluster; null where it is not reported.
     """
 
@@ -61,6 +62,7 @@ class Sustained(Value):
         energy: What an inference took; null where the device does not report its battery's current
             and voltage, or is being charged.
         cooldown: The wait for a cool device before it; null where there was none.
+        disturbances: What else made it slower, or may have: other work, a mode that saves power.
         ended_early: Why it ended before its time, and everything here is about what was done until
             then; null where it did not.
     """
@@ -75,4 +77,5 @@ class Sustained(Value):
     to_minus_25_percent_s: float | None
     energy: Energy | None = None
     cooldown: Cooldown | None = None
+    disturbances: tuple[Disturbance, ...] = ()
     ended_early: str | None = None

@@ -73,16 +73,21 @@ class Watch:
         """Lets the next pass that is timed ask for the state itself."""
         self._last = None
 
-    def open(self, *, timed: bool) -> Opening:
+    def open(self, *, timed: bool, wanted: Wanted | None = None) -> Opening:
         """Begins a pass; one that is timed waits until the device is cool, and is looked at.
+
+        Args:
+            timed: Whether its times count.
+            wanted: How cool the device has to be, where that is not what every start waits for.
 
         Raises:
             DeviceError: The device went away.
             Interrupted: The run was stopped.
         """
         cooldown = None
-        if timed and self._wanted:
-            cooldown = wait_until_cool(self._asked, self._wanted, self._progress)
+        wanted = wanted or self._wanted
+        if timed and wanted:
+            cooldown = wait_until_cool(self._asked, wanted, self._progress)
         before = self._before() if timed else None
         observed = Observed(began_s=self.seconds(), before=before, cooldown=cooldown)
         return Opening(self, observed, _clock_offset_s(), timed)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from etdeploy.bench.state.sensors import processor_sensor
 from etdeploy.devices.base import DeviceState
 
 # Seconds since the runner was started, and what was read then.
 Reading = tuple[float, DeviceState]
 
-# Sensors of processors, as Linux and Android's makers name them.
-_PROCESSOR = re.compile(r"cpu|soc|pkg|core|tsens|cluster|big|mid|little", re.IGNORECASE)
 # A state that is further away than this, and than a stretch, says nothing about it.
 _NEAR_S = 5.0
 
@@ -31,10 +29,9 @@ def state_near(readings: Sequence[Reading], end_s: float, length_s: float) -> De
 
 
 def celsius(state: DeviceState) -> float | None:
-    """The hottest sensor of the processor; the battery where there is none."""
-    known = state.temperatures_celsius.items()
-    hot = [value for name, value in known if _PROCESSOR.search(name)]
-    return max(hot, default=state.battery_celsius)
+    """The hottest sensor of the processor, of all where none is named so, or the battery."""
+    sensor = processor_sensor(state)
+    return sensor[1] if sensor else state.battery_celsius
 
 
 def khz(state: DeviceState) -> int | None:

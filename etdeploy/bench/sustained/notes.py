@@ -32,6 +32,8 @@ def sustained_notes(sustained: Sustained) -> Iterator[str]:
             f"{sustained.cooldown.to_celsius:.0f} °C. A device that begins warm shows less of what "
             "it loses."
         )
+    for disturbance in sustained.disturbances:
+        yield f"The sustained pass shows more than heat. {disturbance.text}"
     if len(sustained.points) < FEWEST or sustained.seconds < _SHORT_S:
         yield (
             f"The sustained pass has {count(sustained.inferences, 'inference')} in "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
 from etdeploy.bench.records.sustained import Sustained, SustainedPoint
 from etdeploy.bench.sustained.beside import Reading, celsius, khz, state_near
 from etdeploy.bench.sustained.energy import estimate
@@ -18,6 +18,7 @@ def sustained_of(
     readings: Sequence[Reading] = (),
     idle: DeviceState | None = None,
     cooldown: Cooldown | None = None,
+    disturbances: Sequence[Disturbance] = (),
     ended_early: str | None = None,
 ) -> Sustained:
     """What the work shows, with the device's states beside it.
@@ -27,6 +28,8 @@ def sustained_of(
         readings: Of the device's state in the pass, in their order.
         idle: The state right before the pass.
         cooldown: The wait before it.
+        disturbances: What made it slower. That the device throttled is not one here, but what the
+            pass is to show.
         ended_early: Why it ended before its time.
     """
     stretches = stretches_of(work.stretches)
@@ -45,6 +48,7 @@ def sustained_of(
         to_minus_25_percent_s=drop_s(stretches, 0.25),
         energy=estimate(meanwhile, idle, seconds, inferences),
         cooldown=cooldown,
+        disturbances=tuple(d for d in disturbances if d.kind != DisturbanceKind.THROTTLED),
         ended_early=ended_early,
     )
 

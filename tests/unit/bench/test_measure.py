@@ -307,6 +307,20 @@ def test_sustained_work_is_in_the_record(setting: Setting) -> None:
     require_whole(run)
 
 
+def test_sustained_work_begins_cool_on_a_phone(setting: Setting) -> None:
+    class Phone(FakeDevice):
+        def state(self) -> DeviceState:
+            return DeviceState(battery_celsius=31.5)
+
+    run = setting.measure(Phone((_EXPECTED,), (2, 4)), benchmark={"sustained_s": 20, "runs": 1})
+    sustained = run.record.workload.sustained
+    assert sustained is not None
+    assert sustained.cooldown is not None
+    assert (sustained.cooldown.sensor, sustained.cooldown.reached) == ("battery", True)
+    # The recipe asks for no wait before the starts.
+    assert run.record.workload.runs[0].cooldown is None
+
+
 def test_what_was_done_of_work_that_was_ended_is_kept(setting: Setting) -> None:
     killed = RunOutcome(137, "SIGKILL", "", "", 12.0)
     device = _device(answer=_ending("sustained", killed))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.bench.sustained.beside import Reading, celsius, khz
+from etdeploy.bench.sustained.notes import sustained_notes
 from etdeploy.bench.sustained.result import sustained_of
 from etdeploy.devices.base import CpuCluster, DeviceState
 from etdeploy.runner.protocol import RunnerSustained
@@ -57,6 +59,14 @@ def test_a_state_that_is_far_away_is_not_beside_it() -> None:
     assert sustained_of(_WORK).points[0].khz is None
 
 
+def test_throttling_is_the_result_and_no_disturbance() -> None:
+    busy = Disturbance(kind=DisturbanceKind.BUSY, text="Other work took 1.0 of 2 processors.")
+    hot = Disturbance(kind=DisturbanceKind.THROTTLED, text="The device was hot.")
+    shown = sustained_of(_WORK, disturbances=(hot, busy))
+    assert shown.disturbances == (busy,)
+    assert any("more than heat. Other work" in note for note in sustained_notes(shown))
+
+
 def test_a_single_inference_keeps_its_rate() -> None:
     shown = sustained_of(RunnerSustained(began_s=0, stretches=((1.5, 1),)))
     assert shown.inferences == 1
@@ -67,7 +77,7 @@ def test_a_single_inference_keeps_its_rate() -> None:
 def test_the_hottest_sensor_of_the_processor_counts() -> None:
     sensors = {"cpu-1": 50.0, "SOC": 60.0, "modem": 90.0}
     assert celsius(DeviceState(temperatures_celsius=sensors, battery_celsius=30)) == 60
-    assert celsius(DeviceState(temperatures_celsius={"modem": 90.0}, battery_celsius=30)) == 30
+    assert celsius(DeviceState(battery_celsius=30)) == 30
     assert celsius(DeviceState()) is None
 
 
