@@ -44,9 +44,10 @@ def _weights(memory: Memory, file_bytes: int) -> str:
 
 def sustained_lines(sustained: Sustained) -> Iterator[str]:
     """What remains of the rate and when it dropped, its curve, and the energy."""
+    remains = round(sustained.retained_percent)
+    what = f"{remains} % of the rate remains" if remains < 100 else "nothing of the rate is lost"
     yield (
-        f"{sustained.retained_percent:.0f} % of the rate remains after "
-        f"{long_time(sustained.seconds)}: from {rate(sustained.start_per_s)} to "
+        f"{what} after {long_time(sustained.seconds)}: from {rate(sustained.start_per_s)} to "
         f"{rate(sustained.end_per_s)} inferences per second"
     )
     yield _drops(sustained)

@@ -37,6 +37,10 @@ def test_what_remains_when_it_dropped_and_the_curve() -> None:
 
 
 def test_a_rate_that_stays() -> None:
+    stays = _sustained(retained_percent=103.0, end_per_s=51.5)
+    assert next(sustained_lines(stays)) == (
+        "nothing of the rate is lost after 10 min: from 50 to 51.5 inferences per second"
+    )
     lines = list(sustained_lines(_sustained(to_minus_10_percent_s=None)))
     assert lines[1] == "never 10 % slower for long"
     lines = list(sustained_lines(_sustained(to_minus_25_percent_s=None)))
