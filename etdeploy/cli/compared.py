@@ -55,16 +55,11 @@ def _are_recipes(a: str, b: str | None, options: Options) -> bool:
     """Whether A and B are recipes; not, if they are runs.
 
     Raises:
-        UsageError: They are one of each, or something is missing or too much.
+        UsageError: They are one of each, something is missing or too much, or there is no such run.
     """
     kinds = [_is_recipe(text) for text in (a, b) if text is not None]
     if kinds == [True, False] or kinds == [False, True]:
-        recipe, run = (a, b) if kinds[0] else (b, a)
-        raise UsageError(
-            f"{recipe} is a recipe, and {run} is a run: name two recipes, or two runs",
-            remedy=f"Measure the recipe: etdeploy run --recipe {quoted(str(recipe))}\n"
-            f"then compare with that run: etdeploy compare {quoted(str(run))} {LAST}",
-        )
+        raise _one_of_each(*((a, str(b)) if kinds[0] else (str(b), a)), options)
     if b is None and not (kinds[0] and (options.overrides_a or options.overrides_b)):
         raise UsageError(
             f"there is nothing to compare {a} with",
@@ -75,6 +70,16 @@ def _are_recipes(a: str, b: str | None, options: Options) -> bool:
     if not kinds[0]:
         _require_no(list(_of_recipes(options)))
     return kinds[0]
+
+
+def _one_of_each(recipe: str, run: str, options: Options) -> UsageError:
+    found = _run(run, options.output).record
+    device = quoted(found.device.facts.name)
+    return UsageError(
+        f"{recipe} is a recipe, and {run} is a run: name two recipes, or two runs",
+        remedy=f"Measure the recipe: etdeploy run --recipe {quoted(recipe)} --device {device}\n"
+        f"then compare the run with that: etdeploy compare {found.run_id} {LAST}",
+    )
 
 
 def _is_recipe(text: str) -> bool:
@@ -129,7 +134,18 @@ def _loaded(*named: tuple[str, tuple[str, ...]]) -> tuple[LoadedRecipe, LoadedRe
 
 
 def _read(a: str, b: str | None, options: Options) -> tuple[StoredRun, StoredRun]:
-    return find_run(a, options.output), find_run(b or "", options.output)
+    return _run(a, options.output), _run(b or "", options.output)
+
+
+def _run(text: str, output: Path) -> StoredRun:
+    """From its folder; from the history, if that is gone."""
+    try:
+        return find_run(text, output)
+    except UsageError:
+        from etdeploy.history.find import find_kept
+        from etdeploy.history.place import place_of
+
+        return find_kept(text, output, place_of())
 
 
 def _with_operators(

@@ -13,6 +13,7 @@ from etdeploy.cli import in_turns
 from etdeploy.cli import main as cli_main
 from etdeploy.cli.in_turns import Turns
 from etdeploy.core.errors import ExportError
+from etdeploy.history.keep import keep
 from etdeploy.profile import profiled
 from etdeploy.profile.model import OperatorTime, Profile
 from tests.support.compare_values import RUN_A, RUN_B, paired_runs, separate_runs, slower_by
@@ -111,8 +112,21 @@ def test_the_remedy_for_one_of_each_can_be_followed(output: Path, capsys: Captur
     (output.parent / "my file.yaml").touch()
     assert _compare(RUN_A, "my file.yaml") == 2
     said = capsys.readouterr().err
-    assert "etdeploy run --recipe 'my file.yaml'" in said
+    assert "etdeploy run --recipe 'my file.yaml' --device host" in said
     assert f"etdeploy compare {RUN_A} last" in said
+
+
+def test_a_run_whose_folder_is_gone_comes_from_the_history(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_STORE", str(tmp_path / "history.sqlite3"))
+    a, b = separate_runs(slower_by(1.3))
+    _save(output, b)
+    keep(a)
+    assert _compare(RUN_A, RUN_B) == 0
+    said = capsys.readouterr()
+    assert "slower" in said.out
+    assert "only the record of" in said.err
 
 
 def test_two_recipes_get_the_same_number_of_starts(

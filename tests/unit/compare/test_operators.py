@@ -22,3 +22,11 @@ def test_few_are_named_and_none_of_nothing() -> None:
     assert len(operator_changes(many, {})) == 10
     assert operator_changes({}, {}) == ()
     assert operator_changes({("add", ""): 0.0}, {("add", ""): 0.0}) == ()
+
+
+def test_another_operator_of_the_same_module_is_one_row() -> None:
+    a = {("fp32", "0"): 4.0, ("fp32", "1"): 2.0, ("x", "2"): 1.0, ("y", "2"): 1.0, ("a", ""): 0.3}
+    b = {("int8", "0"): 1.0, ("int8", "1"): 0.5, ("z", "2"): 0.2, ("b", ""): 0.2}
+    found = [(c.name, c.module, c.a_ms, c.b_ms) for c in operator_changes(a, b)]
+    assert found[:2] == [("fp32 -> int8", "0", 4.0, 1.0), ("fp32 -> int8", "1", 2.0, 0.5)]
+    assert {name for name, *_ in found[2:]} == {"x", "y", "z", "a", "b"}
