@@ -179,7 +179,7 @@ RECIPE = """\
 model: {example: mlp}
 export: {backend: xnnpack}
 runtime: {threads: 1}
-benchmark: {iterations: 2000, memory: false, profile: false}
+benchmark: {iterations: 1000, memory: false, profile: false}
 """
 
 
