@@ -102,13 +102,14 @@ def calls_of(trace: Trace, names: Names) -> tuple[Call, ...]:
 
 def _calls(each: Timed, resolver: _Resolver, block: int, part: float) -> Iterator[Call]:
     handles = resolver.handles_inside(each)
+    whole = _common(resolver.nodes(each, {}))
     for timed in _flat(each):
         nodes = resolver.nodes(timed, handles)
         yield Call(
             name=resolver.name(timed, each, nodes),
             total_ms=timed.total_ms * part,
             self_ms=timed.self_ms * part,
-            modules=_common(nodes) or _common(resolver.nodes(each, {})),
+            modules=_common(nodes) or whole,
             source=_only({node.source for node in nodes}),
             delegate=resolver.delegate(each),
             depth=timed.depth,

@@ -32,8 +32,11 @@ def joined(
         families: `Backend.traced`.
     """
     found: dict[int, int] = {}
-    for operators in dict.fromkeys(families.values()):
-        own = [i for i, name in enumerate(names) if _family(name, families) == operators]
+    by_family: dict[tuple[str, ...], list[int]] = {}
+    for i, name in enumerate(names):
+        if family := _family(name, families):
+            by_family.setdefault(family, []).append(i)
+    for operators, own in by_family.items():
         wanted = list(_with_operators(handles, graph, operators))
         if len(own) == len(wanted):
             found |= dict(zip(own, wanted, strict=True))

@@ -66,9 +66,13 @@ def _timed(event: TraceEvent) -> Timed:
 def _fill(call: Timed, inner: list[Timed]) -> None:
     """Puts what a delegate reported into its call."""
     start_ns, end_ns = _interval(call)
-    own = [each for each in inner if start_ns <= each.event.starts_ns[0] <= end_ns]
+    own: list[Timed] = []
+    foreign: list[Timed] = []
+    for each in inner:
+        is_own = start_ns <= each.event.starts_ns[0] <= end_ns
+        (own if is_own else foreign).append(each)
     _fill_by_time(call, own)
-    _fill_foreign(call, [each for each in inner if each not in own])
+    _fill_foreign(call, foreign)
     _settle(call, call)
 
 

@@ -36,6 +36,9 @@ def _about_the_trace(trace: Trace, record: RunRecord) -> Iterator[str]:
             f"An inference takes {traced_ms / untraced_ms - 1:.0%} longer with the tracer than "
             "without: the shares hold, the milliseconds are too high."
         )
+    if emulator := record.device.facts.emulator:
+        yield f"Traced under {emulator}: neither times nor shares are those of a real processor."
+    yield from (disturbance.text for disturbance in record.disturbances)
     if trace.graph is None:
         yield "There is no ETRecord beside the trace, so modules and lines of code are not known."
     if trace.loops:
