@@ -184,16 +184,17 @@ def output_option(function: F) -> F:
     )(function)
 
 
-def runs_in_option(function: F) -> F:
-    """--runs-in, for verbs that take a run by its id or `last`."""
+def from_option(function: F) -> F:
+    """--from, for verbs that take a run by its id or `last`, and a file as --output."""
     return click.option(
-        "--runs-in",
+        "--from",
+        "folder",
         default="etdeploy-out",
         show_default=True,
         metavar="FOLDER",
         envvar="ETDEPLOY_OUTPUT_DIR",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Where runs are looked up: the --output of `etdeploy run`.",
+        help="Where run records are: the --output of `etdeploy run`.",
     )(function)
 
 

@@ -116,7 +116,7 @@ def _nothing(text: str, output: Path, folders: Sequence[Path]) -> UsageError:
             f"{what}: the output folder has no run record",
             place=str(output),
             remedy="Measure first: etdeploy run\n"
-            "or name the folder in which the runs are: --output FOLDER",
+            "or name the folder in which the runs are: export ETDEPLOY_OUTPUT_DIR=FOLDER",
         )
     near = get_close_matches(text, [path.name for path in folders], n=1)
     hint = f": did you mean {near[0]}?" if near else ""

@@ -19,7 +19,8 @@ _KINDS = {
 # A module below this share is told with its parent.
 _LEAST_SHARE = 0.01
 # Columns of an operator's name, and of what stands beside it in a terminal.
-_SHORTEST_NAME, _LONGEST_NAME, _OTHER_COLUMNS = 24, 64, 50
+_SHORTEST_NAME, _LONGEST_NAME, _OTHER_COLUMNS = 20, 64, 50
+_TWO_NUMBERS = 18
 
 
 def profile_text(profile: Profile, rows: int = 20, depth: int = 3, width: int | None = None) -> str:
@@ -34,8 +35,8 @@ def profile_text(profile: Profile, rows: int = 20, depth: int = 3, width: int | 
     unit = unit_for(profile.inference_ms)
     parts = [
         fit(profile.bottleneck, width),
-        _traced(profile, unit),
-        _shares(profile, unit),
+        fit(_traced(profile, unit), width),
+        _shares(profile, unit, width),
         _operators(profile, rows, unit, width),
         _modules(profile, depth, unit, width),
         "\n".join(fit(f"note: {note}", width) for note in profile.notes),
@@ -53,10 +54,11 @@ def _traced(profile: Profile, unit: TimeUnit) -> str:
     return f"{text}), {untraced} without the tracer"
 
 
-def _shares(profile: Profile, unit: TimeUnit) -> str:
+def _shares(profile: Profile, unit: TimeUnit, width: int | None) -> str:
+    longest = _LONGEST_NAME if width is None else max(_SHORTEST_NAME, width - _TWO_NUMBERS)
     rows = [
         (
-            _KINDS.get(kind, kind),
+            cut(_KINDS.get(kind, kind), longest),
             unit.number(share * profile.inference_ms, profile.inference_ms),
             _percent(share),
         )

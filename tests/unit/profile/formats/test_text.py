@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from etdeploy.profile.formats.text import profile_text
 from etdeploy.profile.model import ModuleTime
 from etdeploy.profile.profiled import profile_from
@@ -43,8 +45,9 @@ def test_a_profile_reads_from_the_bottleneck_to_the_details() -> None:
     assert profile_text(_PROFILE, rows=4) == _TEXT
 
 
-def test_lines_fit_the_terminal() -> None:
-    assert max(map(len, profile_text(_PROFILE, width=80).splitlines())) <= 80
+@pytest.mark.parametrize("width", [40, 60, 80, 132])
+def test_lines_fit_the_terminal(width: int) -> None:
+    assert max(map(len, profile_text(_PROFILE, width=width).splitlines())) <= width
 
 
 def test_without_modules_there_is_no_table_of_them() -> None:
