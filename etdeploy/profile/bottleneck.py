@@ -29,6 +29,8 @@ class Circumstances:
         threads: Of the runner.
         cores: Of the device; None where it is not known.
         threaded: Whether one of the backends uses the runner's threads.
+        tracer: Share of the traced inference, from 0 to 1, that it takes longer than without the
+            tracer. Most of that is between operators, and no cost of the model's.
         schemes: Schemes with fewer bits than the program has that its backend can run.
     """
 
@@ -37,6 +39,7 @@ class Circumstances:
     cores: int | None
     threaded: bool
     schemes: tuple[str, ...]
+    tracer: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,17 @@ def bottleneck_of(
         shares: As `shares_of` gives them.
         about: What the remedy depends on.
     """
-    groups = _groups(operators)
+    tracer = min(about.tracer, shares[RUNTIME])
+    groups = _groups(operators, 1.0 - tracer)
     if not groups:
         return "The trace has no operators."
+    shares = {**shares, RUNTIME: shares[RUNTIME] - tracer}
+    shares = {kind: share / (1.0 - tracer) for kind, share in shares.items()}
+    sentence = _sentence(groups, shares, about)
+    return f"Without the tracer's own work, {sentence}" if tracer else sentence
+
+
+def _sentence(groups: list[_Group], shares: Mapping[str, float], about: Circumstances) -> str:
     moved = sum(shares.get(kind, 0.0) for kind in MOVING)
     if shares[RUNTIME] >= max(_MUCH, moved, shares[REST]):
         return _runtime(shares[RUNTIME], groups)
@@ -117,8 +128,7 @@ def _kernel(share: float, groups: list[_Group], about: Circumstances) -> str:
     most = next(g for g in groups if not g.delegate and kind_of(g.name) == REST)
     text = (
         f"{_percent(most.share)} of an inference is {most.name} on the CPU's kernels "
-        f"({most.times}{most.where}), {_percent(share)} all that is outside of a delegate and not "
-        "a copy"
+        f"({most.times}{most.where}); all kernels that compute there have {_percent(share)}"
     )
     if about.backend == "portable":
         return f"{text}. {OTHER_BACKEND}"
@@ -159,8 +169,8 @@ def _outside(group: _Group) -> str:
     return f"No backend took it: {group.reasons[0]}. " if len(group.reasons) == 1 else ""
 
 
-def _groups(operators: Iterable[OperatorTime]) -> list[_Group]:
-    """By name and delegate, the most expensive first."""
+def _groups(operators: Iterable[OperatorTime], whole: float) -> list[_Group]:
+    """By name and delegate, the most expensive first; shares are of `whole` of the inference."""
     found: dict[tuple[str, str], list[OperatorTime]] = {}
     for each in operators:
         found.setdefault((each.name, each.delegate), []).append(each)
@@ -168,7 +178,7 @@ def _groups(operators: Iterable[OperatorTime]) -> list[_Group]:
         _Group(
             name=name,
             delegate=delegate,
-            share=sum(each.share for each in same),
+            share=sum(each.share for each in same) / whole,
             calls=sum(each.calls for each in same),
             places=tuple(dict.fromkeys(each.module for each in same)),
             reasons=tuple({each.not_delegated: 0 for each in same if each.not_delegated}),

@@ -22,7 +22,7 @@ from etdeploy.profile.calls import (
 from etdeploy.profile.matching import require_same_program
 from etdeploy.profile.model import OperatorTime, Profile
 from etdeploy.profile.modules import module_tree
-from etdeploy.profile.notes import profile_notes
+from etdeploy.profile.notes import LONGER, profile_notes
 from etdeploy.profile.protocol import Trace
 from etdeploy.profile.reasons import Reasons
 from etdeploy.profile.shares import shares_of
@@ -73,7 +73,7 @@ def profile_from(record: RunRecord, trace: Trace, reasons: Reasons) -> Profile:
         operators=operators,
         modules=module_tree(calls) if trace.graph is not None else None,
         shares=shares,
-        bottleneck=bottleneck_of(operators, shares, _circumstances(record)),
+        bottleneck=bottleneck_of(operators, shares, _circumstances(record, whole_ms)),
         spans=spans_of(calls, executions(trace)),
         notes=tuple(profile_notes(trace, calls, record)),
     )
@@ -110,7 +110,8 @@ def _operators(
     return tuple(sorted(rows, key=lambda row: -row.self_ms))
 
 
-def _circumstances(record: RunRecord) -> Circumstances:
+def _circumstances(record: RunRecord, traced_ms: float) -> Circumstances:
+    untraced_ms = record.workload.latency_ms.median
     found = [backend_of(each) for each in _backends(record)]
     return Circumstances(
         backend=record.program.backend,
@@ -118,6 +119,7 @@ def _circumstances(record: RunRecord) -> Circumstances:
         cores=record.device.facts.cpu_count,
         threaded=any(backend and backend.threaded for backend in found),
         schemes=_schemes(record),
+        tracer=1.0 - untraced_ms / traced_ms if traced_ms > LONGER * untraced_ms > 0 else 0.0,
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,8 +50,8 @@ def _shares(**shares: float) -> dict[str, float]:
             [_operator("aten::mean.out", 0.6, calls=9, not_delegated="its axis is dynamic")],
             _shares(rest=0.7, Npu=0.3),
             _NPU,
-            "60% of an inference is aten::mean.out on the CPU's kernels (9 calls), 70% all that is "
-            "outside of a delegate and not a copy. No backend took it: its axis is dynamic.",
+            "60% of an inference is aten::mean.out on the CPU's kernels (9 calls); all kernels "
+            "that compute there have 70%. No backend took it: its axis is dynamic.",
         ),
         (
             [_operator("Gemm", 0.5, delegate="Cpu", module="head"),
@@ -90,4 +91,14 @@ def test_partitions_that_cost_more_than_their_nodes_are_named() -> None:
     assert bottleneck_of(operators, _shares(Npu=0.8), _NPU) == (
         "80% of an inference is in Npu, 50% around its nodes: tensors go into and out of 12 "
         "partitions. What separates them runs on the CPU's kernels."
+    )
+
+
+def test_the_tracers_own_work_is_no_bottleneck() -> None:
+    operators = [_operator("aten::sin.out", 0.15), _operator("aten::add.out", 0.1)]
+    shares = _shares(rest=0.25, runtime=0.75)
+    assert "in no operator" in bottleneck_of(operators, shares, _PORTABLE)
+    traced = replace(_PORTABLE, tracer=0.8)
+    assert bottleneck_of(operators, shares, traced).startswith(
+        "Without the tracer's own work, 60% of an inference is aten::sin.out on the CPU's kernels"
     )
