@@ -72,6 +72,7 @@ SYSTEM_PACKAGES = (
     SystemPackage("sshd", "openssh-server", "an ssh server as a test board"),
     SystemPackage("pg_ctlcluster", "postgresql", "a history in PostgreSQL"),
     SystemPackage("ip", "iproute2", "an Android debug daemon as a test device"),
+    SystemPackage("chromium", "chromium", "reports in a browser"),
 )
 
 

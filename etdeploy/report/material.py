@@ -88,14 +88,17 @@ def names(runs: Sequence[StoredRun]) -> tuple[str, ...]:
     The recipe's; with the device, the time, or the run's id where that does not tell them apart.
     """
     records = [run.record for run in runs]
+    days = {r.started_at[:10] for r in records}
     candidates = (
         [r.recipe.name for r in records],
         [f"{r.recipe.name} on {r.device.facts.name}" for r in records],
-        [f"{r.recipe.name}, {r.started_at[:19].replace('T', ' ')}" for r in records],
+        # The time alone tells those of one day apart.
+        [f"{r.recipe.name} {r.started_at[11:19]}" for r in records] if len(days) == 1 else [],
+        [f"{r.recipe.name} {r.started_at[:19].replace('T', ' ')}" for r in records],
         [r.run_id for r in records],
     )
     for found in candidates:
-        if len(set(found)) == len(found):
+        if len(set(found)) == len(records):
             return tuple(found)
     # One run, named twice.
     return tuple(f"{number} {r.run_id}" for number, r in enumerate(records, 1))

@@ -67,7 +67,9 @@
   async function unpack() {
     const packed = document.getElementById("plots");
     if (!packed) { root.dataset.drawn = "yes"; return; }
-    const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
+    const text = atob(packed.textContent);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < bytes.length; i += 1) bytes[i] = text.charCodeAt(i);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     const script = document.createElement("script");
     script.textContent = await new Response(stream).text();
@@ -133,6 +135,10 @@
       this.down = true;
       const text = payload.columns.flatMap((c, i) => c.strings ? [i] : []).concat(payload.searched);
       this.haystack = payload.rows.map((row) => text.map((i) => payload.strings[row[i]]).join("\n").toLowerCase());
+      // Each text is compared once, and not in every sorting again.
+      this.ranks = [];
+      const order = payload.strings.map((_, i) => i).sort((a, b) => (payload.strings[a] < payload.strings[b] ? -1 : 1));
+      order.forEach((place, rank) => { this.ranks[place] = rank; });
       this.build();
       this.search.addEventListener("input", () => this.update());
       this.place.addEventListener("change", () => this.update());
@@ -177,13 +183,12 @@
         if (wanted && strings[row[place]] !== wanted) return;
         if (words.every((word) => this.haystack[i].includes(word))) found.push(row);
       });
-      const sign = this.down ? -1 : 1, isText = columns[this.column].strings;
-      const key = (row) => this.value(row, this.column);
+      const sign = this.down ? -1 : 1, column = this.column;
+      const key = columns[column].strings ? (row) => this.ranks[row[column]] : (row) => row[column];
       found.sort((a, b) => {
         const x = key(a), y = key(b);
-        if (x === y) return 0;
-        if (x === null || y === null) return x === null ? 1 : -1;  // unknown comes last
-        return sign * (isText ? (x < y ? -1 : 1) : x - y);
+        if (x === null || y === null) return (x === null) - (y === null);  // unknown comes last
+        return sign * (x - y);
       });
       this.found = found;
       this.heads.forEach((head, i) => {

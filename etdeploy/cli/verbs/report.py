@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import quiet_option
+from etdeploy.cli.options import quiet_option, runs_in_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
+from etdeploy.core.progress import Progress
 from etdeploy.core.text.shell import quoted
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("html", "markdown", "csv", "jsonl", "pytorch-oss")
 _STDOUT = Path("-")
+_READING = "profile"
 _SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
 
 
@@ -39,26 +43,17 @@ _SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
     help="Where the report goes; - is standard output. By default text is printed, and a page is "
     f"{_SINGLE} in the run's folder, for several runs {_SEVERAL} here.",
 )
-@click.option(
-    "--from",
-    "folder",
-    default="etdeploy-out",
-    show_default=True,
-    metavar="FOLDER",
-    envvar="ETDEPLOY_OUTPUT_DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where run records are.",
-)
 @click.option("--no-profile", is_flag=True, help="Do not read traces, which takes seconds.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of run records instead.")
+@runs_in_option
 @quiet_option
 def command(
     runs: tuple[str, ...],
     form: str | None,
     output: Path | None,
-    folder: Path,
     no_profile: bool,
     schema: bool,
+    runs_in: Path,
     quiet: bool,
 ) -> None:
     """Show what a run gave: as a page, or as text for other tools.
@@ -74,7 +69,7 @@ def command(
     from etdeploy.report.formats import text_of
 
     chosen = _format(form, output)
-    found = [find_run(text, folder) for text in runs or ("last",)]
+    found = [find_run(text, runs_in) for text in runs or ("last",)]
     target = output or _default(found, chosen)
     if target == _STDOUT:
         _require_reader(chosen)
@@ -127,13 +122,35 @@ def _require_reader(form: Format) -> None:
 
 
 def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool) -> Report:
-    from etdeploy.cache.workspace import Workspace
     from etdeploy.report.gather import bare, gather
 
     if not form.is_for_people:
         return bare(found)
-    workspace = None if no_profile else Workspace.default()
+    if no_profile:
+        return gather(found, None)
+    from etdeploy.cache.workspace import Workspace
+    from etdeploy.cli.invocation import keep_small
+
+    workspace = Workspace.opened()
+    with workspace.in_use(), _told(quiet) as tell:
+        report = gather(found, workspace, tell)
+    keep_small(workspace, quiet)
+    return report
+
+
+@contextmanager
+def _told(quiet: bool) -> Iterator[Progress]:
+    """Shows that traces are read, if any has to be."""
     with console.TaskDisplay(quiet=quiet) as display:
-        return gather(
-            found, workspace, lambda text, fraction=None: display.advance("profile", text, fraction)
-        )
+        started = False
+
+        def tell(text: str, fraction: float | None = None) -> None:
+            nonlocal started
+            if not started:
+                display.start(_READING)
+            started = True
+            display.advance(_READING, text, fraction)
+
+        yield tell
+        if started:
+            display.end(_READING, "read and kept")

@@ -57,7 +57,7 @@ def several_page(report: Report) -> Page:
     verdicts = dict.fromkeys(c.verdict for c in report.comparisons)
     return Page(
         title=f"{count(len(runs), 'run')} compared",
-        subtitle=f"measured against {first.name}, {shown.moment(first.record.started_at)}",
+        subtitle=f"measured against {first.name}",
         badges=tuple(Cell(str(verdict), TONES[verdict]) for verdict in verdicts),
         cards=tuple(_cards(report)) if len(runs) <= _MOST_CARDS else (),
         notices=tuple(_notices(runs)),

@@ -100,7 +100,7 @@ def test_a_file_of_the_user_is_refused_before_the_work(
 
 
 def test_a_run_that_does_not_exist(runs: Path, capsys: Capture) -> None:
-    assert report("--from", "elsewhere") == 2
+    assert report("--runs-in", "elsewhere") == 2
     assert report("none") == 2
     assert "Traceback" not in capsys.readouterr().err
 

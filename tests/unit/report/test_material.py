@@ -13,13 +13,17 @@ from tests.support.report_values import make_full_record, make_plan, make_starts
 
 
 def _run(
-    recipe: str, device: str = "host", time: str = "08:00:00", run_id: str = "id"
+    recipe: str,
+    device: str = "host",
+    time: str = "08:00:00",
+    run_id: str = "id",
+    day: str = "2026-11-21",
 ) -> StoredRun:
     record = make_record()
     return make_run(
         recipe=record.recipe.model_copy(update={"name": recipe}),
         device=make_device(name=device),
-        started_at=f"2026-11-21T{time}+00:00",
+        started_at=f"{day}T{time}+00:00",
         run_id=run_id,
     )
 
@@ -31,7 +35,11 @@ def _run(
         ([_run("a"), _run("a", "qemu")], ("a on host", "a on qemu")),
         (
             [_run("a"), _run("a", time="09:30:00")],
-            ("a, 2026-11-21 08:00:00", "a, 2026-11-21 09:30:00"),
+            ("a 08:00:00", "a 09:30:00"),
+        ),
+        (
+            [_run("a"), _run("a", day="2026-11-22")],
+            ("a 2026-11-21 08:00:00", "a 2026-11-22 08:00:00"),
         ),
         ([_run("a", run_id="x"), _run("a", run_id="y")], ("x", "y")),
         ([_run("a"), _run("a")], ("1 id", "2 id")),
