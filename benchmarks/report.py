@@ -17,12 +17,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from etdeploy.report.formats import Format, text_of  # noqa: E402
-from etdeploy.report.html.page import render  # noqa: E402
-from etdeploy.report.html.single import single_page  # noqa: E402
-from etdeploy.report.material import Material, Report  # noqa: E402
-from tests.support.browser import chromium, opened  # noqa: E402
-from tests.support.report_values import make_material, make_profile  # noqa: E402
+from etdeploy.report.formats import Format, text_of
+from etdeploy.report.html.page import render
+from etdeploy.report.html.single import single_page
+from etdeploy.report.material import Material, Report
+from tests.support.browser import chromium, opened
+from tests.support.report_values import make_material, make_profile
 
 OPERATORS = 5_004
 REPEATS = 15
