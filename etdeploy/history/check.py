@@ -150,7 +150,7 @@ def _on_main(repository: Path, revisions: set[str]) -> set[str]:
     branch = next((name for name in _BRANCHES if _exists(repository, name)), None)
     if branch is None:
         raise UsageError(
-            f"there is no branch {' or '.join(_BRANCHES)} here",
+            f"none of the branches {', '.join(_BRANCHES)} is here",
             place=str(repository.absolute()),
             remedy="Run it in the recipe's repository; where only one branch was fetched:\n"
             "git fetch origin main:refs/remotes/origin/main",

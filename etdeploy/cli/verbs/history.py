@@ -184,14 +184,17 @@ def _opened(place: Place) -> Iterator[Store | None]:
     from etdeploy.history.keep import bring_in
     from etdeploy.history.store.store import open_store
 
+    trouble = None
     try:
         bring_in(place)
     except EtdeployError as error:
-        console.warn(f"records that wait for the history cannot be imported: {error}")
+        trouble = error
     if place.file and not place.file.exists():
         yield None
         return
     with open_store(place, read_only=True) as store:
+        if trouble:  # else opening it for reading has said the same
+            console.warn(f"records that wait for the history cannot be imported: {trouble}")
         yield store
 
 

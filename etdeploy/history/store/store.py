@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, delete, func, insert, select, update
 from sqlalchemy.engine import Connection, Engine, RowMapping
 from sqlalchemy.exc import IntegrityError
 
+from etdeploy.core.errors import StoreError
+from etdeploy.core.files.basic import not_regular
 from etdeploy.history.entry import Entry, Judgement, entry_of
 from etdeploy.history.place import Place
 from etdeploy.history.series import Series
@@ -196,8 +199,10 @@ def open_store(place: Place, *, read_only: bool = False) -> Iterator[Store]:
         BuildError: Its disk is full.
     """
     with explained(place):
-        if place.file and not read_only:
-            place.file.parent.mkdir(parents=True, exist_ok=True)
+        if place.file:
+            _require_file(place.file)
+            if not read_only:
+                place.file.parent.mkdir(parents=True, exist_ok=True)
         engine = engine_of(place, read_only=read_only)
     try:
         with explained(place):
@@ -208,6 +213,12 @@ def open_store(place: Place, *, read_only: bool = False) -> Iterator[Store]:
         yield Store(engine, place)
     finally:
         engine.dispose()
+
+
+def _require_file(file: Path) -> None:
+    """Refuses a folder or a device, beside which a lock would otherwise be left."""
+    if file.exists() and (what := not_regular(file)):
+        raise StoreError(f"a history needs a file, and this is {what}", place=str(file))
 
 
 def _bring_up(place: Place) -> None:

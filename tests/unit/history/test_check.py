@@ -156,5 +156,5 @@ def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git, "ask", lambda *_: None)
-    with pytest.raises(UsageError, match="there is no branch main"):
+    with pytest.raises(UsageError, match="none of the branches main, origin/main"):
         judged(store, run_at(0), against="main")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +160,15 @@ def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         pass
     assert "pip install 'etdeploy[postgres]'" in str(caught.value)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_folder_or_a_device_is_no_history(read_only: bool, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path, what in ((tmp_path / "folder", "a folder"), (Path("/dev/null"), "a device")):
+        with (
+            pytest.raises(StoreError, match=f"a history needs a file, and this is {what}"),
+            open_store(Place(str(path), path), read_only=read_only),
+        ):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
