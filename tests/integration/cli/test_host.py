@@ -68,6 +68,27 @@ def test_a_second_run_does_nothing_and_shows_the_same_record(cli: Cli) -> None:
     assert again.stderr.count("up to date") == 6
 
 
+def test_each_measurement_is_in_the_history_whatever_that_costs(cli: Cli) -> None:
+    recipe = cli.recipe(MLP.replace("20", "20, runs: 1"))
+    broken = str(cli.folder / "broken.db")
+    Path(broken).write_text("somebody's notes, longer than the header of a database" * 20)
+    for _ in range(2):
+        first = cli.ok("run", "--recipe", recipe, "--json", ETDEPLOY_STORE=broken)
+    assert "this is not a SQLite database" not in first.stderr  # nothing was measured again
+    second = cli.ok("bench", "--recipe", recipe, "--json", ETDEPLOY_STORE=broken)
+    assert second.stderr.count("warning: this run is not in the history yet") == 1
+    assert "the next run, or etdeploy history, imports it" in second.stderr
+    Path(broken).unlink()
+    third = cli.ok("bench", "--recipe", recipe, "--json", ETDEPLOY_STORE=broken)
+    [trend] = cli.ok("history", "--json", ETDEPLOY_STORE=broken).json
+    ids = [run.json["run_id"] for run in (first, second, third)]
+    assert [point["run_id"] for point in trend["points"]] == ids
+    checked = cli.ok("check", "--json", ETDEPLOY_STORE=broken).json
+    assert (checked["run_id"], checked["verdict"]) in (
+        (ids[2], "not enough history"), (ids[2], "not judged"),
+    )  # fmt: skip
+
+
 def test_a_changed_benchmark_section_measures_again_and_nothing_else(cli: Cli) -> None:
     recipe = cli.recipe(MLP)
     cli.ok("run", "--recipe", recipe)
