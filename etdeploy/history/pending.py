@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core.files.basic import read_text, write_atomic
-from etdeploy.core.files.locks import exclusive
+from etdeploy.core.files.locks import briefly
 from etdeploy.history.place import Place, data_folder
 
 _FILE = "pending.jsonl"
@@ -72,5 +72,5 @@ def _line(entry: Pending) -> str:
 @contextmanager
 def _locked() -> Iterator[Path]:
     file = data_folder() / _FILE
-    with exclusive(file.with_name(f"{_FILE}.lock"), "the list of pending records"):
+    with briefly(file.with_name(f"{_FILE}.lock")):
         yield file

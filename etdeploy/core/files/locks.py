@@ -52,6 +52,26 @@ def exclusive(path: Path, what: str, progress: Progress = silent) -> Iterator[No
         lock.release()
 
 
+@contextmanager
+def briefly(path: Path) -> Iterator[None]:
+    """Holds a lock that nobody holds for long, also while the run is being stopped.
+
+    Raises:
+        OSError: The lock file cannot be made. A file system without locks is done without.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(handle)
+
+
 def open_shared(path: Path) -> int:
     """Takes a lock that others may hold at the same time, and returns the open file.
 

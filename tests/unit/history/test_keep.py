@@ -11,6 +11,7 @@ import pytest
 
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
+from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, StoreError
 from etdeploy.history import keep as module
 from etdeploy.history import pending
@@ -190,13 +191,12 @@ def test_a_stop_leaves_the_record_waiting(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stop(*_: object) -> None:
-        raise Interrupted
-
-    monkeypatch.setattr(module, "_keep", stop)
     run = stored(tmp_path, run_at(0))
-    with pytest.raises(Interrupted):
-        keep(run)
+    with cancel.trapped_signals():
+        cancel.current().set()
+        # The tables have to be made, under a lock that looks for a stop.
+        with pytest.raises(Interrupted):
+            keep(run)
     capsys.readouterr()
     assert [entry.record.name for entry in pending.waiting(place)] == [RECORD_FILE]
 
