@@ -184,11 +184,10 @@ def output_option(function: F) -> F:
     )(function)
 
 
-def from_option(function: F) -> F:
-    """--from, for verbs that take a run by its id or `last`, and a file as --output."""
+def runs_in_option(function: F) -> F:
+    """--runs-in, for verbs that take a run by its id or `last`."""
     return click.option(
-        "--from",
-        "folder",
+        "--runs-in",
         default="etdeploy-out",
         show_default=True,
         metavar="FOLDER",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import json_option, output_option, quiet_option, store_option
+from etdeploy.cli.options import json_option, quiet_option, runs_in_option, store_option
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, RegressionError
 from etdeploy.core.text.layout import fit
@@ -54,7 +54,7 @@ def _percent(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     metavar="N",
     help="How many earlier runs it is judged by.",
 )
-@output_option
+@runs_in_option
 @store_option
 @json_option
 @quiet_option
@@ -63,7 +63,7 @@ def command(
     against: str | None,
     max_slowdown: float,
     last: int,
-    output: Path,
+    runs_in: Path,
     store: str | None,
     as_json: bool,
     quiet: bool,
@@ -79,9 +79,9 @@ def command(
     from etdeploy.history.place import required_place
 
     place = required_place(store)
-    found = find_kept(run, output, place)
+    found = find_kept(run, runs_in, place)
     by_name = against in (None, MAIN, LAST_GOOD)
-    other = None if by_name else find_kept(str(against), output, place).record
+    other = None if by_name else find_kept(str(against), runs_in, place).record
     question = Question(
         against=against if by_name else None,
         other=other,

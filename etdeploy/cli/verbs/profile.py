@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import from_option, json_option, quiet_option
+from etdeploy.cli.options import json_option, quiet_option, runs_in_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 
@@ -52,7 +52,7 @@ _READING = "profile"
     show_default=True,
     help="How many levels of modules the text shows.",
 )
-@from_option
+@runs_in_option
 @json_option
 @quiet_option
 def command(
@@ -61,7 +61,7 @@ def command(
     output: Path | None,
     rows: int,
     depth: int,
-    folder: Path,
+    runs_in: Path,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -72,7 +72,7 @@ def command(
     """
     if as_json and form != _TEXT:
         raise UsageError(f"--json and --format {form} are two formats", remedy="Leave one out.")
-    profile = _profile(run, folder, quiet)
+    profile = _profile(run, runs_in, quiet)
     if form == _PERFETTO:
         from etdeploy.profile.formats.perfetto import trace_events
 
@@ -90,13 +90,13 @@ def command(
         _write(profile_text(profile, rows, depth, width), output)
 
 
-def _profile(run: str, folder: Path, quiet: bool) -> Profile:
+def _profile(run: str, runs_in: Path, quiet: bool) -> Profile:
     from etdeploy.bench.records.find import find_run
     from etdeploy.cache.workspace import Workspace
     from etdeploy.cli.invocation import keep_small
     from etdeploy.profile.profiled import profile_of
 
-    found, workspace = find_run(run, folder), Workspace.opened()
+    found, workspace = find_run(run, runs_in), Workspace.opened()
     with workspace.in_use(), console.TaskDisplay(quiet=quiet) as display:
         started = False
 

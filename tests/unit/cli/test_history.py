@@ -99,7 +99,7 @@ def test_an_export_does_not_destroy_the_history(store: Store, data_folder: Path)
 
 def test_a_run_that_passes(store: Store, capsys: Capture, tmp_path: Path) -> None:
     measured(tmp_path, 1.01)
-    assert run("check", "-o", str(tmp_path)) == 0
+    assert run("check", "--runs-in", str(tmp_path)) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{run_at(99).run_id}: passed: no number is worse than it may be\n")
     entry = store.entry(run_at(99).run_id)
@@ -109,31 +109,31 @@ def test_a_run_that_passes(store: Store, capsys: Capture, tmp_path: Path) -> Non
 
 def test_a_run_that_regressed(store: Store, capsys: Capture, tmp_path: Path) -> None:
     measured(tmp_path, 1.3)
-    assert run("check", "-o", str(tmp_path)) == 1
+    assert run("check", "--runs-in", str(tmp_path)) == 1
     shown = capsys.readouterr()
     assert shown.out.startswith(f"{run_at(99).run_id}: REGRESSED\n")
     assert "latency              REGRESSED" in shown.out
     assert "error (regression): " in shown.err
-    assert run("check", "-o", str(tmp_path), "--max-slowdown", "50%") == 0
+    assert run("check", "--runs-in", str(tmp_path), "--max-slowdown", "50%") == 0
     capsys.readouterr()
-    assert run("check", "-o", str(tmp_path), "--json") == 1
+    assert run("check", "--runs-in", str(tmp_path), "--json") == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["findings"][0]["metric"]) == ("regressed", "latency_ms")
 
 
 def test_too_little_history_is_no_failure(capsys: Capture, tmp_path: Path) -> None:
     measured(tmp_path, 1.3)
-    assert run("check", "-o", str(tmp_path)) == 0
+    assert run("check", "--runs-in", str(tmp_path)) == 0
     shown = capsys.readouterr().out
     assert "not enough history: 0 comparable runs before it are in the history" in shown
 
 
 def test_against_one_run(store: Store, capsys: Capture, tmp_path: Path) -> None:
     measured(tmp_path, 1.3)
-    assert run("check", "-o", str(tmp_path), "--against", run_at(3).run_id) == 1
+    assert run("check", "--runs-in", str(tmp_path), "--against", run_at(3).run_id) == 1
     shown = capsys.readouterr()
     assert f"checked against {run_at(3).run_id}" in shown.out
-    assert run("check", "-o", str(tmp_path), "--against", "nothing") == 2
+    assert run("check", "--runs-in", str(tmp_path), "--against", "nothing") == 2
     assert "there is no run 'nothing'" in capsys.readouterr().err
 
 
@@ -148,7 +148,7 @@ def test_no_history_is_kept(
 ) -> None:
     monkeypatch.setenv("ETDEPLOY_STORE", "none")
     measured(tmp_path, 1.0)
-    assert run("check", "-o", str(tmp_path)) == 2
+    assert run("check", "--runs-in", str(tmp_path)) == 2
     assert "error (history): ETDEPLOY_STORE=none: no history is kept" in capsys.readouterr().err
 
 
