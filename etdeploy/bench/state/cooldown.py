@@ -51,7 +51,8 @@ def wait_until_cool(
         progress(
             f"cooling down to {wanted.max_celsius:g} °C: {name} at {celsius:.1f} °C, "
             f"for at most {long_time(wanted.timeout_s - passed)}",
-            passed / wanted.timeout_s,
+            # What has no share is shown at once where there is no bar.
+            passed / wanted.timeout_s if last is not first else None,
         )
         _sleep(min(_PERIOD_S, wanted.timeout_s - passed), clock, sleep)
         # A sensor that stops answering says no more than it said.

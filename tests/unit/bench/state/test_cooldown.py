@@ -29,15 +29,17 @@ class Clock:
         self.now += seconds
 
 
-def cooled(celsius: Sequence[float | None], **wanted: float) -> tuple[Cooldown | None, list[str]]:
+def cooled(
+    celsius: Sequence[float | None], **wanted: float
+) -> tuple[Cooldown | None, list[tuple[str, bool]]]:
     """Waits with readings of the battery; the last one stays."""
-    clock, told = Clock(), []
+    clock, told = Clock(), list[tuple[str, bool]]()
     readings: Iterator[float | None] = iter(celsius)
     last = celsius[-1]
     found = wait_until_cool(
         lambda: DeviceState(battery_celsius=next(readings, last)),
         Wanted(**wanted),
-        lambda text, _=None: told.append(text),
+        lambda text, fraction=None: told.append((text, fraction is None)),
         clock,
         clock.sleep,
     )
@@ -59,8 +61,8 @@ def test_a_warm_device_waits_and_says_for_what() -> None:
     assert (found.from_celsius, found.to_celsius, found.reached) == (41.0, 36.5, True)
     assert found.waited_s == pytest.approx(10, abs=0.1)
     assert told == [
-        "cooling down to 37 °C: battery at 41.0 °C, for at most 5 min",
-        "cooling down to 37 °C: battery at 39.0 °C, for at most 4.9 min",
+        ("cooling down to 37 °C: battery at 41.0 °C, for at most 5 min", True),
+        ("cooling down to 37 °C: battery at 39.0 °C, for at most 4.9 min", False),
     ]
 
 
