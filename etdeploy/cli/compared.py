@@ -118,10 +118,11 @@ def _require_no(options: Sequence[str]) -> None:
 def _measured(a: str, b: str | None, options: Options) -> tuple[StoredRun, StoredRun]:
     from etdeploy.cli.in_turns import Turns, measure_turns
 
-    both = (*options.overrides, f"benchmark.runs={options.runs or RUNS}")
+    first = (f"benchmark.runs={RUNS}", *options.overrides)
+    last = () if options.runs is None else (f"benchmark.runs={options.runs}",)
     recipes = _loaded(
-        (a, (*both, *options.overrides_a)),
-        (a if b is None else b, (*both, *options.overrides_b)),
+        (a, (*first, *options.overrides_a, *last)),
+        (a if b is None else b, (*first, *options.overrides_b, *last)),
     )
     device = options.device or _DEVICE
     turns = Turns(*recipes, device, options.output, options.target, options.quiet)
@@ -130,6 +131,12 @@ def _measured(a: str, b: str | None, options: Options) -> tuple[StoredRun, Store
 
 def _loaded(*named: tuple[str, tuple[str, ...]]) -> tuple[LoadedRecipe, LoadedRecipe]:
     first, second = (load_recipe(name, overrides) for name, overrides in named)
+    runs = [each.recipe.benchmark.runs for each in (first, second)]
+    if runs[0] != runs[1]:
+        raise UsageError(
+            f"A has {runs[0]} starts and B has {runs[1]}: those that take turns are pairs",
+            remedy=f"Give both the same number: --runs {max(runs)}",
+        )
     return first, second
 
 

@@ -111,8 +111,8 @@ def _spread_percent(medians: Sequence[float]) -> float | None:
 def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterator[str]:
     if not paired:
         yield (
-            "The runs were measured at different times: the interval includes "
-            f"{100 * BETWEEN_RECORDS:.0f} % that records of the same thing are taken to differ by. "
+            "The runs were measured at different times: the interval includes what records of "
+            f"the same thing are taken to differ by, {100 * BETWEEN_RECORDS:.0f} % or more. "
             "Recipes that take turns show smaller differences: etdeploy compare A.yaml B.yaml"
         )
         if min(len(usable.a_ms), len(usable.b_ms)) == 1:

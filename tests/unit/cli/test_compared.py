@@ -94,6 +94,7 @@ def test_the_least_difference_is_an_option(output: Path, capsys: Capture) -> Non
         ([RUN_A, "nothing"], "there is no run 'nothing'"),
         (["xnnpack", "xnnpack", "--runs", "0"], "0 is not in the range"),
         (["xnnpack", "xnnpack", "--min-difference", "-1"], "-1.0 is not in the range"),
+        (["xnnpack", "--set-b", "benchmark.runs=3"], "A has 10 starts and B has 3"),
         (["xnnpack", "gone.yaml"], "there is no such recipe"),
         (["xnnpack", "--set-b", "runtime.thread=1"], "did you mean 'threads'"),
     ],
@@ -149,6 +150,22 @@ def test_one_recipe_with_a_change_is_enough(measured: list[Turns], capsys: Captu
     assert [r.recipe.benchmark.iterations for r in (turns.a, turns.b)] == [7, 7]
     assert turns.a.recipe.benchmark.runs == 4
     assert turns.device == "host"
+
+
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [
+        ([], 10),
+        (["--set", "benchmark.runs=4"], 4),
+        (["--set", "benchmark.runs=4", "--runs", "2"], 2),
+    ],
+)
+def test_the_number_of_starts_can_be_set(
+    measured: list[Turns], options: list[str], runs: int, capsys: Capture
+) -> None:
+    assert _compare("xnnpack", "xnnpack", *options) == 0
+    assert measured[0].a.recipe.benchmark.runs == runs
+    assert capsys.readouterr().out
 
 
 def _with_traces() -> tuple[StoredRun, StoredRun]:
