@@ -6,6 +6,7 @@ from pathlib import Path
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import not_regular, open_regular, write_atomic
+from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.files.disk import no_room_in
 from etdeploy.core.text.shell import quoted
 from etdeploy.report.formats import BEGINNINGS, Format
@@ -17,7 +18,8 @@ def require_free(path: Path, form: Format) -> None:
     """Checks that a file is new, empty, or an earlier report in the same format.
 
     Raises:
-        UsageError: It is none of these; with the reason.
+        UsageError: It is none of these, or cannot be written; with the reason.
+        OSError: The disk is full.
     """
     try:
         if what := not_regular(path):
@@ -27,9 +29,10 @@ def require_free(path: Path, form: Format) -> None:
             beginning = stream.read(len(BEGINNINGS[form].encode()))
     except FileNotFoundError:
         _require_folder(path)
-        return
+        beginning = b""
     except OSError as error:
         raise _unwritable(path, error) from error
+    _require_writable(path)
     if beginning and beginning != BEGINNINGS[form].encode():
         raise UsageError(
             f"the file exists and is not a report in {form}; it was not changed",
@@ -65,6 +68,15 @@ def _require_folder(path: Path) -> None:
     if not folder.is_dir():
         raise UsageError("the folder for the report does not exist", place=str(folder),
                          remedy=f"Create it: mkdir -p {quoted(folder)}\n{_CHOOSE}")  # fmt: skip
+
+
+def _require_writable(path: Path) -> None:
+    try:
+        require_writable(path.resolve().parent)
+    except OSError as error:
+        if no_room_in(error):
+            raise
+        raise _unwritable(path, error) from error
 
 
 def _remedy(path: Path, what: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etdeploy.bench.outputs.verdict import explain
+from etdeploy.bench.records.conditions import Cooldown
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import ThreadsRecord
 from etdeploy.core.console import count
@@ -61,18 +62,28 @@ def starts_table(record: RunRecord) -> Folded:
     starts = starts_of(record)
     unit = shown.unit_of(record.workload.latency_ms.median)
     like = record.workload.latency_ms.median
+    cooled = any(start.cooldown for start in starts)
     rows = [
         [str(number), *(shown.in_unit(unit, ms, like) for ms in (s.median_ms, s.stddev_ms)),
          str(s.samples), _warmup(s.warmup, s.steady), shown.duration(s.load_ms),
          shown.duration(s.first_inference_ms),
+         *([_cooled(s.cooldown)] if cooled else []),
          Cell("; ".join(each.text for each in s.disturbances) or "none",
               WARN if s.disturbances else QUIET)]
         for number, s in enumerate(starts, 1)
     ]  # fmt: skip
     columns = ("start", f"median {unit.name}", f"stddev {unit.name}", "samples", "warm-up", "load",
-               "first inference", "disturbed by")  # fmt: skip
+               "first inference", *(["cooled"] if cooled else []), "disturbed by")  # fmt: skip
     content = table("Starts", columns, rows, right=columns[:-1])
     return Folded(f"All {count(len(starts), 'start')} as a table", (content,))
+
+
+def _cooled(cooldown: Cooldown | None) -> Cell:
+    """The wait for a cool device."""
+    if cooldown is None:
+        return Cell(shown.NOTHING)
+    text = f"{cooldown.waited_s:.0f} s to {cooldown.to_celsius:.0f} °C"
+    return Cell(text) if cooldown.reached else Cell(f"{text}, still hot", WARN)
 
 
 def _warmup(iterations: int, steady: bool | None) -> str:
@@ -243,9 +254,11 @@ def provenance(run: Material) -> Facts:
     record = run.record
     dirty = ", with changes that are not committed" if record.recipe.git_dirty else ""
     versions = ", ".join(f"{tool} {version}" for tool, version in record.versions.items())
+    turns = record.interleaved_with
     pairs = {
         "Run": code(record.run_id),
         "Folder": code(str(run.run.folder.name)),
+        **({"Took turns with": code(turns)} if turns else {}),
         "Started": Cell(shown.moment(record.started_at)),
         "Recipe": code(record.recipe.file),
         "Commit": code(f"{record.recipe.git_revision or 'not in a repository'}{dirty}"),

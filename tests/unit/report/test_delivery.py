@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -70,6 +71,27 @@ def test_a_link_keeps_leading_there(tmp_path: Path) -> None:
     assert write_report(text, tmp_path / "link", Format.CSV) == tmp_path / "there" / "report.csv"
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there" / "report.csv").read_text() == text
+
+
+def test_a_folder_that_cannot_be_written_to_is_known_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_folder: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("etdeploy.report.delivery.require_writable", refuse)
+    with pytest.raises(UsageError, match="cannot be written: Read-only file system") as caught:
+        require_free(tmp_path / "report.html", Format.HTML)
+    assert caught.value.remedy == "Name another file: --output FILE"
+
+
+def test_a_full_disk_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path, _text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr("etdeploy.report.delivery.write_atomic", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_report("text", tmp_path / "report.html", Format.HTML)
 
 
 def test_a_path_through_a_file_is_an_error_for_the_user(tmp_path: Path) -> None:

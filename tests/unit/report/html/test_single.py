@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from etdeploy.report.html.blocks import Figure, Operators, Page, Text, all_blocks
+from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.report.html.blocks import Facts, Figure, Operators, Page, Table, Text, all_blocks
 from etdeploy.report.html.single import single_page
 from etdeploy.report.material import Material
-from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_run
+from tests.support.bench_values import FOLDER, SIMULATED, UNCOMPARED, make_check, make_run
 from tests.support.report_values import make_material
 
 
@@ -55,6 +57,27 @@ def test_a_run_without_profile_and_plan_says_why() -> None:
     texts = [block.text for block in all_blocks(page.sections) if isinstance(block, Text)]
     assert texts == ["No profile.", "No plan."]
     assert _figures(page) == ["plot-latency", "plot-starts"]
+
+
+def test_waits_for_a_cool_device_stand_with_the_starts() -> None:
+    run = make_material(interleaved_with="other-run")
+    record = run.record
+    waits = [
+        Cooldown(sensor="cpu", from_celsius=50, to_celsius=to, waited_s=90, reached=to < 40)
+        for to in (36, 44)
+    ]
+    starts = [
+        start.model_copy(update={"cooldown": wait})
+        for start, wait in zip(record.workload.runs, (*waits, None, None, None), strict=True)
+    ]
+    workload = record.workload.model_copy(update={"runs": tuple(starts)})
+    run = Material(StoredRun(FOLDER, record.model_copy(update={"workload": workload})), "mlp")
+    blocks = all_blocks(single_page(run).sections)
+    [table] = [b for b in blocks if isinstance(b, Table) and b.label == "Starts"]
+    cells = [row[table.columns.index("cooled")].text for row in table.rows]
+    assert cells == ["90 s to 36 °C", "90 s to 44 °C, still hot", "–", "–", "–"]
+    [facts] = [b for b in blocks if isinstance(b, Facts) and b.pairs[0][0] == "Run"]
+    assert dict(facts.pairs)["Took turns with"].text == "other-run"
 
 
 def test_one_start_cannot_show_the_spread_between_starts() -> None:
