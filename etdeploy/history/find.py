@@ -8,8 +8,8 @@ from pathlib import Path
 from etdeploy.bench.records.find import LAST, find_run
 from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core import console
-from etdeploy.core.errors import EtdeployError, UsageError
-from etdeploy.history.place import Place
+from etdeploy.core.errors import EtdeployError, StoreError, UsageError
+from etdeploy.history.place import Place, place_of
 
 # As for runs in a folder: shorter ends of ids are more likely a mistake than meant.
 _SHORTEST = 4
@@ -39,6 +39,23 @@ def find_kept(text: str, output: Path, place: Place | None) -> StoredRun:
         if found is None:
             raise
         return found
+
+
+def find_anywhere(text: str, output: Path) -> StoredRun:
+    """The same with the user's history, which is looked for only if the folder is gone.
+
+    Raises:
+        UsageError: There is no such run, or several fit.
+    """
+    try:
+        return find_run(text, output)
+    except UsageError:
+        try:
+            place = place_of()
+        except StoreError as error:
+            console.warn(f"the run was not looked for in the history: {error}")
+            place = None
+        return find_kept(text, output, place)
 
 
 def _in_history(text: str, output: Path, place: Place) -> StoredRun | None:

@@ -64,12 +64,12 @@ def command(
     if schema:
         _print_schema(runs, form)
         return
-    from etdeploy.bench.records.find import find_run
+    from etdeploy.history.find import find_anywhere
     from etdeploy.report.delivery import require_free, write_report
     from etdeploy.report.formats import text_of
 
     chosen = _format(form, output)
-    found = [find_run(text, runs_in) for text in runs or ("last",)]
+    found = [find_anywhere(text, runs_in) for text in runs or ("last",)]
     target = output or _default(found, chosen)
     if target == _STDOUT:
         _require_reader(chosen)
@@ -110,7 +110,9 @@ def _format(form: str | None, output: Path | None) -> Format:
 def _default(found: list[StoredRun], form: Format) -> Path:
     if form != "html":
         return _STDOUT
-    return found[0].folder / _SINGLE if len(found) == 1 else Path(_SEVERAL)
+    # A run that is only in the history has no folder.
+    single = len(found) == 1 and found[0].folder.is_dir()
+    return found[0].folder / _SINGLE if single else Path(_SEVERAL)
 
 
 def _require_reader(form: Format) -> None:

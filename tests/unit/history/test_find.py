@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.history.find import find_kept
+from etdeploy.history.find import find_anywhere, find_kept
 from etdeploy.history.place import Place
 from etdeploy.history.store.store import open_store
 from tests.support.histories import fill, run_at
@@ -72,4 +72,21 @@ def test_a_history_that_cannot_be_read(place: Place, output: Path, capsys: Captu
     place.file.write_text("something else, longer than a header" * 9)
     with pytest.raises(UsageError, match="there is no run"):
         find_kept("ab12", output, place)
+    assert "was not looked for in the history" in capsys.readouterr().err
+
+
+def test_the_users_history_is_asked_only_where_the_folder_is_gone(
+    place: Place, output: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(place) as store:
+        [gone] = fill(store, [1.0])
+    assert find_anywhere(gone.run_id, output).record == gone
+    there = run_at(9)
+    there.save(output / there.run_id / "record.json")
+    monkeypatch.setenv("ETDEPLOY_STORE", "mysql://nowhere")
+    capsys.readouterr()
+    assert find_anywhere("last", output).record == there
+    assert capsys.readouterr().err == ""
+    with pytest.raises(UsageError, match="there is no run"):
+        find_anywhere(gone.run_id, output)
     assert "was not looked for in the history" in capsys.readouterr().err
