@@ -30,12 +30,12 @@ from etdeploy.bench.records.record import (
 )
 from etdeploy.bench.records.sustained import Sustained
 from etdeploy.bench.revision import Revision
-from etdeploy.bench.series import Series, series_of
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.sustained.notes import sustained_notes
 from etdeploy.bench.sustained.result import sustained_of
-from etdeploy.bench.threads.choice import Threads
-from etdeploy.bench.threads.sweep import thread_records
+from etdeploy.bench.timing.series import Series, series_of
+from etdeploy.bench.timing.sweep import thread_records
+from etdeploy.bench.timing.threads import Threads
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import Provenance, load_provenance

@@ -8,13 +8,13 @@ from dataclasses import replace
 from etdeploy.bench.passes import TIMING, Results
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.series import Series
 from etdeploy.bench.state.disturbances import (
     limits_of,
     load_disturbance,
     run_disturbances,
     start_disturbances,
 )
+from etdeploy.bench.timing.series import Series
 from etdeploy.bench.units import long_time
 from etdeploy.core.console import count
 from etdeploy.recipe.model import Cooldown

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
-from etdeploy.bench.assemble import Subject, assemble
-from etdeploy.bench.conditions import judged
-from etdeploy.bench.kept import keep_files
+from etdeploy.bench.assemble import Subject
+from etdeploy.bench.measurement import Measurement, OnDevice
 from etdeploy.bench.outputs.verdict import require_match
-from etdeploy.bench.passes import TIMING, Pass, PassResult, run_pass
-from etdeploy.bench.planning import plan_passes
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.results_folder import results_folder
-from etdeploy.bench.revision import revision_of
-from etdeploy.bench.sizes import compare_sizes, compare_threads
-from etdeploy.bench.state.watch import Opening, Watch
-from etdeploy.bench.sustained.cool import cool_start
-from etdeploy.bench.sustained.waiting import telling_time
-from etdeploy.bench.threads.choice import choose_threads, compared_with_cores
-from etdeploy.bench.threads.sweep import chosen_threads, fastest, settled
-from etdeploy.bench.units import long_time
-from etdeploy.core.console import count
-from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
-from etdeploy.devices.base import Bundle, Device, DeviceState, RunFolder
-from etdeploy.plan.components import THREADPOOL
+from etdeploy.devices.base import Bundle, Device, DeviceState
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
@@ -57,168 +43,6 @@ class Prepared:
     program: Program
     runner: BuiltRunner
     plan: RuntimePlan | None = None
-
-
-@dataclass(frozen=True)
-class _OnDevice:
-    """A device during a measurement, with the folder of the run on it, and how to remove that."""
-
-    device: Device
-    folder: RunFolder
-    close: Callable[[], None]
-    before: DeviceRecord
-
-    def closed(self, after: DeviceState | None = None) -> DeviceRecord:
-        """Removes the folder and reads the device's last state, unless it is known."""
-        self.close()
-        return self.before.model_copy(update={"after": after or _state_of(self.device)})
-
-
-class Measurement:
-    """A measurement that goes on start by start; `begin` gives it.
-
-    So two can take turns on one device, and what changes meanwhile changes both alike:
-
-        with begin(device, ...) as a, begin(device, ...) as b:
-            for number in range(1, a.starts + 1):
-                a.start(number)
-                b.start(number)
-            return a.finish(b.run_id), b.finish(a.run_id)
-
-    Attributes:
-        starts: How many starts the recipe requests.
-        run_id: Of the record.
-    """
-
-    def __init__(
-        self,
-        subject: Subject,
-        there: _OnDevice,
-        here: Path,
-        started: datetime,
-        plan: RuntimePlan | None,
-        progress: Progress,
-    ) -> None:
-        self._subject, self._there, self._here = subject, there, here
-        self._started, self._plan, self._progress = started, plan, progress
-        recipe, simulated = subject.loaded.recipe, subject.simulated is not None
-        self._threads = choose_threads(
-            recipe.runtime.threads, there.before.before, has_pool=_has_pool(plan)
-        )
-        self._passes = plan_passes(recipe, subject.method.name, self._threads, simulated=simulated)
-        self._results: dict[str, PassResult] = {}
-        self._rested: DeviceState | None = None
-        wanted = None if simulated else subject.loaded.recipe.benchmark.cooldown
-        self._watch = Watch(there.device, there.before.before, wanted, progress)
-        self.starts = len(self._passes.starts)
-        self.run_id = here.name
-
-    def start(self, number: int) -> None:
-        """Runs the timing pass of every size once, or with every number of threads of a sweep.
-
-        Args:
-            number: Counts the starts from 1.
-
-        Raises:
-            RunError: The runner failed.
-            DeviceError: The device went away.
-            Interrupted: The run was stopped.
-        """
-        for step in self._passes.starts[number - 1]:
-            self._run(step)
-
-    def finish(self, interleaved_with: str | None = None) -> StoredRun:
-        """Runs the other passes, compares the outputs and writes the record.
-
-        Args:
-            interleaved_with: `run_id` of the measurement with which this one took turns.
-
-        Raises:
-            RunError: The runner failed.
-            DeviceError: The device went away.
-            Interrupted: The run was stopped.
-        """
-        subject, here = self._subject, self._here
-        self._settle()
-        for step in self._passes.rest:
-            self._run(replace(step, threads=self._threads.numbers[0]))
-        device = self._there.closed(after=self._rested)
-        self._progress("comparing outputs")
-        checks = compare_sizes(
-            self._results,
-            here,
-            subject.program_folder,
-            subject.provenance,
-            subject.loaded.recipe.benchmark.tolerance,
-        )
-        results = judged(self._results, device)
-        record = assemble(
-            subject, device, results, self._threads, checks, revision_of(subject.loaded.path),
-            self._started, self.run_id,
-            keep_files(here, self._results, subject.program_folder, self._plan),
-            interleaved_with,
-        )  # fmt: skip
-        record.save(here / RECORD_FILE)
-        return StoredRun(here, record)
-
-    def _settle(self) -> None:
-        """After a sweep, everything else is with the fastest number of threads, and about it."""
-        recipe = self._subject.loaded.recipe
-        best = fastest(self._results)
-        if best is None:
-            if recipe.runtime.thread_pool == "default" and _has_pool(self._plan):
-                taken = self._results[TIMING].results.threads
-                self._threads = compared_with_cores(self._threads, self._there.before.before, taken)
-            return
-        checks = compare_threads(
-            self._results, self._here, self._subject.program_folder, self._subject.provenance,
-            recipe.benchmark.tolerance,
-        )  # fmt: skip
-        wrong = [
-            n for n, outputs in checks.items() if any(c.within_tolerance is False for c in outputs)
-        ]
-        self._threads = chosen_threads(self._results, best, wrong)
-        self._results = settled(self._results, best, self._here)
-
-    def _run(self, step: Pass) -> None:
-        """Runs one pass: the place for what comes before, around and after every start."""
-        self._progress(self._doing(step))
-        opening = self._opened(step)
-        with telling_time(self._progress, f"{step.name} pass", step.sustained_s):
-            result = run_pass(
-                self._there.folder,
-                step,
-                self._subject.loaded.recipe,
-                self._there.device.name,
-                self._here,
-                self._there.device.capabilities,
-            )
-        observed = opening.ended(result.states)
-        # By a clock that nobody moves, so that starts stay in their order.
-        started = self._started + timedelta(seconds=observed.began_s)
-        self._results[step.key] = replace(result, observed=observed, started=started)
-
-    def _opened(self, step: Pass) -> Opening:
-        """Waits and looks at the device as the pass wants it."""
-        if not step.sustained_s:
-            return self._watch.open(timed=step.name == TIMING)
-        # The work is there to heat the device: it says nothing about the passes before.
-        self._rested = self._watch.look()
-        cool = cool_start(
-            self._subject.loaded.recipe.benchmark.cooldown,
-            self._rested or DeviceState(),
-            self._there.device.capabilities,
-        )
-        return self._watch.open(timed=True, wanted=cool)
-
-    def _doing(self, step: Pass) -> str:
-        at = f" at {step.size}" if step.size else ""
-        at += f" with {count(step.threads, 'thread')}" if step.swept else ""
-        if step.sustained_s:
-            return f"{step.name} pass{at}: {long_time(step.sustained_s)} of inferences"
-        several = step.name == TIMING and self.starts > 1
-        start = f", start {step.start} of {self.starts}" if several else ""
-        return f"{step.name} pass{at}{start}: {count(step.iterations, 'inference')}"
 
 
 @contextmanager
@@ -257,7 +81,7 @@ def begin(
             facts=device.facts(), before=device.state(), after=DeviceState(), ended=ended
         )
         folder = opened.enter_context(device.open_run(prepared.bundle, here.name))
-        there = _OnDevice(device, folder, opened.close, before)
+        there = OnDevice(device, folder, opened.close, before)
         yield Measurement(subject, there, here, started, prepared.plan, progress)
 
 
@@ -284,15 +108,3 @@ def measure(
         for number in range(1, measurement.starts + 1):
             measurement.start(number)
         return measurement.finish()
-
-
-def _has_pool(plan: RuntimePlan | None) -> bool:
-    return plan is None or THREADPOOL in [part.name for part in plan.components]
-
-
-def _state_of(device: Device) -> DeviceState:
-    """The device's state; empty when the device has gone, which the next pass would tell."""
-    try:
-        return device.state()
-    except DeviceError:
-        return DeviceState()

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.record import DeviceRecord, OutputCheck
-from etdeploy.bench.series import Series
 from etdeploy.bench.statistics import percentile
+from etdeploy.bench.timing.series import Series
 from etdeploy.program.folder import FORWARD
 
 # In percent of the median. Within one start on a quiet machine it is a few percent.

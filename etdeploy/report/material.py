@@ -10,7 +10,7 @@ from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.series import spread_of as spread_between
+from etdeploy.bench.timing.series import spread_of as spread_between
 from etdeploy.compare.model import Comparison
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.profile.model import Profile

@@ -12,8 +12,8 @@ from etdeploy.bench.records.record import DeviceRecord, Inference, RunRecord
 from etdeploy.bench.records.starts import Start, ThreadsRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.records.sustained import Energy, Sustained, SustainedPoint
-from etdeploy.bench.series import spread_of
 from etdeploy.bench.statistics import summarize
+from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.model import (
     Comparison,
     OperatorChange,

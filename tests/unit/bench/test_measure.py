@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import etdeploy.bench.measure as measure_module
+import etdeploy.bench.measurement as measurement_module
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.failures.incomplete import require_whole
 from etdeploy.bench.kept import DESCRIPTIONS
@@ -58,7 +58,7 @@ _EXPECTED = bytes(range(32))
 @pytest.fixture(autouse=True)
 def _without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     """git is a process; tests with real parts ask it."""
-    monkeypatch.setattr(measure_module, "revision_of", lambda _: Revision("c0ffee", True))
+    monkeypatch.setattr(measurement_module, "revision_of", lambda _: Revision("c0ffee", True))
 
 
 @dataclass

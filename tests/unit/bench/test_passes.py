@@ -10,8 +10,8 @@ import pytest
 
 from etdeploy.bench.failures.diagnosis import last_lines, run_error
 from etdeploy.bench.passes import Pass, run_pass, runner_arguments
-from etdeploy.bench.planning import Plan, plan_passes
-from etdeploy.bench.threads.choice import Threads
+from etdeploy.bench.timing.planning import Plan, plan_passes
+from etdeploy.bench.timing.threads import Threads
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import Capabilities, RunOutcome

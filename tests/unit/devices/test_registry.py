@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import etdeploy.bench.measure as measure_module
+import etdeploy.bench.measurement as measurement_module
 from etdeploy.bench.measure import Prepared, measure
 from etdeploy.bench.records.stored import load_run
 from etdeploy.bench.revision import Revision
@@ -72,7 +72,7 @@ def attic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_device_of_another_package_goes_all_the_way_to_a_record(
     attic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure_module, "revision_of", lambda _: Revision("c0ffee", True))
+    monkeypatch.setattr(measurement_module, "revision_of", lambda _: Revision("c0ffee", True))
     device: Device = open_device(f"attic:{attic}")
     assert device.facts().target == host_target().name
     assert lock_name(device) == "host"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.series import Series
+from etdeploy.bench.timing.series import Series
 from etdeploy.report.disturbed import disturbed_lines, mark
 from etdeploy.report.runs_table import Row, runs_table
 from etdeploy.report.summary import summary

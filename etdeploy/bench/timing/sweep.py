@@ -8,8 +8,8 @@ from pathlib import Path
 
 from etdeploy.bench.passes import TIMING, PassResult, Results
 from etdeploy.bench.records.starts import ThreadsRecord
-from etdeploy.bench.series import Series
-from etdeploy.bench.threads.choice import Threads
+from etdeploy.bench.timing.series import Series
+from etdeploy.bench.timing.threads import Threads
 
 
 def swept_series(results: Results) -> dict[int, Series]:

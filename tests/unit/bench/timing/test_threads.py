@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.threads.choice import (
+from etdeploy.bench.timing.threads import (
     Threads,
     choose_threads,
     compared_with_cores,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from etdeploy.bench.passes import MEMORY, SUSTAINED, TIMING, Pass
-from etdeploy.bench.threads.choice import Threads
+from etdeploy.bench.timing.threads import Threads
 from etdeploy.program.folder import FORWARD
 from etdeploy.recipe.model import Recipe
 
