@@ -33,7 +33,7 @@ def limits_of(states: Iterable[DeviceState]) -> Limits:
     found: dict[int, int] = {}
     for state in states:
         for cluster in state.clusters:
-            if cluster.max_khz is not None:
+            if cluster.max_khz is not None and cluster.cpus:
                 found[cluster.cpus[0]] = max(cluster.max_khz, found.get(cluster.cpus[0], 0))
     return found
 
@@ -100,7 +100,7 @@ def _lowered(states: Sequence[DeviceState], limits: Limits) -> Iterator[str]:
     cpus: dict[int, tuple[int, ...]] = {}
     for state in states:
         for cluster in state.clusters:
-            if cluster.max_khz is not None:
+            if cluster.max_khz is not None and cluster.cpus:
                 first = cluster.cpus[0]
                 cpus[first] = cluster.cpus
                 lowest[first] = min(cluster.max_khz, lowest.get(first, cluster.max_khz))

@@ -73,6 +73,8 @@ def test_a_limit_that_is_lowered_meanwhile_is_throttling() -> None:
     assert told(limit(2800000), limit(1800000), limit(2800000)) == {
         "throttled": "The frequency of processors 4-6 was limited to 1.80 GHz in place of 2.80."
     }
+    # A device of another package may not tell whose limit it is.
+    assert told(limit(2800000, ()), limit(1800000, ())) == {}
     # Rounded by the kernel, and not lowered.
     assert told(limit(2800000), limit(2790000)) == {}
 
