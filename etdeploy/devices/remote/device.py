@@ -20,11 +20,11 @@ class RemoteDevice:
 
     Args:
         shell: The connection to it.
-        sampling: How its state is read while a program runs.
+        sampling: How its state is read while a program runs; None for files of /sys alone.
     """
 
-    def __init__(self, shell: RemoteShell, sampling: Sampling) -> None:
-        self._shell, self._sampling = shell, sampling
+    def __init__(self, shell: RemoteShell, sampling: Sampling | None = None) -> None:
+        self._shell, self._sampling = shell, sampling or Sampling()
 
     @property
     def name(self) -> str:

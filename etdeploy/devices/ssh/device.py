@@ -11,7 +11,6 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import read_text
 from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
 from etdeploy.devices.remote.device import RemoteDevice
-from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.spec import DeviceSpec
 from etdeploy.devices.ssh.address import parse_address
 from etdeploy.devices.ssh.facts import (
@@ -34,7 +33,7 @@ class SshDevice(RemoteDevice):
     """
 
     def __init__(self, shell: SshShell) -> None:
-        super().__init__(shell, Sampling())
+        super().__init__(shell)
         self._ssh = shell
 
     @property
