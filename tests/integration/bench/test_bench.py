@@ -16,6 +16,7 @@ import pytest
 
 from etdeploy.bench.failures.incomplete import require_whole
 from etdeploy.bench.measure import Prepared, measure, require_match
+from etdeploy.bench.records.conditions import DisturbanceKind
 from etdeploy.bench.records.memory import WeightsKind
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.bench.revision import Revision, revision_of
@@ -111,6 +112,23 @@ def test_real_runner_on_this_machine(real: Chain) -> None:
     assert (workload.spread.between_percent or 0) > 0
     assert list((real.folder / "device" / "runs").iterdir()) == []
     assert "correct: the output is within tolerance" in summary(run)
+
+
+def test_other_work_is_seen(real: Chain) -> None:
+    wanted = real.loaded.recipe.benchmark.model_copy(
+        update={"runs": 1, "memory": False, "profile": False, "warmup": "auto"}
+    )
+    loop = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(loop) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        run = real.measure(benchmark=wanted)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert DisturbanceKind.BUSY in [each.kind for each in run.record.disturbances]
+    assert "(disturbed: " in summary(run).splitlines()[0]
+    assert "Other work took " in summary(run)
 
 
 def test_memory_and_sustained_work_on_this_machine(real: Chain) -> None:

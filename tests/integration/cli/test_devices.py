@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,46 @@ def test_an_x86_64_android_device_runs_the_portable_runner(
     assert "the device already has" in again.stderr
     text = cli.ok(*run).stdout
     assert "portable runner" in text
+
+
+def test_a_warm_device_is_waited_for_and_what_disturbs_it_is_marked(
+    cli: Cli,
+    android_x86_64: AndroidRoot,  # noqa: F811
+    no_adb_server: None,  # noqa: F811
+) -> None:
+    battery = android_x86_64.path("mnt/dumpsys-battery").read_text()
+    power = android_x86_64.path("mnt/dumpsys-power").read_text()
+    policy = "devices/system/cpu/cpufreq/policy0"
+    android_x86_64.give_sys(
+        {f"{policy}/related_cpus": "0 1", f"{policy}/scaling_max_freq": "2800000"}
+    )
+    android_x86_64.write("dumpsys-battery", battery.replace("287", "410"))
+    android_x86_64.write("dumpsys-power", power.replace("  Enabled=false", "  Enabled=true"))
+    changes = (
+        threading.Timer(8, android_x86_64.write, ["dumpsys-battery", battery]),
+        threading.Timer(8, android_x86_64.write_sys, [{f"{policy}/scaling_max_freq": "1800000"}]),
+    )
+    run = ("run", "--recipe", cli.recipe(PORTABLE), "--device", android_x86_64.spec)
+    cli.ok(*run)
+    for change in changes:
+        change.start()
+    wanted = ("--set", "benchmark.cooldown.max_celsius=37", "--runs", "2")
+    result = cli.ok(*run, "--again", *wanted, "--json")
+    for change in changes:
+        change.join()
+    record = result.json
+    assert "cooling down to 37 °C: battery at 41.0 °C" in result.stderr
+    first, second = record["workload"]["runs"]
+    assert first["cooldown"]["from_celsius"] == 41.0
+    assert first["cooldown"]["to_celsius"] == 28.7
+    assert first["cooldown"]["reached"]
+    assert first["cooldown"]["waited_s"] > second["cooldown"]["waited_s"]
+    kinds = {each["kind"]: each["text"] for each in record["disturbances"]}
+    assert "mode that saves power was on" in kinds["power_saving"]
+    # The thermal status is that of the test device, light; the limit fell while it waited.
+    assert "limited to 1.80 GHz in place of 2.80" in kinds["throttled"]
+    assert [sample["pass_name"] for sample in record["device"]["during"]] == ["timing", "timing.2"]
+    assert "(disturbed: throttled" in cli.ok(*run, *wanted).stdout
 
 
 @needs_cross
