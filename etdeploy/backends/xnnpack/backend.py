@@ -84,7 +84,7 @@ XNNPACK = Xnnpack(
         Option(
             "per_op_mode",
             False,
-            "Makes each operator a partition of its own, whose time a profile shows; slower.",
+            "Makes each operator a partition of its own, with an exact place in a profile; slower.",
         ),
     ),
     component="backend_xnnpack",
