@@ -163,6 +163,10 @@
       });
       this.body = node("tbody", {});
       this.table = node("table", {}, widths, node("thead", {}, heads), this.body);
+      // The first column takes what the others leave, but not less than a name needs.
+      const others = (columns) => columns.reduce((sum, column) => sum + parseFloat(column.width ?? 0), 0);
+      this.table.style.setProperty("--all", `${others(this.payload.columns) + 16}rem`);
+      this.table.style.setProperty("--narrow", `${others(this.payload.columns.filter((c) => !c.wide)) + 8}rem`);
       this.box.append(this.table);
       const places = [...new Set(this.payload.rows.map((row) => row[this.payload.place]))];
       for (const name of places.map((i) => this.payload.strings[i]).sort()) this.place.append(node("option", { value: name }, name));

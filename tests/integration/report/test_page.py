@@ -159,6 +159,9 @@ def test_a_narrow_page_has_nothing_beside_it(
             ".map(e => e.outerHTML.slice(0, 80))"
         )
         assert wide == []
+        names = _rows(page).first.locator("td").first.bounding_box()
+        assert names
+        assert names["width"] >= 120
 
 
 def test_the_keyboard_reaches_the_content(browser: Browser, large: Path) -> None:
