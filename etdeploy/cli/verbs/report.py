@@ -95,7 +95,8 @@ def _format(form: str | None, output: Path | None) -> Format:
 
     if form:
         return Format(form)
-    if output is None or output == _STDOUT:
+    # What is no file is refused for that, with a remedy of its own.
+    if output is None or output == _STDOUT or (output.exists() and not output.is_file()):
         return Format.HTML
     found = SUFFIXES.get(output.suffix.lower())
     if found is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,12 @@ def test_a_file_of_the_user_is_refused_before_the_work(
     assert report("-o", "index.html") == 2
     assert "is not a report in html; it was not changed" in capsys.readouterr().err
     assert (runs / "index.html").read_text() == "<html>my page</html>"
+
+
+@pytest.mark.parametrize(("path", "what"), [("etdeploy-out", "a folder"), (os.devnull, "a device")])
+def test_what_is_no_file_is_refused(path: str, what: str, runs: Path, capsys: Capture) -> None:
+    assert report("-o", path) == 2
+    assert f"{path}: the report needs a file, and this is {what}\n" in capsys.readouterr().err
 
 
 def test_a_run_that_does_not_exist(runs: Path, capsys: Capture) -> None:
