@@ -135,8 +135,14 @@ def verbs_s(place: Place, folder: Path) -> dict[str, float]:
     lines = {
         "history": ["history"],
         "history of one series": ["history", "-r", "recipe-3", "-d", "S3"],
-        "check": ["check", "-o", str(folder / "out")],
-        "check against last-good": ["check", "-o", str(folder / "out"), "--against", "last-good"],
+        "check": ["check", "--runs-in", str(folder / "out")],
+        "check against last-good": [
+            "check",
+            "--runs-in",
+            str(folder / "out"),
+            "--against",
+            "last-good",
+        ],
         "etdeploy --version": ["--version"],
     }
     found = {}
