@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.support.cli import Cli
@@ -136,3 +137,15 @@ def test_a_damaged_trace_ends_with_the_way_to_a_new_one(ran: Ran, tmp_path: Path
     assert truncated.code == 2
     assert "is truncated" in truncated.stderr
     assert "etdeploy bench" in truncated.stderr
+
+
+def test_a_report_shows_the_profile_the_plan_and_the_record(ran: Ran) -> None:
+    page = Path(ran.cli.ok("report", ran.record["run_id"]).stdout.strip())
+    assert page == ran.folder / "report.html"
+    text = page.read_text()
+    assert "is not shown" not in text
+    assert "blocks.0.linear" in text
+    assert "XnnpackBackend" in text
+    comment = ran.cli.ok("report", "--format", "markdown").stdout
+    assert "<summary>Where the time goes</summary>" in comment
+    jsonschema.validate(ran.record, ran.cli.ok("report", "--schema").json)
