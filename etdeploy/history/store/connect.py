@@ -65,12 +65,17 @@ def _set_limits(connection: Any, _record: Any) -> None:
 
 def _writer(file: Path) -> sqlite3.Connection:
     connection = _connected(file, "mode=rwc")
-    # Readers and a writer do not wait for each other. A file system that cannot do it keeps its
-    # own way.
-    connection.execute("PRAGMA journal_mode = WAL")
-    # A crash of the machine may cost the last run, never the file; its record is a file, too.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA foreign_keys = ON")
+    try:
+        # Readers and a writer do not wait for each other. A file system that cannot do it keeps its
+        # own way.
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A crash of the machine may cost the last run, never the file; its record is a file, too.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except sqlite3.Error:
+        # Else it stays open as long as the error is looked at.
+        connection.close()
+        raise
     return connection
 
 

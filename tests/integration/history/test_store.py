@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core.errors import BuildError, StoreError
@@ -58,6 +60,16 @@ def file(tmp_path: Path) -> Place:
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue("file" if request.param == "sqlite" else "database")
     return found
+
+
+@contextmanager
+def engine(place: Place) -> Iterator[Engine]:
+    """A way in beside the history's own."""
+    made = engine_of(place)
+    try:
+        yield made
+    finally:
+        made.dispose()
 
 
 def test_everything_that_is_asked_of_a_history(place: Place) -> None:
@@ -120,7 +132,8 @@ def test_an_older_history_is_brought_up_by_one_of_two(place: Place, tmp_path: Pa
 
     def upgrade() -> None:
         try:
-            migrate(engine_of(place), place, later)
+            with engine(place) as made:
+                migrate(made, place, later)
         except BaseException as error:
             errors.append(error)
 
@@ -130,7 +143,7 @@ def test_an_older_history_is_brought_up_by_one_of_two(place: Place, tmp_path: Pa
     for thread in both:
         thread.join()
     assert errors == []
-    with engine_of(place).connect() as connection:
+    with engine(place) as made, made.connect() as connection:
         assert connection.scalar(text("SELECT mood FROM etdeploy_runs")) == "fine"
     with (
         pytest.raises(StoreError, match=r"a newer etdeploy wrote this history"),
@@ -145,7 +158,7 @@ def test_other_tables_of_a_database_stay(database: Place, postgres: Postgres) ->
     postgres.sql(f"{songs} ('theirs')", database=name)
     with open_store(database) as store:
         fill(store, [1.0])
-    with engine_of(database).connect() as connection:
+    with engine(database) as made, made.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "theirs"
 
 
@@ -200,7 +213,7 @@ def test_tables_that_another_program_locked(
     with open_store(database) as store:
         fill(store, [1.0])
     monkeypatch.setattr(connect, "PATIENCE_S", 0.1)
-    with engine_of(database).connect() as other, other.begin():
+    with engine(database) as made, made.connect() as other, other.begin():
         other.execute(text("LOCK TABLE etdeploy_runs IN ACCESS EXCLUSIVE MODE"))
         assert "lock timeout" in refused(database)
 
@@ -253,14 +266,20 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
 
 def test_a_migration_without_room_for_the_copy(tmp_path: Path) -> None:
     later = scripts(tmp_path)
-    with tmpfs(tmp_path / "disk", "size=400k") as disk:
+    with tmpfs(tmp_path / "disk", "size=2m") as disk:
         place = required_place(str(disk / "history.db"))
         with open_store(place) as store:
             fill(store, [1.0] * 20)
-        (disk / "filling").write_bytes(b"x" * 170_000)
-        with pytest.raises(StoreError, match="cannot be copied before"):
-            migrate(engine_of(place), place, later)
+        assert place.file
+        room = shutil.disk_usage(disk).free - place.file.stat().st_size // 2
+        (disk / "filling").write_bytes(b"x" * room)
+        with (
+            engine(place) as made,
+            pytest.raises(StoreError, match="cannot be copied before"),
+        ):
+            migrate(made, place, later)
         assert not list(disk.glob("*.revision-*"))
+        (disk / "filling").unlink()
         with open_store(place, read_only=True) as store:
             assert store.count() == 20
 
