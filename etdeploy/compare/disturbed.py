@@ -14,14 +14,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import Start
 from etdeploy.compare.model import Statistic
 
 _OF_PAIRS = (DisturbanceKind.THROTTLED,)
-# A clock that jumps moves dates; the runner's times are from one that cannot.
-_OF_RECORDS = (DisturbanceKind.THROTTLED, DisturbanceKind.BUSY, DisturbanceKind.POWER_SAVING)
 # Of fewer starts that met other work, the median over the pairs is spared.
 _FEW_BUSY = 0.1
 # With more left out, those that are left were not disturbed by luck.
@@ -109,7 +107,7 @@ def usable_starts(a: RunRecord, b: RunRecord) -> Usable:
     """The starts of records of different times, without those that were disturbed."""
     both_saved = _saved_power(a) and _saved_power(b)
     # That mode changes all times alike.
-    kinds = [k for k in _OF_RECORDS if k != DisturbanceKind.POWER_SAVING or not both_saved]
+    kinds = [k for k in SLOWING if k != DisturbanceKind.POWER_SAVING or not both_saved]
     sides = [_undisturbed(record, kinds) for record in (a, b)]
     obstacles = [
         f"{name} was disturbed: {_clause(told[0])}"

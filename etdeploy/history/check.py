@@ -64,7 +64,11 @@ def check(store: Store, record: RunRecord, question: Question) -> Check:
     worse = [one for one in found if one.kind is FindingKind.REGRESSED]
     asked = _told(run, question, CheckVerdict.PASSED, "no number is worse than it may be")
     told = asked.model_copy(
-        update={"findings": found, "earlier": tuple(entry.run_id for entry in earlier)}
+        update={
+            "against": _against(question, len(earlier)),
+            "findings": found,
+            "earlier": tuple(entry.run_id for entry in earlier),
+        }
     )
     if worse:
         return told.model_copy(
@@ -87,7 +91,7 @@ def judgement_of(found: Check) -> Judgement | None:
 def _told(run: Entry, question: Question, verdict: CheckVerdict, reason: str) -> Check:
     return Check(
         run_id=run.run_id,
-        against=_against(question),
+        against=_against(question, question.last),
         verdict=verdict,
         reason=reason,
         max_slowdown_percent=question.max_slowdown_percent,
@@ -95,11 +99,12 @@ def _told(run: Entry, question: Question, verdict: CheckVerdict, reason: str) ->
     )
 
 
-def _against(question: Question) -> str:
+def _against(question: Question, runs: int) -> str:
     if question.other is not None:
         return question.other.run_id
     which = {MAIN: " of the branch main", LAST_GOOD: " that no check found worse"}
-    return f"the last {question.last} comparable runs{which.get(question.against or '', '')}"
+    what = "comparable run" if runs == 1 else f"{runs} comparable runs"
+    return f"the last {what}{which.get(question.against or '', '')}"
 
 
 def _unfit(run: Entry, record: RunRecord) -> str:

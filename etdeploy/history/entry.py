@@ -91,10 +91,14 @@ def disturbance_of(record: RunRecord) -> str:
 
     A median over the starts forgives it if fewer were disturbed.
     """
-    if record.disturbances:
-        return "; ".join(disturbance.text for disturbance in record.disturbances)
+    from etdeploy.bench.records.conditions import SLOWING
+
+    whole = [each.text for each in record.disturbances if each.kind in SLOWING]
+    if whole:
+        return "; ".join(whole)
     runs = record.workload.runs
-    texts = [run.disturbances[0].text for run in runs if run.disturbances]
+    slowed = [[each for each in run.disturbances if each.kind in SLOWING] for run in runs]
+    texts = [found[0].text for found in slowed if found]
     return texts[0] if len(texts) * 2 > len(runs) else ""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from etdeploy.core.console import count
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Value
 
@@ -101,8 +102,14 @@ class Series(Value):
         """In a few words, without the recipe and the device."""
         words = [self.backend or self.source, self.quantization]
         words += [self.method] if self.method != "forward" else []
-        words += [f"{self.threads} threads"] if self.threads not in (0, "auto", None) else []
+        words += [_threads(self.threads)] if self.threads not in (0, "auto", None) else []
         return " ".join(word for word in words if word and word != "none")
+
+
+def _threads(asked: Any) -> str:
+    if isinstance(asked, int):
+        return count(asked, "thread")
+    return f"threads {', '.join(map(str, asked))}"
 
 
 def series_of(record: RunRecord) -> Series:

@@ -39,7 +39,8 @@ def trend_text(trend: Trend, width: int | None) -> str:
 
 def check_text(check: Check, width: int | None) -> str:
     """What a check found."""
-    lines = [f"{check.run_id}: {_headline(check)}", f"checked against {check.against}"]
+    lines = [f"{check.run_id}: {_headline(check)}"]
+    lines += [f"checked against {check.against}"] if check.earlier or not check.needed else []
     if check.findings:
         rows = [_finding_row(finding) for finding in check.findings]
         lines += ["", table(("", "verdict", "why"), rows, width=width)]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import Start
-
-# It moves dates and no times.
-_HARMLESS = (DisturbanceKind.CLOCK,)
 
 
 def mark(record: RunRecord) -> str:
     """The kinds of what disturbed the run as a whole, `throttled, busy`; empty for nothing."""
-    kinds = [each.kind for each in record.disturbances if each.kind not in _HARMLESS]
+    kinds = [each.kind for each in record.disturbances if each.kind in SLOWING]
     return ", ".join(kind.value.replace("_", " ") for kind in kinds)
 
 

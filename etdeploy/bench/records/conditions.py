@@ -20,6 +20,11 @@ class DisturbanceKind(Kind):
     """The clock jumped."""
 
 
+# A clock that jumps moves dates; the runner's times are from one that cannot.
+SLOWING = (DisturbanceKind.THROTTLED, DisturbanceKind.BUSY, DisturbanceKind.POWER_SAVING)
+"""Kinds that change times."""
+
+
 class Disturbance(Value):
     """Something that made a run slower, or may have.
 

@@ -52,7 +52,7 @@ def _since(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
 @click.group(invoke_without_command=True)
 @click.option("-r", "--recipe", metavar="NAME", help="Only of the recipe of this name.")
 @click.option(
-    "-d", "--device", metavar="TEXT", help="Only of devices with this in their name or model."
+    "-d", "--device", metavar="DEVICE", help="Only of devices with this in their name or model."
 )
 @click.option(
     "-m",
@@ -262,7 +262,9 @@ def _show(trends: list[Trend], more: int) -> None:
         console.result(fit(trend_text(trends[0], width), width))
         return
     console.result(list_text(trends, more, width))
-    console.message("\nOne of them with its changes:  etdeploy history --recipe NAME --device TEXT")
+    console.message(
+        "\nOne of them with its changes:  etdeploy history --recipe NAME --device DEVICE"
+    )
 
 
 def _require_metric(metric: str) -> None:

@@ -110,7 +110,7 @@ def test_the_last_good_ones(store: Store) -> None:
     assert judged(store, again).verdict is CheckVerdict.PASSED
     found = judged(store, again, against="last-good")
     assert found.verdict is CheckVerdict.REGRESSED
-    assert found.against == "the last 20 comparable runs that no check found worse"
+    assert found.against == "the last 10 comparable runs that no check found worse"
 
 
 def test_a_single_run(store: Store) -> None:
@@ -151,7 +151,7 @@ def test_the_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     found = judged(store, run_at(99, 1.4), against="main")
     assert found.verdict is CheckVerdict.REGRESSED
     assert len(found.earlier) == 6
-    assert found.against == "the last 20 comparable runs of the branch main"
+    assert found.against == "the last 6 comparable runs of the branch main"
 
 
 def test_no_branch_main(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
