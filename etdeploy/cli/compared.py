@@ -65,7 +65,7 @@ def _are_recipes(a: str, b: str | None, options: Options) -> bool:
             f"there is nothing to compare {a} with",
             remedy=f"Name a second {'recipe, or a change' if kinds[0] else 'run'}: "
             f"etdeploy compare {quoted(a)} "
-            f"{'--set-b runtime.threads=1' if kinds[0] else LAST}",
+            f"{'--set-b runtime.threads=1' if kinds[0] else 'RUN' if a == LAST else LAST}",
         )
     if not kinds[0]:
         _require_no(list(_of_recipes(options)))

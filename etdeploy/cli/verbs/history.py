@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # A list of more series than these is for a filter.
 _SERIES = 30
+# Of lines that are no record; all are in the JSON.
+_MOST_BAD = 20
 _LIST_RUNS = 40
 _PAGE = "etdeploy-history.html"
 _AGO = re.compile(r"(\d+)\s*([dhw])")
@@ -172,9 +174,11 @@ def import_(obj: tuple[Place, Filter], files: tuple[str, ...], as_json: bool) ->
             f"{console.count(done.new, 'new record')} in {place.shown}, {done.known:,} were there"
         )
     if done.bad:
+        more = len(done.bad) - _MOST_BAD
+        shown = [*done.bad[:_MOST_BAD], *([f"and {more:,} more"] if more > 0 else [])]
         raise UsageError(
             f"{console.count(len(done.bad), 'record')} could not be imported:\n  "
-            + "\n  ".join(done.bad)
+            + "\n  ".join(shown)
         )
 
 
