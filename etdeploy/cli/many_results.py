@@ -19,7 +19,7 @@ from etdeploy.core.text.layout import fit
 from etdeploy.graph.job import Job
 from etdeploy.graph.many.run import JobEnd
 from etdeploy.graph.stage_values import StepName, load_last_run, load_program, load_runner
-from etdeploy.report.runs_table import Row, runs_table
+from etdeploy.report.terminal.runs_table import Row, runs_table
 
 
 def measure_all(named: Named, as_json: bool) -> None:

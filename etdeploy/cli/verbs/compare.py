@@ -89,7 +89,7 @@ def command(
     Or they are two runs that were measured before: their folders, records or ids, or `last`.
     """
     from etdeploy.cli.compared import Options, compared
-    from etdeploy.report.comparison import comparison_text
+    from etdeploy.report.terminal.comparison import comparison_text
 
     chosen = Options(
         device, target, runs, overrides, set_a, set_b, output, min_difference, operators, quiet

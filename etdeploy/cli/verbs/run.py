@@ -102,7 +102,7 @@ def measure_and_show(named: Named, as_json: bool) -> None:
         for note in output_notes(run.record.workload.outputs):
             console.warn(note)
     else:
-        from etdeploy.report.summary import summary
+        from etdeploy.report.terminal.summary import summary
 
         console.result("\n" + fit(summary(run), console.width()))
     if not named.quiet and run.record_path.stat().st_mtime < begun_s:

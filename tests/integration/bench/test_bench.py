@@ -33,7 +33,7 @@ from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.recipe.model import Benchmark, Runtime
-from etdeploy.report.summary import summary
+from etdeploy.report.terminal.summary import summary
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_values import make_program_folder, make_recipe

@@ -8,8 +8,8 @@ from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.timing.series import Series
 from etdeploy.report.disturbed import disturbed_lines, mark
-from etdeploy.report.runs_table import Row, runs_table
-from etdeploy.report.summary import summary
+from etdeploy.report.terminal.runs_table import Row, runs_table
+from etdeploy.report.terminal.summary import summary
 from tests.support.bench_values import make_pass, make_record, make_results, make_run
 
 _BUSY = Disturbance(kind=DisturbanceKind.BUSY, text="Other work took 1.0 of 2 processors.")

@@ -8,7 +8,7 @@ from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.units import unit_for
 from etdeploy.core.console import size as bytes_text
 from etdeploy.core.console import table
-from etdeploy.report.latencies import between
+from etdeploy.report.terminal.latencies import between
 
 _LONGEST = 40
 

@@ -10,8 +10,8 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.core.console import size, table
 from etdeploy.report.disturbed import mark
-from etdeploy.report.latencies import between
-from etdeploy.report.sizes import SIMULATED
+from etdeploy.report.terminal.latencies import between
+from etdeploy.report.terminal.sizes import SIMULATED
 
 
 @dataclass(frozen=True)

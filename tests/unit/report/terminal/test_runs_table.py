@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.report.runs_table import Row, runs_table
+from etdeploy.report.terminal.runs_table import Row, runs_table
 from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_record, make_series
 
 ROWS = [

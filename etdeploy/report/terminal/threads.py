@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from etdeploy.bench.records.starts import ThreadsRecord
 from etdeploy.bench.units import unit_for
 from etdeploy.core.console import table
-from etdeploy.report.latencies import between
+from etdeploy.report.terminal.latencies import between
 
 
 def threads_table(curve: Sequence[ThreadsRecord]) -> str:

@@ -16,10 +16,10 @@ from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
 from etdeploy.report.disturbed import disturbed_lines, mark
-from etdeploy.report.latencies import latencies, starts
-from etdeploy.report.resources import memory_lines, sustained_lines
-from etdeploy.report.sizes import SIMULATED, simulated_sizes, sizes_table
-from etdeploy.report.threads import threads_table
+from etdeploy.report.terminal.latencies import latencies, starts
+from etdeploy.report.terminal.resources import memory_lines, sustained_lines
+from etdeploy.report.terminal.sizes import SIMULATED, simulated_sizes, sizes_table
+from etdeploy.report.terminal.threads import threads_table
 
 WIDTH = 100
 _LABEL = 12

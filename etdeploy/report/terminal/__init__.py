@@ -1,0 +1,1 @@
+"""A run, several runs and a comparison, as text for a terminal."""
