@@ -10,6 +10,7 @@ from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
 from etdeploy.cache.tidy import keep_below
 from etdeploy.cache.workspace import NOTES, Workspace
 from etdeploy.cli.named import DEFAULT_OUTPUT
+from etdeploy.cli.occasional import occasional_task
 from etdeploy.core import console
 from etdeploy.core.files.delivery import Delivery
 from etdeploy.graph.job import Job, open_job
@@ -76,20 +77,10 @@ def after_others(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[
 
     Every run takes the locks in the same order, so that two never wait for each other.
     """
-    waited = False
-
-    def tell(text: str, fraction: float | None = None) -> None:
-        nonlocal waited
-        if not waited:
-            display.start(_WAIT)
-        waited = True
-        display.advance(_WAIT, text, fraction)
-
     with ExitStack() as stack:
-        for job in sorted(jobs, key=lambda job: job.state):
-            stack.enter_context(job.state_lock(tell))
-        if waited:
-            display.end(_WAIT, "the other run has ended")
+        with occasional_task(display, _WAIT, "the other run has ended") as tell:
+            for job in sorted(jobs, key=lambda job: job.state):
+                stack.enter_context(job.state_lock(tell))
         yield
 
 

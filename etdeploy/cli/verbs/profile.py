@@ -94,22 +94,16 @@ def _profile(run: str, runs_in: Path, quiet: bool) -> Profile:
     from etdeploy.bench.records.find import find_run
     from etdeploy.cache.workspace import Workspace
     from etdeploy.cli.invocation import keep_small
+    from etdeploy.cli.occasional import occasional_task
     from etdeploy.profile.profiled import profile_of
 
     found, workspace = find_run(run, runs_in), Workspace.opened()
-    with workspace.in_use(), console.TaskDisplay(quiet=quiet) as display:
-        started = False
-
-        def tell(text: str, fraction: float | None = None) -> None:
-            nonlocal started
-            if not started:
-                display.start(_READING)
-            started = True
-            display.advance(_READING, text, fraction)
-
+    with (
+        workspace.in_use(),
+        console.TaskDisplay(quiet=quiet) as display,
+        occasional_task(display, _READING, "read and kept") as tell,
+    ):
         profile = profile_of(found, workspace, tell)
-        if started:
-            display.end(_READING, "read and kept")
     keep_small(workspace, quiet)
     return profile
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,6 @@ import click
 from etdeploy.cli.options import quiet_option, runs_in_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
-from etdeploy.core.progress import Progress
 from etdeploy.core.text.shell import quoted
 
 if TYPE_CHECKING:
@@ -133,27 +130,14 @@ def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool)
         return gather(found, None)
     from etdeploy.cache.workspace import Workspace
     from etdeploy.cli.invocation import keep_small
+    from etdeploy.cli.occasional import occasional_task
 
     workspace = Workspace.opened()
-    with workspace.in_use(), _told(quiet) as tell:
+    with (
+        workspace.in_use(),
+        console.TaskDisplay(quiet=quiet) as display,
+        occasional_task(display, _READING, "read and kept") as tell,
+    ):
         report = gather(found, workspace, tell)
     keep_small(workspace, quiet)
     return report
-
-
-@contextmanager
-def _told(quiet: bool) -> Iterator[Progress]:
-    """Shows that traces are read, if any has to be."""
-    with console.TaskDisplay(quiet=quiet) as display:
-        started = False
-
-        def tell(text: str, fraction: float | None = None) -> None:
-            nonlocal started
-            if not started:
-                display.start(_READING)
-            started = True
-            display.advance(_READING, text, fraction)
-
-        yield tell
-        if started:
-            display.end(_READING, "read and kept")

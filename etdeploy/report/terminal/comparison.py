@@ -15,9 +15,8 @@ from etdeploy.compare.model import (
     Statistic,
 )
 from etdeploy.core.console import table
+from etdeploy.report.terminal.layout import LABEL, WIDTH, indented, wrapped
 
-WIDTH = 100
-_LABEL = 12
 _MOST_PAIRS = 20
 _MOST_OUTPUTS = 5
 
@@ -29,11 +28,11 @@ def comparison_text(comparison: Comparison) -> str:
     """
     sections = [
         "\n".join(textwrap.wrap(headline(comparison), WIDTH, subsequent_indent="  ")),
-        _indented(_sides(comparison)),
-        _indented(_pairs(comparison)) if comparison.pairs else "",
-        _indented(_operators(comparison.operators)) if comparison.operators else "",
+        indented(_sides(comparison)),
+        indented(_pairs(comparison)) if comparison.pairs else "",
+        indented(_operators(comparison.operators)) if comparison.operators else "",
         "\n".join(_facts(comparison)),
-        "\n".join(_wrapped("note", [remark]) for remark in comparison.remarks),
+        "\n".join(wrapped("note", [remark]) for remark in comparison.remarks),
         "\n".join(_records(comparison)),
     ]
     return "\n\n".join(section for section in sections if section)
@@ -119,14 +118,14 @@ def _signed(number: str, value: float) -> str:
 
 def _facts(comparison: Comparison) -> Iterator[str]:
     if comparison.ratio is not None:
-        yield _wrapped("reason", [comparison.reason])
+        yield wrapped("reason", [comparison.reason])
     if comparison.differences:
-        yield _wrapped("A -> B", comparison.differences)
+        yield wrapped("A -> B", comparison.differences)
     if comparison.outputs:
-        yield _wrapped("outputs", [_output(each) for each in comparison.outputs[:_MOST_OUTPUTS]])
+        yield wrapped("outputs", [_output(each) for each in comparison.outputs[:_MOST_OUTPUTS]])
         more = len(comparison.outputs) - _MOST_OUTPUTS
         if more > 0:
-            yield _wrapped("", [f"and {more:,} more: --json prints all"])
+            yield wrapped("", [f"and {more:,} more: --json prints all"])
 
 
 def _output(difference: OutputDifference) -> str:
@@ -149,21 +148,4 @@ def _is_equal(difference: OutputDifference) -> bool:
 def _records(comparison: Comparison) -> Iterator[str]:
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         if side.record:
-            yield f"  {f'record {letter}':<{_LABEL}} {side.record}"
-
-
-def _wrapped(label: str, lines: Sequence[str]) -> str:
-    """Lines behind a label, each wrapped to the width."""
-    start = f"  {label:<{_LABEL}} "
-    wrapped = []
-    for line in lines:
-        wrapped += textwrap.wrap(
-            line, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        start = " " * len(start)
-    return "\n".join(wrapped)
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+            yield f"  {f'record {letter}':<{LABEL}} {side.record}"

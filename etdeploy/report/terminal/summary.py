@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
@@ -17,12 +16,11 @@ from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
 from etdeploy.report.disturbed import disturbed_lines, mark
 from etdeploy.report.terminal.latencies import latencies, starts
+from etdeploy.report.terminal.layout import LABEL, indented, wrapped
 from etdeploy.report.terminal.resources import memory_lines, sustained_lines
 from etdeploy.report.terminal.sizes import SIMULATED, simulated_sizes, sizes_table
 from etdeploy.report.terminal.threads import threads_table
 
-WIDTH = 100
-_LABEL = 12
 _MOST_OPERATORS = 6
 _MOST_OUTPUTS = 5
 
@@ -34,11 +32,11 @@ def summary(run: StoredRun) -> str:
     """
     record = run.record
     sections = [
-        _wrapped("", [_headline(record)], indent=""),
-        *map(_indented, _tables(record)),
+        wrapped("", [_headline(record)], indent=""),
+        *map(indented, _tables(record)),
         "\n".join(_facts(record)),
     ]
-    notes = "\n".join(_wrapped("note", [note]) for note in record.notes)
+    notes = "\n".join(wrapped("note", [note]) for note in record.notes)
     return "\n\n".join([*sections, *([notes] if notes else []), _files(run)])
 
 
@@ -67,25 +65,25 @@ def _tables(record: RunRecord) -> Iterator[str]:
 
 def _facts(record: RunRecord) -> Iterator[str]:
     if record.simulated:
-        yield _wrapped("latency", [f"{SIMULATED}, not measured"])
+        yield wrapped("latency", [f"{SIMULATED}, not measured"])
     else:
-        yield from (_wrapped(label, [text]) for label, text in starts(record.workload))
+        yield from (wrapped(label, [text]) for label, text in starts(record.workload))
         if record.runner.threads_reason:
             reason = f"{record.runner.threads}: {record.runner.threads_reason}"
-            yield _wrapped("threads", [reason])
+            yield wrapped("threads", [reason])
         disturbed = list(disturbed_lines(record))
         if disturbed:
-            yield _wrapped("disturbed", disturbed)
-    yield _wrapped("outputs", list(_verdict(record)))
+            yield wrapped("disturbed", disturbed)
+    yield wrapped("outputs", list(_verdict(record)))
     memory = list(memory_lines(record))
     if memory:
-        yield _wrapped("peak memory", memory)
+        yield wrapped("peak memory", memory)
     if record.workload.sustained:
-        yield _wrapped("sustained", list(sustained_lines(record.workload.sustained)))
-    yield _wrapped("device", [_device(record)])
-    yield _wrapped("program", [_program(record)])
-    yield _wrapped("runs on", list(_placement(record)))
-    yield _wrapped("runner", [_runner(record)])
+        yield wrapped("sustained", list(sustained_lines(record.workload.sustained)))
+    yield wrapped("device", [_device(record)])
+    yield wrapped("program", [_program(record)])
+    yield wrapped("runs on", list(_placement(record)))
+    yield wrapped("runner", [_runner(record)])
 
 
 def _verdict(record: RunRecord) -> Iterator[str]:
@@ -172,25 +170,8 @@ def _runner(record: RunRecord) -> str:
 
 def _files(run: StoredRun) -> str:
     others = [path for name, path in run.record.files.items() if name != "record"]
-    record_line = f"  {'files':<{_LABEL}} {run.record_path}"
-    return record_line + "\n" + _wrapped("", [f"beside it: {', '.join(others)}"])
-
-
-def _wrapped(label: str, lines: Sequence[str], indent: str = "  ") -> str:
-    """Lines behind a label, each wrapped to the width."""
-    start = f"{indent}{label:<{_LABEL}} " if indent else ""
-    wrapped = []
-    for line in lines:
-        wrapped += textwrap.wrap(
-            line, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        start = " " * len(start)
-    return "\n".join(wrapped)
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+    record_line = f"  {'files':<{LABEL}} {run.record_path}"
+    return record_line + "\n" + wrapped("", [f"beside it: {', '.join(others)}"])
 
 
 def _rate(latency: Latency) -> str:

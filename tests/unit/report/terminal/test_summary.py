@@ -13,7 +13,8 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
 from etdeploy.devices.base import DeviceState
 from etdeploy.program.model import Delegate, Operator
-from etdeploy.report.terminal.summary import WIDTH, summary
+from etdeploy.report.terminal.layout import WIDTH
+from etdeploy.report.terminal.summary import summary
 from tests.support.bench_values import (
     SIMULATED,
     UNCOMPARED,
