@@ -260,7 +260,7 @@ def test_a_missing_compiler_is_told_before_the_export_starts(tmp_path: Path) -> 
     bare.mkdir()
     (bare / "git").symlink_to("/usr/bin/git")
     result = cli("run", PATH=str(bare), CXX="")
-    assert result.code == 5
+    assert result.code == 4
     assert "compiler" in result.stderr
     assert not (tmp_path / "cache" / "programs").exists()
 
