@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,11 @@ def test_two_recipes_take_turns_on_a_phone(
     android_x86_64: AndroidRoot,  # noqa: F811
 ) -> None:
     adb_server.connect(android_x86_64)
+    # Starts on a device that throttles are no pairs.
+    thermal = android_x86_64.path("mnt/dumpsys-thermalservice").read_text()
+    android_x86_64.write(
+        "dumpsys-thermalservice", re.sub(r"Thermal Status: \d", "Thermal Status: 0", thermal)
+    )
     options = ("--device", "android", "--runs", "2", "--no-operators", "--json")
     found = cli.ok("compare", "mlp.yaml", *_ONE_THREAD, *options).json
     a, b = _runs(found)
