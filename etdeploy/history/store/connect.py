@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from etdeploy.history.place import Place
 CONNECT_S = 3
 PATIENCE_S = 5.0
 _STATEMENT_S = 60
+_AGAIN_S = 0.05
 WRITES = "etdeploy_writes"
 # In KiB, for a list over many runs.
 _CACHE_KIB = 16_000
@@ -66,9 +68,7 @@ def _set_limits(connection: Any, _record: Any) -> None:
 def _writer(file: Path) -> sqlite3.Connection:
     connection = _connected(file, "mode=rwc")
     try:
-        # Readers and a writer do not wait for each other. A file system that cannot do it keeps its
-        # own way.
-        connection.execute("PRAGMA journal_mode = WAL")
+        _keep_a_journal(connection)
         # A crash of the machine may cost the last run, never the file; its record is a file, too.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -77,6 +77,24 @@ def _writer(file: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _keep_a_journal(connection: sqlite3.Connection) -> None:
+    """With one, readers and a writer do not wait for each other.
+
+    A file system that cannot do it keeps its own way. SQLite does not wait where several processes
+    begin with it at the same moment.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= until:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return
 
 
 def _reader(file: Path) -> sqlite3.Connection:
