@@ -114,7 +114,8 @@ def test_a_push_is_verified_has_modes_and_is_not_repeated(
         assert there.stat().st_mode & 0o777 == (0o755 if file.executable else 0o644)
     again = device.push(bundle)
     assert (again.pushed_files, again.kept_files) == (0, 3)
-    assert not list((board.kept / "incoming").iterdir())
+    # A push does not wait until its shell has tidied up.
+    assert eventually(lambda: not list((board.kept / "incoming").iterdir()))
     assert device.clean()["store"] > 300_000
     assert not board.kept.exists()
 
