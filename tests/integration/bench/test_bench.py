@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def test_memory_and_sustained_work_on_this_machine(real: Chain) -> None:
     assert memory is not None
     assert memory.weights == WeightsKind.LOADED  # XNNPACK packs them
     assert 0 < (memory.before_load_rss_bytes or 0) < (memory.peak_rss_bytes or 0)
-    assert "of the rate remains after 2 s" in summary(run)
+    assert re.search(r"of the rate (remains|is lost) after 2 s", summary(run))
 
 
 def test_a_runner_that_is_ended_in_its_work_has_told_what_it_did(
