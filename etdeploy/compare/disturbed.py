@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
+from etdeploy.bench.records import starts
 from etdeploy.bench.records.conditions import SLOWING, Disturbance, DisturbanceKind
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import Start
@@ -99,8 +99,7 @@ def samples_by_start(record: RunRecord) -> tuple[tuple[float, ...], ...]:
     samples, runs = record.workload.latency_ms.samples, record.workload.runs
     if sum(start.samples for start in runs) != len(samples) or not all(s.samples for s in runs):
         return ()
-    ends = list(accumulate(start.samples for start in runs))
-    return tuple(samples[end - run.samples : end] for run, end in zip(runs, ends, strict=True))
+    return starts.samples_by_start(runs, record.workload.latency_ms)
 
 
 def usable_starts(a: RunRecord, b: RunRecord) -> Usable:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etdeploy.bench.records.conditions import Disturbance
-from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.bench.records.stored import StoredRun
@@ -125,14 +124,6 @@ def starts_of(record: RunRecord) -> tuple[Start, ...]:
             stddev_ms=latency.stddev,
         ),
     )
-
-
-def samples_by_start(starts: Sequence[Start], latency: Latency) -> list[tuple[float, ...]]:
-    """The samples of each start, in milliseconds."""
-    ends = [sum(start.samples for start in starts[: i + 1]) for i in range(len(starts))]
-    return [
-        latency.samples[end - start.samples : end] for start, end in zip(starts, ends, strict=True)
-    ]
 
 
 def spread_of(record: RunRecord) -> Spread:

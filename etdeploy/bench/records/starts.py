@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 from etdeploy.bench.records.conditions import Cooldown, Disturbance
 from etdeploy.bench.records.latency import Latency
 from etdeploy.core.values import Value
@@ -69,3 +72,11 @@ class ThreadsRecord(Value):
     first_inference_ms: float
     runs: tuple[Start, ...]
     spread: Spread
+
+
+def samples_by_start(starts: Sequence[Start], latency: Latency) -> tuple[tuple[float, ...], ...]:
+    """The samples of each start, in milliseconds."""
+    ends = accumulate(start.samples for start in starts)
+    return tuple(
+        latency.samples[end - start.samples : end] for start, end in zip(starts, ends, strict=True)
+    )

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from etdeploy.profile.model import Profile
 
 _TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
-_READING = "profile"
 
 
 @click.command()
@@ -92,20 +91,12 @@ def command(
 
 def _profile(run: str, runs_in: Path, quiet: bool) -> Profile:
     from etdeploy.bench.records.find import find_run
-    from etdeploy.cache.workspace import Workspace
-    from etdeploy.cli.invocation import keep_small
-    from etdeploy.cli.occasional import occasional_task
+    from etdeploy.cli.traces import reading_traces
     from etdeploy.profile.profiled import profile_of
 
-    found, workspace = find_run(run, runs_in), Workspace.opened()
-    with (
-        workspace.in_use(),
-        console.TaskDisplay(quiet=quiet) as display,
-        occasional_task(display, _READING, "read and kept") as tell,
-    ):
-        profile = profile_of(found, workspace, tell)
-    keep_small(workspace, quiet)
-    return profile
+    found = find_run(run, runs_in)
+    with reading_traces(quiet) as (workspace, tell):
+        return profile_of(found, workspace, tell)
 
 
 def _write(text: str, output: Path | None) -> None:

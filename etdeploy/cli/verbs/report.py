@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _FORMATS = ("html", "markdown", "csv", "jsonl", "pytorch-oss")
 _STDOUT = Path("-")
-_READING = "profile"
 _SINGLE, _SEVERAL = "report.html", "etdeploy-report.html"
 
 
@@ -128,16 +127,7 @@ def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool)
         return bare(found)
     if no_profile:
         return gather(found, None)
-    from etdeploy.cache.workspace import Workspace
-    from etdeploy.cli.invocation import keep_small
-    from etdeploy.cli.occasional import occasional_task
+    from etdeploy.cli.traces import reading_traces
 
-    workspace = Workspace.opened()
-    with (
-        workspace.in_use(),
-        console.TaskDisplay(quiet=quiet) as display,
-        occasional_task(display, _READING, "read and kept") as tell,
-    ):
-        report = gather(found, workspace, tell)
-    keep_small(workspace, quiet)
-    return report
+    with reading_traces(quiet) as (workspace, tell):
+        return gather(found, workspace, tell)

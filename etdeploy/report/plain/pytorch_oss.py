@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.report.material import Material, samples_by_start, starts_of
+from etdeploy.bench.records.starts import samples_by_start
+from etdeploy.report.material import Material, starts_of
 from etdeploy.report.shown import finite, is_number, outputs
 
 BENCHMARK = "ExecuTorch"

@@ -10,8 +10,8 @@ from typing import Any
 
 from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.records.starts import Start
-from etdeploy.report.material import Material, samples_by_start, spread_of, starts_of
+from etdeploy.bench.records.starts import Start, samples_by_start
+from etdeploy.report.material import Material, spread_of, starts_of
 from etdeploy.report.shown import finite, is_number, outputs
 
 _NS_PER_MS = 1_000_000

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.bench.records.starts import samples_by_start
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.material import names, plan_of, samples_by_start, spread_of, starts_of
+from etdeploy.report.material import names, plan_of, spread_of, starts_of
 from tests.support.bench_values import make_device, make_record, make_run
 from tests.support.report_values import make_full_record, make_plan, make_starts
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from etdeploy.bench.records.latency import Latency
-from etdeploy.bench.records.starts import Start
+from etdeploy.bench.records.starts import Start, samples_by_start
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.units import TimeUnit
 from etdeploy.core.console import count
@@ -21,7 +21,6 @@ from etdeploy.report.html.figures.base import (
     upright,
     visible_range,
 )
-from etdeploy.report.material import samples_by_start
 from etdeploy.report.shown import is_number, unit_of
 
 _LEAST_BINS, _MOST_BINS = 8, 60
