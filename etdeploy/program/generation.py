@@ -1,0 +1,72 @@
+"""How a program that generates text is called: the contract of exporter and runner.
+
+Every method takes token ids, int64 of shape (1, S), and the position of the first of them in the
+sequence, int64 of shape (1,), and gives the logits of the last one, float32 of shape
+(1, vocabulary). Keys and values of all tokens before that position are in buffers that all methods
+share. A position may be set back: what is in the buffers from there on does not count.
+
+A method that looks at a part of the cache only has a third input, uint8 of shape (N,), whose length
+says how many positions the attention looks at: at least position + S. Its contents do not count.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from etdeploy.core.values import Value
+
+
+class GenerationMethod(Value):
+    """A method, as the runner chooses it.
+
+    Attributes:
+        name: Of the program's method.
+        role: `prefill` takes several tokens at once, `decode` one.
+        max_tokens: The most that a call takes; 1 for `decode`.
+        dynamic: Whether it takes fewer, too.
+        capacity: It serves calls for which position + S is at most this. Of several that serve a
+            call, the one with the least capacity is the fastest.
+        prefix_step: The length of the third input is rounded up to a multiple of this, to be seldom
+            another; 0 where there is no third input.
+    """
+
+    name: str
+    role: Literal["prefill", "decode"]
+    max_tokens: int
+    dynamic: bool
+    capacity: int
+    prefix_step: int = 0
+
+
+class Generation(Value):
+    """What the host and the runner know of a program that generates text.
+
+    Attributes:
+        methods: All of the program's methods that generate.
+        vocabulary: Number of logits.
+        context: Positions of the cache: a prompt with all new tokens has to fit.
+        stop_ids: Tokens that end a text.
+        bos_id: What a text begins with; null where the tokenizer adds none.
+        tokenizer: Folder with the model's own tokenizer, relative to the program folder; null where
+            the model has none.
+        model: Id or folder that the recipe names.
+        revision: Commit of the model's repository; null for a folder.
+        path: How it was exported: `fast`, or `plain` where the model does not fit the fast path.
+        path_reason: Why.
+    """
+
+    methods: tuple[GenerationMethod, ...]
+    vocabulary: int
+    context: int
+    stop_ids: tuple[int, ...] = ()
+    bos_id: int | None = None
+    tokenizer: str | None = None
+    model: str
+    revision: str | None = None
+    path: Literal["fast", "plain"]
+    path_reason: str
+
+    def method_for(self, role: Literal["prefill", "decode"], end: int) -> GenerationMethod | None:
+        """The method that serves a call which ends before position `end`; None where none does."""
+        serving = (m for m in self.methods if m.role == role and m.capacity >= end)
+        return min(serving, key=lambda m: m.capacity, default=None)
