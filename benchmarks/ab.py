@@ -30,8 +30,9 @@ from pathlib import Path
 from etdeploy.bench.measure import Prepared
 from etdeploy.bench.turns import measure_in_turns
 from etdeploy.compare.model import Comparison, Ratio, Verdict
+from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.runs import compare_runs
-from etdeploy.compare.statistics import departure, paired_ratio, unpaired_ratio
+from etdeploy.compare.statistics import departure, unpaired_ratio
 from etdeploy.compare.verdict import judge
 from etdeploy.core.console import TaskDisplay
 from etdeploy.core.resources import resource_folder
@@ -175,13 +176,14 @@ SPUN = f"""\
     elapsed_ns = now_ns() - started;
   }}
 """
-# Half a megabyte of weights stays in a core's own cache. With more, other processes that fill the
-# shared one or the memory's bandwidth would be measured.
+# A tenth of a megabyte of weights stays in a core's own cache wherever its pages are. With half a
+# megabyte, the pages that a start gets change its fastest inference by 1 to 10 %; with more, other
+# processes that fill the shared cache or the memory's bandwidth would be measured.
 RECIPE = """\
-model: {example: mlp, arguments: {features: 128, width: 256, layers: 2}}
+model: {example: mlp, arguments: {features: 64, width: 128, layers: 2}}
 export: {backend: xnnpack}
 runtime: {threads: 1}
-benchmark: {iterations: 10000, memory: false, profile: false}
+benchmark: {iterations: 200000, memory: false, profile: false}
 """
 
 

@@ -1,23 +1,20 @@
 """How many times as long B takes as A, and between which bounds, in plain Python.
 
 What varies is the start: its iterations agree better with each other than with those of the next
-start, so each start counts as one value, its median. `benchmarks/ab.py` measures with simulated
-starts how often these intervals are wrong, and `docs/comparing.md` gives the numbers.
+start, so each start counts as one value. Here are starts that were measured at different times;
+`pairs` has those that took turns. `benchmarks/ab.py` measures with simulated starts how often these
+intervals are wrong, and `docs/comparing.md` gives the numbers.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist, median, stdev
 
-from etdeploy.bench.statistics import percentile
 from etdeploy.compare.model import Ratio
 
-MIN_PAIRS = 3
-"""With fewer pairs no interval is stated: two that agree by chance would prove anything."""
 MIN_HISTORY = 5
 """Earlier records that a new one can be judged by."""
 BETWEEN_RECORDS = 0.03
@@ -26,13 +23,11 @@ thing that were measured at different times: temperature, other work and the pla
 memory and on cores differ then, and no record shows it. On a device that is kept cool and quiet, 1
 to 5 % are usual."""
 
+LEAST_SPREAD = 0.002
+"""Clocks and counters agree no better, as a standard deviation of the logarithm."""
+
 _CONFIDENCE = 0.95
 _NORMAL = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / 2)
-# Below this number, the range of the values themselves, which no bootstrap leaves, contains their
-# true median less than 95 % of the time: 1 - 2^(1 - n).
-_BOOTSTRAP_PAIRS = 6
-_RESAMPLES = 2000
-_SEED = 1
 # Quantiles of Student's distribution, 97.5 %, for 1, 2, ... degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 # |new value - median| / (1.4826 * MAD) of n normal values is below this in 95 % of all cases, for
@@ -41,37 +36,7 @@ _MAD_QUANTILES = (21.7, 6.54, 5.97, 4.22, 4.03, 3.43, 3.34, 3.03)
 _MAD_TO_STDDEV = 1.4826
 # A median of n values varies this much more than their mean: sqrt(pi / 2), from three values on.
 _MEDIAN_VARIANCE = math.pi / 2
-# Clocks and counters are no better.
-_LEAST_SPREAD = 0.002
 _LARGEST_LOG = 700.0
-
-
-def paired_ratio(a_ms: Sequence[float], b_ms: Sequence[float]) -> Ratio:
-    """The ratio of starts that took turns: the median over the pairs' ratios B by A.
-
-    What changes slowly, such as the temperature, is common to a pair and drops out. From 6 pairs
-    on, the interval is the bootstrap's of the median, with percentiles expanded for small samples
-    as in Hesterberg, "What Teachers Should Know About the Bootstrap" (2014): plain ones are too
-    narrow. With 3 to 5 pairs it is Student's, of the logarithms.
-
-    Args:
-        a_ms: Median of each start of A.
-        b_ms: The same of B; each start belongs to the one of A at its position.
-
-    Raises:
-        ValueError: There is no pair, a start has no partner, or a time is not a positive number.
-    """
-    if len(a_ms) != len(b_ms):
-        raise ValueError("a start has no partner")
-    _require_times(a_ms)
-    _require_times(b_ms)
-    logs = [math.log(b) - math.log(a) for a, b in zip(a_ms, b_ms, strict=True)]
-    center = median(logs)
-    if len(logs) < MIN_PAIRS:
-        return Ratio(median=math.exp(center), low=None, high=None)
-    low, high = (_bootstrap if len(logs) >= _BOOTSTRAP_PAIRS else _student_around_mean)(logs)
-    # The mean of a few values, the middle of Student's interval, may be far from their median.
-    return _ratio(center, min(low, center), max(high, center))
 
 
 def unpaired_ratio(
@@ -92,19 +57,19 @@ def unpaired_ratio(
     Raises:
         ValueError: A side has no start, or a time is not a positive number.
     """
-    _require_times(a_ms)
-    _require_times(b_ms)
+    require_times(a_ms)
+    require_times(b_ms)
     sides = [[math.log(time) for time in side] for side in (a_ms, b_ms)]
     center = median(sides[1]) - median(sides[0])
     degrees = sum(len(side) - 1 for side in sides)
     if degrees == 0:
         return Ratio(median=math.exp(center), low=None, high=None)
     squares = sum((len(side) - 1) * stdev(side) ** 2 for side in sides if len(side) > 1)
-    starts = max(math.sqrt(squares / degrees), _LEAST_SPREAD)
+    starts = max(math.sqrt(squares / degrees), LEAST_SPREAD)
     of_medians = starts**2 * sum(_variance_of_median(len(side)) for side in sides)
     error = math.sqrt(of_medians + 2 * max(starts, between_records) ** 2)
-    reach = _student(degrees) * error
-    return _ratio(center, center - reach, center + reach)
+    reach = student(degrees) * error
+    return ratio(center, center - reach, center + reach)
 
 
 @dataclass(frozen=True)
@@ -136,21 +101,21 @@ def departure(value_ms: float, earlier_ms: Sequence[float], starts: float = 0.0)
     Raises:
         ValueError: There are fewer, or a time is not a positive number.
     """
-    _require_times([value_ms])
-    _require_times(earlier_ms)
+    require_times([value_ms])
+    require_times(earlier_ms)
     count = len(earlier_ms)
     if count < MIN_HISTORY:
         raise ValueError(f"{count} earlier values are too few")
     logs = [math.log(time) for time in earlier_ms]
     center = median(logs)
     seen = _MAD_TO_STDDEV * median(abs(x - center) for x in logs)
-    floor = max(starts, _LEAST_SPREAD)
+    floor = max(starts, LEAST_SPREAD)
     error_of_floor = floor * math.sqrt(1 + _variance_of_median(count))
     reach = max(_mad_quantile(count) * seen, _NORMAL * error_of_floor)
     away = math.log(value_ms) - center
     # In units in which the bounds are where those of a normal distribution are.
     z = away / reach * _NORMAL
-    return Departure(_ratio(away, away - reach, away + reach), z, count)
+    return Departure(ratio(away, away - reach, away + reach), z, count)
 
 
 def log_spread(times_ms: Sequence[float]) -> float | None:
@@ -159,28 +124,12 @@ def log_spread(times_ms: Sequence[float]) -> float | None:
     Raises:
         ValueError: A time is not a positive number.
     """
-    _require_times(times_ms)
+    require_times(times_ms)
     return stdev(math.log(time) for time in times_ms) if len(times_ms) > 1 else None
 
 
-def _bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """Bounds of the median, always the same for the same values."""
-    count = len(values)
-    draw = random.Random(_SEED)  # noqa: S311 - no secret
-    medians = [median(draw.choices(values, k=count)) for _ in range(_RESAMPLES)]
-    wider = math.sqrt(count / (count - 1)) * _student(count - 1)
-    tail = 100 * NormalDist().cdf(-wider)
-    return percentile(medians, tail), percentile(medians, 100 - tail)
-
-
-def _student_around_mean(values: Sequence[float]) -> tuple[float, float]:
-    error = max(stdev(values), _LEAST_SPREAD) / math.sqrt(len(values))
-    reach = _student(len(values) - 1) * error
-    return fmean(values) - reach, fmean(values) + reach
-
-
-def _student(degrees: int) -> float:
-    """Quantile of Student's distribution at 97.5 %, to 0.1 %.
+def student(degrees: int) -> float:
+    """Quantile of Student's distribution at 97.5 %, to 0.1 %, for 1, 2, ... degrees of freedom.
 
     Above the table, the expansion of Abramowitz and Stegun, 26.7.5, to its second term.
     """
@@ -204,12 +153,17 @@ def _variance_of_median(count: int) -> float:
     return (_MEDIAN_VARIANCE if count > 2 else 1.0) / count
 
 
-def _ratio(center: float, low: float, high: float) -> Ratio:
+def ratio(center: float, low: float, high: float) -> Ratio:
+    """The ratio with its bounds, from their logarithms."""
     # The bounds of a few values that are far apart may be beyond what a float can be.
     values = [math.exp(max(-_LARGEST_LOG, min(x, _LARGEST_LOG))) for x in (center, low, high)]
     return Ratio(median=values[0], low=values[1], high=values[2])
 
 
-def _require_times(times_ms: Sequence[float]) -> None:
+def require_times(times_ms: Sequence[float]) -> None:
+    """
+    Raises:
+        ValueError: There is none, or one is not a positive number.
+    """
     if not times_ms or not all(0 < time < math.inf for time in times_ms):
         raise ValueError("times have to be positive numbers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.support.bench_values import (
 from tests.support.compare_values import (
     A_MS,
     RUN_A,
+    RUN_B,
     disturbed,
     paired_runs,
     separate_runs,
@@ -164,6 +166,52 @@ def test_where_other_work_ran_the_fastest_inferences_of_pairs_are_compared() -> 
     assert found.pairs[0].a_ms == pytest.approx(0.9)
     assert found.a.median_ms == pytest.approx(1.0)
     assert any("the fastest inference of each start is compared" in r for r in found.remarks)
+
+
+def _ten_pairs(
+    of_b: float, medians_apart: float, fastest_apart: float
+) -> tuple[StoredRun, StoredRun]:
+    """Starts whose medians and fastest inferences scatter by so much, differently."""
+    draw = random.Random("ten pairs")
+
+    def start(ratio: float) -> list[float]:
+        fastest = ratio * math.exp(draw.gauss(0, fastest_apart))
+        middle = ratio * 1.2 * math.exp(draw.gauss(0, medians_apart))
+        return [fastest, max(middle, fastest), 2 * middle]
+
+    sides = [make_series(*(start(ratio) for _ in range(10))) for ratio in (1.0, of_b)]
+    records = [
+        make_record(side, run_id=own, interleaved_with=other)
+        for side, own, other in zip(sides, (RUN_A, RUN_B), (RUN_B, RUN_A), strict=True)
+    ]
+    return StoredRun(Path("/out/a"), records[0]), StoredRun(Path("/out/b"), records[1])
+
+
+def test_where_fastest_inferences_agree_much_better_than_medians_they_are_compared() -> None:
+    found = compare_runs(*_ten_pairs(1.05, medians_apart=0.08, fastest_apart=0.005))
+    assert found.statistic == Statistic.FASTEST
+    assert found.verdict == Verdict.SLOWER
+    [why] = [r for r in found.remarks if "the fastest inference of each start is compared" in r]
+    assert why.startswith("Without the slowest quarter, medians of starts are ")
+    assert any(r.startswith("By medians, B takes ") for r in found.remarks)
+
+
+@pytest.mark.parametrize(("medians_apart", "fastest_apart"), [(0.005, 0.001), (0.05, 0.05)])
+def test_medians_are_compared_where_they_agree_or_nothing_agrees_better(
+    medians_apart: float, fastest_apart: float
+) -> None:
+    found = compare_runs(*_ten_pairs(1.0, medians_apart, fastest_apart))
+    assert found.statistic == Statistic.MEDIAN
+    assert not any("fastest" in remark for remark in found.remarks)
+
+
+def test_starts_that_are_too_short_to_agree_are_told_with_the_remedy() -> None:
+    far = compare_runs(*_ten_pairs(1.0, medians_apart=0.05, fastest_apart=0.05))
+    [told] = [remark for remark in far.remarks if "benchmark.iterations" in remark]
+    assert told.startswith("A start times 3 inferences in 3.")
+    assert told.endswith("--set benchmark.iterations=400")
+    near = compare_runs(*_ten_pairs(1.0, medians_apart=0.005, fastest_apart=0.005))
+    assert not any("benchmark.iterations" in remark for remark in near.remarks)
 
 
 def test_of_more_samples_on_one_side_the_fastest_counts_no_more() -> None:
