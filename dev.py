@@ -111,7 +111,7 @@ def run(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Style, types, then every test; with arguments, pytest alone."""
     install_system_packages()
-    set_up("export", "dev", "musl", "openvino", "qnn", "postgres")
+    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm")
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     for tool, *options in [*([] if arguments else checks), ["pytest", *arguments]]:
         say(shlex.join([tool, *options]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -138,6 +139,27 @@ def runs_option(function: F) -> F:
         metavar="N",
         help="Start the runner N times for the timing, instead of the recipe's benchmark.runs.",
     )(function)
+
+
+def model_option(function: F) -> F:
+    """--model, which is among the overrides then."""
+
+    @click.option(
+        "--model",
+        metavar="ID|FOLDER",
+        help="A language model instead of the recipe's model: its id on the Hugging Face hub, or "
+        "a folder with its config.json and safetensors.",
+    )
+    @functools.wraps(function)
+    def with_model(
+        *args: Any, model: str | None, overrides: tuple[str, ...], **options: Any
+    ) -> Any:
+        from etdeploy.recipe.load import MODEL_OPTION
+
+        named = () if model is None else (f"{MODEL_OPTION}{model}",)
+        return function(*args, overrides=(*overrides, *named), **options)
+
+    return cast(F, with_model)
 
 
 def with_runs(overrides: tuple[str, ...], runs: int | None) -> tuple[str, ...]:

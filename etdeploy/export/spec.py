@@ -13,14 +13,17 @@ from etdeploy.backends.schemes import GROUPED_SCHEMES
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import ExportGeneration, Model, Recipe
 from etdeploy.recipe.place import KeyPath, Place
 
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
 TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 
 # Keys of sections that the worker refuses with their places.
-_PLACED = (("sizes",), ("method",), ("overrides",))
+_PLACED = (
+    ("sizes",), ("method",), ("overrides",), ("hf",), ("revision",), ("remote_code",),
+    ("generation",),
+)  # fmt: skip
 
 
 class CodeReference(Value):
@@ -40,13 +43,35 @@ class CodeReference(Value):
         return f"{Path(self.file).name if self.file else self.module}:{self.name}"
 
 
+class HfModel(Value):
+    """A language model as transformers saves it.
+
+    Attributes:
+        folder: Its absolute path; None for an id.
+        id: On the Hugging Face hub; None for a folder.
+        revision: Of an id, as the recipe names it.
+        remote_code: Whether code in its repository or folder may run.
+    """
+
+    folder: str | None = None
+    id: str | None = None
+    revision: str = "main"
+    remote_code: bool = False
+
+    @property
+    def name(self) -> str:
+        """As a person reads it, and the same on every machine."""
+        return self.id or Path(str(self.folder)).name
+
+
 class ExportSpec(Value):
     """Everything that the export step reads; paths are absolute.
 
     Attributes:
-        example, python, exported, program: The model source; exactly one is given.
+        example, python, exported, program, hf: The model source; exactly one is given.
         weights: State dict for the factory's module.
         arguments: Keyword arguments for the factory or the example.
+        generation: How the program of a language model is made; None for other models.
         backend, quantization: None for a finished program.
         overrides: Patterns of module paths with their schemes; the first that matches counts.
         calibration: Yields calibration inputs.
@@ -70,8 +95,10 @@ class ExportSpec(Value):
     python: CodeReference | None = None
     exported: str | None = None
     program: str | None = None
+    hf: HfModel | None = None
     weights: str | None = None
     arguments: dict[str, Any] = {}
+    generation: ExportGeneration | None = None
     backend: str | None = None
     quantization: str | None = None
     # Pairs, since their order counts, and a key of the cache has mappings in another.
@@ -95,6 +122,8 @@ class ExportSpec(Value):
         """The model source as a person reads it."""
         if self.example:
             return f"example {self.example}"
+        if self.hf:
+            return self.hf.name
         path = self.exported or self.program
         return Path(path).name if path else str(self.python)
 
@@ -169,6 +198,8 @@ def export_spec(
         example=model.example,
         python=_reference("model.python", model.python),
         exported=model.exported,
+        hf=_hf_model(model),
+        generation=export.generation if model.hf else None,
         weights=model.weights,
         arguments=model.arguments,
         backend=export.backend,
@@ -187,6 +218,15 @@ def export_spec(
         places=told,
         method=recipe.benchmark.method,
     )
+
+
+def _hf_model(model: Model) -> HfModel | None:
+    if model.hf is None:
+        return None
+    code = model.remote_code is not None  # which names the same model; see the recipe's rules
+    if Path(model.hf).is_absolute():
+        return HfModel(folder=model.hf, remote_code=code)
+    return HfModel(id=model.hf, revision=model.revision or "main", remote_code=code)
 
 
 def _refuse_inputs(recipe: Recipe, places: Mapping[KeyPath, Place]) -> None:

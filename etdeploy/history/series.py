@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # importing them takes longer than reading the history
 
 _KEY_LENGTH = 16
 # Of the section `model`: what the model is. A checkpoint's file may change.
-_MODEL = ("example", "python", "exported", "program", "arguments")
+_MODEL = ("example", "python", "exported", "program", "hf", "arguments")
 # Of `export`: what is computed with which precision.
 _PRECISION = ("overrides", "group_size")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.values import Value
+from etdeploy.program.generation import Generation
 from etdeploy.program.model import Plain
 
 PROGRAM_FILE = "program.pte"
@@ -106,6 +107,7 @@ class Provenance(Value):
         code_files: Digest of each file that the model's code and weights came from.
         seconds: Time of each step: load, export, quantize, lower, write.
         details: Delegated and undelegated nodes by operator, and the like.
+        generation: How the program generates text; null for another program.
         notes: Sentences for the user, such as that the example inputs were used for calibration.
     """
 
@@ -123,6 +125,7 @@ class Provenance(Value):
     code_files: dict[str, str] = {}
     seconds: dict[str, float] = {}
     details: dict[str, Any] = {}
+    generation: Generation | None = None
     notes: tuple[str, ...] = ()
 
     @property

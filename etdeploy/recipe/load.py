@@ -19,6 +19,9 @@ from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.problems import translate
 from etdeploy.recipe.rules import MODEL_SOURCES
 
+# An override that is the value of model.hf itself, and not read as YAML.
+MODEL_OPTION = "--model="
+
 __all__ = ["LoadedRecipe", "bundled_recipes", "load_recipe", "load_recipes"]
 
 
@@ -43,6 +46,8 @@ class LoadedRecipe:
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Loads a bundled recipe by name or a file by path, with `key.path=value` overrides.
+
+    An override `--model=ID_OR_FOLDER` names the model as it is.
 
     Raises:
         RecipeError: It cannot be found, read or used; reports every problem with its place.
@@ -135,6 +140,10 @@ def _overrides(texts: Sequence[str], below: Document) -> Document:
     """All overrides as one document, so that their order matters only for equal keys."""
     above = Document({}, {})
     for text in texts:
+        if text.startswith(MODEL_OPTION):
+            model = text.removeprefix(MODEL_OPTION)
+            _put(above, ("model", "hf"), model, below, "--model")
+            continue
         key, equals, value_text = text.partition("=")
         keys = tuple(key.split("."))
         try:
@@ -147,12 +156,14 @@ def _overrides(texts: Sequence[str], below: Document) -> Document:
         except RecipeError as error:
             above.problems.extend(error.problems)
             continue
-        _put(above, keys, value, below)
+        _put(above, keys, value, below, f"--set {key}")
     return above
 
 
-def _put(document: Document, keys: tuple[str, ...], value: Any, below: Document) -> None:
-    place = Place(f"--set {'.'.join(keys)}", folder=Path.cwd())
+def _put(
+    document: Document, keys: tuple[str, ...], value: Any, below: Document, shown: str
+) -> None:
+    place = Place(shown, folder=Path.cwd())
     nested = value
     for part in reversed(keys):
         nested = {part: nested}

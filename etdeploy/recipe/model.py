@@ -18,6 +18,7 @@ from etdeploy.recipe.rules import (
     benchmark_rules,
     export_rules,
     model_rules,
+    recipe_rules,
     require,
     runtime_rules,
 )
@@ -31,6 +32,11 @@ ProviderName = Literal["auto", "wheel", "source"]
 OptimizeFor = Literal["speed", "size"]
 LogLevel = Literal["none", "fatal", "error", "info", "debug"]
 ThreadPool = Literal["default", "performance_cores", "all_cores"]
+Task = Literal["text-generation"]
+GenerationPath = Literal["auto", "fast", "plain"]
+# Far above any model's context.
+_MOST_TOKENS = 2**20
+_PREFILL = 128
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 Warmup = Annotated[
     Annotated[int, Field(ge=0, le=100_000)] | Literal["auto"],
@@ -45,6 +51,22 @@ Threads = Annotated[
         AfterValidator(all_different),
     ],
     Takes("a whole number from 0 to 256, auto, or a list of different numbers from 1 to 256"),
+]
+Tokens = Annotated[
+    Annotated[
+        tuple[Annotated[int, Field(ge=1, le=_MOST_TOKENS)], ...],
+        Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(all_different),
+    ],
+    Takes(f"a list of different whole numbers from 1 to {_MOST_TOKENS}", words=()),
+]
+Depths = Annotated[
+    Annotated[
+        tuple[Annotated[int, Field(ge=0, le=_MOST_TOKENS)], ...],
+        Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(all_different),
+    ],
+    Takes(f"a list of different whole numbers from 0 to {_MOST_TOKENS}", words=()),
 ]
 EXAMPLES: tuple[str, ...] = get_args(ExampleName)
 
@@ -63,7 +85,7 @@ class Section(BaseModel):
 
 
 class Model(Section):
-    """Where the model comes from: exactly one of `example`, `python`, `exported`, `program`."""
+    """Where the model comes from: one of `example`, `python`, `exported`, `program`, `hf`."""
 
     example: ExampleName | None = None
     """A small bundled model with real layers and random weights."""
@@ -86,6 +108,22 @@ class Model(Section):
     program: str | None = None
     """A finished `.pte` file: nothing is exported, and there are no expected outputs."""
 
+    hf: str | None = Field(default=None, min_length=1)
+    """A language model as transformers saves it: its id on the Hugging Face hub, like
+    `HuggingFaceTB/SmolLM2-135M`, or a folder. A folder of that name comes first. Weights are read
+    from safetensors files only; [language-models.md](language-models.md) has more."""
+
+    revision: str | None = Field(default=None, min_length=1)
+    """The branch, tag or commit of an id of `hf`; by default `main`. The commit is recorded."""
+
+    task: Task | None = None
+    """What a model of `hf` is for; text-generation is the only task, and the default."""
+
+    remote_code: str | None = Field(default=None, min_length=1)
+    """Lets the code in the repository or folder of `hf` run, for a model that transformers does not
+    have. It has to be the same id or folder, so that it never holds for another model. Name only
+    code that you trust."""
+
     weights: str | None = None
     """A state dict for the factory's module: `.pt` (loaded with weights_only) or `.safetensors`."""
 
@@ -96,6 +134,31 @@ class Model(Section):
     def _rules(self) -> Model:
         require(model_rules(vars(self)))
         return self
+
+
+class ExportGeneration(Section):
+    """The program of a language model."""
+
+    context: int = Field(default=2048, ge=16, le=_MOST_TOKENS)
+    """Positions of the cache: a prompt and what is generated after it have to fit."""
+
+    prefill_tokens: int = Field(default=_PREFILL, ge=2, le=_MOST_TOKENS)
+    """The most tokens of a prompt that are computed at once; a longer prompt is taken in parts.
+    A smaller `context` is the default then."""
+
+    path: GenerationPath = "auto"
+    """`fast`: the cache is written in place, and the attention looks at what is filled of it.
+    `plain`: as transformers computes it, for models that do not fit that. `auto` takes `fast` where
+    the model fits it, and records why not."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prefill_fits(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("prefill_tokens") is not None:
+            return data
+        context = data.get("context")
+        fits = not isinstance(context, int) or not 2 <= context < _PREFILL
+        return data if fits else {**data, "prefill_tokens": context}
 
 
 class Export(Section):
@@ -141,6 +204,9 @@ class Export(Section):
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """The seed for random weights and inputs, set before the factory is called."""
+
+    generation: ExportGeneration | None = None
+    """For a model of `hf`, which has these defaults."""
 
     @model_validator(mode="after")
     def _rules(self) -> Export:
@@ -236,6 +302,36 @@ class Cooldown(Section):
     """After that many seconds the run starts anyway, and its record says so."""
 
 
+class BenchmarkGeneration(Section):
+    """What is generated on the device: every combination of `prompt_tokens`, `new_tokens` and
+    `depth`.
+    """
+
+    prompt_tokens: Tokens = (128,)
+    """Lengths of prompts, which are made of random tokens."""
+
+    new_tokens: Tokens = (64,)
+    """How many tokens are generated after a prompt."""
+
+    depth: Depths = (0,)
+    """How many tokens are in the cache already when the prompt comes."""
+
+    prompt: str | None = Field(default=None, min_length=1)
+    """A text in place of random tokens; `prompt_tokens` does not count then."""
+
+    temperature: float = Field(default=0, ge=0, le=100)
+    """What logits are divided by before a token is drawn; with 0, the most probable is taken."""
+
+    top_k: int = Field(default=0, ge=0, le=_MOST_TOKENS)
+    """Draw from that many of the most probable tokens; 0 for all."""
+
+    top_p: float = Field(default=1, gt=0, le=1)
+    """Draw from the most probable tokens whose probabilities add up to this."""
+
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """The seed for random prompts, and for the tokens that are drawn."""
+
+
 class Benchmark(Section):
     """What is measured on the device."""
 
@@ -285,6 +381,9 @@ class Benchmark(Section):
     tolerance: Tolerance = Tolerance()
     """When outputs count as equal."""
 
+    generation: BenchmarkGeneration | None = None
+    """For a model of `hf`, which has these defaults."""
+
     @model_validator(mode="after")
     def _rules(self) -> Benchmark:
         require(benchmark_rules(vars(self)))
@@ -316,6 +415,34 @@ class Recipe(Section):
 
     benchmark: Benchmark = Benchmark()
     """What is measured."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_for_language_models(cls, data: Any) -> Any:
+        """Other models have no section `generation`, so that their records have no keys of it."""
+        model = data.get("model") if isinstance(data, dict) else None
+        if not isinstance(model, dict) or model.get("hf") is None:
+            return data
+        sections = {name: _with_generation(data.get(name)) for name in ("export", "benchmark")}
+        return {**data, "model": {**model, "task": model.get("task") or _TASK}, **sections}
+
+    @model_validator(mode="after")
+    def _rules(self) -> Recipe:
+        sections = ("model", "export", "benchmark")
+        require(recipe_rules({name: vars(getattr(self, name)) for name in sections}))
+        return self
+
+
+_TASK: Task = "text-generation"
+
+
+def _with_generation(section: Any) -> Any:
+    """A section with `generation`, which has its defaults; as it is where it is no mapping."""
+    if section is None:
+        return {"generation": {}}
+    if not isinstance(section, dict) or section.get("generation") is not None:
+        return section
+    return {**section, "generation": {}}
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ _FILE_KEYS = (
     ("model", "weights"),
     ("export", "custom_ops"),
 )
+# An id on the Hugging Face hub, or a folder.
+_MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
 _FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
 _FUNCTION_KEYS = (("model", "python"), ("export", "calibration"), ("benchmark", "inputs"))
@@ -47,7 +52,37 @@ def absolute_paths(document: Document) -> list[Problem]:
         path, problem = _existing(place, key, file, folder=keys in _FOLDER_KEYS)
         section[keys[1]] = path + suffix
         problems += [problem] if problem else []
-    return problems
+    return [*problems, *_absolute_models(document)]
+
+
+def _absolute_models(document: Document) -> Iterator[Problem]:
+    """Makes the folder of a language model absolute; what is no folder is an id."""
+    section: Any = document.data.get("model")
+    for keys in _MODEL_KEYS:
+        value = section.get(keys[1]) if isinstance(section, dict) else None
+        if not isinstance(value, str) or not value:
+            continue
+        place, key = document.places[keys], ".".join(keys)
+        path, problem = _existing(place, key, value, folder=True)
+        if problem is None:
+            section[keys[1]] = path
+        elif not _ID.fullmatch(value) or Path(path).exists():
+            yield (
+                problem if _is_path(value) or Path(path).exists() else _no_model(place, key, value)
+            )
+
+
+def _is_path(name: str) -> bool:
+    """Whether it can only be meant as a path: `./model`, `~/model`, `a/b/c`, `/model`, `model/`."""
+    return name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
+
+
+def _no_model(place: Place, key: str, name: str) -> Problem:
+    return Problem(
+        str(place),
+        f"{key}: {name!r} is neither a folder nor an id on the Hugging Face hub",
+        "an id is like HuggingFaceTB/SmolLM2-135M",
+    )
 
 
 def _existing(place: Place, key: str, name: str, *, folder: bool) -> tuple[str, Problem | None]:
@@ -75,7 +110,7 @@ def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         name: dict(section) if isinstance(section, dict) else section
         for name, section in content.items()
     }
-    for section, key in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
+    for section, key in (*_FILE_KEYS, *_FOLDER_KEYS, *_MODEL_KEYS, *_FUNCTION_KEYS):
         value = result.get(section, {}).get(key)
         if not isinstance(value, str):
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,7 +14,7 @@ from etdeploy.core.errors import Problem
 from etdeploy.recipe.document import Document
 from etdeploy.recipe.model import Recipe, section_of
 from etdeploy.recipe.place import KeyPath, Place
-from etdeploy.recipe.rules import RULES
+from etdeploy.recipe.rules import RULES, recipe_rules
 
 _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -35,19 +35,27 @@ def translate(error: ValidationError, document: Document) -> list[Problem]:
     meant = {_meant(d) for d in details}
     details = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
     found = [(_place(document, d["loc"]), *_problem(d)) for d in details]
-    for section, rules in RULES.items():
-        data = document.data.get(section, {})
-        for key, text in rules(data) if isinstance(data, dict) else ():
-            location = (section, *key.split(".", 1)) if key else (section,)
-            if location not in reported:
-                found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
+    for location, text in _broken_rules(document.data):
+        if location not in reported:
+            found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
     found.sort(key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0))
     return [Problem(str(place), message, hint) for place, message, hint in found]
 
 
+def _broken_rules(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What is wrong between keys, with the path of the key that it is about."""
+    for name, rules in RULES.items():
+        section = data.get(name, {})
+        for key, text in rules(section) if isinstance(section, dict) else ():
+            yield ((name, *key.split(".", 1)) if key else (name,)), text
+    for key, text in recipe_rules(data):
+        yield tuple(key.split(".")), text
+
+
 def _is_rule(details: ErrorDetails) -> bool:
     """Whether a model found a broken rule; all sections are checked for those anyway."""
-    return details["type"] == "value_error" and details["loc"][:1] in {(name,) for name in RULES}
+    places = {(), *((name,) for name in RULES)}
+    return details["type"] == "value_error" and details["loc"][:1] in places
 
 
 def _place(document: Document, location: KeyPath) -> Place:
@@ -85,10 +93,15 @@ def _unknown_key(key: str, details: ErrorDetails) -> tuple[str, str | None]:
     meant = _meant(details)
     where = f"the section {'.'.join(map(str, section))}" if section else "a recipe"
     known = ", ".join(_fields(tuple(section)))
-    return (
-        f"unknown key {key!r}",
-        f"did you mean {meant[-1]!r}?" if meant else f"{where} has {known}",
-    )
+    told = _NOT_THERE.get(key) or (f"did you mean {meant[-1]!r}?" if meant else None)
+    return f"unknown key {key!r}", told or f"{where} has {known}"
+
+
+_NOT_THERE = {
+    f"{section}.generation.{key}": "text is generated for one sequence at a time"
+    for section in ("export", "benchmark")
+    for key in ("batch", "batch_size")
+}
 
 
 def _meant(details: ErrorDetails) -> KeyPath | None:

@@ -119,7 +119,8 @@ def _default(field: FieldInfo) -> str:
         return "(needed)"
     if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
         return ""
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    shown = list(value) if isinstance(value, tuple) else value
+    return f"`{str(shown).lower() if isinstance(shown, bool) else shown}`"
 
 
 def _bounds(field: FieldInfo) -> str:

@@ -18,7 +18,7 @@ from etdeploy.backends.schemes import FLOAT_SCHEMES, GROUPED_SCHEMES, STATIC_SCH
 if TYPE_CHECKING:
     from etdeploy.backends.base import Backend
 
-MODEL_SOURCES = ("example", "python", "exported", "program")
+MODEL_SOURCES = ("example", "python", "exported", "program", "hf")
 DEFAULT_GROUP_SIZE = 32
 # Keys that need a build of ExecuTorch itself, with the value that needs none.
 BUILD_KEYS: Mapping[str, Any] = {
@@ -30,6 +30,10 @@ BUILD_KEYS: Mapping[str, Any] = {
     "weight_cache": False,
     "cmake": {},
 }
+# Keys of `model` that say more about one of transformers.
+_OF_HF = ("revision", "task", "remote_code")
+# Keys that say how one method with example inputs is measured: text is generated with all methods.
+_OF_ONE_METHOD = ("sizes", "inputs", "method")
 _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIZE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
@@ -41,12 +45,12 @@ Finding = tuple[str, str]
 def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     """The rules of the section `model`."""
     given = [name for name in MODEL_SOURCES if section.get(name) is not None]
-    if not given and section.keys() - {*MODEL_SOURCES, "weights", "arguments"}:
+    if not given and section.keys() - {*MODEL_SOURCES, "weights", "arguments", *_OF_HF}:
         return  # An unknown key is reported anyway; most likely it is a misspelt source.
     if len(given) != 1:
         yield (
             "",
-            "name one model source: example, python, exported or program"
+            "name one model source: example, python, exported, program or hf"
             + (f"; {len(given)} are given: {', '.join(given)}" if given else ""),
         )
         return
@@ -54,6 +58,23 @@ def model_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "weights", "weights need a `python` model source"
     if section.get("arguments") and given[0] not in ("python", "example"):
         yield "arguments", "arguments need a `python` or `example` source"
+    yield from _hf_findings(section)
+
+
+def _hf_findings(section: Mapping[str, Any]) -> Iterator[Finding]:
+    model, code = section.get("hf"), section.get("remote_code")
+    if model is None:
+        for key in _OF_HF:
+            if section.get(key) is not None:
+                yield key, "this key is about a model of `hf`, and none is named"
+        return
+    if section.get("revision") is not None and str(model).startswith("/"):
+        yield "revision", f"a folder has no revisions, and {model} is one"
+    if code is not None and code != model:
+        yield (
+            "remote_code",
+            f"code runs only for the model that is named here, {code!r}, and `hf` is {model!r}",
+        )
 
 
 def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
@@ -80,6 +101,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     if backend and isinstance(options, Mapping):
         for name, text in option_problems(backend.name, backend.options, options):
             yield f"options.{name}", text
+    yield from _prefill_findings(_keys_of(section.get("generation")))
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         those = [b.name for b in known_backends() if b.socs and b.lowering]
         backends = "backend" if len(those) == 1 else "backends"
@@ -113,6 +135,20 @@ def _override_findings(
                 yield f"overrides.{pattern}", text
 
 
+def _keys_of(section: Any) -> Mapping[str, Any]:
+    """The keys of a section in a section, of a file or of a model; none of what is no section."""
+    return section if isinstance(section, Mapping) else getattr(section, "__dict__", {})
+
+
+def _prefill_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
+    prefill, context = generation.get("prefill_tokens"), generation.get("context")
+    if isinstance(prefill, int) and isinstance(context, int) and prefill > context:
+        yield (
+            "generation.prefill_tokens",
+            f"{prefill} tokens at once do not fit into a context of {context}",
+        )
+
+
 def runtime_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     """The rules of the section `runtime`."""
     if section.get("provider") == "wheel":
@@ -143,6 +179,34 @@ def benchmark_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
             )
     if section.get("inputs") is not None and not sizes:
         yield "inputs", "this function makes the inputs for `sizes`, and there are none"
+    yield from _sampling_findings(_keys_of(section.get("generation")))
+
+
+def _sampling_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
+    if generation.get("temperature"):
+        return
+    for key, of_all in (("top_k", 0), ("top_p", 1)):
+        if generation.get(key) not in (None, of_all):
+            text = "nothing is drawn with temperature 0; also set benchmark.generation.temperature"
+            yield f"generation.{key}", text
+
+
+def recipe_rules(sections: Mapping[str, Any]) -> Iterator[Finding]:
+    """The rules between sections; findings are about keys of the whole recipe."""
+    model, export, benchmark = (
+        section if isinstance(section := sections.get(name), Mapping) else {}
+        for name in ("model", "export", "benchmark")
+    )
+    sources = [name for name in MODEL_SOURCES if model.get(name) is not None]
+    if sources == ["hf"]:
+        for key in _OF_ONE_METHOD:
+            if benchmark.get(key):
+                yield f"benchmark.{key}", "a model of `hf` is measured by `benchmark.generation`"
+    elif sources:
+        for name, section in (("export", export), ("benchmark", benchmark)):
+            if section.get("generation") is not None:
+                text = f"this section is for a model of `hf`, and this one is of `{sources[0]}`"
+                yield f"{name}.generation", text
 
 
 def keys_needing_build(section: Mapping[str, Any]) -> list[str]:

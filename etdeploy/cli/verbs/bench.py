@@ -11,6 +11,7 @@ from etdeploy.cli.options import (
     devices_option,
     json_option,
     many_options,
+    model_option,
     output_option,
     quiet_option,
     recipes_options,
@@ -22,6 +23,7 @@ from etdeploy.cli.options import (
 
 @click.command()
 @recipes_options
+@model_option
 @devices_option
 @target_option
 @output_option

@@ -11,6 +11,7 @@ from etdeploy.cli.options import (
     devices_option,
     json_option,
     many_options,
+    model_option,
     quiet_option,
     recipes_options,
     target_option,
@@ -21,6 +22,7 @@ from etdeploy.graph.stage_values import StepName
 
 @click.command()
 @recipes_options
+@model_option
 @devices_option
 @target_option
 @click.option(

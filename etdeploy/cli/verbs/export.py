@@ -7,13 +7,20 @@ from pathlib import Path
 import click
 
 from etdeploy.cli.named import Named
-from etdeploy.cli.options import json_option, many_options, quiet_option, recipes_options
+from etdeploy.cli.options import (
+    json_option,
+    many_options,
+    model_option,
+    quiet_option,
+    recipes_options,
+)
 from etdeploy.core import console
 from etdeploy.graph.stage_values import StepName
 
 
 @click.command()
 @recipes_options
+@model_option
 @click.option(
     "-o",
     "--output",

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from etdeploy.cli.named import Named
-from etdeploy.cli.options import devices_option, output_option, recipes_options, target_option
+from etdeploy.cli.options import (
+    devices_option,
+    model_option,
+    output_option,
+    recipes_options,
+    target_option,
+)
 from etdeploy.core import console
 from etdeploy.core.text.layout import fit
 
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @recipes_options
+@model_option
 @devices_option
 @target_option
 @output_option

@@ -12,6 +12,7 @@ from etdeploy.cli.options import (
     devices_option,
     json_option,
     many_options,
+    model_option,
     output_option,
     quiet_option,
     recipes_options,
@@ -26,6 +27,7 @@ from etdeploy.graph.stage_values import StepName
 
 @click.command()
 @recipes_options
+@model_option
 @devices_option
 @target_option
 @output_option

@@ -383,3 +383,13 @@ def test_a_cache_that_became_too_large_is_made_smaller_in_one_line(
     ] * lines
     keep_small(workspace, quiet=False)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("verb", ["run", "plan", "bench", "build", "export"])
+def test_a_model_that_is_no_folder(
+    verb: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(verb, "--recipe", "xnnpack", "--model", "./a: b") == 2
+    told = capsys.readouterr().err
+    assert f"--model: model.hf: the folder {tmp_path}/a: b does not exist\n" in told

@@ -152,11 +152,11 @@ benchmark:
         ("", "r.yaml:1:1: the file is empty"),
         ("- a\n", "r.yaml:1:1: a recipe is a mapping with the key `model`"),
         ("{}", "r.yaml:1:1: the key 'model' is missing (e.g. model: {example: mlp})"),
-        ("model: {}", "r.yaml:1:1: model: name one model source: example, python, exported or "
-                      "program"),
+        ("model: {}", "r.yaml:1:1: model: name one model source: example, python, exported, "
+                      "program or hf"),
         ("model: {example: mlp, program: r.yaml}",
-         "r.yaml:1:1: model: name one model source: example, python, exported or program; 2 "
-         "are given: example, program"),
+         "r.yaml:1:1: model: name one model source: example, python, exported, program or hf; "
+         "2 are given: example, program"),
         ("model: {example: mlp}\nexport:\n  backend: portable\n  quantization: 8da4w\n",
          "r.yaml:4:3: export.quantization: the backend portable does not support "
          "quantization '8da4w'; choose from none"),
