@@ -44,7 +44,8 @@ class Generation(Value):
     Attributes:
         methods: All of the program's methods that generate.
         vocabulary: Number of logits.
-        context: Positions of the cache: a prompt with all new tokens has to fit.
+        context: Positions of the cache: a prompt with all new tokens but the last, which is not fed
+            back, has to fit.
         stop_ids: Tokens that end a text.
         bos_id: What a text begins with; null where the tokenizer adds none.
         tokenizer: Folder with the model's own tokenizer, relative to the program folder; null where

@@ -7,33 +7,40 @@ The request is a file of lines, words separated by one space:
     stop ID ID ...
     point NAME DEPTH NEW_TOKENS REPETITIONS PATH
 
-DYNAMIC is 0 or 1. With TEMPERATURE 0, the most probable token is taken. PATH is a file of
-little-endian int64 token ids, relative to the request. DEPTH tokens are in the cache before the
-prompt, made of its tokens again and again; filling it is not timed.
+DYNAMIC is 0 or 1. With TEMPERATURE 0, the most probable token is taken. PATH, which may have
+spaces, is a file of little-endian int64 token ids, relative to the request. DEPTH tokens are in the
+cache before the prompt, made of its tokens again and again; filling it is not timed. The last new
+token is chosen and not fed back: DEPTH + prompt + NEW_TOKENS - 1 positions have to be there.
+
+No repetition is a warm-up: a point of its own, before the others, can be one. Every repetition
+starts the generator of random numbers anew, so all repetitions of a point give the same text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from etdeploy.core.values import Value
 from etdeploy.program.generation import GenerationMethod
+from etdeploy.runner.protocol import StartResults
 
 
 class Sampling(Value):
-    """How the next token is chosen.
+    """How the next token is chosen (templates/runner/generation/sampling.h has the algorithm).
 
     Attributes:
         temperature: Logits are divided by it; 0 takes the most probable token.
         top_k: Only so many of the most probable tokens; 0 for all.
-        top_p: Only the most probable tokens whose probabilities add up to this.
-        seed: Of the generator; the same on every device.
+        top_p: Of those, the fewest most probable tokens whose probabilities add up to this.
+        seed: Of the generator; equal logits and seeds give equal tokens on every device.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_k: int = Field(default=0, ge=0, lt=2**63)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
 
 class Point(Value):
@@ -47,11 +54,11 @@ class Point(Value):
         path: File with the prompt's token ids, relative to the request.
     """
 
-    name: str
-    depth: int = 0
-    new_tokens: int
-    repetitions: int = 1
-    path: str
+    name: str = Field(pattern=r"^\S+$")
+    depth: int = Field(default=0, ge=0, lt=2**63)
+    new_tokens: int = Field(ge=1, lt=2**63)
+    repetitions: int = Field(default=1, ge=1, lt=2**63)
+    path: str = Field(pattern=r"^[^\s][^\r\n]*$")
 
 
 class Generated(Value):
@@ -67,10 +74,10 @@ class Generated(Value):
     """
 
     point: str
-    prefill_ms: tuple[float, ...]
+    prefill_ms: tuple[float, ...] = Field(min_length=1)
     first_token_ms: float
     token_ms: tuple[float, ...]
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] = Field(min_length=1)
     stopped: bool
 
 
@@ -82,8 +89,20 @@ class RunnerGeneration(Value):
         runs: In the order in which they ran.
     """
 
-    load_methods_ms: dict[str, float]
-    runs: tuple[Generated, ...]
+    load_methods_ms: dict[str, float] = Field(min_length=1)
+    runs: tuple[Generated, ...] = Field(min_length=1)
+
+
+class GenerationResults(StartResults):
+    """results.json of a runner with --generation; `protocol.load_results_of` reads it.
+
+    Its `processors` are those from the first point on, filling the cache included.
+
+    Attributes:
+        generation: What was generated.
+    """
+
+    generation: RunnerGeneration
 
 
 def request_lines(
@@ -102,3 +121,44 @@ def request_lines(
     lines.append(" ".join(["stop", *map(str, stop_ids)]))
     lines += [f"point {p.name} {p.depth} {p.new_tokens} {p.repetitions} {p.path}" for p in points]
     return "\n".join(lines) + "\n"
+
+
+def generation_arguments(
+    program: str,
+    request: str,
+    results: str,
+    *,
+    threads: int = 0,
+    stream: bool = False,
+    watched: bool = False,
+    etdump: str | None = None,
+) -> tuple[str, ...]:
+    """The command line of a runner that generates; it takes no option of the other workload.
+
+    Args:
+        program: Path of the program, as the runner sees it, as all paths here.
+        request: Path of the request.
+        results: Path of results.json.
+        threads: In ExecuTorch's pool; 0 for ExecuTorch's choice.
+        stream: Whether each token id becomes a line on stdout as soon as it is chosen.
+        watched: Whether the runner watches its memory.
+        etdump: Where the traces go, one for each method (`trace_of`); None for none.
+    """
+    arguments = [
+        "--program", program,
+        "--generation", request,
+        "--threads", str(threads),
+        "--results", results,
+    ]  # fmt: skip
+    if stream:
+        arguments += ["--stream", "1"]
+    if watched:
+        arguments += ["--watch-memory", "1"]
+    if etdump is not None:
+        arguments += ["--etdump", etdump]
+    return tuple(arguments)
+
+
+def trace_of(etdump: str, method: str) -> str:
+    """The file with the trace of the last call of a method; only methods that ran have one."""
+    return f"{etdump}.{method}"

@@ -1,10 +1,13 @@
-"""Input and output of a runner: its list of inputs and its results.json."""
+"""Input and output of a runner: its list of inputs and its results.json.
+
+A runner that generates text has another input and other results (`runner/generation.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -105,47 +108,60 @@ class Processors(Value):
     clock_step_s: float | None = None
 
 
-class RunnerResults(Value):
-    """results.json of the runner.
+class StartResults(Value):
+    """What results.json of every workload has.
 
     Attributes:
         started_unix_s: When it started, by the device's clock.
         threads: The actual number in ExecuTorch's thread pool.
-        warmup: Iterations between the first inference and the timed ones.
-        steady: Whether the times had stopped falling when the warm-up ended; None where it was told
-            how many iterations.
         verify_ms: Time of ExecuTorch's thorough check of the program, which comes before loading;
             None from a runner that checked while it loaded the program.
-        load_program_ms, load_method_ms: Times of loading, from a file that was just read.
+        load_program_ms: Time of loading, from a file that was just read.
         rss_after_load_bytes, peak_rss_bytes: Peak resident memory until then; 0 if the system
             does not report it.
-        samples_ms: Time of each timed inference, including setting the inputs.
-        outputs: Of the first inference, when a folder for them was given.
-        outputs_digest: Of the bytes of their tensors, where it was asked for.
         processors: What they did meanwhile; None from a runner that did not ask.
         memory: In a memory pass.
-        sustained: In a sustained pass; until then, where the runner was ended on the way.
     """
 
     schema_version: Literal[1]
     executorch_version: str
-    method: str
     started_unix_s: int
     threads: int = Field(ge=1)
-    warmup: int = Field(ge=0)
-    steady: bool | None = None
     verify_ms: float | None = None
     load_program_ms: float
-    load_method_ms: float
     rss_after_load_bytes: int
+    peak_rss_bytes: int
+    memory: RunnerMemory | None = None
+    processors: Processors | None = None
+
+
+class RunnerResults(StartResults):
+    """results.json of inferences.
+
+    Attributes:
+        method: That ran.
+        warmup: Iterations between the first inference and the timed ones.
+        steady: Whether the times had stopped falling when the warm-up ended; None where it was told
+            how many iterations.
+        load_method_ms: Time of loading, after the program.
+        samples_ms: Time of each timed inference, including setting the inputs.
+        outputs: Of the first inference, when a folder for them was given.
+        outputs_digest: Of the bytes of their tensors, where it was asked for.
+        sustained: In a sustained pass; until then, where the runner was ended on the way.
+    """
+
+    method: str
+    warmup: int = Field(ge=0)
+    steady: bool | None = None
+    load_method_ms: float
     first_inference_ms: float
     outputs: tuple[RunnerOutput, ...]
     outputs_digest: str | None = None
-    peak_rss_bytes: int
     samples_ms: tuple[float, ...] = Field(min_length=1)
-    memory: RunnerMemory | None = None
     sustained: RunnerSustained | None = None
-    processors: Processors | None = None
+
+
+S = TypeVar("S", bound=StartResults)
 
 
 def inputs_list(inputs: Sequence[Stored]) -> str:
@@ -165,13 +181,18 @@ def _line(value: Stored) -> str:
 
 
 def load_results(path: Path) -> RunnerResults:
-    """Reads results.json.
+    """Reads results.json of inferences.
 
     Raises:
         RunError: It is missing, truncated, or from another kind of runner.
     """
+    return load_results_of(RunnerResults, path)
+
+
+def load_results_of(workload: type[S], path: Path) -> S:
+    """Reads results.json of a workload; raises as `load_results` does."""
     try:
-        return RunnerResults.load(path)
+        return workload.load(path)
     except FileNotFoundError:
         raise RunError("the runner ended without results", place=str(path)) from None
     except (OSError, ValidationError) as error:
