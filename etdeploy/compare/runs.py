@@ -9,7 +9,8 @@ from statistics import median
 from etdeploy.bench.outputs.verdict import uncompared_outputs
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.statistics import percentile, sample_stddev
+from etdeploy.bench.statistics import percentile
+from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.comparable import obstacles
 from etdeploy.compare.differences import differences, measured_differently
 from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
@@ -100,21 +101,15 @@ def _pairs(usable: Usable) -> tuple[Pair, ...]:
 
 def _side(run: StoredRun) -> Side:
     """What the record says of itself, disturbed starts included."""
-    medians = medians_of(run.record)
+    medians, starts = medians_of(run.record), run.record.workload.runs
     return Side(
         name=run.record.recipe.name,
         run_id=run.record.run_id,
         record=str(run.record_path),
         median_ms=percentile(medians, 50),
         starts=len(medians),
-        spread_percent=_spread_percent(medians),
+        spread_percent=spread_of(starts).between_percent if starts else None,
     )
-
-
-def _spread_percent(medians: Sequence[float]) -> float | None:
-    """As `Spread.between_percent`."""
-    middle = percentile(medians, 50)
-    return 100 * sample_stddev(medians) / middle if len(medians) > 1 and middle > 0 else None
 
 
 def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterator[str]:
