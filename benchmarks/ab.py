@@ -106,6 +106,7 @@ NOISES: dict[str, Noise] = {
     "3 %, skewed": skewed(3),
     "1.5 %, 10 % of starts disturbed by 30 %": disturbed(1.5, 0.1, 0.3),
     "1.5 %, 25 % of starts disturbed by 30 %": disturbed(1.5, 0.25, 0.3),
+    "0.6 %, 10 % of starts disturbed by 13 %": disturbed(0.6, 0.1, 0.13),
     "1 %, two states 10 % apart": two_states(1, 0.1),
     "1.5 %, 1 % slower with every start": warming(1.5, 0.01),
     "1 %, wandering by 2 % a start": wandering(1, 0.02),

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from etdeploy.bench.records.find import LAST, find_run
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.cli.named import DEFAULT_OUTPUT
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
 from etdeploy.core.text.shell import quoted
 from etdeploy.recipe.find import bundled_recipes
-from etdeploy.recipe.load import LoadedRecipe, load_recipe
+from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
 from etdeploy.recipe.packages import packaged_recipe
 
 RUNS = 10
@@ -74,11 +75,13 @@ def _are_recipes(a: str, b: str | None, options: Options) -> bool:
 
 def _one_of_each(recipe: str, run: str, options: Options) -> UsageError:
     found = _run(run, options.output).record
-    device = quoted(found.device.facts.name)
+    device, output = quoted(found.device.facts.name), options.output
+    there = "" if output == DEFAULT_OUTPUT else f" --output {quoted(output)}"
     return UsageError(
         f"{recipe} is a recipe, and {run} is a run: name two recipes, or two runs",
-        remedy=f"Measure the recipe: etdeploy run --recipe {quoted(recipe)} --device {device}\n"
-        f"then compare the run with that: etdeploy compare {found.run_id} {LAST}",
+        remedy="Measure the recipe: "
+        f"etdeploy run --recipe {quoted(recipe)} --device {device}{there}\n"
+        f"then compare the run with that: etdeploy compare {found.run_id} {LAST}{there}",
     )
 
 
@@ -120,17 +123,16 @@ def _measured(a: str, b: str | None, options: Options) -> tuple[StoredRun, Store
 
     first = (f"benchmark.runs={RUNS}", *options.overrides)
     last = () if options.runs is None else (f"benchmark.runs={options.runs}",)
-    recipes = _loaded(
-        (a, (*first, *options.overrides_a, *last)),
-        (a if b is None else b, (*first, *options.overrides_b, *last)),
-    )
+    of_a = [Override(text, "--set-a") for text in options.overrides_a]
+    of_b = [Override(text, "--set-b") for text in options.overrides_b]
+    recipes = _loaded((a, (*first, *of_a, *last)), (b or a, (*first, *of_b, *last)))
     device = options.device or _DEVICE
     turns = Turns(*recipes, device, options.output, options.target, options.quiet)
     return measure_turns(turns)
 
 
-def _loaded(*named: tuple[str, tuple[str, ...]]) -> tuple[LoadedRecipe, LoadedRecipe]:
-    first, second = (load_recipe(name, overrides) for name, overrides in named)
+def _loaded(*named: tuple[str, Overrides]) -> tuple[LoadedRecipe, LoadedRecipe]:
+    first, second = load_each(named)
     runs = [each.recipe.benchmark.runs for each in (first, second)]
     if runs[0] != runs[1]:
         raise UsageError(

@@ -101,15 +101,20 @@ def _pairs(usable: Usable) -> tuple[Pair, ...]:
 
 def _side(run: StoredRun) -> Side:
     """What the record says of itself, disturbed starts included."""
-    medians, starts = medians_of(run.record), run.record.workload.runs
+    medians = medians_of(run.record)
     return Side(
         name=run.record.recipe.name,
         run_id=run.record.run_id,
         record=str(run.record_path),
         median_ms=percentile(medians, 50),
         starts=len(medians),
-        spread_percent=spread_of(starts).between_percent if starts else None,
+        spread_percent=_spread_percent(run.record),
     )
+
+
+def _spread_percent(record: RunRecord) -> float | None:
+    starts = record.workload.runs
+    return spread_of(starts).between_percent if starts else None
 
 
 def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterator[str]:
@@ -134,7 +139,7 @@ def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterat
 
 def _short_starts(a: RunRecord, b: RunRecord) -> Iterator[str]:
     """That starts are too short to agree well, where they do not."""
-    if max(_spread_percent(medians_of(record)) or 0 for record in (a, b)) < _FAR_APART_PERCENT:
+    if max(_spread_percent(record) or 0 for record in (a, b)) < _FAR_APART_PERCENT:
         return
     times_ms = [median(medians_of(record)) for record in (a, b)]
     samples = min(start.samples for record in (a, b) for start in record.workload.runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,15 @@ from etdeploy.recipe.rules import MODEL_SOURCES
 # An override that is the value of model.hf itself, and not read as YAML.
 MODEL_OPTION = "--model="
 
-__all__ = ["LoadedRecipe", "bundled_recipes", "load_recipe", "load_recipes"]
+__all__ = [
+    "LoadedRecipe",
+    "Override",
+    "Overrides",
+    "bundled_recipes",
+    "load_each",
+    "load_recipe",
+    "load_recipes",
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,24 @@ class LoadedRecipe:
     places: Mapping[KeyPath, Place] = field(default_factory=dict)
 
 
-def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
+@dataclass(frozen=True)
+class Override:
+    """A value that the command line changes.
+
+    Attributes:
+        text: As `key.path=value`.
+        option: Which option gave it, for messages.
+    """
+
+    text: str
+    option: str = "--set"
+
+
+# What is only text was given by --set.
+Overrides = Sequence["str | Override"]
+
+
+def load_recipe(name: str, overrides: Overrides = ()) -> LoadedRecipe:
     """Loads a bundled recipe by name or a file by path, with `key.path=value` overrides.
 
     An override `--model=ID_OR_FOLDER` names the model as it is.
@@ -62,14 +87,19 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> LoadedRecipe:
     return LoadedRecipe(recipe.name or path.stem, path, recipe, files, document.places)
 
 
-def load_recipes(names: Sequence[str], overrides: Sequence[str] = ()) -> tuple[LoadedRecipe, ...]:
+def load_recipes(names: Sequence[str], overrides: Overrides = ()) -> tuple[LoadedRecipe, ...]:
     """Loads several recipes, with the same overrides for each.
 
     Raises:
         RecipeError: One of them cannot be found, read or used; reports every problem of all.
     """
+    return load_each([(name, overrides) for name in names])
+
+
+def load_each(named: Iterable[tuple[str, Overrides]]) -> tuple[LoadedRecipe, ...]:
+    """The same for recipes that each have overrides of their own."""
     loaded, errors = [], []
-    for name in names:
+    for name, overrides in named:
         try:
             loaded.append(load_recipe(name, overrides))
         except RecipeError as error:
@@ -136,10 +166,12 @@ def _drop_other_sources(below: dict[str, Any], above: dict[str, Any]) -> None:
         below.pop("model", None)
 
 
-def _overrides(texts: Sequence[str], below: Document) -> Document:
+def _overrides(given: Overrides, below: Document) -> Document:
     """All overrides as one document, so that their order matters only for equal keys."""
     above = Document({}, {})
-    for text in texts:
+    for each in given:
+        override = Override(each) if isinstance(each, str) else each
+        text, option = override.text, override.option
         if text.startswith(MODEL_OPTION):
             model = text.removeprefix(MODEL_OPTION)
             _put(above, ("model", "hf"), model, below, "--model")
@@ -148,15 +180,15 @@ def _overrides(texts: Sequence[str], below: Document) -> Document:
         keys = tuple(key.split("."))
         try:
             if not equals or not all(keys):
-                hint = "e.g. --set benchmark.iterations=100"
-                raise RecipeError([Problem(f"--set {text}", "write it as key.path=value", hint)])
+                hint = f"e.g. {option} benchmark.iterations=100"
+                raise RecipeError([Problem(f"{option} {text}", "write it as key.path=value", hint)])
             if keys[0] == "extends":
-                raise RecipeError([Problem(f"--set {key}", "only a file can extend a recipe")])
-            value = parse_value(value_text, f"--set {key}")
+                raise RecipeError([Problem(f"{option} {key}", "only a file can extend a recipe")])
+            value = parse_value(value_text, f"{option} {key}")
         except RecipeError as error:
             above.problems.extend(error.problems)
             continue
-        _put(above, keys, value, below, f"--set {key}")
+        _put(above, keys, value, below, f"{option} {key}")
     return above
 
 

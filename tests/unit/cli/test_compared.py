@@ -96,7 +96,9 @@ def test_the_least_difference_is_an_option(output: Path, capsys: Capture) -> Non
         (["xnnpack", "xnnpack", "--min-difference", "-1"], "-1.0 is not in the range"),
         (["xnnpack", "--set-b", "benchmark.runs=3"], "A has 10 starts and B has 3"),
         (["xnnpack", "gone.yaml"], "there is no such recipe"),
-        (["xnnpack", "--set-b", "runtime.thread=1"], "did you mean 'threads'"),
+        (["xnnpack", "--set-b", "runtime.thread=1"], "--set-b runtime.thread: unknown key"),
+        (["xnnpack", "xnnpack", "--set-a", "runtime"], "--set-a runtime: write it as key.path=v"),
+        (["xnnpack", "xnnpack", "--set", "runtime"], "--set runtime: write it as key.path=value"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -106,6 +108,24 @@ def test_what_does_not_go_together_is_refused(
     assert _compare(*arguments) == 2
     assert message in capsys.readouterr().err
     assert measured == []
+
+
+def test_the_problems_of_both_are_told(measured: list[Turns], capsys: Capture) -> None:
+    wrong = ["--set-a", "runtime.thread=1", "--set-b", "benchmark.runs=none"]
+    assert _compare("xnnpack", "xnnpack", *wrong) == 2
+    said = capsys.readouterr().err
+    assert "2 problems in 2 recipes" in said
+    assert "--set-a runtime.thread: " in said
+    assert "--set-b benchmark.runs: " in said
+    assert measured == []
+
+
+def test_the_remedy_for_one_of_each_names_the_folder(output: Path, capsys: Capture) -> None:
+    _save(output, *separate_runs(slower_by(1.3)))
+    assert _compare(RUN_A, "xnnpack") == 2
+    said = capsys.readouterr().err
+    assert f"etdeploy run --recipe xnnpack --device host --output {output}\n" in said
+    assert f"etdeploy compare {RUN_A} last --output {output}\n" in said
 
 
 def test_the_remedy_for_one_of_each_can_be_followed(output: Path, capsys: Capture) -> None:
