@@ -7,17 +7,21 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from etdeploy.bench.records.stored import RECORD_FILE, parse_record
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import open_regular
+from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.files.results import ResultFile
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Store
 
 STANDARD = "-"
+# Of a record in a file that an export may replace, in bytes.
+_LONGEST_LINE = 1 << 26
 
 
 @dataclass
@@ -46,36 +50,46 @@ def write_lines(file: Path, lines: Iterable[str]) -> int:
 
     Raises:
         UsageError: It cannot be written, or is there and has something else in it.
+        OSError: The disk is full.
+        Interrupted: The export was stopped.
     """
     count = 0
+    _FILE.require_free(file)
+    final = file.resolve()
+    work = final.with_name(f".{final.name}.{secrets.token_hex(6)}")
     try:
-        _require_ours(file)
-        work = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
-        try:
-            with work.open("x", encoding="utf-8") as stream:
-                for line in lines:
-                    stream.write(f"{line}\n")
-                    count += 1
-            work.replace(file)
-        finally:
-            work.unlink(missing_ok=True)
+        with naming(final), work.open("x", encoding="utf-8") as stream:
+            for line in lines:
+                checkpoint()
+                stream.write(f"{line}\n")
+                count += 1
+        work.replace(final)
     except OSError as error:
-        what = error.strerror or error
-        raise UsageError(f"the records cannot be written: {what}", place=str(file)) from error
+        if no_room_in(error):
+            raise
+        raise _FILE.unwritable(file, error) from error
+    finally:
+        work.unlink(missing_ok=True)
     return count
 
 
-def _require_ours(file: Path) -> None:
-    """Refuses to replace what is no file of JSON lines, such as the history itself."""
-    if not file.exists():
-        return
-    with open_regular(file) as stream:
-        if stream.read(1) not in (b"", b"{"):
-            raise UsageError(
-                "the file has something else in it, and stays as it is",
-                place=str(file),
-                remedy="Name another file.",
-            )
+def _has_records(stream: BinaryIO) -> bool:
+    """Whether a file begins with a record in a line, as an earlier export does."""
+    try:
+        content = json.loads(stream.readline(_LONGEST_LINE))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"schema_version", "run_id"} <= set(content)
+
+
+_FILE = ResultFile(
+    "list of records",
+    "a list of records",
+    _has_records,
+    "records.jsonl",
+    option="etdeploy history export",
+    standard="etdeploy history export -",
+)
 
 
 def import_all(store: Store, names: Iterable[str], standard_input: IO[bytes]) -> Imported:

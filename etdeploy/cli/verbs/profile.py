@@ -13,9 +13,13 @@ from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from etdeploy.core.files.results import ResultFile
     from etdeploy.profile.model import Profile
 
 _TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
+# Has an option of its own.
+_JSON = "json"
+_STDOUT = Path("-")
 
 
 @click.command()
@@ -32,9 +36,9 @@ _TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write to this file, and not to the standard output.",
+    help="Write to this file, and not to the standard output, which is -.",
 )
 @click.option(
     "-n",
@@ -71,22 +75,22 @@ def command(
     """
     if as_json and form != _TEXT:
         raise UsageError(f"--json and --format {form} are two formats", remedy="Leave one out.")
+    form = _JSON if as_json else form
+    written = output if output != _STDOUT else None
+    if written:
+        _file(form).require_free(written)
     profile = _profile(run, runs_in, quiet)
-    if form == _PERFETTO:
-        from etdeploy.profile.formats.perfetto import trace_events
-
-        _write(json.dumps(trace_events(profile)), output)
-    elif form == _MODEL_EXPLORER:
-        from etdeploy.profile.formats.model_explorer import graph_collection
-
-        _write(json.dumps(graph_collection(profile)), output)
-    elif as_json:
-        _write(json.dumps(profile.model_dump(mode="json"), indent=2, ensure_ascii=False), output)
-    else:
+    if form == _TEXT:
         from etdeploy.profile.formats.text import profile_text
 
-        width = None if output else console.width()
-        _write(profile_text(profile, rows, depth, width), output)
+        text = profile_text(profile, rows, depth, None if written else console.width())
+    else:
+        text = _for_programs(profile, form)
+    if written:
+        path = _file(form).write(f"{text}\n", written)
+        console.message(f"written: {path}")
+    else:
+        console.result(text)
 
 
 def _profile(run: str, runs_in: Path, quiet: bool) -> Profile:
@@ -99,22 +103,27 @@ def _profile(run: str, runs_in: Path, quiet: bool) -> Profile:
         return profile_of(found, workspace, tell)
 
 
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        console.result(text)
-        return
-    from etdeploy.core.files.basic import write_atomic
+def _for_programs(profile: Profile, form: str) -> str:
+    if form == _JSON:
+        return json.dumps(profile.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    if form == _PERFETTO:
+        from etdeploy.profile.formats.perfetto import trace_events
 
-    try:
-        write_atomic(output, f"{text}\n")
-    except OSError as error:
-        from etdeploy.core.files.disk import no_room_in
+        return json.dumps(trace_events(profile))
+    from etdeploy.profile.formats.model_explorer import graph_collection
 
-        if no_room_in(error):
-            raise
-        raise UsageError(
-            f"the file cannot be written: {error.strerror or error}",
-            place=str(output),
-            remedy="Name a file in a folder that can be written to: -o FILE",
-        ) from error
-    console.message(f"written: {output}")
+    return json.dumps(graph_collection(profile))
+
+
+def _file(form: str) -> ResultFile:
+    """Where a profile goes: a new file, or one with an earlier profile of the same format."""
+    from etdeploy.core.files.results import ResultFile, begins_with, contains
+    from etdeploy.profile.formats.text import TRACED
+
+    is_own = {
+        _TEXT: contains(TRACED),
+        _JSON: begins_with('{\n  "run_id": "'),
+        _PERFETTO: begins_with('{"traceEvents": ['),
+        _MODEL_EXPLORER: begins_with('{"label": "'),
+    }[form]
+    return ResultFile("profile", f"a profile as {form}", is_own, f"{form}.json")

@@ -21,6 +21,8 @@ _LEAST_SHARE = 0.01
 # Columns of an operator's name, and of what stands beside it in a terminal.
 _SHORTEST_NAME, _LONGEST_NAME, _OTHER_COLUMNS = 20, 64, 50
 _TWO_NUMBERS = 18
+TRACED = "per inference while traced ("
+"""Stands in every profile's text."""
 
 
 def profile_text(profile: Profile, rows: int = 20, depth: int = 3, width: int | None = None) -> str:
@@ -46,7 +48,7 @@ def profile_text(profile: Profile, rows: int = 20, depth: int = 3, width: int | 
 
 def _traced(profile: Profile, unit: TimeUnit) -> str:
     number = profile.inferences
-    text = f"{unit.number(profile.inference_ms)} {unit.name} per inference while traced ({number}"
+    text = f"{unit.number(profile.inference_ms)} {unit.name} {TRACED}{number}"
     text += " inference" if number == 1 else " inferences"
     if profile.untraced_ms is None:
         return f"{text})"

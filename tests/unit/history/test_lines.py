@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +86,37 @@ def test_a_file_that_cannot_be_read_loses_no_other(place: Place, tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_lines_replace_lines_but_nothing_else(tmp_path: Path) -> None:
-    file = tmp_path / "out.jsonl"
-    assert write_lines(file, ["{}"]) == 1
-    assert write_lines(file, ["{}", "{}"]) == 2
-    file.write_text("SQLite format 3")
-    with pytest.raises(UsageError, match="has something else in it"):
+def test_lines_replace_lines(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "out.jsonl").symlink_to(tmp_path / "there" / "out.jsonl")
+    line = make_record().model_dump_json()
+    for count in (1, 2):
+        assert write_lines(tmp_path / "out.jsonl", [line] * count) == count
+    assert (tmp_path / "there" / "out.jsonl").read_text() == f"{line}\n{line}\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["SQLite format 3", '{"name": "my package"}\n', make_record().model_dump_json(indent=2)],
+)
+def test_what_is_no_list_of_records_stays(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "my file"
+    file.write_text(content)
+    with pytest.raises(UsageError, match="is not a list of records; it was not ch") as caught:
         write_lines(file, ["{}"])
-    assert file.read_text() == "SQLite format 3"
+    assert file.read_text() == content
+    assert "Name another file: etdeploy history export FILE" in str(caught.value.remedy)
+
+
+def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    def fills() -> Iterator[str]:
+        yield "{}"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_lines(tmp_path / "out.jsonl", fills())
+    assert caught.value.filename == str(tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
@@ -102,5 +127,5 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         write_lines(tmp_path / "out.jsonl", fails())  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="cannot be written: No such file"):
+    with pytest.raises(UsageError, match="folder for the list of records does not exist"):
         write_lines(tmp_path / "nowhere" / "out.jsonl", [])

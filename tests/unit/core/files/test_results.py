@@ -1,0 +1,52 @@
+"""Results replace an earlier result and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.results import ResultFile, begins_with, contains
+
+_FILE = ResultFile("list", "a list of mine", begins_with("mine:", "ours:"), "list.txt")
+
+
+def test_an_earlier_one_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    for text in ("mine: 1", "ours: 2"):
+        assert _FILE.write(text, path) == path
+        assert path.read_text() == text
+
+
+@pytest.mark.parametrize("content", ["x", "mine", "not mine: 1"])
+def test_anything_else_is_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "list"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="exists and is not a list of mine; it was not changed"):
+        _FILE.write("mine: 1", path)
+    assert path.read_text() == content
+
+
+def test_a_device_stays_one() -> None:
+    with pytest.raises(UsageError, match="the list needs a file, and this is a device") as caught:
+        _FILE.require_free(Path(os.devnull))
+    assert caught.value.remedy == "For standard output: --output -"
+
+
+def test_a_circle_of_links_is_an_error_for_the_user(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    with pytest.raises(UsageError, match="the list cannot be written: Too many levels"):
+        _FILE.require_free(tmp_path / "link")
+
+
+def test_the_remedy_is_that_of_the_verb(tmp_path: Path) -> None:
+    file = ResultFile("list", "a list", contains("x"), "a.txt", "tool export", "tool export -")
+    with pytest.raises(UsageError) as caught:
+        file.require_free(tmp_path)
+    assert caught.value.remedy == f"Name a file in it: tool export {tmp_path}/a.txt"
+    (tmp_path / "other").write_text("y")
+    with pytest.raises(UsageError) as caught:
+        file.require_free(tmp_path / "other")
+    assert str(caught.value.remedy).startswith("Name another file: tool export FILE\n")
