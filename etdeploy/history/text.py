@@ -37,15 +37,21 @@ def trend_text(trend: Trend, width: int | None) -> str:
     return "\n".join(_trend_lines(trend, width))
 
 
-def check_text(check: Check, width: int | None) -> str:
-    """What a check found."""
+def check_text(check: Check, width: int | None, again: str) -> str:
+    """What a check found.
+
+    Args:
+        check: What was found.
+        width: The longest line.
+        again: The command that measures again.
+    """
     lines = [f"{check.run_id}: {_headline(check)}"]
     lines += [f"checked against {check.against}"] if check.earlier or not check.needed else []
     if check.findings:
         rows = [_finding_row(finding) for finding in check.findings]
         lines += ["", table(("", "verdict", "why"), rows, width=width)]
     if check.verdict is CheckVerdict.NOT_ENOUGH_HISTORY:
-        lines += ["", "Measure more often, for example: etdeploy bench"]
+        lines += ["", f"Measure more often, for example: {again}"]
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from etdeploy.backends.registry import backend_of, find_backend
+from etdeploy.bench.records.again import measure_again
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.workspace import Workspace
@@ -52,7 +53,7 @@ def profile_of(run: StoredRun, workspace: Workspace, progress: Progress = silent
         raise UsageError(
             "the trace has no inference in it; it is damaged, or the profile pass was cut short",
             place=str(run.path("etdump")),
-            remedy="Measure again: etdeploy bench",
+            remedy=f"Measure again: {measure_again(run)}",
         )
     require_same_program(run, trace)
     return profile_from(run.record, trace, Reasons.of(run))

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from etdeploy.bench.records.again import measure_again
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
@@ -16,6 +17,7 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
+from etdeploy.core.text.shell import quoted
 from etdeploy.export.installed import installed_version
 from etdeploy.export.needs import INSTALL
 from etdeploy.profile.protocol import (
@@ -33,7 +35,6 @@ _WORKER = (sys.executable, str(_HERE / "worker" / "start.py"))
 _CODE = ("protocol.py", "sources.py", "worker/inspect.py", "worker/record.py")
 # A FlatBuffer with its size before it; the identifier follows the root's offset.
 _IDENTIFIER, _PREFIX_BYTES = b"ED00", 4
-_AGAIN = "Measure again: etdeploy bench"
 
 
 def read_trace(run: StoredRun, workspace: Workspace, progress: Progress = silent) -> Trace:
@@ -56,11 +57,11 @@ def read_trace(run: StoredRun, workspace: Workspace, progress: Progress = silent
         etrecord=str(etrecord) if etrecord else None,
         method=run.record.program.method,
     )
-    entry = workspace.entry(CacheKind.TRACES, _key(request, etdump, etrecord))
+    entry = workspace.entry(CacheKind.TRACES, _key(request, run))
     if not entry.is_sound():
         _require_inspector()
         progress("reading the trace with ExecuTorch's Inspector")
-        workspace.obtain(entry, lambda folder: _inspect(request, folder), progress)
+        workspace.obtain(entry, lambda folder: _inspect(request, run, folder), progress)
     return Trace.load(entry.path / TRACE_FILE)
 
 
@@ -80,16 +81,16 @@ def _etdump(run: StoredRun) -> Path:
         raise UsageError(
             "this run has no profile pass",
             place=str(run.folder),
-            remedy="Run the recipe again with --set benchmark.profile=true",
+            remedy=f"{_again(run)} --set benchmark.profile=true",
         )
     path = _present(run, "etdump")
     if path is None:
         raise UsageError(
             f"the trace {run.record.files['etdump']} is not in the run's folder",
             place=str(run.folder),
-            remedy=f"Copy the whole folder, not the record alone. {_AGAIN}",
+            remedy=f"Copy the whole folder, not the record alone. {_again(run)}",
         )
-    _require_whole(path)
+    _require_whole(path, run)
     return path
 
 
@@ -105,22 +106,27 @@ def _present(run: StoredRun, role: str) -> Path | None:
     return path if path and path.is_file() else None
 
 
-def _require_whole(path: Path) -> None:
+def _again(run: StoredRun) -> str:
+    return f"Measure again: {measure_again(run)}"
+
+
+def _require_whole(path: Path, run: StoredRun) -> None:
     data = path.read_bytes()
     told = _PREFIX_BYTES + int.from_bytes(data[:_PREFIX_BYTES], "little")
     if len(data) < 2 * _PREFIX_BYTES + len(_IDENTIFIER) or len(data) < told:
         size = "is empty" if not data else f"is truncated: it has {len(data)} of {told} bytes"
-        raise UsageError(f"the trace {size}", place=str(path), remedy=_AGAIN)
+        raise UsageError(f"the trace {size}", place=str(path), remedy=_again(run))
     start = 2 * _PREFIX_BYTES
     if data[start : start + len(_IDENTIFIER)] != _IDENTIFIER:
-        raise UsageError("this is not an ETDump", place=str(path), remedy=_AGAIN)
+        raise UsageError("this is not an ETDump", place=str(path), remedy=_again(run))
 
 
-def _key(request: TraceRequest, etdump: Path, etrecord: Path | None) -> str:
+def _key(request: TraceRequest, run: StoredRun) -> str:
+    etrecord = request.etrecord
     return digest_json(
         {
-            "etdump": sha256_bytes(etdump.read_bytes()),
-            "etrecord": _checksums(etrecord) if etrecord else None,
+            "etdump": sha256_bytes(Path(request.etdump).read_bytes()),
+            "etrecord": _checksums(Path(etrecord), run) if etrecord else None,
             "method": request.method,
             "executorch": installed_version("executorch"),
             "code": [sha256_bytes((_HERE / name).read_bytes()) for name in _CODE],
@@ -128,7 +134,7 @@ def _key(request: TraceRequest, etdump: Path, etrecord: Path | None) -> str:
     )
 
 
-def _checksums(etrecord: Path) -> list[list[object]]:
+def _checksums(etrecord: Path, run: StoredRun) -> list[list[object]]:
     """The checksums that the archive itself has: to read it all would take seconds for weights."""
     try:
         with ZipFile(etrecord) as archive:
@@ -137,8 +143,7 @@ def _checksums(etrecord: Path) -> list[list[object]]:
         raise UsageError(
             f"the ETRecord is damaged: {error}",
             place=str(etrecord),
-            remedy="Move it away to see operators without modules, or measure again: etdeploy "
-            "bench",
+            remedy=_without(etrecord, run),
         ) from error
 
 
@@ -153,7 +158,12 @@ def _require_inspector() -> None:
         )
 
 
-def _inspect(request: TraceRequest, folder: Path) -> None:
+def _without(etrecord: Path, run: StoredRun) -> str:
+    away = f"mv {quoted(etrecord)} {quoted(f'{etrecord}.bad')}"
+    return f"Move it away to see operators without modules: {away}\n{_again(run)}"
+
+
+def _inspect(request: TraceRequest, run: StoredRun, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         request.save(work / REQUEST_FILE)
@@ -162,16 +172,14 @@ def _inspect(request: TraceRequest, folder: Path) -> None:
         )
         if not outcome.ok:
             failure = TraceFailure.load_or_none(work / FAILURE_FILE)
-            raise _failure(failure) if failure else _crash(outcome)
+            raise _failure(failure, run) if failure else _crash(outcome)
         write_atomic(folder / TRACE_FILE, (work / TRACE_FILE).read_bytes())
 
 
-def _failure(failure: TraceFailure) -> UsageError:
+def _failure(failure: TraceFailure, run: StoredRun) -> UsageError:
     is_trace = failure.file.endswith(".etdp")
-    away = "Move the file away to see operators without modules. "
-    return UsageError(
-        failure.message, place=failure.file, remedy=_AGAIN if is_trace else f"{away}{_AGAIN}"
-    )
+    remedy = _again(run) if is_trace else _without(Path(failure.file), run)
+    return UsageError(failure.message, place=failure.file, remedy=remedy)
 
 
 def _crash(outcome: process.Outcome) -> RunError:

@@ -68,9 +68,9 @@ def _profile(
     except Interrupted:
         raise
     except EtdeployError as error:
-        remedy = f" {error.remedy}." if error.remedy else ""
         text = _NO_PROFILE.format(error.message.rstrip("."))
-        return None, (text + remedy.replace("..", "."),)
+        # Without a full stop, which would be copied with a command.
+        return None, (f"{text} {error.remedy}" if error.remedy else text,)
 
 
 def _compared(first: Material, other: Material) -> Comparison:

@@ -11,6 +11,7 @@ from etdeploy.cli.options import json_option, quiet_option, runs_in_option, stor
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, RegressionError
 from etdeploy.core.text.layout import fit
+from etdeploy.core.text.shell import quoted
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -88,7 +89,7 @@ def command(
         max_slowdown_percent=max_slowdown,
         last=last,
     )
-    show(_checked(found, question, place, quiet=quiet), as_json)
+    show(_checked(found, question, place, quiet=quiet), found, store, as_json)
 
 
 def _checked(found: StoredRun, question: Question, place: Place, *, quiet: bool) -> Check:
@@ -117,12 +118,19 @@ def _checked(found: StoredRun, question: Question, place: Place, *, quiet: bool)
     return told
 
 
-def show(told: Check, as_json: bool) -> None:
+def show(told: Check, run: StoredRun, store: str | None, as_json: bool) -> None:
     """Prints a check.
+
+    Args:
+        told: The check.
+        run: That was judged.
+        store: The history, as the command line names it.
+        as_json: Whether it is printed as JSON.
 
     Raises:
         RegressionError: A number is worse than it may be.
     """
+    from etdeploy.bench.records.again import measure_again
     from etdeploy.history.model import CheckVerdict
     from etdeploy.history.text import check_text
 
@@ -130,11 +138,22 @@ def show(told: Check, as_json: bool) -> None:
         console.result_json(told.model_dump(mode="json"))
     else:
         width = console.width()
-        console.result(fit(check_text(told, width), width))
+        console.result(fit(check_text(told, width, measure_again(run)), width))
     if told.verdict is CheckVerdict.REGRESSED:
         raise RegressionError(
             told.reason,
             place=told.run_id,
-            remedy="etdeploy history   shows when it began, and what changed then\n"
-            "etdeploy bench     measures again",
+            remedy=f"See when it began, and what changed then: {_history(run, store)}\n"
+            f"Measure again: {measure_again(run)}",
         )
+
+
+def _history(run: StoredRun, store: str | None) -> str:
+    """The command that shows the run's series."""
+    from etdeploy.history.series import DeviceIdentity
+
+    device = DeviceIdentity.of(run.record.device.facts).name
+    # The URL of a server may have a password in it.
+    named = f" --store {quoted(store)}" if store and "://" not in store else ""
+    recipe = quoted(run.record.recipe.name)
+    return f"etdeploy history --recipe {recipe} --device {quoted(device)}{named}"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from pathlib import Path
 
 import pytest
 
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli import main as cli_main
+from etdeploy.cli.verbs import check
 from etdeploy.history.place import required_place
 from etdeploy.history.store.store import Store, open_store
 from tests.support.bench_values import make_device
@@ -114,6 +117,9 @@ def test_a_run_that_regressed(store: Store, capsys: Capture, tmp_path: Path) -> 
     assert shown.out.startswith(f"{run_at(99).run_id}: REGRESSED\n")
     assert "latency              REGRESSED" in shown.out
     assert "error (regression): " in shown.err
+    assert "changed then: etdeploy history --recipe mlp --device host\n" in shown.err
+    again = f"etdeploy bench --recipe mlp.yaml --device host --output {tmp_path}\n"
+    assert f"Measure again: {again}" in shown.err
     assert run("check", "--runs-in", str(tmp_path), "--max-slowdown", "50%") == 0
     capsys.readouterr()
     assert run("check", "--runs-in", str(tmp_path), "--json") == 1
@@ -126,6 +132,28 @@ def test_too_little_history_is_no_failure(capsys: Capture, tmp_path: Path) -> No
     assert run("check", "--runs-in", str(tmp_path)) == 0
     shown = capsys.readouterr().out
     assert "not enough history: 0 comparable runs before it are in the history" in shown
+    assert "for example: etdeploy bench --recipe mlp.yaml --device host" in shown
+
+
+def test_the_remedy_of_a_regression_can_be_followed(
+    store: Store, capsys: Capture, tmp_path: Path
+) -> None:
+    measured(tmp_path, 1.3)
+    place = store.place.file
+    named = ("--store", str(place))
+    assert run("check", "--runs-in", str(tmp_path), *named) == 1
+    told = capsys.readouterr().err
+    [line] = [line for line in told.splitlines() if "etdeploy history" in line]
+    command = line.partition("etdeploy ")[2]
+    assert command.endswith(f"--store {place}")
+    assert run(*shlex.split(command)) == 0
+    assert "mlp on host (Test CPU)" in capsys.readouterr().out
+
+
+def test_the_url_of_a_server_is_not_repeated() -> None:
+    found = StoredRun(Path("none"), run_at(1))
+    url = "postgresql://me:secret@localhost/db"
+    assert check._history(found, url) == "etdeploy history --recipe mlp --device host"
 
 
 def test_against_one_run(store: Store, capsys: Capture, tmp_path: Path) -> None:

@@ -69,7 +69,10 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_etrecord_is_refused_with_the_way_around_it(tmp_path: Path) -> None:
     (tmp_path / "etrecord.bin").write_bytes(b"PK\3\4 and then nothing")
-    assert "operators without modules" in _told(_run(tmp_path), tmp_path)
+    told = _told(_run(tmp_path), tmp_path)
+    etrecord = tmp_path / "etrecord.bin"
+    assert f"see operators without modules: mv {etrecord} {etrecord}.bad\n" in told
+    assert "Measure again: etdeploy bench --recipe " in told
 
 
 def test_without_the_inspector_the_command_that_installs_it_is_told(
@@ -83,14 +86,15 @@ def test_without_the_inspector_the_command_that_installs_it_is_told(
 
 def test_a_record_that_was_made_otherwise_is_read_again(tmp_path: Path) -> None:
     def key() -> str:
-        request = TraceRequest(etdump="a", etrecord="b", method="forward")
-        return trace._key(request, tmp_path / "etdump.etdp", tmp_path / "etrecord.bin")
+        files = {"etdump": tmp_path / "etdump.etdp", "etrecord": tmp_path / "etrecord.bin"}
+        request = TraceRequest(**{k: str(file) for k, file in files.items()}, method="forward")
+        return trace._key(request, run)
 
     def write(content: str) -> None:
         with ZipFile(tmp_path / "etrecord.bin", "w") as archive:
             archive.writestr("debug_handle_map", content)
 
-    _run(tmp_path)
+    run = _run(tmp_path)
     write("1")
     first = key()
     assert key() == first
@@ -116,7 +120,7 @@ def test_what_the_worker_says_of_a_file_is_told(
     monkeypatch.setattr(process, "run", _ending(1, "the trace cannot be read: Odd()"))
     told = _told(_run(tmp_path), tmp_path)
     assert "/a/etdump.etdp: the trace cannot be read: Odd()" in told
-    assert "etdeploy bench" in told
+    assert "Measure again: etdeploy bench --recipe mlp.yaml --device host" in told
 
 
 def test_a_worker_that_was_killed_is_no_fault_of_the_files(

@@ -51,7 +51,7 @@ def test_a_run_without_trace_says_what_to_do(
     )
     [run] = gather([make_run()], _workspace(tmp_path)).runs
     assert run.no_profile == (
-        "Where the time goes is not shown: the run has no trace. Measure again: etdeploy bench.",
+        "Where the time goes is not shown: the run has no trace. Measure again: etdeploy bench",
     )
 
 

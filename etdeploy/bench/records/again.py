@@ -1,0 +1,45 @@
+"""The command that measures again what a run measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etdeploy.bench.records.find import RUN_ID
+from etdeploy.bench.records.record import RecipeRecord
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.core.hashing import sha256_file
+from etdeploy.core.resources import resource_folder
+from etdeploy.core.text.shell import quoted
+
+# As `--output` has it where nothing is said.
+_OUTPUT = "etdeploy-out"
+
+
+def measure_again(run: StoredRun) -> str:
+    """`etdeploy bench` with the recipe, the device and the output folder of a run.
+
+    A record has the name of its recipe's file and not the folder, so for a recipe of the user's it
+    works in that folder. What `--set` changed is not in the command.
+    """
+    facts = run.record.device.facts
+    words = ["etdeploy bench --recipe", quoted(_name(run.record.recipe))]
+    words += ["--device", quoted(facts.name)]
+    if run.record.runner.target != facts.target:
+        words += ["--target", run.record.runner.target]
+    return " ".join([*words, *_output(run.folder)])
+
+
+def _name(recipe: RecipeRecord) -> str:
+    """The bundled recipe's name, where it is one, else the file's."""
+    bundled = resource_folder("recipes") / Path(recipe.file).name
+    if bundled.is_file() and recipe.files.get(recipe.file) == sha256_file(bundled):
+        return bundled.stem
+    return recipe.file
+
+
+def _output(folder: Path) -> list[str]:
+    """Where the run was put, if that is another folder than the usual one, and if it was put."""
+    parent = folder.absolute().parent
+    if not RUN_ID.fullmatch(folder.name) or parent == Path(_OUTPUT).absolute():
+        return []
+    return ["--output", quoted(parent)]

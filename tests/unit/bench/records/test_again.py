@@ -1,0 +1,50 @@
+"""The command that measures again is one that can be pasted into a shell."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.records.again import measure_again
+from etdeploy.bench.records.record import RecipeRecord
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.core.hashing import sha256_file
+from etdeploy.core.resources import resource_folder
+from tests.support.bench_values import FOLDER, make_device, make_record
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _recipe(file: str, sha256: str = "ef" * 32) -> RecipeRecord:
+    return RecipeRecord(
+        name="x", file=file, files={file: sha256}, git_revision=None, git_dirty=None, content={}
+    )
+
+
+def test_of_a_file_on_this_machine() -> None:
+    run = StoredRun(Path("etdeploy-out", FOLDER.name), make_record(recipe=_recipe("my net.yaml")))
+    assert measure_again(run) == "etdeploy bench --recipe 'my net.yaml' --device host"
+
+
+def test_of_a_bundled_recipe() -> None:
+    bundled = sha256_file(resource_folder("recipes") / "xnnpack.yaml")
+    run = StoredRun(Path("moved"), make_record(recipe=_recipe("xnnpack.yaml", bundled)))
+    assert measure_again(run) == "etdeploy bench --recipe xnnpack --device host"
+    # A file of the user's may have the same name.
+    run = StoredRun(Path("moved"), make_record(recipe=_recipe("xnnpack.yaml")))
+    assert measure_again(run) == "etdeploy bench --recipe xnnpack.yaml --device host"
+
+
+def test_of_another_device_folder_and_target(here: Path) -> None:
+    phone = make_device("android", name="android:R5 1", target="android-arm64")
+    run = StoredRun(here / "my runs" / FOLDER.name, make_record(device=phone))
+    assert shlex.split(measure_again(run)) == [
+        *("etdeploy", "bench", "--recipe", "mlp.yaml", "--device", "android:R5 1"),
+        *("--target", "linux-x86_64", "--output", str(here / "my runs")),
+    ]
