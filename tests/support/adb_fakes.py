@@ -38,6 +38,7 @@ def fake_server(
     transport_answer: bytes | None = b"OKAY",
     service_answer: bytes | None = b"",
     requests: list[str] | None = None,
+    connect_answers: Sequence[str] = ("who knows",),
 ) -> Iterator[int]:
     """An adb server; its port. An answer of None never comes, an empty one hangs up.
 
@@ -46,8 +47,10 @@ def fake_server(
         transport_answer: To `host:transport:SERIAL`; `FAIL` with a text, or OKAY.
         service_answer: To what is asked of the device after that.
         requests: Gets what was asked of the server.
+        connect_answers: To `host:connect:SERIAL`, one after the other, the last for ever.
     """
     lists = [devices] if isinstance(devices, str) else list(devices)
+    said = list(connect_answers)
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -59,8 +62,11 @@ def fake_server(
                 if request == "host:devices-l":
                     data = (lists.pop(0) if len(lists) > 1 else lists[0]).encode()
                     self.request.sendall(b"OKAY%04x" % len(data) + data)
-                elif request.startswith(("host:connect:", "host:disconnect:")):
-                    self.request.sendall(b"OKAY%04x" % 9 + b"who knows")
+                elif request.startswith("host:connect:"):
+                    data = (said.pop(0) if len(said) > 1 else said[0]).encode()
+                    self.request.sendall(b"OKAY%04x" % len(data) + data)
+                elif request.startswith("host:disconnect:"):
+                    self.request.sendall(b"OKAY%04x" % 12 + b"disconnected")
                 elif request.startswith("host:transport:"):
                     self.answer(transport_answer)
                     if transport_answer == b"OKAY":

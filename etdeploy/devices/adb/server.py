@@ -87,7 +87,11 @@ def reconnect(serial: str) -> str | None:
         return str(error)
     deadline = time.monotonic() + _SETTLE_S
     while (state := _state(address, serial, _ASKING)) != USABLE:
-        if state is None or time.monotonic() > deadline:
+        late = time.monotonic() > deadline
+        if state is None and said.startswith("already connected") and not late:
+            # That was the old connection, which the server had not let go of yet.
+            said = ask(address, f"host:connect:{serial}", _CONNECTING)
+        elif state is None or late:
             return said if state is None else f"its state is {state}"
         cancel.checkpoint()
         time.sleep(_POLL_S)

@@ -183,6 +183,21 @@ def test_a_device_that_is_back_in_the_network_is_connected_once(
     assert "android:10.0.0.7:5555: the adb server listed it as offline" in capsys.readouterr().err
 
 
+def test_a_server_that_is_slow_to_let_go_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    offline, usable = "10.0.0.7:5555 offline\n", "10.0.0.7:5555 device\n"
+    answers = ("already connected to 10.0.0.7:5555", "connected to 10.0.0.7:5555")
+    with fake_server(
+        (offline, offline, "", usable), requests=asked, connect_answers=answers
+    ) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        assert open_device("android").name == "android:10.0.0.7:5555"
+    assert asked.count("host:connect:10.0.0.7:5555") == 2
+    assert "has reconnected to it" in capsys.readouterr().err
+
+
 def test_offline_on_a_cable(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     with fake_server("A1 offline\n", requests=asked) as port:
