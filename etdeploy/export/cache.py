@@ -21,15 +21,22 @@ from etdeploy.core.hashing import digest_json
 from etdeploy.core.resources import code_digest
 from etdeploy.core.values import Value
 from etdeploy.export.digests import FileDigests
+from etdeploy.export.hf.files import loaded_files
+from etdeploy.export.hf.hub import cached_commit
 from etdeploy.export.installed import installed_version, module_file, tool_versions
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import CodeReference, ExportSpec
 
 _REMEMBERED = 16
-# Paths are named by their content, and a wanted version is only compared with the installed one.
-_NOT_IN_KEY = {
-    "python", "calibration", "inputs", "custom_ops", "exported", "program", "weights",
-    "wanted_versions", "places", "method",
+# Paths are named by their content, and a wanted version is only compared with the installed one. A
+# revision stands for its commit.
+_NOT_IN_KEY: dict[str, Any] = {
+    **dict.fromkeys(
+        ("python", "calibration", "inputs", "custom_ops", "exported", "program", "weights",
+         "wanted_versions", "places", "method"),
+        True,
+    ),
+    "hf": {"folder": True, "revision": True},
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
 _MAKING = ("backends", "export", "program")
@@ -57,12 +64,15 @@ class Situation:
         first: The first level: a digest that does not depend on where the files are.
         memory_path: What exports of just these files have read.
         digests: Of the files.
+        commit: Of a language model from the Hugging Face hub; None where this machine has never
+            asked for its revision.
     """
 
     spec: ExportSpec
     first: str
     memory_path: Path
     digests: FileDigests
+    commit: str | None = None
 
     @classmethod
     def now(cls, spec: ExportSpec, workspace: Workspace) -> Situation:
@@ -84,7 +94,8 @@ class Situation:
         digests.save()
         # The same code in another folder may import another file beside it.
         here = digest_json({"first": first, "paths": paths})
-        return cls(spec, first, state / "memory" / f"{here[:32]}.json", digests)
+        memory = state / "memory" / f"{here[:32]}.json"
+        return cls(spec, first, memory, digests, _commit(spec))
 
     def key(self, sources: Sources) -> str:
         """The cache key of a program that was made from `sources`.
@@ -92,12 +103,13 @@ class Situation:
         Without user code, the first level already covers every file.
         """
         if not self.spec.runs_user_code:
-            sources = Sources()
+            sources = Sources(commit=sources.commit)
         files = sorted((Path(p).name, digest) for p, digest in sources.files.items())
         content = {
             "first": self.first,
             "files": files,
             "distributions": sources.distributions,
+            **({"commit": sources.commit} if sources.commit else {}),
         }
         return digest_json(content)[:32]
 
@@ -106,10 +118,12 @@ class Situation:
 
         Returns:
             None when only an export can show it: the user's code was not exported before, or
-            something that it read has changed.
+            something that it read has changed. Or the hub has not been asked for the model.
         """
+        if self.spec.hf and self.spec.hf.id and self.commit is None:
+            return None
         if not self.spec.runs_user_code:
-            return self.key(Sources())
+            return self.key(Sources(commit=self.commit))
         found = next((e.key for e in self._memory().exports if self._holds(e.sources)), None)
         self.digests.save()
         return found
@@ -129,9 +143,14 @@ class Situation:
             return Memory()
 
     def _holds(self, sources: Sources) -> bool:
-        return all(
-            installed_version(name) == version for name, version in sources.distributions.items()
-        ) and all(self.digests.of(path) == digest for path, digest in sources.files.items())
+        return (
+            sources.commit == self.commit
+            and all(
+                installed_version(name) == version
+                for name, version in sources.distributions.items()
+            )
+            and all(self.digests.of(path) == digest for path, digest in sources.files.items())
+        )
 
 
 def _plugged(spec: ExportSpec) -> dict[str, str]:
@@ -147,10 +166,19 @@ def _paths(spec: ExportSpec) -> dict[str, str]:
     for role, reference in references.items():
         if path := _module_path(reference):
             found[role] = str(path)
+    if spec.hf and spec.hf.folder:
+        files = loaded_files(Path(spec.hf.folder), code=spec.hf.remote_code)
+        found |= {f"model/{name}": str(path) for name, path in files.items()}
     for place, text in _strings("arguments", spec.arguments):
         if Path(text).is_file():
             found[place] = str(Path(text).resolve())
     return found
+
+
+def _commit(spec: ExportSpec) -> str | None:
+    if spec.hf is None or spec.hf.id is None:
+        return None
+    return cached_commit(spec.hf.id, spec.hf.revision)
 
 
 def _module_path(reference: CodeReference | None) -> Path | None:

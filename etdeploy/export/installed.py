@@ -13,6 +13,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.export.spec import ExportSpec
 
 _TOOLS = ("torch", "torchao", "executorch")
+_OF_LANGUAGE_MODELS = ("transformers",)
 
 
 def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
@@ -23,7 +24,8 @@ def tool_versions(spec: ExportSpec) -> dict[str, str | None]:
     }
     if spec.program:
         return versions
-    versions |= {name: installed_version(name) for name in _TOOLS}
+    wanted = (*_TOOLS, *(_OF_LANGUAGE_MODELS if spec.hf else ()))
+    versions |= {name: installed_version(name) for name in wanted}
     return versions | backend_versions(spec)
 
 

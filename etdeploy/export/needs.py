@@ -13,11 +13,15 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.core.text.install import pip_command
+from etdeploy.export.hf.check import checkpoint_refusals, folder_here, is_whole
 from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
 
 INSTALL = 'pip install "etdeploy[export]"'
+INSTALL_LLM = 'pip install "etdeploy[export,llm]"'
+# What the extra `llm` has.
+LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")
 
 
 def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -> None:
@@ -31,6 +35,7 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     if spec.program:
         return
     _check_packages(spec)
+    _check_language_model(spec)
     for key, reference in spec.functions().items():
         check_function(reference, key)
     _check_backend(spec, environment)
@@ -55,17 +60,32 @@ _KEYS = {
 }
 
 
+def _check_language_model(spec: ExportSpec) -> None:
+    """A model on this machine is looked at now; one that is still to be got, when it is there."""
+    if spec.hf is None or spec.generation is None:
+        return
+    folder = folder_here(spec.hf)
+    if folder is None or (spec.hf.id and not is_whole(folder, code=spec.hf.remote_code)):
+        return
+    for refusal in checkpoint_refusals(folder, spec.generation.context):
+        place = refusal.place or spec.place(*refusal.key)
+        raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
+
+
 def _check_packages(spec: ExportSpec) -> None:
     wanted = ["torch", "executorch"]
     if spec.quantization not in (None, "none"):
         wanted.append("torchao")
+    what = "exporting a model needs PyTorch and ExecuTorch"
+    if spec.hf:
+        wanted += LLM_PACKAGES
+        what = "exporting a language model needs PyTorch, ExecuTorch and transformers"
     missing = [name for name in wanted if installed_version(name) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise ExportError(
-            f"exporting a model needs PyTorch and ExecuTorch; {' and '.join(missing)} {verb} not "
-            f"installed for {sys.executable}",
-            remedy=INSTALL,
+            f"{what}; {' and '.join(missing)} {verb} not installed for {sys.executable}",
+            remedy=INSTALL_LLM if spec.hf else INSTALL,
         )
     for package in backend_named(str(spec.backend)).packages_for(spec.quantization):
         _check_package(package)

@@ -28,6 +28,8 @@ FailureKind = Literal[
     "model-raised",
     "weights",
     "exported-file",
+    "hub",
+    "checkpoint",
     "calibration",
     "quantization",
     "dynamic-shapes",
@@ -70,9 +72,11 @@ class Sources(Value):
         files: SHA-256 of each file by absolute path: imported modules of the user, and files that
             the user's code opened for reading.
         distributions: Version of each installed distribution that the user's code imported.
+        commit: Of a language model from the Hugging Face hub.
     """
 
     files: dict[str, str] = {}
+    commit: str | None = None
     distributions: dict[str, str] = {}
 
 

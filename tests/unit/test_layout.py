@@ -55,6 +55,8 @@ OWNERS = {
     "torchao": ("export/worker/*",),
     "executorch": ("export/worker/*", "profile/worker/*"),
     "coremltools": ("export/worker/*",),
+    "transformers": ("export/worker/*",),
+    "huggingface_hub": ("export/worker/*",),
     "adb_shell": ("devices/adb/*", "devices/android/*"),
     "adbutils": ("devices/adb/*", "devices/android/*"),
     "pymobiledevice3": (),

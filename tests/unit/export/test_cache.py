@@ -17,6 +17,7 @@ from etdeploy.export.digests import FileDigests
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
+from tests.support.checkpoints import write_checkpoint
 from tests.support.export import program_key
 
 
@@ -264,3 +265,51 @@ def test_a_damaged_store_of_digests_is_ignored(tmp_path: Path) -> None:
     path.write_bytes(b"1")
     store.write_text("[]")
     assert FileDigests(store).of(path) == sha256_file(path)
+
+
+def test_a_folder_of_a_language_model_is_known_by_its_files(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    here, there = (write_checkpoint(tmp_path / name) for name in ("here", "there"))
+    os.utime(there / "model.safetensors", (1, 1))
+    (there / "README.md").write_text("of no matter")
+    (there / "modeling_x.py").write_text("that may not run")
+    key = program_key(spec_of({"hf": str(here)}), workspace)
+    assert key is not None
+    assert program_key(spec_of({"hf": str(there)}), workspace) == key
+    code = spec_of({"hf": str(there), "remote_code": str(there)})
+    assert program_key(code, workspace) != key
+    longer = spec_of({"hf": str(here)}, generation={"context": 64})
+    assert program_key(longer, workspace) != key
+    (there / "tokenizer.json").write_text("{}")
+    assert program_key(spec_of({"hf": str(there)}), workspace) != key
+
+
+def test_a_language_model_of_the_hub_is_known_by_its_commit(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    spec = spec_of({"hf": "org/model"})
+    assert program_key(spec, workspace) is None
+    made = Situation.now(spec, workspace).key(Sources(commit="1" * 40, files={"x": "of no matter"}))
+    refs = tmp_path / "models--org--model" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("1" * 40)
+    assert program_key(spec, workspace) == made
+    assert program_key(spec_of({"hf": "org/model", "revision": "1" * 40}), workspace) == made
+    (refs / "main").write_text("2" * 40)
+    assert program_key(spec, workspace) not in (None, made)
+
+
+def test_what_own_operators_read_counts_for_a_language_model_too(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    (tmp_path / "ops.py").write_text("")
+    model = {"hf": "org/model", "revision": "1" * 40}
+    spec = spec_of(model, custom_ops=str(tmp_path / "ops.py"))
+    assert program_key(spec, workspace) is None
+    situation = Situation.now(spec, workspace)
+    situation.remember("of this commit", Sources(commit="1" * 40))
+    assert situation.known_key() == "of this commit"
+    other = spec_of({**model, "revision": "2" * 40}, custom_ops=str(tmp_path / "ops.py"))
+    assert program_key(other, workspace) is None

@@ -20,9 +20,11 @@ from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import ExportError
 from etdeploy.core.text.install import pip_command
 from etdeploy.export import needs
+from etdeploy.export.hf.hub import snapshot
 from etdeploy.export.needs import check_needs
 from etdeploy.export.spec import CodeReference, ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
+from tests.support.checkpoints import write_checkpoint
 from tests.support.qnn_sdk import lay_out_sdk
 
 ALL = {"torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "coremltools": "9.0"}
@@ -254,3 +256,48 @@ def test_qnn_is_refused_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     error = refusal(spec_of(backend="qnn"), {"QNN_SDK_ROOT": "/sdk"})
     assert error.message.endswith("on Linux x86_64; this is darwin arm64")
+
+
+LLM = {
+    "transformers": "5.23.0", "huggingface_hub": "2.4.0", "safetensors": "0.8", "tokenizers": "1",
+}  # fmt: skip
+
+
+def test_a_language_model_needs_the_extra(packages: dict[str, str], tmp_path: Path) -> None:
+    error = refusal(spec_of({"hf": str(write_checkpoint(tmp_path))}))
+    assert str(error).startswith(
+        "exporting a language model needs PyTorch, ExecuTorch and transformers; transformers and "
+        "huggingface_hub and safetensors and tokenizers are not installed for "
+    )
+    assert error.remedy == 'pip install "etdeploy[export,llm]"'
+
+
+def test_a_language_model_on_this_machine_is_looked_at_first(
+    packages: dict[str, str], tmp_path: Path
+) -> None:
+    packages |= LLM
+    folder = write_checkpoint(tmp_path / "m")
+    generation = {"context": 256}
+    check_needs(spec_of({"hf": str(folder)}, generation=generation), {})
+    error = refusal(spec_of({"hf": str(folder)}))
+    assert str(error) == (
+        "export.generation.context: the model has 256 positions, so its context cannot be 2048\n"
+        "  what to do: --set export.generation.context=256"
+    )
+    (folder / "config.json").unlink()
+    error = refusal(spec_of({"hf": str(folder)}, generation=generation))
+    assert error.place == str(folder)
+
+
+def test_a_language_model_of_the_hub_is_looked_at_when_it_is_whole(
+    packages: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages |= LLM
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    commit = "0" * 40
+    spec = spec_of({"hf": "org/model", "revision": commit})
+    check_needs(spec, {})
+    folder = write_checkpoint(snapshot("org/model", commit))
+    assert refusal(spec).place == "export.generation.context"
+    (folder / "model.safetensors").unlink()  # the export gets it
+    check_needs(spec, {})

@@ -53,9 +53,7 @@ def load_sources(spec: ExportSpec) -> dict[str, Source]:
     Raises:
         WorkerError: It cannot be loaded or made.
     """
-    _seed(spec.seed)
-    if spec.custom_ops:
-        load_custom_ops(Path(spec.custom_ops))
+    prepare(spec)
     if spec.example:
         sources = {FORWARD: _from_example(spec)}
     elif spec.exported:
@@ -69,6 +67,17 @@ def load_sources(spec: ExportSpec) -> dict[str, Source]:
         name: replace(source, calibration=_calibrating(spec, name, sources))
         for name, source in sources.items()
     }
+
+
+def prepare(spec: ExportSpec) -> None:
+    """What comes before any model: seeds, and the recipe's own operators.
+
+    Raises:
+        WorkerError: The operators cannot be loaded.
+    """
+    _seed(spec.seed)
+    if spec.custom_ops:
+        load_custom_ops(Path(spec.custom_ops))
 
 
 def _require_method(spec: ExportSpec, methods: Iterable[str]) -> None:

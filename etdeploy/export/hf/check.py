@@ -1,0 +1,70 @@
+"""Whether a checkpoint on this machine can be exported, as its files tell without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from etdeploy.export.hf.config import code_files, config_refusals, read_config
+from etdeploy.export.hf.hub import cached_commit, snapshot
+from etdeploy.export.hf.refusal import Refusal
+from etdeploy.export.hf.room import least_memory_bytes, memory_note, memory_refusal
+from etdeploy.export.hf.weights import parameter_count, weights_refusal
+from etdeploy.export.spec import HfModel
+
+
+def folder_here(model: HfModel) -> Path | None:
+    """The folder of a model if it is on this machine; of an id, that in the hub's cache."""
+    if model.folder:
+        return Path(model.folder)
+    commit = cached_commit(str(model.id), model.revision)
+    folder = snapshot(str(model.id), commit) if commit else None
+    return folder if folder and folder.is_dir() else None
+
+
+def is_whole(folder: Path, *, code: bool) -> bool:
+    """Whether a snapshot has all that is loaded; a download may have been interrupted."""
+    config = read_config(folder)
+    if isinstance(config, Refusal) or weights_refusal(folder):
+        return False
+    return not code or all((folder / name).is_file() for name in code_files(config))
+
+
+def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:
+    """What keeps a checkpoint from being exported; each may hold only if those before do not.
+
+    Args:
+        folder: With the checkpoint.
+        context: Positions that the recipe asks for.
+    """
+    config = read_config(folder)
+    if isinstance(config, Refusal):
+        yield config
+        return
+    yield from config_refusals(config, str(folder), context)
+    refusal = weights_refusal(folder)
+    if refusal:
+        yield refusal
+        return
+    least = least_memory_bytes(parameter_count(folder), config, context)
+    too_large = memory_refusal(least, _memory()[0], str(folder))
+    if too_large:
+        yield too_large
+
+
+def memory_notes(folder: Path, context: int) -> Iterator[str]:
+    """A sentence where the export of a sound checkpoint may run out of memory."""
+    config = read_config(folder)
+    if isinstance(config, dict):
+        least = least_memory_bytes(parameter_count(folder), config, context)
+        note = memory_note(least, _memory()[1])
+        if note:
+            yield note
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes of memory and swap that this machine has, and those that are free."""
+    import psutil
+
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    return memory.total + swap.total, memory.available + swap.free

@@ -1,0 +1,86 @@
+"""The files of a checkpoint as transformers saves it: which there are, and what each is for."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+# Of tokenizers: those of the tokenizers library, of SentencePiece, and of byte pairs.
+TOKENIZER_FILES = (
+    "tokenizer.json", TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json",
+    "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt",
+    "chat_template.json", "chat_template.jinja",
+)  # fmt: skip
+# One of these makes a tokenizer; the others say more about it.
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+# What is loaded; a repository may have the weights in other formats, too.
+LOADED = (
+    CONFIG,
+    GENERATION_CONFIG,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    "model-*.safetensors",
+    *TOKENIZER_FILES,
+)
+CODE = "*.py"
+# Formats of weights that are not read. Most are pickles, which run code when they are loaded.
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_OTHERS = ("*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.tflite", "*.npz")
+
+
+def loaded_patterns(*, code: bool) -> list[str]:
+    """Patterns of the files that are loaded; with those of code where it may run."""
+    return [*LOADED, CODE] if code else [*LOADED]
+
+
+def loaded_files(folder: Path, *, code: bool) -> dict[str, Path]:
+    """The files of a folder that are loaded, by their names."""
+    patterns = loaded_patterns(code=code)
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError:
+        return {}
+    return {p.name: p for p in paths if any(fnmatch(p.name, pattern) for pattern in patterns)}
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether there is a vocabulary."""
+    return any((folder / name).is_file() for name in _VOCABULARIES)
+
+
+def other_weights(names: list[str]) -> list[str]:
+    """Weights among the names that are no safetensors, pickles first."""
+    of_kind = ([n for n in names if _is_any(n, kinds)] for kinds in (_PICKLES, _OTHERS))
+    return [name for found in of_kind for name in found]
+
+
+def are_pickles(names: list[str]) -> bool:
+    """Whether to load one of them would run the code in it."""
+    return any(_is_any(name, _PICKLES) for name in names)
+
+
+def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
+    # Not those of training, such as optimizer.pt.
+    return not name.startswith(("optimizer", "scheduler", "rng_state", "training_args")) and any(
+        fnmatch(name, pattern) for pattern in patterns
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not JSON, or no object.
+    """
+    content = json.loads(path.read_bytes())
+    if not isinstance(content, dict):
+        raise ValueError("it holds no JSON object")
+    return content

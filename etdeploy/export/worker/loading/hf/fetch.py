@@ -1,0 +1,120 @@
+"""The files of a language model: a folder, or what huggingface_hub has in its cache or gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from etdeploy.core.console import size
+from etdeploy.core.files.disk import require_room
+from etdeploy.core.hashing import sha256_file
+from etdeploy.export.hf.check import folder_here, is_whole
+from etdeploy.export.hf.config import config_refusals, read_config
+from etdeploy.export.hf.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, loaded_files, loaded_patterns
+from etdeploy.export.hf.hub import cache_folder, cached_commit, snapshot
+from etdeploy.export.hf.refusal import Refusal
+from etdeploy.export.hf.weights import no_weights
+from etdeploy.export.spec import ExportSpec, HfModel
+from etdeploy.export.worker.failures import WorkerError, fail
+from etdeploy.export.worker.loading.hf.hub_failures import explained
+
+Tell = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's files on this machine.
+
+    Attributes:
+        folder: With the files.
+        commit: Of the hub's repository; None for a folder of the user.
+        digests: SHA-256 of each file of a folder of the user, by its path; a commit says as much.
+    """
+
+    folder: Path
+    commit: str | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+
+def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
+    """The files of the spec's language model.
+
+    What the hub's cache has of a revision is used as it is, without a network.
+
+    Args:
+        spec: Names the model.
+        tell: Reports the progress.
+
+    Raises:
+        WorkerError: The hub cannot be reached, does not give the model, or has nothing that can
+            be exported.
+        OSError: The model does not fit on the disk.
+    """
+    model = spec.hf
+    if model is None:
+        raise ValueError("the spec names no language model")
+    if model.folder:
+        files = loaded_files(Path(model.folder), code=model.remote_code)
+        return Checkpoint(
+            Path(model.folder), None, {str(path): sha256_file(path) for path in files.values()}
+        )
+    commit, here = cached_commit(str(model.id), model.revision), folder_here(model)
+    if commit and here and is_whole(here, code=model.remote_code):
+        return Checkpoint(here, commit)
+    return _from_hub(spec, model, commit, tell)
+
+
+def refused(refusal: Refusal, spec: ExportSpec) -> WorkerError:
+    """The failure of an export whose model is refused."""
+    place = refusal.place or spec.place(*refusal.key)
+    return fail("checkpoint", refusal.message, remedy=refusal.remedy, file=place)
+
+
+def _from_hub(spec: ExportSpec, model: HfModel, commit: str | None, tell: Tell) -> Checkpoint:
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    name, cache = str(model.id), cache_folder()
+    patterns = loaded_patterns(code=model.remote_code)
+    api = HfApi(library_name="etdeploy")
+    with explained(spec, model, api.endpoint):
+        if commit is None:
+            tell(f"asking the Hugging Face hub for {name}", 0.03)
+            found = api.resolve_revision(name, revision=model.revision, cache_dir=cache)
+            commit = found.resolved
+        listed = api.list_repo_tree(name, revision=commit)
+        sizes = {f.path: f.size for f in listed if hasattr(f, "size")}  # folders have none
+        _require_weights(sizes, spec, name)
+        options = {"revision": commit, "endpoint": api.endpoint, "cache_dir": cache}
+        if CONFIG in sizes:  # small, and shows whether the rest is of use
+            _require_config(Path(hf_hub_download(name, CONFIG, **options)).parent, spec, name)
+        wanted = {n: b for n, b in sizes.items() if any(fnmatch(n, p) for p in patterns)}
+        missing = _missing_bytes(wanted, snapshot(name, commit))
+        require_room(_existing(cache), missing, least_files=len(wanted))
+        tell(f"getting {name} from the Hugging Face hub, {size(missing)}", 0.04)
+        folder = snapshot_download(name, allow_patterns=patterns, **options)
+    return Checkpoint(Path(folder), commit)
+
+
+def _require_weights(names: Mapping[str, int], spec: ExportSpec, model: str) -> None:
+    if WEIGHTS not in names and WEIGHTS_INDEX not in names:
+        raise refused(no_weights(list(names), model), spec)
+
+
+def _require_config(folder: Path, spec: ExportSpec, model: str) -> None:
+    config, asked = read_config(folder), spec.generation
+    if isinstance(config, Refusal):
+        raise refused(config, spec)
+    for refusal in config_refusals(config, model, asked.context if asked else 0):
+        raise refused(refusal, spec)
+
+
+def _missing_bytes(sizes: Mapping[str, int], folder: Path) -> int:
+    """What is still to be downloaded; a file's parts that are there already are not known here."""
+    return sum(size for name, size in sizes.items() if not (folder / name).exists())
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())

@@ -1,0 +1,94 @@
+"""The model's own tokenizer: its files, and the tokens with which a text begins and ends."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etdeploy.export.hf.files import TOKENIZER_FILES, has_tokenizer
+from etdeploy.export.worker.failures import exception_text
+
+TOKENIZER_FOLDER = "tokenizer"
+_WITHOUT = "The program takes and gives the ids of tokens only"
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer, or why there is none.
+
+    Attributes:
+        folder: Where its files are; None if there is none that can be loaded.
+        loaded: transformers' object.
+        note: A sentence where there is none.
+    """
+
+    folder: Path | None = None
+    loaded: Any = None
+    note: str | None = None
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that it puts before every text; None where it puts none."""
+        if self.loaded is None:
+            return None
+        with_it = list(self.loaded("a", add_special_tokens=True)["input_ids"])
+        without = list(self.loaded("a", add_special_tokens=False)["input_ids"])
+        begins = len(with_it) > len(without) and with_it[:1] != without[:1]
+        return int(with_it[0]) if begins else None
+
+    def write(self, folder: Path) -> None:
+        """Copies the files into a program folder; `tokenizer.json` is made where it is missing.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        if self.folder is None:
+            return
+        target = folder / TOKENIZER_FOLDER
+        target.mkdir()
+        for name in TOKENIZER_FILES:
+            if (self.folder / name).is_file():
+                shutil.copyfile(self.folder / name, target / name)
+        backend = getattr(self.loaded, "backend_tokenizer", None)
+        if backend is not None and not (target / "tokenizer.json").is_file():
+            backend.save(str(target / "tokenizer.json"))
+
+
+def load_tokenizer(folder: Path, *, remote_code: bool) -> Tokenizer:
+    """The tokenizer of a checkpoint.
+
+    Args:
+        folder: Of the checkpoint.
+        remote_code: Whether code in it may run.
+    """
+    from transformers import AutoTokenizer
+
+    if not has_tokenizer(folder):
+        return Tokenizer(note=f"{_WITHOUT}: the model comes without a tokenizer.")
+    try:
+        loaded = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=remote_code
+        )
+    except Exception as error:  # of its own code, or of a library that is not installed
+        return Tokenizer(
+            note=f"{_WITHOUT}: the model's tokenizer cannot be loaded ({exception_text(error)})."
+        )
+    return Tokenizer(folder, loaded)
+
+
+def stop_ids(model: Any, tokenizer: Tokenizer, vocabulary: int) -> tuple[int, ...]:
+    """The tokens at which transformers' `generate` stops, or else the tokenizer's end of text.
+
+    Args:
+        model: transformers'; its generation_config follows from config.json where there is none.
+        tokenizer: Its tokenizer.
+        vocabulary: Number of logits; an id beyond them cannot occur.
+    """
+    chosen = (model.generation_config, model.config, tokenizer.loaded)
+    each = (getattr(one, "eos_token_id", None) for one in chosen)
+    found: Any = next((ids for ids in each if ids is not None), ())
+    ids: Iterable[int] = found if isinstance(found, list | tuple) else (found,)
+    return tuple(dict.fromkeys(int(i) for i in ids if 0 <= int(i) < vocabulary))

@@ -1,0 +1,41 @@
+"""Checkpoints of zeros, written without PyTorch: for what is read of files only."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 256,
+}
+SHAPES = {"model.embed_tokens.weight": (16, 8), "lm_head.weight": (16, 8)}
+
+
+def write_checkpoint(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]] = SHAPES, **config: Any
+) -> Path:
+    """Writes config.json and model.safetensors, and returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {name: value for name, value in {**LLAMA, **config}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(content))
+    write_safetensors(folder / "model.safetensors", shapes)
+    return folder
+
+
+def write_safetensors(path: Path, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> None:
+    """Writes tensors of zeros, in 32-bit floats."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))

@@ -1,0 +1,62 @@
+"""Tiny language models with true architectures, random weights and a tokenizer of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+# A tokenizer of so few words needs no network and no seconds.
+_TEXTS = ["the quick brown fox jumps over the lazy dog", "says little, and says it soon"]
+_BEGIN, _END, _UNKNOWN = "<s>", "</s>", "<unk>"
+VOCABULARY = 320
+_LLAMA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def save_llama(folder: Path, *, tokenizer: bool = True, **config: Any) -> Path:
+    """Writes a Llama of two layers, as save_pretrained does it, and returns the folder."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**{**_LLAMA, **config}))
+    model.save_pretrained(folder)
+    if tokenizer:
+        save_tokenizer(folder)
+    return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Trains a byte-level tokenizer on the spot, with <s> (1) and </s> (2)."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[_UNKNOWN, _BEGIN, _END],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    made.train_from_iterator(_TEXTS, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{_BEGIN} $A", special_tokens=[(_BEGIN, 1)]
+    )
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token=_BEGIN, eos_token=_END, unk_token=_UNKNOWN
+    )
+    wrapped.save_pretrained(folder)

@@ -1,0 +1,198 @@
+"""What is refused of a checkpoint by its files, before PyTorch is imported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etdeploy.export.hf import check
+from etdeploy.export.hf.check import checkpoint_refusals, memory_notes
+from etdeploy.export.hf.config import code_files, foreign_code
+from etdeploy.export.hf.files import has_tokenizer, loaded_files
+from etdeploy.export.hf.refusal import Refusal
+from etdeploy.export.hf.room import cache_bytes
+from etdeploy.export.hf.weights import parameter_count
+from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
+
+
+def refusal(folder: Path, context: int = 64) -> Refusal:
+    return next(checkpoint_refusals(folder, context))
+
+
+def test_a_sound_checkpoint(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    assert list(checkpoint_refusals(folder, 256)) == []
+    assert list(memory_notes(folder, 256)) == []
+    assert parameter_count(folder) == 2 * 16 * 8
+
+
+def test_weights_in_several_files(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    parts = {"model-1-of-2.safetensors": ["a"], "model-2-of-2.safetensors": ["b", "c"]}
+    for name, tensors in parts.items():
+        write_safetensors(folder / name, dict.fromkeys(tensors, (2, 3)))
+    index = {tensor: name for name, tensors in parts.items() for tensor in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert list(checkpoint_refusals(folder, 64)) == []
+    assert parameter_count(folder) == 18
+    (folder / "model-2-of-2.safetensors").unlink()
+    assert refusal(folder).message == ("1 file of the weights is missing: model-2-of-2.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("{}", "the index of the weights cannot be read: it has no weight_map"),
+        ('{"weight_map": {"a": "../../etc/passwd"}}', "the index of the weights cannot be read: "
+         "it names '../../etc/passwd', which is no file beside it"),
+        ("[]", "the index of the weights cannot be read: it holds no JSON object"),
+    ],
+)  # fmt: skip
+def test_a_damaged_index(tmp_path: Path, index: str, message: str) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(index)
+    assert refusal(folder).message == message
+
+
+def test_pickles_are_never_loaded(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "it's")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / "optimizer.pt").write_text("")
+    found = refusal(folder)
+    assert found.message == (
+        "the weights are in pickles only (pytorch_model.bin); to load one runs whatever code is in "
+        "it, so only safetensors are read"
+    )
+    assert found.remedy is not None
+    assert "--model ./converted" in found.remedy
+    [_, _, code] = __import__("shlex").split(found.remedy.splitlines()[0].partition(": ")[2])
+    compile(code, "remedy", "exec")
+    assert repr(str(folder)) in code
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "there are no weights in safetensors, as transformers names them (model.safetensors)"),
+        (["model.Q4_K.gguf"], "there are no weights in safetensors, as transformers names them "
+         "(model.safetensors); model.Q4_K.gguf cannot be read"),
+        (["adapter_model.safetensors"], "these are the weights of an adapter, without those of the "
+         "model that it changes"),
+    ],
+)  # fmt: skip
+def test_no_weights(tmp_path: Path, files: list[str], message: str) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    for name in files:
+        (folder / name).write_text("")
+    assert refusal(folder).message == message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it has no header of safetensors"),
+        (b"\xff" * 64, "it has no header of safetensors"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+         "it is git-lfs's pointer to the file"),
+        ((2).to_bytes(8, "little") + b"[]", "its header is no JSON object"),
+        ((9).to_bytes(8, "little") + b'{"a": {}}', "'shape'"),
+    ],
+)  # fmt: skip
+def test_damaged_weights(tmp_path: Path, content: bytes, message: str) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    (folder / "model.safetensors").write_bytes(content)
+    found = refusal(folder)
+    assert found.message == f"the file of weights is damaged: {message}"
+    assert found.place == str(folder / "model.safetensors")
+
+
+def test_weights_that_were_not_copied_to_their_end(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    assert refusal(folder).message == (
+        "the file of weights is damaged: it ends too early: 1020 of 1024 bytes of weights are there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM generates no text"),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
+         "T5ForConditionalGeneration is an encoder with a decoder"),
+        ({"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}},
+         "LlavaForConditionalGeneration takes more than text"),
+        ({"quantization_config": {"quant_method": "gptq"}},
+         "the checkpoint is quantised already (gptq)"),
+    ],
+)  # fmt: skip
+def test_models_that_are_not_supported(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    found = refusal(write_checkpoint(tmp_path / "m", **config))
+    assert found.message.startswith(message)
+    assert found.remedy
+
+
+def test_a_configuration_without_architectures_may_be_of_any_model(tmp_path: Path) -> None:
+    assert list(checkpoint_refusals(write_checkpoint(tmp_path, architectures=None), 64)) == []
+
+
+def test_a_context_beyond_the_models_positions(tmp_path: Path) -> None:
+    found = refusal(write_checkpoint(tmp_path / "m"), 257)
+    assert found == Refusal(
+        "the model has 256 positions, so its context cannot be 257",
+        "--set export.generation.context=256",
+        ("export", "generation", "context"),
+    )
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    assert refusal(tmp_path).message.startswith("there is no config.json")
+    (tmp_path / "config.json").write_text("{")
+    assert refusal(tmp_path).message.startswith("the file cannot be read: ")
+
+
+def test_memory_is_compared_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_checkpoint(tmp_path / "m", {"a": (1000, 1000)})
+    needed = 4_000_000 + cache_bytes(LLAMA, 64)
+    assert cache_bytes(LLAMA, 64) == 2 * 1 * 2 * 4 * 64 * 4
+    memory = SimpleNamespace(total=needed - 1, available=needed)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(total=0, free=0))
+    assert refusal(folder).message.startswith("the export needs more than 4.0 MB of memory")
+    memory.total = needed
+    assert list(checkpoint_refusals(folder, 64)) == []
+    [note] = memory_notes(folder, 64)
+    assert note.startswith("The export may need 12.0 MB of memory, and 4.0 MB were free")
+    assert check._memory() == (needed, needed)
+
+
+def test_the_files_that_count(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path)
+    for name in ("README.md", "modeling_x.py", "vocab.json", "training_args.bin"):
+        (folder / name).write_text("")
+    assert list(loaded_files(folder, code=False)) == [
+        "config.json", "model.safetensors", "vocab.json",
+    ]  # fmt: skip
+    assert "modeling_x.py" in loaded_files(folder, code=True)
+    assert has_tokenizer(folder)
+    assert SHAPES
+
+
+def test_code_that_a_configuration_names() -> None:
+    own = {"auto_map": {"AutoConfig": "configuration_x.C", "AutoModel": ["modeling_x.M", None]}}
+    assert code_files(own) == {"configuration_x.py", "modeling_x.py"}
+    assert foreign_code(own) is None
+    other = {"auto_map": {"AutoModelForCausalLM": "org/other--modeling_x.M"}}
+    assert (foreign_code(other), code_files(other)) == ("org/other", set())

@@ -1,0 +1,184 @@
+"""Getting a model from the hub with huggingface_hub, from a server on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.export.protocol import Failure
+from etdeploy.export.spec import ExportSpec, HfModel
+from etdeploy.export.worker.failures import WorkerError
+from etdeploy.export.worker.loading.hf import fetch as fetching
+from etdeploy.export.worker.loading.hf.fetch import Checkpoint, fetch
+from etdeploy.recipe.model import ExportGeneration
+from tests.support.checkpoints import write_checkpoint
+from tests.support.hub import COMMIT, Hub, serving
+
+constants = pytest.importorskip("huggingface_hub.constants")
+LOG_IN = "hf auth login   (or: export HF_TOKEN=..., a token of {}/settings/tokens)"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "hub"
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return folder
+
+
+@pytest.fixture
+def hub(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    folder = write_checkpoint(tmp_path / "given")
+    for name in ("tokenizer.json", "README.md", "pytorch_model.bin", "modeling_x.py"):
+        (folder / name).write_text("{}")
+    with serving(Hub("org/model", folder)) as server:
+        point_at(server.address, monkeypatch)
+        yield server
+
+
+def point_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What HF_ENDPOINT does when huggingface_hub is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+def spec_of(model: str = "org/model", context: int = 64, **more: Any) -> ExportSpec:
+    return ExportSpec(
+        hf=HfModel(id=model, **more),
+        generation=ExportGeneration(context=context),
+        places={"model.hf": "r.yaml:1:8", "model.revision": "r.yaml:2:3"},
+    )
+
+
+def failure(spec: ExportSpec) -> Failure:
+    with pytest.raises(WorkerError) as caught:
+        fetch(spec, lambda *_: None)
+    return caught.value.failure
+
+
+def test_only_what_is_loaded_is_downloaded_and_then_used_without_the_hub(
+    hub: Hub, cache: Path
+) -> None:
+    told: list[str] = []
+    found = fetch(spec_of(), lambda text, _: told.append(text))
+    assert found == Checkpoint(cache / "models--org--model" / "snapshots" / COMMIT, COMMIT)
+    assert sorted(path.name for path in found.folder.iterdir()) == [
+        "config.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip
+    assert told[0] == "asking the Hugging Face hub for org/model"
+    assert told[1].startswith("getting org/model from the Hugging Face hub, ")
+    hub.asked.clear()
+    assert fetch(spec_of(), lambda *_: None) == found
+    assert hub.asked == []
+
+
+def test_code_is_downloaded_only_if_it_may_run(hub: Hub) -> None:
+    assert (fetch(spec_of(remote_code=True), lambda *_: None).folder / "modeling_x.py").is_file()
+
+
+def test_a_download_that_was_cut_goes_on_at_the_same_commit(hub: Hub, cache: Path) -> None:
+    folder = fetch(spec_of(), lambda *_: None).folder
+    (folder / "model.safetensors").unlink()
+    hub.asked.clear()
+    assert (fetch(spec_of(), lambda *_: None).folder / "model.safetensors").is_file()
+    assert not any("/revision/" in path for path in hub.asked)
+
+
+def test_a_gated_model(hub: Hub) -> None:
+    hub.refusal = (403, {"X-Error-Code": "GatedRepo"})
+    found = failure(spec_of())
+    assert (found.kind, found.file) == ("hub", "r.yaml:1:8")
+    assert found.message == (
+        "org/model is gated: its publisher gives it to those who accept its licence"
+    )
+    assert found.remedy == (
+        f"Accept it at {hub.address}/org/model, and log in: {LOG_IN.format(hub.address)}"
+    )
+    assert len(hub.asked) == 1
+
+
+def test_a_model_that_is_not_there(hub: Hub) -> None:
+    found = failure(spec_of("org/other"))
+    assert found.message == "the Hugging Face hub has no model org/other, or it is private"
+    assert found.remedy == (
+        f"Look at {hub.address}/org/other in a browser. If it is there, log in: "
+        f"{LOG_IN.format(hub.address)}"
+    )
+    assert len(hub.asked) == 1
+
+
+def test_a_token_that_the_hub_does_not_know(hub: Hub) -> None:
+    hub.refusal = (401, {"X-Error-Message": "Invalid credentials in Authorization header"})
+    assert failure(spec_of()).message == "the Hugging Face hub refuses the token"
+
+
+def test_a_revision_that_is_not_there(hub: Hub) -> None:
+    found = failure(spec_of(revision="v9"))
+    assert (found.message, found.file) == ("org/model has no revision 'v9'", "r.yaml:2:3")
+    assert found.remedy == f"Its branches and tags are at {hub.address}/org/model/tree/main"
+
+
+def test_a_hub_with_a_trouble_of_its_own(hub: Hub) -> None:
+    hub.refusal = (503, {})
+    found = failure(spec_of())
+    assert "503" in found.message
+    assert len(hub.asked) == 1
+
+
+def test_a_hub_that_cannot_be_reached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point_at("http://127.0.0.1:9", monkeypatch)
+    found = failure(spec_of())
+    assert found.message.startswith(
+        "org/model is not on this machine, and http://127.0.0.1:9 cannot be reached ("
+    )
+    assert found.remedy == (
+        "On a machine with a network: hf download org/model --local-dir model\n"
+        "Then copy that folder here: --model ./model"
+    )
+
+
+def test_a_model_with_pickles_only_is_not_downloaded(hub: Hub, cache: Path) -> None:
+    del hub.files["model.safetensors"]
+    found = failure(spec_of())
+    assert found.kind == "checkpoint"
+    assert found.message.startswith("the weights are in pickles only (pytorch_model.bin)")
+    assert not any("/resolve/" in path for path in hub.asked)
+
+
+def test_what_the_configuration_rules_out_is_not_downloaded(hub: Hub) -> None:
+    found = failure(spec_of(context=512))
+    assert found.message == "the model has 256 positions, so its context cannot be 512"
+    assert found.file == "export.generation.context"
+    assert not any(path.endswith("model.safetensors") for path in hub.asked)
+
+
+def test_a_model_that_does_not_fit_on_the_disk(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, least_bytes: int, least_files: int) -> None:
+        assert folder.is_dir()
+        # The configuration is there already: it was looked at.
+        wanted = [len(hub.files[name]) for name in ("model.safetensors", "tokenizer.json")]
+        assert (least_bytes, least_files) == (sum(wanted), 3)
+        raise OSError(28, "No space left on device", str(folder))
+
+    monkeypatch.setattr(fetching, "require_room", full)
+    with pytest.raises(OSError, match="No space left"):
+        fetch(spec_of(), lambda *_: None)
+    assert not any(path.endswith("model.safetensors") for path in hub.asked)
+
+
+def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+    spec = ExportSpec(hf=HfModel(folder=str(folder)))
+    found = fetch(spec, lambda *_: None)
+    assert (found.folder, found.commit) == (folder, None)
+    assert sorted(found.digests) == [
+        f"{folder}/config.json", f"{folder}/model.safetensors",
+    ]  # fmt: skip
