@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.bench.measure import Measurement, Prepared, begin
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.core.errors import RunError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Device
 
@@ -35,16 +38,31 @@ def measure_in_turns(
         begin(device, a, output, _named("A", progress)) as of_a,
         begin(device, b, output, _named("B", progress)) as of_b,
     ):
+        sides = (("A", of_a), ("B", of_b))
         for number in range(1, max(of_a.starts, of_b.starts) + 1):
-            for measurement in (of_a, of_b) if number % 2 else (of_b, of_a):
-                _start(measurement, number)
-        return of_a.finish(of_b.run_id), of_b.finish(of_a.run_id)
+            for letter, measurement in sides if number % 2 else sides[::-1]:
+                with _failing_as(letter):
+                    _start(measurement, number)
+        with _failing_as("A"):
+            run_a = of_a.finish(of_b.run_id)
+        with _failing_as("B"):
+            return run_a, of_b.finish(of_a.run_id)
 
 
 def _start(measurement: Measurement, number: int) -> None:
     # A simulated run has one start, whatever is requested.
     if number <= measurement.starts:
         measurement.start(number)
+
+
+@contextmanager
+def _failing_as(letter: str) -> Iterator[None]:
+    """Says which of the two failed: they may be one recipe with other values."""
+    try:
+        yield
+    except RunError as error:
+        error.message = f"{letter}: {error.message}"
+        raise
 
 
 def _named(letter: str, progress: Progress) -> Progress:

@@ -69,6 +69,7 @@ def test_progress_says_whose_it_is(log: list[str]) -> None:
 
 
 def test_a_failure_ends_both(log: list[str]) -> None:
-    with pytest.raises(RunError):
+    with pytest.raises(RunError) as caught:
         _measure(1, 99)
+    assert str(caught.value) == "B: it crashed"
     assert [call for call in log if "with" in call] == []
