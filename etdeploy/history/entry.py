@@ -95,7 +95,7 @@ def disturbance_of(record: RunRecord) -> str:
 
     whole = [each.text for each in record.disturbances if each.kind in SLOWING]
     if whole:
-        return "; ".join(whole)
+        return " ".join(whole)  # each is a sentence
     runs = record.workload.runs
     slowed = [[each for each in run.disturbances if each.kind in SLOWING] for run in runs]
     texts = [found[0].text for found in slowed if found]

@@ -98,13 +98,16 @@ def _checked(found: StoredRun, question: Question, place: Place, *, quiet: bool)
     from etdeploy.history.keep import bring_in
     from etdeploy.history.store.store import open_store
 
+    trouble = None
     try:
         bring_in(place)
         with open_store(place) as store:
             store.add(found.record)
     except EtdeployError as error:
-        console.warn(f"nothing can be noted in the history: {error}")
+        trouble = error
     with open_store(place, read_only=True) as store:
+        if trouble:  # else opening it for reading has said the same
+            console.warn(f"nothing can be noted in the history: {trouble}")
         told = check(store, found.record, question)
     judgement = judgement_of(told)
     if judgement is None or question.other is not None:

@@ -171,6 +171,16 @@ def test_what_is_no_percentage(text: str, capsys: Capture) -> None:
     assert "is not a percentage from 0 to 1000" in capsys.readouterr().err
 
 
+def test_a_history_that_cannot_be_used_is_told_once(
+    capsys: Capture, tmp_path: Path, data_folder: Path
+) -> None:
+    measured(tmp_path, 1.0)
+    data_folder.mkdir(parents=True, exist_ok=True)
+    (data_folder / "history.db").write_text("something else, longer than a header" * 9)
+    assert run("check", "--runs-in", str(tmp_path)) == 2
+    assert capsys.readouterr().err.count("not a SQLite database") == 1
+
+
 def test_no_history_is_kept(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

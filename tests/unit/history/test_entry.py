@@ -49,7 +49,7 @@ def test_most_starts_decide() -> None:
 
 def test_a_disturbed_run_is_not_fit() -> None:
     entry, _ = entry_of(with_starts(start(), disturbances=(HOT, HOT)))
-    assert entry.disturbed == f"{HOT.text}; {HOT.text}"
+    assert entry.disturbed == f"{HOT.text} {HOT.text}"
     assert not entry.fit
 
 
