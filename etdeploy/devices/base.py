@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,11 +161,13 @@ class Capabilities(Value):
             tells nothing new.
         shares_cores: Whether they run on this machine's processors, so that a run here and one
             there would disturb each other.
+        streams: Whether its runs are a StreamingRun.
     """
 
     launches: tuple[str, ...] = ("process",)
     is_here: bool = False
     shares_cores: bool = False
+    streams: bool = False
 
 
 class ProcessLaunch(Value):
@@ -288,6 +290,31 @@ class RunFolder(Protocol):
 
         Raises:
             DeviceError: It does not exist, or the device went away.
+        """
+        ...
+
+
+class StreamingRun(RunFolder, Protocol):
+    """A run that takes files of its own, and whose output is read as it comes."""
+
+    def put(self, source: Path, relative: str) -> None:
+        """Copies a file into the run's folder; what is there is replaced.
+
+        Raises:
+            DeviceError: There is no room, or the device went away.
+        """
+        ...
+
+    def stream(
+        self, arguments: Sequence[str], timeout_s: float, on_line: Callable[[str], None]
+    ) -> RunOutcome:
+        """Does what `run` does.
+
+        Args:
+            arguments: As for `run`.
+            timeout_s: As for `run`.
+            on_line: Called with each line of stdout as soon as it is there, perhaps in another
+                thread; must not raise.
         """
         ...
 

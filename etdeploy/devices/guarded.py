@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from etdeploy.core.blame import Origin, blamed, given, one_given
 from etdeploy.core.progress import Progress, silent
@@ -22,6 +22,7 @@ from etdeploy.devices.base import (
     PushReport,
     RunFolder,
     RunOutcome,
+    StreamingRun,
 )
 from etdeploy.devices.kinds import DeviceKind
 from etdeploy.devices.spec import DeviceSpec
@@ -130,6 +131,19 @@ class _Folder:
         with blamed(self._origin, "run"):
             outcome: RunOutcome = given(self._inner.run(arguments, timeout_s), RunOutcome)
             return outcome
+
+    def stream(
+        self, arguments: Sequence[str], timeout_s: float, on_line: Callable[[str], None]
+    ) -> RunOutcome:
+        with blamed(self._origin, "stream"):
+            # Only asked of a device whose capabilities promise it.
+            folder = cast(StreamingRun, self._inner)
+            outcome: RunOutcome = given(folder.stream(arguments, timeout_s, on_line), RunOutcome)
+            return outcome
+
+    def put(self, source: Path, relative: str) -> None:
+        with blamed(self._origin, "put"):
+            cast(StreamingRun, self._inner).put(source, relative)
 
     def pull(self, relative: str, to: Path) -> None:
         with blamed(self._origin, "pull"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -16,6 +17,26 @@ class ShellResult:
     @property
     def ok(self) -> bool:
         return self.exit_code == 0
+
+
+class Lines:
+    """Hands over the whole lines of an output that comes in pieces.
+
+    Args:
+        on_line: Called with each line, without its end; None for nobody.
+    """
+
+    def __init__(self, on_line: Callable[[str], None] | None) -> None:
+        self._on_line = on_line
+        self._begun = b""
+
+    def take(self, part: bytes) -> None:
+        """The next piece."""
+        if self._on_line is None:
+            return
+        *lines, self._begun = (self._begun + part).split(b"\n")
+        for line in lines:
+            self._on_line(line.decode(errors="replace").rstrip("\r"))
 
 
 def marked(command: str, marker: str) -> str:

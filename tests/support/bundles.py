@@ -27,6 +27,17 @@ int main(int argc, char **argv) {
   if (!strcmp(what, "sleep")) usleep(1000 * atoi(argv[2]));
   if (!strcmp(what, "crash")) { signal(SIGSEGV, SIG_DFL); raise(SIGSEGV); }
   if (!strcmp(what, "hang")) { if (fork() == 0) for (;;) pause(); for (;;) pause(); }
+  if (!strcmp(what, "await")) {
+    char text[64];
+    FILE *file;
+    while (!(file = fopen(argv[2], "r")) || !fgets(text, sizeof text, file)) {
+      if (file) fclose(file);
+      usleep(10000);
+    }
+    do fputs(text, stdout); while (fgets(text, sizeof text, file));
+    fclose(file);
+    printf("no end of line");
+  }
   if (!strcmp(what, "write")) {
     FILE *file = fopen(argv[2], "w");
     if (!file) return 3;

@@ -14,7 +14,7 @@ class Collector:
 
     Args:
         streams: The child's `stdout` and `stderr`; None for one that is not a pipe.
-        on_line: Called with each line as it comes.
+        on_line: Called with each line of stdout as it comes.
         log: Receives each line as it comes.
 
     A process that left the child's group may hold a pipe open forever. `finish` does not wait for
@@ -52,7 +52,7 @@ class Collector:
         if self._log:
             with suppress(OSError):  # a full disk; the pipe must be emptied anyway
                 self._log.write(line)
-        if self._on_line:
+        if self._on_line and name == "stdout":
             self._on_line(line.decode(errors="replace").rstrip("\r\n"))
 
     def finish(self, grace_s: float) -> tuple[str, str]:

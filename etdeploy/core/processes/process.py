@@ -53,7 +53,9 @@ class Request:
         timeout_s: After this many seconds the process is ended; one that ended by itself after that
             has timed out as well. None waits forever.
         log: The command and all of its output are appended to this file.
-        on_line: Called with each line of output as it comes; merges stdout and stderr.
+        on_line: Called with each line of output as it comes, in another thread; merges stdout and
+            stderr.
+        apart: Keeps them apart nevertheless; on_line gets the lines of stdout.
         stdin: A descriptor or file that the process reads; nothing when None.
         outlives_stop: Whether a stop request leaves it alone, because what cleans up needs it.
     """
@@ -64,6 +66,7 @@ class Request:
     timeout_s: float | None = None
     log: Path | None = None
     on_line: Callable[[str], None] | None = None
+    apart: bool = False
     stdin: IO[bytes] | int | None = None
     outlives_stop: bool = False
 
@@ -293,7 +296,7 @@ def _popen(
         env=env,
         stdin=subprocess.DEVNULL if request.stdin is None else request.stdin,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if request.on_line else subprocess.PIPE,
+        stderr=subprocess.STDOUT if request.on_line and not request.apart else subprocess.PIPE,
         start_new_session=True,
         pass_fds=inherited,
     )

@@ -7,12 +7,13 @@ merged and without the exit code; a marker at the end of the output carries that
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
 from etdeploy.devices.adb.errors import AdbGoneError
 from etdeploy.devices.adb.stream import Patience, Stream, Transport
-from etdeploy.devices.shell import ShellResult, marked, parse_marked
+from etdeploy.devices.shell import Lines, ShellResult, marked, parse_marked
 
 _READ = 1 << 16
 
@@ -24,17 +25,18 @@ class RunningCommand:
     stream: Stream
     marker: str
 
-    def finish(self) -> ShellResult:
-        """Waits for the end.
+    def finish(self, on_line: Callable[[str], None] | None = None) -> ShellResult:
+        """Waits for the end; `on_line` is called with each line as it comes.
 
         Raises:
             AdbTimeoutError: It was silent for longer than its patience.
             AdbError: The device went away.
             Interrupted: The run was asked to stop.
         """
-        output = bytearray()
+        output, lines = bytearray(), Lines(on_line)
         while part := self.stream.receive(_READ):
             output += part
+            lines.take(part)
         result = parse_marked(bytes(output), self.marker)
         if result is None:
             raise AdbGoneError("the device's shell ended in the middle of a command")

@@ -135,10 +135,10 @@ class AndroidCommand:
     link: AndroidLink
     command: RunningCommand
 
-    def finish(self, doing: str) -> ShellResult:
+    def finish(self, doing: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
         with self.link.errors(doing):
             try:
-                return self.command.finish()
+                return self.command.finish(on_line)
             except AdbTimeoutError as error:
                 raise SilentError from error
 

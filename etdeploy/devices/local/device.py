@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,7 +89,7 @@ class LocalDevice:
     @property
     def capabilities(self) -> Capabilities:
         # One must not run while the other is timed.
-        return Capabilities(is_here=self._emulator is None, shares_cores=True)
+        return Capabilities(is_here=self._emulator is None, shares_cores=True, streams=True)
 
     def facts(self) -> DeviceFacts:
         return DeviceFacts(
@@ -146,13 +146,33 @@ class LocalRun:
         self._emulator = emulator
 
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+        return self._run(arguments, timeout_s, None)
+
+    def stream(
+        self, arguments: Sequence[str], timeout_s: float, on_line: Callable[[str], None]
+    ) -> RunOutcome:
+        return self._run(arguments, timeout_s, on_line)
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        timeout_s: float,
+        on_line: Callable[[str], None] | None,
+    ) -> RunOutcome:
         folders = (str(self._bundle_folder), str(self._folder))
         argv = command_line(self._bundle, arguments, *folders)
         program = argv[0]
         variables = environment(self._bundle, *folders)
         if self._emulator:
             argv, variables = self._emulator.command(argv, variables), {}
-        request = process.Request(tuple(argv), cwd=self._folder, env=variables, timeout_s=timeout_s)
+        request = process.Request(
+            tuple(argv),
+            cwd=self._folder,
+            env=variables,
+            timeout_s=timeout_s,
+            on_line=on_line,
+            apart=True,
+        )
         kills = local_facts.oom_kills()
         try:
             with sampled() as samples:
@@ -162,6 +182,11 @@ class LocalRun:
                 f"cannot start the program: {error.strerror or error}", place=program
             ) from error
         return replace(_run_outcome(outcome, kills), states=samples.states)
+
+    def put(self, source: Path, relative: str) -> None:
+        target = inside(self._folder, relative)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
 
     def pull(self, relative: str, to: Path) -> None:
         source = inside(self._folder, relative)

@@ -226,6 +226,7 @@ def start_command(
     variables: Mapping[str, str],
     limit_s: int,
     sampling: Sampling,
+    end: str = "",
 ) -> str:
     """Runs a program in a run's folder with its output in files there; prints its exit code.
 
@@ -241,7 +242,9 @@ def start_command(
         limit_s: After so many seconds the device ends the group by itself: a network that is gone
             without a word does not end the connection there for hours.
         sampling: How the device's state is read meanwhile.
+        end: If given, the program's stdout is printed, followed by this at the end of a line.
     """
+    stdout = "" if end else ">.stdout "
     exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
     return "\n".join(
         (
@@ -257,9 +260,10 @@ def start_command(
             *loop_lines(sampling),
             "(",
             *exports,
-            f"exec {' '.join(map(quote, argv))} </dev/null 3<&- >.stdout 2>.stderr",
+            f"exec {' '.join(map(quote, argv))} </dev/null 3<&- {stdout}2>.stderr",
             ")",
             "code=$?; kill -9 $watch $sampler; kill $limit",
+            *([f"echo {end}"] if end else []),
             'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"',
         )
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import posixpath
+import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -19,8 +21,9 @@ from etdeploy.devices.bundles import (
     environment,
 )
 from etdeploy.devices.remote import layout
+from etdeploy.devices.remote.heard import Heard
 from etdeploy.devices.remote.sampling import FILE, Sampling
-from etdeploy.devices.remote.shell import RemoteShell, SilentError
+from etdeploy.devices.remote.shell import RefusedError, RemoteShell, SilentError
 from etdeploy.devices.sampling import parse_samples
 from etdeploy.devices.signals import signal_of
 
@@ -70,28 +73,52 @@ class RemoteRun:
         self._folder = folder
 
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+        return self._run(arguments, timeout_s, None)
+
+    def stream(
+        self, arguments: Sequence[str], timeout_s: float, on_line: Callable[[str], None]
+    ) -> RunOutcome:
+        heard = Heard(on_line, f"etdeploy-{secrets.token_hex(8)}", timeout_s)
+        return self._run(arguments, timeout_s, heard)
+
+    def _run(self, arguments: Sequence[str], timeout_s: float, heard: Heard | None) -> RunOutcome:
         argv = command_line(self._bundle, arguments, self._bundle_folder, self._folder)
         variables = environment(self._bundle, self._bundle_folder, self._folder)
         limit_s = math.ceil(timeout_s) + _LOST_S
-        command = layout.start_command(self._folder, argv, variables, limit_s, self._sampling)
+        end = heard.end if heard else ""
+        command = layout.start_command(self._folder, argv, variables, limit_s, self._sampling, end)
         started = time.monotonic()
-        said = self._wait(command, timeout_s)
+        said = self._wait(command, timeout_s, heard)
         seconds = time.monotonic() - started
         exit_code = None if said is None else self._exit_code(said)
         return RunOutcome(
             exit_code=exit_code,
             signal_name=None if exit_code is None else signal_of(exit_code),
-            stdout=self._shell.read(f"{self._folder}/.stdout", "reading the program's output"),
-            stderr=self._shell.read(f"{self._folder}/.stderr", "reading the program's output"),
+            stdout=heard.text if heard else self._printed(".stdout"),
+            stderr=self._printed(".stderr"),
             seconds=seconds,
             timed_out=exit_code is None,
             out_of_memory=None if said is None else layout.parse_out_of_memory(said),
             states=self._states(),
         )
 
+    def _printed(self, name: str) -> str:
+        return self._shell.read(f"{self._folder}/{name}", "reading the program's output")
+
     def _states(self) -> tuple[TimedState, ...]:
         text = self._shell.read(f"{self._folder}/{FILE}", "reading its states")
         return parse_samples(text, self._sampling.parse)
+
+    def put(self, source: Path, relative: str) -> None:
+        doing = f"sending {relative}"
+        target = f"{self._folder}/{check_relative(relative)}"
+        self._shell.require(f"mkdir -p {quote(posixpath.dirname(target))}", doing)
+        try:
+            self._shell.send(source, target, doing, lambda sent: None)  # noqa: ARG005
+        except RefusedError as error:
+            raise DeviceError(
+                f"{relative} cannot be written: {error}", place=self._shell.name
+            ) from error
 
     def pull(self, relative: str, to: Path) -> None:
         check_relative(relative)
@@ -113,13 +140,14 @@ class RemoteRun:
         else:
             raise DeviceError(f"the run left no {relative}", place=self._shell.name)
 
-    def _wait(self, command: str, timeout_s: float) -> str | None:
+    def _wait(self, command: str, timeout_s: float, heard: Heard | None) -> str | None:
         """What the shell says at the end; None when the program took longer than the limit."""
-        # The shell is silent until the program has ended, so its silence lasts as long as the run.
+        # Unless the program is heard, the shell is silent until it has ended, so that its silence
+        # lasts as long as the run.
         running = self._shell.start(command, "starting the program", timeout_s)
         began = time.monotonic()
         try:
-            result = running.finish("the program was running")
+            result = running.finish("the program was running", heard.take if heard else None)
             seconds = time.monotonic() - began
         except SilentError:
             self._kill()
@@ -129,7 +157,9 @@ class RemoteRun:
             raise
         finally:
             running.close()
-        return result.output if seconds <= timeout_s else None
+        if seconds > timeout_s:
+            return None
+        return heard.after(result.output) if heard else result.output
 
     def _exit_code(self, said: str) -> int:
         exit_code = layout.parse_exit_code(said)

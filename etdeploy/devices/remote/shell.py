@@ -73,8 +73,12 @@ class Advice:
 class Running(Protocol):
     """A command that a device's shell has begun."""
 
-    def finish(self, doing: str) -> ShellResult:
-        """Waits for its end; `doing` is what goes on, in the message of an error.
+    def finish(self, doing: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
+        """Waits for its end.
+
+        Args:
+            doing: What goes on, in the message of an error.
+            on_line: Called with each line that it prints, as soon as it is there.
 
         Raises:
             SilentError: It printed nothing for as long as it may.

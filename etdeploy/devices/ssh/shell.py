@@ -12,7 +12,7 @@ from shlex import quote
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
-from etdeploy.devices.shell import ShellResult, marked, parse_marked
+from etdeploy.devices.shell import Lines, ShellResult, marked, parse_marked
 from etdeploy.devices.ssh.address import Address
 from etdeploy.devices.ssh.channel import Channel, ForeignError, begun
 from etdeploy.devices.ssh.client import by_hand
@@ -234,13 +234,16 @@ class SshCommand:
     idle_s: float
     held: contextlib.ExitStack
 
-    def finish(self, doing: str) -> ShellResult:
+    def finish(self, doing: str, on_line: Callable[[str], None] | None = None) -> ShellResult:
+        output, lines = bytearray(), Lines(on_line)
         with self.shell.errors(doing):
             try:
-                output = b"".join(self.channel.pieces(self.idle_s))
+                for part in self.channel.pieces(self.idle_s):
+                    output += part
+                    lines.take(part)
             except TimeoutError as error:
                 raise SilentError from error
-            result = parse_marked(output, self.marker)
+            result = parse_marked(bytes(output), self.marker)
             if result is None:
                 raise self.channel.failure()
             return result

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from etdeploy.core.blame import Origin
 from etdeploy.core.errors import DeviceError, PluginError
-from etdeploy.devices.base import Device
+from etdeploy.devices.base import Device, StreamingRun
 from etdeploy.devices.guarded import guarded
 from etdeploy.devices.kinds import DeviceKind
 from etdeploy.devices.spec import DeviceSpec
@@ -101,6 +101,12 @@ class _Runs:
     def pull(self, *_: Any) -> None:
         raise IsADirectoryError("outputs")
 
+    def stream(self, *_: Any) -> Any:
+        return "a line"
+
+    def put(self, *_: Any) -> None:
+        raise KeyError("room")
+
 
 def test_the_folder_of_a_run_is_guarded_and_closed(tmp_path: Path) -> None:
     lab = _Runs()
@@ -109,6 +115,11 @@ def test_the_folder_of_a_run_is_guarded_and_closed(tmp_path: Path) -> None:
             run.run([], 1.0)
         with pytest.raises(PluginError, match="in its hook pull: IsADirectoryError: outputs"):
             run.pull("outputs", tmp_path)
+        streaming = cast(StreamingRun, run)
+        with pytest.raises(PluginError, match="in its hook stream: TypeError: it gave 'a line'"):
+            streaming.stream([], 1.0, print)
+        with pytest.raises(PluginError, match="in its hook put: KeyError"):
+            streaming.put(tmp_path, "prompt.bin")
     assert lab.closed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.shell import ShellResult, parse_marked, take_marked
+from etdeploy.devices.shell import Lines, ShellResult, parse_marked, take_marked
 
 
 def test_the_marker_gives_the_exit_code() -> None:
@@ -33,3 +33,13 @@ def test_results_are_taken_one_by_one_from_an_output_that_goes_on() -> None:
     output += b"2\nrest"
     assert take_marked(output, "m") == ShellResult(12, "")
     assert output == b"rest"
+
+
+def test_lines_come_out_when_they_are_whole() -> None:
+    heard: list[str] = []
+    lines = Lines(heard.append)
+    lines.take(b"on")
+    assert heard == []
+    lines.take(b"e\r\n\nb\xc3")
+    lines.take(b"\xa9b\xc3\xa9\nrest")
+    assert heard == ["one", "", "b\u00e9b\u00e9"]

@@ -39,6 +39,7 @@ from tests.support.adbd import (
 from tests.support.adbd_root import ARM64, X86_64, Flavour
 from tests.support.bundles import compile_program, make_bundle, of_size
 from tests.support.reached import Reached, no_request_left, reached, wait_until_empty
+from tests.support.streams import awaited, is_whole
 
 pytestmark = pytest.mark.integration
 
@@ -499,6 +500,13 @@ def test_a_hang_is_ended_with_all_its_children(reached: Reached, bundle: Bundle)
         assert outcome.stdout == "out hang\n"
         assert reached.root.wait_for_processes(0, "/fate hang")
         assert run.run(["exit", "4"], 20).exit_code == 4
+
+
+def test_output_is_heard_while_the_program_runs(
+    reached: Reached, bundle: Bundle, tmp_path: Path
+) -> None:
+    heard = awaited(reached.device, bundle, tmp_path)
+    assert is_whole(*heard), heard
 
 
 def test_a_run_that_ends_too_late_has_timed_out(reached: Reached, bundle: Bundle) -> None:

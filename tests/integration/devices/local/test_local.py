@@ -21,6 +21,7 @@ from etdeploy.devices.local.facts import oom_kills
 from etdeploy.devices.local.leftovers import find_leftovers
 from etdeploy.devices.registry import open_device
 from tests.support.bundles import compile_program, make_bundle
+from tests.support.streams import awaited, is_whole
 
 pytestmark = pytest.mark.integration
 
@@ -171,6 +172,19 @@ def test_a_hang_is_ended(host: Device, bundle: Bundle) -> None:
     with host.open_run(bundle, "r1") as run:
         outcome = run.run(["hang"], 0.5)
     assert (outcome.exit_code, outcome.timed_out, outcome.stdout) == (None, True, "out hang\n")
+
+
+@pytest.mark.parametrize("name", ["host", "qemu"])
+def test_output_is_heard_while_the_program_runs(
+    name: str,
+    workspace: Workspace,
+    host_program: Path,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    program = host_program if name == "host" else request.getfixturevalue("arm_program")
+    heard = awaited(open_device(name, workspace), make_bundle({"fate": program}), tmp_path)
+    assert is_whole(*heard), heard
 
 
 def test_a_stop_request_ends_the_run(host: Device, bundle: Bundle, workspace: Workspace) -> None:

@@ -23,6 +23,7 @@ from etdeploy.devices.remote import run as run_module
 from tests.support.bundles import compile_program, make_bundle, of_size
 from tests.support.processes import eventually
 from tests.support.sshd import MakeBoard, SshBoard, make_board, make_key
+from tests.support.streams import awaited, is_whole
 
 pytestmark = pytest.mark.integration
 
@@ -156,6 +157,13 @@ def test_a_time_limit_ends_the_program_and_its_children(
     assert (outcome.timed_out, outcome.exit_code, outcome.stdout) == (True, None, "out hang\n")
     assert eventually(lambda: not board.processes("fate"))
     assert not list((board.kept / "runs").iterdir())
+
+
+def test_output_is_heard_while_the_program_runs(
+    device: Device, bundle: Bundle, tmp_path: Path
+) -> None:
+    heard = awaited(device, bundle, tmp_path)
+    assert is_whole(*heard), heard
 
 
 def test_a_stop_ends_the_program_and_cleans_up(
