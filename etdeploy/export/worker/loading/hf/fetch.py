@@ -18,6 +18,7 @@ from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.weights import no_weights
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail
+from etdeploy.export.worker.loading.hf.code import require_code
 from etdeploy.export.worker.loading.hf.hub_failures import explained
 
 Tell = Callable[[str, float], None]
@@ -108,6 +109,8 @@ def _require_config(folder: Path, spec: ExportSpec, model: str) -> None:
         raise refused(config, spec)
     for refusal in config_refusals(config, model, asked.context if asked else 0):
         raise refused(refusal, spec)
+    if "auto_map" in config:
+        require_code(spec, folder)
 
 
 def _missing_bytes(sizes: Mapping[str, int], folder: Path) -> int:

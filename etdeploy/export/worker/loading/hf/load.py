@@ -10,11 +10,10 @@ import torch
 
 from etdeploy.core.console import count
 from etdeploy.export.hf.check import checkpoint_refusals, memory_notes
-from etdeploy.export.hf.config import foreign_code, read_config
 from etdeploy.export.hf.files import CONFIG
-from etdeploy.export.hf.refusal import Refusal
-from etdeploy.export.spec import ExportSpec, HfModel
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
+from etdeploy.export.worker.loading.hf.code import require_code
 from etdeploy.export.worker.loading.hf.fetch import Checkpoint, Tell, fetch, refused
 from etdeploy.export.worker.loading.hf.tokenizer import Tokenizer, load_tokenizer
 
@@ -58,49 +57,11 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
         raise refused(refusal, spec)
     notes = tuple(memory_notes(folder, context))
     tell(f"loading {spec.source}", 0.1)
-    _require_code(spec, spec.hf, folder)
+    require_code(spec, folder)
     model = _eager(spec, folder, remote_code=spec.hf.remote_code)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
     told = (*notes, *([tokenizer.note] if tokenizer.note else []))
     return LoadedModel(model, checkpoint, tokenizer, told)
-
-
-def _require_code(spec: ExportSpec, model: HfModel, folder: Path) -> None:
-    """Refuses a model that needs code which may not run."""
-    from transformers import CONFIG_MAPPING
-
-    config = read_config(folder)
-    if isinstance(config, Refusal):
-        raise refused(config, spec)
-    kind, place = config.get("model_type"), spec.place("model", "hf")
-    named = model.folder or model.id
-    if model.remote_code:
-        if other := foreign_code(config):
-            raise fail(
-                "checkpoint",
-                f"{CONFIG} names code of another repository, {other}, and only code of "
-                f"{model.name} may run",
-                remedy="Download it with that code beside it, and name the folder.",
-                file=spec.place("model", "remote_code"),
-            )
-        return
-    if kind in CONFIG_MAPPING:
-        return
-    if "auto_map" in config:
-        raise fail(
-            "checkpoint",
-            f"transformers does not have {kind or 'this type of model'}; {model.name} brings its "
-            "own code, which does not run unless the recipe says so",
-            remedy=f"Read the .py files of {named}. If you trust them: "
-            f"--set model.remote_code={named}",
-            file=place,
-        )
-    raise fail(
-        "checkpoint",
-        f"the installed transformers {_version()} has no model of the type {kind!r}",
-        remedy="Export it with a factory: --set model.python=my_model.py:make",
-        file=place,
-    )
 
 
 def _version() -> str:

@@ -1,0 +1,104 @@
+"""Language models as transformers loads them: float32, tokenizers, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration
+pytest.importorskip("transformers")
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What came of loading each of the models in tests/support/language_loads.py."""
+    folder = tmp_path_factory.mktemp("models")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.language_loads", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", ["plain", "of_bfloat16"])
+def test_a_model_is_of_float32_and_comes_with_its_tokenizer(
+    loads: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert loads[name] == {
+        "dtypes": ["torch.float32"],
+        "training": False,
+        "vocabulary": 320,
+        "bos_id": 1,
+        "stop_ids": [2],
+        "files": ["tokenizer.json", "tokenizer_config.json"],
+        "notes": [],
+        "ran": False,
+    }
+
+
+def test_a_text_may_end_in_several_ways(loads: dict[str, dict[str, Any]]) -> None:
+    assert loads["several_stops"]["stop_ids"] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("without_tokenizer", "the model comes without a tokenizer."),
+        ("damaged_tokenizer", "the model's tokenizer cannot be loaded (KeyError: 'added_tokens')."),
+    ],
+)
+def test_without_a_tokenizer_there_are_ids_only(
+    loads: dict[str, dict[str, Any]], name: str, why: str
+) -> None:
+    found = loads[name]
+    assert found["notes"] == [f"The program takes and gives the ids of tokens only: {why}"]
+    assert (found["files"], found["bos_id"], found["stop_ids"]) == ([], None, [2])
+
+
+def test_weights_of_another_model(loads: dict[str, dict[str, Any]]) -> None:
+    failure = loads["mismatch"]["failure"]
+    assert failure["kind"] == "checkpoint"
+    assert failure["message"] == (
+        "the weights of mismatch do not fit its config.json: 9 tensors missing "
+        "(model.layers.2.input_layernorm.weight, model.layers.2.mlp.down_proj.weight, "
+        "model.layers.2.mlp.gate_proj.weight and more); model.layers.0.mlp.down_proj.weight is "
+        "[64, 96] and not [64, 80]; model.layers.0.mlp.gate_proj.weight is [96, 64] and not "
+        "[80, 64]; model.layers.0.mlp.up_proj.weight is [96, 64] and not [80, 64]; and more"
+    )
+
+
+def test_code_of_a_model_runs_only_if_it_is_named(loads: dict[str, dict[str, Any]]) -> None:
+    refused, allowed = loads["own_code"], loads["own_code_allowed"]
+    assert refused["failure"]["message"].startswith("transformers does not have of_its_own; ")
+    [_, setting] = shlex.split(refused["failure"]["remedy"].splitlines()[1])
+    assert setting.startswith("model.remote_code=/")
+    assert setting.endswith("/own_code")
+    assert (refused["ran"], allowed["ran"], allowed["vocabulary"]) == (False, True, 320)
+
+
+def test_code_of_another_repository_does_not_run(loads: dict[str, dict[str, Any]]) -> None:
+    found = loads["code_of_another"]
+    assert found["failure"]["message"] == (
+        "tokenizer_config.json names code of another repository, org/other, and only code of "
+        "code_of_another may run"
+    )
+    assert found["ran"] is False
+
+
+def test_a_type_that_transformers_does_not_have(loads: dict[str, dict[str, Any]]) -> None:
+    failure = loads["unknown"]["failure"]
+    assert failure["message"].endswith("has no model of the type 'of_its_own'")
