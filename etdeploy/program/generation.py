@@ -23,7 +23,7 @@ class GenerationMethod(Value):
         name: Of the program's method.
         role: `prefill` takes several tokens at once, `decode` one.
         max_tokens: The most that a call takes; 1 for `decode`.
-        dynamic: Whether it takes fewer, too.
+        dynamic: Whether it takes fewer, too, from two on: one token is for `decode`.
         capacity: It serves calls for which position + S is at most this. Of several that serve a
             call, the one with the least capacity is the fastest.
         prefix_step: The length of the third input is rounded up to a multiple of this, to be seldom

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import Lowering
+from etdeploy.export.worker.backends.base import Lowering, Traced
 
 
 class XnnpackLowering(Lowering):
@@ -40,7 +41,20 @@ class XnnpackLowering(Lowering):
         """Those that ExecuTorch's own recipes for XNNPACK run."""
         from executorch.backends.xnnpack.utils.configs import get_transform_passes
 
-        return get_transform_passes()
+        if not spec.generation:
+            return get_transform_passes()
+        from etdeploy.export.worker.generation.passes import plain_views
+
+        return get_transform_passes([plain_views])
+
+    def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
+        """As in the base class; for a language model, in half of the time."""
+        if not spec.generation:
+            return super().lower(spec, methods)
+        from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
+
+        with needed_passes_only():
+            return super().lower(spec, methods)
 
     def preload(self, scheme: str) -> None:
         """Imports the partitioner, and the quantiser where the scheme has one.

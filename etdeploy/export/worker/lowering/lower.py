@@ -58,6 +58,9 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
     )
     if shared_state(methods, edge):
         config.memory_planning_pass = MemoryPlanningPass(share_mutable_buffers=True)
+    if spec.generation:
+        # A cache is written in place then, in microseconds, and not copied whole for each token.
+        config.run_reinplace_pass = True
     lowering_of(spec).adjust(config)
     return config
 

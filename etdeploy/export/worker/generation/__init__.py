@@ -1,0 +1,1 @@
+"""Programs of language models: what transformers' model is exported as."""

@@ -1,0 +1,160 @@
+"""The attention and its mask, as transformers' interfaces take them.
+
+Written so that XNNPACK's partitioner takes every operator: grouped queries are rows of one product
+with their key, which is therefore not repeated; the mask is a sum of floats, made once for all
+layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import causal_mask_function
+
+from etdeploy.export.worker.generation.misfit import MisfitError
+
+GROUPED = "etdeploy_grouped"
+WHOLE = "etdeploy_whole"
+# What exp() makes zero of, and a float's range is far from.
+_MASKED = 1e9
+# Tensors that models pass along, and that their attention has used already.
+_USED = frozenset({"position_ids", "position_embeddings", "cache_position"})
+
+
+def register() -> None:
+    """Makes both attentions known to transformers, by their names."""
+    AttentionInterface.register(GROUPED, grouped_attention)
+    AttentionInterface.register(WHOLE, whole_attention)
+    for name in (GROUPED, WHOLE):
+        AttentionMaskInterface.register(name, additive_mask)
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention of a cache whose keys and values have no dimension for a batch.
+
+    Args:
+        module: The model's attention layer.
+        query: Of shape (1, heads, S, d).
+        key: Of shape (key heads, N, d).
+        value: Of shape (key heads, N, e).
+        attention_mask: As `additive_mask` gives it.
+        scaling: Of the scores; 1 / sqrt(d) where the model names none.
+        softcap: The scores' bound, as Gemma 2 has it.
+        others: What else a model passes.
+
+    Returns:
+        The output, of shape (1, S, heads, e), and no weights.
+
+    Raises:
+        MisfitError: The model wants what this does not compute.
+    """
+    _refuse(module, others)
+    heads, groups = query.shape[1], key.shape[0]
+    if key.dim() != 3 or heads % groups:
+        raise MisfitError("its attention changes keys or values after they are in the cache")
+    if heads // groups != _groups(module.config) and query.shape[2] != 1:
+        raise MisfitError("its layers differ in the number of queries for each key")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    length = query.shape[2]
+    queries = (query * scale).reshape(groups, heads // groups * length, query.shape[-1])
+    scores = _capped(torch.bmm(queries, key.transpose(1, 2)), softcap)
+    weights = torch.softmax(scores + attention_mask, dim=-1)
+    out = torch.bmm(weights, value)
+    if length != 1:  # in two steps: of one, torch.export cannot prove the strides
+        out = out.reshape(groups, heads // groups, length, out.shape[-1])
+    return out.reshape(1, heads, length, out.shape[-1]).transpose(1, 2), None
+
+
+def whole_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention as models write it themselves, with keys of shape (1, key heads, N, d).
+
+    Raises:
+        MisfitError: The model wants what this does not compute.
+    """
+    _refuse(module, others)
+    keys = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    values = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = _capped(torch.matmul(query * scale, keys.transpose(2, 3)), softcap)
+    weights = torch.softmax(scores + attention_mask, dim=-1)
+    return torch.matmul(weights, values).transpose(1, 2), None
+
+
+def _capped(scores: torch.Tensor, bound: float | None) -> torch.Tensor:
+    return scores if bound is None else torch.tanh(scores / bound) * bound
+
+
+def _refuse(module: torch.nn.Module, others: dict[str, Any]) -> None:
+    """Flags change nothing at inference; a tensor, such as a bias or sinks, is there to be used."""
+    wanted = [k for k, v in others.items() if isinstance(v, torch.Tensor) and k not in _USED]
+    if wanted:
+        raise MisfitError(f"{type(module).__name__} calls its attention with {', '.join(wanted)}")
+
+
+def additive_mask(
+    q_length: int,
+    q_offset: torch.Tensor,
+    kv_offset: torch.Tensor,
+    mask_function: Any = causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    config: Any = None,
+    **_: Any,
+) -> torch.Tensor:
+    """What is added to scores: 0 where a token sees a position, -1e9 where it does not.
+
+    Args:
+        q_length: Number of tokens S.
+        q_offset: Their positions, of shape (S,), as the cache's layers give them.
+        kv_offset: The positions in the cache, float of shape (N,).
+        mask_function: transformers' rule; the causal one, or one of `local_size`.
+        attention_mask: Of the caller; there is none.
+        local_size: How many positions a token sees, itself the last; None for all.
+        use_vmap: Whether the model has another rule.
+        config: The model's.
+
+    Returns:
+        Of shape (1, 1, N) for one token, else (1, groups * S, N): each group of queries has the
+        same rows.
+
+    Raises:
+        MisfitError: The model has another rule.
+    """
+    plain = mask_function is causal_mask_function or local_size is not None
+    if use_vmap or attention_mask is not None or not plain:
+        raise MisfitError("its attention has a mask that is neither causal nor a sliding window")
+    rows = q_offset.to(torch.float32)
+    if q_length != 1 and config._attn_implementation == GROUPED:
+        rows = rows.unsqueeze(0).expand(_groups(config), -1).reshape(-1)
+    ahead = rows.unsqueeze(-1) - kv_offset
+    seen = torch.clamp(ahead, -1.0, 0.0)
+    if local_size is not None:
+        seen = torch.minimum(seen, torch.clamp((local_size - 1) - ahead, -1.0, 0.0))
+    return (seen * _MASKED).unsqueeze(0)
+
+
+def _groups(config: Any) -> int:
+    """Query heads for each key head."""
+    keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return int(config.num_attention_heads) // int(keys)

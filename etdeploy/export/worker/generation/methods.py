@@ -1,0 +1,83 @@
+"""The methods of a program that generates text, as modules and as the runner is told of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.generation.cache import Buffers, Step
+from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.program.generation import GenerationMethod
+
+# A step looks at so many positions at least; fewer cost no less.
+_LEAST = 256
+
+
+class Method(torch.nn.Module):  # type: ignore[misc]
+    """A method that looks at the first positions of the cache."""
+
+    def __init__(self, model: Any, cache: Buffers, prefix: int, *, batched: bool) -> None:
+        super().__init__()
+        self.model, self.cache, self.prefix, self.batched = model, cache, prefix, batched
+        takes = inspect.signature(model.forward).parameters
+        self.options = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The logits of the last token.
+
+        Args:
+            tokens: int64 of shape (1, S).
+            position: Of the first, int64 of shape (1,).
+        """
+        length = tokens.shape[1]
+        positions = position if length == 1 else position + torch.arange(length)
+        slots = self.cache.slots
+        seen = slots if self.prefix == slots.shape[0] else slots[: self.prefix]
+        out = self.model(
+            input_ids=tokens,
+            position_ids=positions.unsqueeze(0),
+            past_key_values=self.cache.layers(Step(positions, seen, self.batched)),
+            use_cache=True,
+            **self.options,
+        )
+        return out.logits[:, -1:, :].squeeze(1)
+
+
+def methods_for(context: int, prefill_tokens: int) -> tuple[GenerationMethod, ...]:
+    """The methods of a program with a cache of so many positions."""
+    return tuple(_methods(context, min(prefill_tokens, context)))
+
+
+def _methods(context: int, tokens: int) -> Iterator[GenerationMethod]:
+    for capacity in _capacities(context):
+        end = "" if capacity == context else f"_{capacity}"
+        if capacity >= tokens:
+            yield GenerationMethod(
+                name=f"prefill{end}",
+                role="prefill",
+                max_tokens=tokens,
+                dynamic=True,
+                capacity=capacity,
+            )
+        yield GenerationMethod(
+            name=f"decode{end}", role="decode", max_tokens=1, dynamic=False, capacity=capacity
+        )
+
+
+def _capacities(context: int) -> list[int]:
+    return [_LEAST, context] if context >= 2 * _LEAST else [context]
+
+
+def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool) -> Source:
+    """What the method is traced from."""
+    module = Method(model, cache, method.capacity, batched=batched)
+    length = method.max_tokens
+    inputs = Call((torch.zeros(1, length, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)))
+    shapes = None
+    if method.dynamic:
+        shapes = ({1: torch.export.Dim("tokens", min=2, max=length)}, None)
+    return Source(module.eval(), inputs, shapes)

@@ -1,0 +1,144 @@
+"""A language model of transformers, as the methods of a program that generates text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.export.worker.generation.attention import GROUPED, WHOLE, register
+from etdeploy.export.worker.generation.cache import Buffers
+from etdeploy.export.worker.generation.methods import Method, methods_for, source_of
+from etdeploy.export.worker.generation.misfit import MisfitError
+from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.tracing.tensors import buffers_restored
+from etdeploy.program.generation import GenerationMethod
+
+Path = Literal["fast", "plain"]
+# Tokens of the comparison with the model's own forward: a part of a prompt, and single tokens.
+_PROMPT, _SINGLE = 5, 2
+# Of logits, relative to the largest: float32 sums in another order.
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class GenerationSources:
+    """A model, ready to be exported.
+
+    Attributes:
+        sources: What each method is traced from.
+        methods: As the runner is told of them.
+        path: How the cache and the attention are computed.
+        path_reason: Why.
+    """
+
+    sources: dict[str, Source]
+    methods: tuple[GenerationMethod, ...]
+    path: Path
+    path_reason: str
+
+
+def generation_sources(
+    model: Any, *, context: int, prefill_tokens: int, path: Literal["auto", "fast", "plain"]
+) -> GenerationSources:
+    """The methods of a language model.
+
+    Args:
+        model: transformers', in float32 and evaluation mode; it is changed to the path's attention.
+        context: Positions of the cache.
+        prefill_tokens: The most that a call of `prefill` takes.
+        path: As the recipe names it; `auto` takes the fast one where the model fits it.
+
+    Raises:
+        WorkerError: The model does not fit the path that the recipe names, or none.
+    """
+    register()
+    _use_exportable_parts(model, context)
+    wanted: tuple[Path, ...] = ("fast", "plain") if path == "auto" else (path,)
+    reasons = []
+    for each in wanted:
+        try:
+            cache = _fitting(model, each, context)
+        except MisfitError as misfit:
+            reasons.append(str(misfit))
+            continue
+        methods = methods_for(context, prefill_tokens)
+        batched = each == "plain"
+        sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
+        return GenerationSources(sources, methods, each, _why(path, reasons))
+    raise _refused(model, wanted, reasons)
+
+
+def _fitting(model: Any, path: Path, context: int) -> Buffers:
+    """The cache of a path on which the model gives the logits of its own forward.
+
+    Raises:
+        MisfitError: It does not.
+    """
+    own = model.config._attn_implementation
+    tokens = torch.arange(1, _PROMPT + _SINGLE + 1).unsqueeze(0) % model.config.vocab_size
+    try:
+        with torch.no_grad():
+            cache = Buffers(model, context)
+            wanted = model(input_ids=tokens, use_cache=False).logits[:, -1]
+            model.set_attn_implementation(GROUPED if path == "fast" else WHOLE)
+            found = _in_parts(model, cache, tokens, batched=path == "plain")
+        _compare(wanted, found)
+    except (MemoryError, MisfitError):
+        model.set_attn_implementation(own)
+        raise
+    except Exception as error:  # the model's code, given a cache that it may not know
+        model.set_attn_implementation(own)
+        raise MisfitError(f"its forward raised {exception_text(error)}") from error
+    return cache
+
+
+def _in_parts(model: Any, cache: Buffers, tokens: torch.Tensor, *, batched: bool) -> torch.Tensor:
+    """The logits after a part of the tokens at once, and the rest one by one."""
+    method = Method(model, cache, cache.capacity, batched=batched)
+    with buffers_restored(cache.buffers()):
+        logits = method(tokens[:, :_PROMPT], torch.tensor([0]))
+        for position in range(_PROMPT, _PROMPT + _SINGLE):
+            logits = method(tokens[:, position : position + 1], torch.tensor([position]))
+    return logits
+
+
+def _compare(wanted: torch.Tensor, found: torch.Tensor) -> None:
+    moved = (wanted - found).abs().max().item()
+    if not moved <= _TOLERANCE * max(1.0, wanted.abs().max().item()):
+        raise MisfitError(f"its logits differ by {moved:.2g} there from those of its own forward")
+
+
+def _use_exportable_parts(model: Any, context: int) -> None:
+    """Chooses, of what transformers offers, what torch.export can trace."""
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")  # the default loops over the tokens' experts
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        if not isinstance(kind, str) or not (kind == "longrope" or "dynamic" in kind):
+            continue
+        # Such frequencies change with the length only beyond this, which a cache may never reach.
+        rope = model.config.get_text_config(decoder=True).rope_parameters
+        bound = rope.get("original_max_position_embeddings") or module.original_max_seq_len
+        if context <= bound:
+            module.rope_type = "default"
+
+
+def _why(wanted: str, reasons: list[str]) -> str:
+    if reasons:
+        return f"The model does not fit the fast path: {reasons[0]}."
+    if wanted != "auto":
+        return f"The recipe says {wanted}."
+    return "The model fits it: its logits there are those of its own forward."
+
+
+def _refused(model: Any, wanted: tuple[Path, ...], reasons: list[str]) -> WorkerError:
+    other = "Leave export.generation.path at auto." if len(wanted) == 1 else None
+    told = "; ".join(f"{path}: {reason}" for path, reason in zip(wanted, reasons, strict=True))
+    return fail(
+        "outputs",
+        f"the model, a {type(model).__name__}, does not fit the path {told}",
+        remedy=other,
+    )
