@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 
 #include "files.h"
 
@@ -21,12 +22,14 @@ inline unsigned parse_count(const std::string& option, const std::string& text) 
 struct Arguments {
   bool list_kernels = false;
   std::map<std::string, std::string> texts{{"--program", ""}, {"--method", "forward"},
-      {"--inputs", ""}, {"--results", "results.json"}, {"--outputs", ""}, {"--etdump", ""}};
+      {"--inputs", ""}, {"--results", "results.json"}, {"--outputs", ""}, {"--etdump", ""},
+      {"--generation", ""}};
   // The first inference stands alone; warm-up comes between it and the timed iterations, as many
   // or, with `auto`, until the times are steady.
   // --threads 0 leaves ExecuTorch's choice.
   std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
-      {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}};
+      {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}, {"--stream", 0}};
+  std::set<std::string> given;
 
   Arguments(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
@@ -42,9 +45,27 @@ struct Arguments {
       } else {
         counts[option] = parse_count(option, argv[i]);
       }
+      given.insert(option);
     }
+    check_workload();
     if (!list_kernels && (texts["--program"].empty() || counts["--iterations"] == 0)) {
       throw Failure(kArguments, "--program and at least one iteration are needed");
+    }
+  }
+
+ private:
+  // Options of the workload that does not run would do nothing.
+  void check_workload() const {
+    const bool generates = given.count("--generation") != 0;
+    const std::set<std::string> others = generates
+        ? std::set<std::string>{"--method", "--inputs", "--outputs", "--warmup", "--iterations",
+                                "--sustained-ms", "--digest"}
+        : std::set<std::string>{"--stream"};
+    for (const std::string& option : others) {
+      if (given.count(option) != 0) {
+        throw Failure(kArguments, option + (generates ? " does not go with" : " needs") +
+                      " --generation");
+      }
     }
   }
 };

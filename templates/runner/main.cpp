@@ -1,61 +1,16 @@
-// Loads a program, runs one of its methods, and writes times, memory and outputs to files.
-// The list of kernels goes to stdout, messages for people to stderr.
+// Loads a program, runs one of its methods or generates text, and writes times, memory and outputs to
+// files. The list of kernels goes to stdout, as do tokens that are streamed, messages for people to
+// stderr.
 
 #include <unistd.h>
 
-#include <ctime>
-#include <optional>
 #include <system_error>
 
 #include <executorch/runtime/platform/runtime.h>
 
-#include "arguments.h"
-#include "availability.h"
-#include "components.h"
-#include "memory.h"
-#include "processors.h"
+#include "generation/workload.h"
 #include "sustained.h"
-#include "tensors.h"
 #include "warmup.h"
-
-using executorch::extension::Module;
-using executorch::runtime::Error;
-
-static void require(Error error, Exit code, const std::string& what) {
-  if (error != Error::Ok) {
-    throw Failure(code, what + ": " + executorch::runtime::to_string(error));
-  }
-}
-
-// Checks a program thoroughly, which keeps a damaged file from crashing the loader; gives the time
-// as JSON. Applications seldom do this, so it is not part of loading.
-static std::string verify(const std::string& program) {
-  if (!std::ifstream(program)) {
-    throw Failure(kProgram, "cannot read the program " + program);
-  }
-  const int64_t started = now_ns();
-  require(Module(program, Module::LoadMode::Mmap)
-              .load(executorch::runtime::Program::Verification::InternalConsistency),
-          kProgram, program + " is no sound program");
-  return ",\n  \"verify_ms\": " + json_ms(now_ns() - started);
-}
-
-// Loads program and method; gives the times of both as JSON.
-static std::string load(Module& module, const std::string& program, const std::string& method) {
-  const int64_t started = now_ns();
-  require(module.load(executorch::runtime::Program::Verification::Minimal), kProgram,
-          program + " cannot be loaded");
-  const int64_t loaded = now_ns();
-  const auto meta = module.method_meta(method);
-  require(meta.error(), kProgram, "the program has no method " + method);
-  const Error error = module.load_method(method);
-  if (error != Error::Ok) {
-    tell_unavailable(*meta);
-  }
-  require(error, kProgram, "method " + method + " cannot be loaded");
-  return ",\n  \"load_program_ms\": " + json_ms(loaded - started) +
-      ",\n  \"load_method_ms\": " + json_ms(now_ns() - loaded);
-}
 
 // One inference as in an application: inputs are set each time, since the method may reuse their
 // memory once it has read them.
@@ -83,8 +38,8 @@ static std::string warm_up(Module& module, const std::string& method, const Inpu
       ",\n  \"steady\": " + (!automatic ? "null" : warmup.steady() ? "true" : "false");
 }
 
-static void run(Arguments& arguments) {
-  auto& [listing, texts, counts] = arguments;
+static void infer_all(Arguments& arguments) {
+  auto& [listing, texts, counts, given] = arguments;
   const std::string &method = texts["--method"], &folder = texts["--outputs"];
   std::ostringstream json;
   const int64_t began_ns = now_ns();
@@ -92,15 +47,12 @@ static void run(Arguments& arguments) {
   if (counts["--watch-memory"] != 0) {
     watch.emplace();
   }
-  if (texts["--etdump"].empty()) {
-    profile_nothing();
-  }
-  json << kJsonHead << ",\n  \"method\": " << json_string(method)
-       << ",\n  \"started_unix_s\": " << std::time(nullptr)
-       << ",\n  \"threads\": " << use_threads(counts["--threads"])
-       << verify(texts["--program"]);
+  json << begin_results(texts["--program"], counts["--threads"], !texts["--etdump"].empty())
+       << ",\n  \"method\": " << json_string(method);
   Module module(texts["--program"], Module::LoadMode::Mmap, make_tracer(texts["--etdump"]));
-  json << load(module, texts["--program"], method)
+  json << load_program(module, texts["--program"]);
+  const int64_t load_method_ns = load_method(module, method);
+  json << ",\n  \"load_method_ms\": " << json_ms(load_method_ns)
        << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
   if (watch) {
     watch->loaded();
@@ -155,7 +107,11 @@ int main(int argc, char** argv) {
   executorch::runtime::runtime_init();
   try {
     Arguments arguments(argc, argv);
-    arguments.list_kernels ? void(std::fputs(json_kernels().c_str(), stdout)) : run(arguments);
+    if (arguments.list_kernels) {
+      std::fputs(json_kernels().c_str(), stdout);
+    } else {
+      arguments.given.count("--generation") ? generate(arguments) : infer_all(arguments);
+    }
     return 0;
   } catch (const Failure& failure) {
     return fail(failure.code, failure.what());

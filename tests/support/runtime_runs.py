@@ -21,8 +21,9 @@ from etdeploy.program.model import Plain, Program
 from etdeploy.provider.libraries import Libraries
 from etdeploy.provider.wheel import obtain_wheel
 from etdeploy.runner.build import build_runner
+from etdeploy.runner.generation import GenerationResults, generation_arguments
 from etdeploy.runner.model import BuiltRunner
-from etdeploy.runner.protocol import RunnerResults, inputs_list, load_results
+from etdeploy.runner.protocol import RunnerResults, inputs_list, load_results, load_results_of
 from etdeploy.targets.platforms import find_target, host_target
 from tests.support.runtime_values import make_recipe
 
@@ -64,11 +65,12 @@ def build(plan: RuntimePlan, workspace: Workspace, log: Path | None = None) -> B
 
 @dataclass(frozen=True)
 class Run:
-    """A runner's end: exit code, stderr, and the folder with what it wrote."""
+    """A runner's end: exit code, what it printed, and the folder with what it wrote."""
 
     exit_code: int
     stderr: str
     folder: Path
+    stdout: str = ""
 
     @property
     def error(self) -> str:
@@ -78,6 +80,10 @@ class Run:
     @property
     def results(self) -> RunnerResults:
         return load_results(self.folder / "results.json")
+
+    @property
+    def generated(self) -> GenerationResults:
+        return load_results_of(GenerationResults, self.folder / "results.json")
 
 
 @dataclass(frozen=True)
@@ -90,15 +96,28 @@ class Start:
 
     def run(self, program: Path, folder: Path, *arguments: str, inputs: Path | None = None) -> Run:
         """Runs the program in a folder of exported files; `folder` gets results and outputs."""
-        executable = Path(self.runner.path) / self.runner.executable
         pte = program / "program.pte" if program.is_dir() else program
         listed = inputs or pte.parent / "inputs.txt"
+        return self.start(
+            folder, "--program", str(pte), "--inputs", str(listed),
+            "--results", "results.json", "--outputs", "outputs", *arguments,
+        )  # fmt: skip
+
+    def generate(
+        self, program: Path, folder: Path, request: str = "request.txt", **asked: Any
+    ) -> Run:
+        """Generates text with a program, as a request in `folder` says."""
+        return self.start(
+            folder, *generation_arguments(str(program), request, "results.json", **asked)
+        )
+
+    def start(self, folder: Path, *arguments: str) -> Run:
+        executable = Path(self.runner.path) / self.runner.executable
         ended = subprocess.run(
-            [*self.prefix, str(executable), "--program", str(pte), "--inputs", str(listed),
-             "--results", "results.json", "--outputs", "outputs", *arguments],
+            [*self.prefix, str(executable), *arguments],
             cwd=folder, env=self.environment, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
-        return Run(ended.returncode, ended.stderr, folder)
+        return Run(ended.returncode, ended.stderr, folder, ended.stdout)
 
 
 def differences(program: Path, run: Run) -> list[float]:

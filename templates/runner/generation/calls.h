@@ -1,0 +1,186 @@
+// Calls a program's methods on a sequence of tokens, whose keys and values they keep; what goes in
+// and out is said in etdeploy/program/generation.py.
+#pragma once
+
+#include "../components.h"
+#include "../loading.h"
+#include "request.h"
+
+using executorch::runtime::EventTracer;
+using executorch::runtime::MethodMeta;
+using executorch::runtime::TensorInfo;
+
+// Whether there are several, whose buffers have to share their memory.
+inline bool share_memory(const std::vector<GenerationMethod>& methods) {
+  return std::any_of(methods.begin(), methods.end(),
+                     [&](const auto& method) { return method.name != methods[0].name; });
+}
+
+// A tensor of a method, of these sizes, or of up to these if they may change.
+inline TensorInfo tensor_info(const MethodMeta& meta, const std::string& what, size_t index,
+                              ScalarType type, const Shape& shape) {
+  const bool input = what == "input";
+  const size_t count = input ? meta.num_inputs() : meta.num_outputs();
+  const auto info = index >= count ? executorch::runtime::Result<TensorInfo>(Error::InvalidArgument)
+      : input ? meta.input_tensor_meta(index) : meta.output_tensor_meta(index);
+  const Shape sizes = info.ok() ? Shape(info->sizes().begin(), info->sizes().end()) : Shape();
+  // The vocabulary of the first method is that of the others; here it is not known yet.
+  const auto agrees = [](int64_t size, int64_t wanted) { return size == wanted || wanted == 0; };
+  if (!info.ok() || info->scalar_type() != type ||
+      !std::equal(sizes.begin(), sizes.end(), shape.begin(), shape.end(), agrees)) {
+    throw Failure(kInputs, std::string("method ") + meta.name() + " needs, to generate, the " + what +
+                  " " + std::to_string(index) + " " + type_name(type) + " " + json_sizes(shape) +
+                  (info.ok() ? ", and has " + type_name(info->scalar_type()) + " " + json_sizes(sizes)
+                             : ", and has no such tensor"));
+  }
+  return *info;
+}
+
+class Calls {
+ public:
+  // Traces of methods go to files that begin with `trace`; where it is empty, there are none.
+  Calls(Module& module, const std::vector<GenerationMethod>& methods, const std::string& trace)
+      : module_(module), trace_(trace) {
+    for (const GenerationMethod& method : methods) {
+      add(method, share_memory(methods));
+    }
+    if (context_ == 0) {
+      throw Failure(kInputs, "the request has no method that takes a single token");
+    }
+  }
+
+  // Number of logits, and of positions that a sequence may have.
+  size_t vocabulary() const { return static_cast<size_t>(vocabulary_); }
+  int64_t context() const { return context_; }
+
+  // Times of loading, by method.
+  std::string json() const {
+    std::string text = json_list(loaded_, [](const Loaded& loaded) {
+      return json_string(loaded.name) + ": " + json_ms(loaded.took_ns);
+    });
+    text.front() = '{';
+    text.back() = '}';
+    return text;
+  }
+
+  // Takes as many of the tokens as one call can; gives their number.
+  //
+  // tokens: Of which the first is at `position`.
+  // logits: Gets those of the last token that was taken; they stay until the next call.
+  int64_t take(const int64_t* tokens, int64_t count, int64_t position, const float*& logits) {
+    const auto [method, taken] = choose(count, position);
+    Loaded& loaded = loaded_[method->loaded];
+    restart_trace(loaded.tracer.get()); // the last call is of interest
+    std::memcpy(tokens_.data(), tokens, static_cast<size_t>(taken) * sizeof(int64_t));
+    std::memcpy(position_.data(), &position, sizeof position);
+    std::vector<executorch::extension::TensorPtr> inputs{
+        make_tensor({1, taken}, tokens_, method->inputs[0]),
+        make_tensor({1}, position_, method->inputs[1])};
+    if (const int64_t step = method->facts.prefix_step; step != 0) {
+      const int64_t seen = (position + taken + step - 1) / step * step;
+      inputs.push_back(
+          make_tensor({std::min(seen, method->facts.capacity)}, prefix_, method->inputs[2]));
+    }
+    const auto outputs =
+        module_.execute(loaded.name, std::vector<EValue>(inputs.begin(), inputs.end()));
+    require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
+            std::to_string(position));
+    loaded.called = true;
+    logits = outputs->at(0).toTensor().const_data_ptr<float>();
+    return taken;
+  }
+
+  void write_traces() const {
+    for (const Loaded& loaded : loaded_) {
+      if (loaded.called) {
+        write_trace(loaded.tracer.get(), trace_ + "." + loaded.name);
+      }
+    }
+  }
+
+ private:
+  struct Loaded {
+    std::string name;
+    int64_t took_ns;
+    std::unique_ptr<EventTracer> tracer;
+    std::vector<Bytes> outputs;
+    bool called;
+  };
+  struct Method {
+    GenerationMethod facts;
+    std::vector<TensorInfo> inputs;
+    size_t loaded;
+  };
+
+  // A method may have two roles; it is loaded once.
+  size_t load(const std::string& name, bool shared) {
+    for (size_t i = 0; i < loaded_.size(); ++i) {
+      if (loaded_[i].name == name) {
+        return i;
+      }
+    }
+    auto tracer = make_tracer(trace_);
+    const int64_t took_ns = load_method(module_, name, tracer.get());
+    const MethodMeta meta = *module_.method_meta(name);
+    // The second buffer is where ExecuTorch's memory planning puts what methods share.
+    if (shared && meta.num_memory_planned_buffers() < 2) {
+      throw Failure(kInputs, "method " + name + " shares no buffers with the others: the program is "
+                    "exported without share_mutable_buffers");
+    }
+    loaded_.push_back({name, took_ns, std::move(tracer), provide_outputs(module_, meta), false});
+    return loaded_.size() - 1;
+  }
+
+  void add(const GenerationMethod& facts, bool shared) {
+    Method method{facts, {}, load(facts.name, shared)};
+    const MethodMeta meta = *module_.method_meta(facts.name);
+    const size_t count = facts.prefix_step != 0 ? 3 : 2;
+    if (meta.num_inputs() != count) {
+      throw Failure(kInputs, "method " + facts.name + " takes " + std::to_string(meta.num_inputs()) +
+                    " inputs, to generate it would take " + std::to_string(count));
+    }
+    method.inputs = {tensor_info(meta, "input", 0, ScalarType::Long, {1, facts.max_tokens}),
+                     tensor_info(meta, "input", 1, ScalarType::Long, {1})};
+    if (count == 3) {
+      method.inputs.push_back(tensor_info(meta, "input", 2, ScalarType::Byte, {facts.capacity}));
+      prefix_.resize(std::max(prefix_.size(), static_cast<size_t>(facts.capacity) + kPadding));
+    }
+    vocabulary_ =
+        tensor_info(meta, "output", 0, ScalarType::Float, {1, vocabulary_}).sizes()[1];
+    tokens_.resize(std::max(
+        tokens_.size(), static_cast<size_t>(facts.max_tokens) * sizeof(int64_t) + kPadding));
+    context_ = std::max(context_, facts.dynamic || facts.max_tokens == 1 ? facts.capacity : 0);
+    methods_.push_back(std::move(method));
+  }
+
+  // The call that takes the most tokens; of several, one for decoding, and the one with the least
+  // capacity, which looks at the smallest part of the cache.
+  std::pair<const Method*, int64_t> choose(int64_t count, int64_t position) const {
+    const Method* best = nullptr;
+    int64_t most = 0;
+    const auto cost = [](const GenerationMethod& facts) {
+      return std::make_pair(facts.prefill, facts.capacity);
+    };
+    for (const Method& method : methods_) {
+      const GenerationMethod& facts = method.facts;
+      const int64_t room = std::min({count, facts.max_tokens, facts.capacity - position});
+      const int64_t taken = facts.dynamic || room == facts.max_tokens ? room : 0;
+      if (taken > most || (best != nullptr && taken == most && cost(facts) < cost(best->facts))) {
+        best = &method;
+        most = taken;
+      }
+    }
+    if (best == nullptr) {
+      throw Failure(kInputs, "no method takes a token at position " + std::to_string(position));
+    }
+    return {best, most};
+  }
+
+  Module& module_;
+  const std::string trace_;
+  std::vector<Loaded> loaded_;
+  std::vector<Method> methods_;
+  // Memory of the inputs; what is in the prefix does not count.
+  Bytes tokens_, position_ = Bytes(sizeof(int64_t) + kPadding), prefix_;
+  int64_t vocabulary_ = 0, context_ = 0;
+};

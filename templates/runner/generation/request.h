@@ -1,0 +1,166 @@
+// The request of --generation; etdeploy/runner/generation.py describes its lines.
+#pragma once
+
+#include <filesystem>
+#include <set>
+
+#include "../files.h"
+
+struct GenerationMethod {
+  std::string name;
+  bool prefill;
+  // The most that a call takes, and whether it takes fewer, too.
+  int64_t max_tokens;
+  bool dynamic;
+  // Where a call has to end at the latest.
+  int64_t capacity;
+  int64_t prefix_step;
+};
+
+struct Sampling {
+  double temperature = 0;
+  int64_t top_k = 0;
+  double top_p = 1;
+  uint64_t seed = 0;
+};
+
+struct Point {
+  std::string name;
+  int64_t depth, new_tokens, repetitions;
+  std::vector<int64_t> prompt;
+};
+
+struct Request {
+  std::vector<GenerationMethod> methods;
+  Sampling sampling;
+  std::set<int64_t> stop_ids;
+  std::vector<Point> points;
+};
+
+// The words of a line. One that is missing, or is not what it has to be, is told with its place.
+class Words {
+ public:
+  Words(const std::string& place, const std::string& text) : place_(place), line_(text) {}
+
+  std::string word(const char* what) {
+    std::string text;
+    require(static_cast<bool>(line_ >> text), what);
+    return text;
+  }
+
+  int64_t number(const char* what, int64_t least) {
+    int64_t value = 0;
+    require(line_ >> value && value >= least, what);
+    return value;
+  }
+
+  double real(const char* what, double least, double most) {
+    double value = 0;
+    require(line_ >> value && value >= least && value <= most, what);
+    return value;
+  }
+
+  // All that is left: a path may have spaces.
+  std::string rest(const char* what) {
+    std::string text;
+    require(static_cast<bool>(std::getline(line_ >> std::ws, text)) && !text.empty(), what);
+    return text;
+  }
+
+  bool more() { return static_cast<bool>(line_ >> std::ws) && !line_.eof(); }
+
+  void require(bool given, const std::string& what) {
+    if (!given) {
+      throw Failure(kInputs, place_ + " expects " + what + ", the line is '" + line_.str() + "'");
+    }
+  }
+
+ private:
+  const std::string place_;
+  std::istringstream line_;
+};
+
+inline GenerationMethod read_method(Words& words) {
+  GenerationMethod method;
+  method.name = words.word("the name of a method");
+  const std::string role = words.word("a role");
+  words.require(role == "prefill" || role == "decode", "the role prefill or decode");
+  method.prefill = role == "prefill";
+  method.max_tokens = words.number("max_tokens from 1 on", 1);
+  words.require(method.prefill || method.max_tokens == 1, "max_tokens 1 of a decode method");
+  const int64_t dynamic = words.number("dynamic as 0 or 1", 0);
+  words.require(dynamic <= 1, "dynamic as 0 or 1");
+  method.dynamic = dynamic == 1;
+  method.capacity = words.number("a capacity from 1 on", 1);
+  method.prefix_step = words.number("a prefix step from 0 on", 0);
+  return method;
+}
+
+inline Sampling read_sampling(Words& words) {
+  Sampling sampling;
+  sampling.temperature =
+      words.real("a temperature from 0 on", 0, std::numeric_limits<double>::max());
+  sampling.top_k = words.number("top_k from 0 on", 0);
+  sampling.top_p = words.real("top_p above 0 and up to 1", 0, 1);
+  words.require(sampling.top_p > 0, "top_p above 0 and up to 1");
+  sampling.seed = static_cast<uint64_t>(words.number("a seed from 0 on", 0));
+  return sampling;
+}
+
+inline std::vector<int64_t> read_tokens(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::vector<int64_t> tokens(bytes.size() / sizeof(int64_t));
+  if (!file || bytes.empty() || bytes.size() % sizeof(int64_t) != 0) {
+    throw Failure(kInputs, "the prompt " + path + (!file ? " cannot be read"
+        : bytes.empty() ? " has no token"
+        : " has " + std::to_string(bytes.size()) + " bytes, ids have 8 each"));
+  }
+  std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  return tokens;
+}
+
+inline Point read_point(Words& words, const std::filesystem::path& folder) {
+  Point point;
+  point.name = words.word("the name of a point");
+  point.depth = words.number("a depth from 0 on", 0);
+  point.new_tokens = words.number("new tokens from 1 on", 1);
+  point.repetitions = words.number("repetitions from 1 on", 1);
+  point.prompt = read_tokens((folder / words.rest("the path of a prompt")).string());
+  return point;
+}
+
+inline void read_line(Words& words, const std::filesystem::path& folder, Request& request) {
+  const std::string kind = words.word("a word");
+  if (kind == "method") {
+    request.methods.push_back(read_method(words));
+  } else if (kind == "sampling") {
+    request.sampling = read_sampling(words);
+  } else if (kind == "point") {
+    request.points.push_back(read_point(words, folder));
+  } else {
+    words.require(kind == "stop", "method, sampling, stop or point");
+    while (words.more()) {
+      request.stop_ids.insert(words.number("ids from 0 on", 0));
+    }
+  }
+  words.require(!words.more(), "nothing more");
+}
+
+inline Request read_request(const std::string& path) {
+  Request request;
+  std::ifstream file(path);
+  if (!file) {
+    throw Failure(kInputs, "cannot read the request " + path);
+  }
+  size_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    Words words(path + ":" + std::to_string(++number), line);
+    read_line(words, std::filesystem::path(path).parent_path(), request);
+  }
+  if (request.methods.empty() || request.points.empty()) {
+    throw Failure(kInputs, "the request " + path + " has no " +
+                  (request.methods.empty() ? "method" : "point"));
+  }
+  return request;
+}

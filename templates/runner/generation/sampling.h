@@ -1,0 +1,173 @@
+// Chooses the next token: the most probable one, or one drawn by its probability.
+//
+// Equal logits and seeds give equal tokens on every device. Of floating point, only what IEEE 754
+// fixes is used: differences, products, quotients and square roots, each rounded once. exp() differs
+// between C libraries, and a sum of products between compilers, which may fuse it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "request.h"
+
+// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+
+  // Evenly distributed from 0 to below `bound`: the upper half of a product, whose bias is below
+  // bound / 2^64.
+  uint64_t below(uint64_t bound) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+  }
+
+ private:
+  uint64_t next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+
+  uint64_t state_;
+};
+
+// Powers of two as whole numbers, of which 2^0 is kOne: the sum of all of a vocabulary fits into 64
+// bits. An exponent counts to its 24th binary place, which is as exact as a logit.
+class Powers {
+ public:
+  static constexpr int kOneBits = 40;
+
+  Powers() {
+    double root = 0.5;
+    for (size_t table = 0; table < tables_.size(); ++table) {
+      tables_[table].fill(1);
+      for (size_t bit = 128; bit != 0; bit /= 2) {
+        root = std::sqrt(root); // 2^-(1/2), 2^-(1/4), ...
+        for (size_t i = 0; i < 256; ++i) {
+          tables_[table][i] *= (i & bit) != 0 ? root : 1;
+        }
+      }
+    }
+  }
+
+  // 2^-x; 0 where that is less than the unit.
+  uint64_t minus(double x) const {
+    if (!(x < kOneBits)) {
+      return 0;
+    }
+    const auto places = static_cast<uint64_t>(x * (1 << 24));
+    const double part = tables_[0][places >> 16 & 255] * tables_[1][places >> 8 & 255] *
+        tables_[2][places & 255];
+    return static_cast<uint64_t>(part * (uint64_t{1} << kOneBits)) >> (places >> 24);
+  }
+
+ private:
+  std::array<std::array<double, 256>, 3> tables_;
+};
+
+// The most probable token, of several equal ones the first; tells logits that are no numbers.
+inline size_t most_probable(const float* logits, size_t count) {
+  size_t best = 0, undefined = 0;
+  float most = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < count; ++i) {
+    if (!(logits[i] <= most)) {
+      std::isnan(logits[i]) ? void(++undefined) : void((most = logits[i], best = i));
+    }
+  }
+  if (undefined != 0 || !std::isfinite(most)) {
+    throw Failure(kInference, undefined != 0
+        ? "of " + std::to_string(count) + " logits, " + std::to_string(undefined) + " are NaN"
+        : "the largest of " + std::to_string(count) + " logits is " + (most > 0 ? "" : "-") +
+            "infinity");
+  }
+  return best;
+}
+
+class Sampler {
+ public:
+  explicit Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) {}
+
+  // The next choice is the first again.
+  void restart() { random_ = Random(sampling_.seed); }
+
+  int64_t choose(const float* logits, size_t count) {
+    const size_t best = most_probable(logits, count);
+    if (sampling_.temperature == 0) {
+      return static_cast<int64_t>(best);
+    }
+    weigh(logits, count, logits[best]);
+    if (sampling_.top_k != 0 && static_cast<size_t>(sampling_.top_k) < candidates_.size()) {
+      const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(sampling_.top_k);
+      std::partial_sort(candidates_.begin(), end, candidates_.end(), before);
+      candidates_.erase(end, candidates_.end());
+    }
+    if (sampling_.top_p < 1) {
+      keep_most_probable(sampling_.top_p);
+    }
+    return draw();
+  }
+
+ private:
+  struct Candidate {
+    uint64_t weight;
+    int64_t id;
+  };
+
+  // An order without equals, so that every library sorts alike.
+  static bool before(const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  }
+
+  void weigh(const float* logits, size_t count, double most) {
+    constexpr double log2_e = 1.4426950408889634;
+    candidates_.clear();
+    for (size_t i = 0; i < count; ++i) {
+      const double x = (most - double{logits[i]}) / sampling_.temperature * log2_e;
+      if (const uint64_t weight = powers_.minus(x); weight != 0) {
+        candidates_.push_back({weight, static_cast<int64_t>(i)});
+      }
+    }
+  }
+
+  uint64_t total() const {
+    uint64_t sum = 0;
+    for (const Candidate& candidate : candidates_) {
+      sum += candidate.weight;
+    }
+    return sum;
+  }
+
+  // As few as have this part of the weight. A heap: in most texts, few of many are enough.
+  void keep_most_probable(double part) {
+    const auto enough = static_cast<uint64_t>(std::ceil(part * static_cast<double>(total())));
+    const auto after = [](const Candidate& a, const Candidate& b) { return before(b, a); };
+    std::make_heap(candidates_.begin(), candidates_.end(), after);
+    kept_.clear();
+    for (uint64_t sum = 0; sum < enough && !candidates_.empty(); candidates_.pop_back()) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), after);
+      sum += candidates_.back().weight;
+      kept_.push_back(candidates_.back());
+    }
+    candidates_.swap(kept_);
+  }
+
+  int64_t draw() {
+    uint64_t left = random_.below(total());
+    for (const Candidate& candidate : candidates_) {
+      if (left < candidate.weight) {
+        return candidate.id;
+      }
+      left -= candidate.weight;
+    }
+    return candidates_.back().id; // not reached
+  }
+
+  const Sampling sampling_;
+  Random random_;
+  const Powers powers_;
+  std::vector<Candidate> candidates_, kept_;
+};

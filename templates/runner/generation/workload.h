@@ -1,0 +1,168 @@
+// Generates text as a request says, and tells the time of every token.
+#pragma once
+
+#include <ctime>
+#include <optional>
+
+#include "../arguments.h"
+#include "../processors.h"
+#include "calls.h"
+#include "sampling.h"
+
+// One repetition of a point.
+struct Text {
+  const Point* point;
+  // Of each call of the prefill, until the first token, and of each further one.
+  std::vector<int64_t> prefill_ns;
+  int64_t first_token_ns = 0;
+  std::vector<int64_t> token_ns;
+  std::vector<int64_t> tokens;
+  bool stopped = false;
+};
+
+inline std::string json_text(const Text& text) {
+  return "\n    {\"point\": " + json_string(text.point->name) +
+      ", \"prefill_ms\": " + json_list(text.prefill_ns, json_ms) +
+      ", \"first_token_ms\": " + json_ms(text.first_token_ns) +
+      ", \"token_ms\": " + json_list(text.token_ns, json_ms) +
+      ", \"token_ids\": " + json_sizes(text.tokens) +
+      ", \"stopped\": " + (text.stopped ? "true" : "false") + "}";
+}
+
+// Everything is checked before anything runs: a run may take minutes.
+inline void check_points(const Request& request, const Calls& calls) {
+  const int64_t context = calls.context();
+  const auto vocabulary = static_cast<int64_t>(calls.vocabulary());
+  for (const Point& point : request.points) {
+    const auto prompt = static_cast<int64_t>(point.prompt.size());
+    // Differences, since a sum of what is given may be too large.
+    if (prompt > context || point.depth > context - prompt ||
+        point.new_tokens - 1 > context - prompt - point.depth) {
+      throw Failure(kInputs, "point " + point.name + ": " + std::to_string(point.depth) +
+                    " tokens in the cache, a prompt of " + std::to_string(prompt) + " and " +
+                    std::to_string(point.new_tokens) + " new tokens do not fit into a context of " +
+                    std::to_string(context));
+    }
+    for (const int64_t id : point.prompt) {
+      if (id < 0 || id >= vocabulary) {
+        throw Failure(kInputs, "point " + point.name + ": the prompt has the id " +
+                      std::to_string(id) + ", the vocabulary " + std::to_string(vocabulary) +
+                      " tokens");
+      }
+    }
+  }
+}
+
+class Generator {
+ public:
+  Generator(const Request& request, Calls& calls, bool stream)
+      : request_(request), calls_(calls), sampler_(request.sampling), stream_(stream) {}
+
+  // All points; the cache is filled once for each, and what a repetition adds does not count for
+  // the next.
+  std::vector<Text> run() {
+    std::vector<Text> texts;
+    for (const Point& point : request_.points) {
+      fill(point);
+      for (int64_t i = 0; i < point.repetitions; ++i) {
+        texts.push_back(generate(point));
+      }
+    }
+    return texts;
+  }
+
+ private:
+  void fill(const Point& point) {
+    std::vector<int64_t> tokens(static_cast<size_t>(point.depth));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = point.prompt[i % point.prompt.size()];
+    }
+    take(tokens, 0, [](int64_t) {});
+  }
+
+  // Takes all tokens, in as many calls as it needs, and tells the time of each.
+  template <typename Tell>
+  void take(const std::vector<int64_t>& tokens, int64_t position, Tell tell) {
+    for (size_t taken = 0; taken < tokens.size();) {
+      const int64_t started = now_ns();
+      taken += static_cast<size_t>(
+          calls_.take(tokens.data() + taken, static_cast<int64_t>(tokens.size() - taken),
+                      position + static_cast<int64_t>(taken), logits_));
+      tell(now_ns() - started);
+    }
+  }
+
+  Text generate(const Point& point) {
+    Text text;
+    text.point = &point;
+    sampler_.restart();
+    const int64_t started = now_ns();
+    take(point.prompt, point.depth, [&](int64_t ns) { text.prefill_ns.push_back(ns); });
+    int64_t position = point.depth + static_cast<int64_t>(point.prompt.size());
+    choose(text, position);
+    text.first_token_ns = now_ns() - started;
+    tell(text);
+    while (!text.stopped && static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
+      const int64_t before = now_ns();
+      calls_.take(&text.tokens.back(), 1, position++, logits_);
+      choose(text, position);
+      text.token_ns.push_back(now_ns() - before);
+      tell(text);
+    }
+    return text;
+  }
+
+  void choose(Text& text, int64_t position) {
+    try {
+      text.tokens.push_back(sampler_.choose(logits_, calls_.vocabulary()));
+    } catch (const Failure& failure) {
+      throw Failure(failure.code, "point " + text.point->name + ": after " +
+                    std::to_string(position) + " tokens, " + failure.what());
+    }
+    text.stopped = request_.stop_ids.count(text.tokens.back()) != 0;
+  }
+
+  void tell(const Text& text) const {
+    if (stream_) {
+      std::printf("%lld\n", static_cast<long long>(text.tokens.back()));
+      std::fflush(stdout);
+    }
+  }
+
+  const Request& request_;
+  Calls& calls_;
+  Sampler sampler_;
+  const bool stream_;
+  const float* logits_ = nullptr;
+};
+
+inline void generate(Arguments& arguments) {
+  auto& [listing, texts, counts, given] = arguments;
+  const Request request = read_request(texts["--generation"]);
+  std::ostringstream json;
+  std::optional<MemoryWatch> watch;
+  if (counts["--watch-memory"] != 0) {
+    watch.emplace();
+  }
+  json << begin_results(texts["--program"], counts["--threads"], !texts["--etdump"].empty());
+  Module module(texts["--program"], Module::LoadMode::Mmap, nullptr, nullptr, nullptr,
+                share_memory(request.methods));
+  json << load_program(module, texts["--program"]);
+  Calls calls(module, request.methods, texts["--etdump"]);
+  json << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
+  if (watch) {
+    watch->loaded();
+  }
+  check_points(request, calls);
+  const Processors before;
+  const std::vector<Text> runs = Generator(request, calls, counts["--stream"] != 0).run();
+  json << json_processors(before, Processors())
+       << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
+       << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
+       << ", \"runs\": " << json_list(runs, json_text) << "}";
+  if (watch) {
+    json << watch->json(texts["--program"]);
+  }
+  calls.write_traces();
+  write_results(texts["--results"], json.str());
+}

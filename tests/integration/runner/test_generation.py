@@ -1,0 +1,325 @@
+"""The runner generates text as the eager model does, and tells what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.program.inspect import inspect_file
+from etdeploy.runner.check import check_program
+from etdeploy.runner.generation import Point, Sampling, request_lines
+from etdeploy.targets.platforms import host_target
+from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, UNDEFINED
+from tests.support.runtime_runs import Run, Start, build, plan_here
+
+pytestmark = pytest.mark.integration
+
+_REPOSITORY = Path(__file__).resolve().parents[3]
+_QEMU = shutil.which("qemu-aarch64-static")
+needs_cross = pytest.mark.skipif(
+    host_target().name != "linux-x86_64" or not (shutil.which("aarch64-linux-gnu-g++") and _QEMU),
+    reason="needs Linux x86_64, g++-aarch64-linux-gnu and qemu-user-static",
+)
+_WARM = Sampling(temperature=8.0, top_k=20, top_p=0.9, seed=3)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The folder of generation_export, and the eager model's texts in it."""
+
+    folder: Path
+
+    @property
+    def texts(self) -> list[list[int]]:
+        loaded: list[list[int]] = json.loads((self.folder / "texts.json").read_text())
+        return loaded
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.pte"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    folder = tmp_path_factory.mktemp("exported") / "programs"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.support.generation_export", str(folder)],
+        cwd=_REPOSITORY, check=True, capture_output=True,
+    )  # fmt: skip
+    return Programs(folder)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def runner(programs: Programs, workspace: Workspace) -> Start:
+    program = inspect_file(programs.path("dynamic"))
+    built = build(plan_here(program), workspace)
+    assert check_program(program, built) == ()
+    return Start(built)
+
+
+def _write(
+    folder: Path,
+    points: Sequence[tuple[Sequence[int], dict[str, Any]]],
+    name: str = "dynamic",
+    sampling: Sampling | None = None,
+    stop: Sequence[int] = (),
+) -> None:
+    """Writes a request and its prompts."""
+    listed = []
+    for i, (prompt, asked) in enumerate(points):
+        (folder / f"{i}.bin").write_bytes(np.array(prompt, "<i8").tobytes())
+        listed.append(Point(name=f"p{i}", path=f"{i}.bin", **asked))
+    text = request_lines(METHODS[name], sampling or Sampling(), stop, listed)
+    (folder / "request.txt").write_text(text)
+
+
+def _whole_context() -> list[tuple[Sequence[int], dict[str, Any]]]:
+    return [(prompt, {"new_tokens": CAPACITY + 1 - len(prompt)}) for prompt in PROMPTS]
+
+
+def _ids(run: Run) -> list[tuple[int, ...]]:
+    assert run.exit_code == 0, run.stderr
+    return [text.token_ids for text in run.generated.generation.runs]
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static"])
+def test_greedy_text_is_the_eager_models(
+    runner: Start, programs: Programs, tmp_path: Path, name: str
+) -> None:
+    _write(tmp_path, _whole_context(), name)
+    run = runner.generate(programs.path(name), tmp_path)
+    texts = [[*prompt, *new] for prompt, new in zip(PROMPTS, _ids(run), strict=True)]
+    assert texts == programs.texts
+    # A chunk is one call, and so is a rest where a call may take fewer tokens than a chunk.
+    calls = [len(text.prefill_ms) for text in run.generated.generation.runs]
+    assert calls == {"dynamic": [1, 1, 2, 3, 4], "static": [1, 1, 2, 5, 4]}[name]
+
+
+def test_results_tell_every_measurement(runner: Start, programs: Programs, tmp_path: Path) -> None:
+    _write(tmp_path, [((1, 2, 3), {"new_tokens": 4, "repetitions": 2})])
+    run = runner.generate(programs.path("dynamic"), tmp_path, threads=1, watched=True)
+    results = run.generated
+    assert results.generation.load_methods_ms.keys() == {"prefill", "decode"}
+    assert min(results.generation.load_methods_ms.values()) > 0
+    assert results.threads == 1
+    assert 0 < results.rss_after_load_bytes <= results.peak_rss_bytes
+    assert results.memory is not None
+    assert results.memory.program_resident_bytes
+    assert results.processors is not None
+    first, second = results.generation.runs
+    assert first.token_ids == second.token_ids
+    assert (first.point, len(first.token_ids), first.stopped) == ("p0", 4, False)
+    assert len(first.token_ms) == 3
+    assert 0 < sum(first.prefill_ms) <= first.first_token_ms
+    assert min(first.token_ms) > 0
+    seconds = sum(text.first_token_ms + sum(text.token_ms) for text in (first, second)) / 1000
+    assert results.processors.wall_s >= seconds
+    assert run.stdout == ""
+
+
+def test_a_filled_cache_is_a_longer_prompt(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    depth, prompt, new = 11, (3, 1, 4), 6
+    filled = [prompt[i % len(prompt)] for i in range(depth)]
+    _write(
+        tmp_path,
+        [
+            (prompt, {"new_tokens": new, "depth": depth, "repetitions": 2}),
+            ([*filled, *prompt], {"new_tokens": new}),
+        ],
+    )
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    first, again, longer = _ids(run)
+    assert first == again == longer
+    assert [len(text.prefill_ms) for text in run.generated.generation.runs] == [1, 1, 2]
+
+
+def test_a_stop_token_ends_the_text_and_is_told(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    new = programs.texts[0][len(PROMPTS[0]) :]
+    stop = new[4]
+    assert stop not in new[:4]
+    _write(tmp_path, [(PROMPTS[0], {"new_tokens": 20}), (PROMPTS[0], {"new_tokens": 2})],
+           stop=(UNDEFINED, stop))  # fmt: skip
+    run = runner.generate(programs.path("dynamic"), tmp_path, stream=True)
+    ended, cut = run.generated.generation.runs
+    assert (list(ended.token_ids), ended.stopped) == (new[:5], True)
+    assert (list(cut.token_ids), cut.stopped) == (new[:2], False)
+    assert run.stdout == "".join(f"{token}\n" for token in [*new[:5], *new[:2]])
+
+
+def test_sampled_text_depends_on_the_seed_alone(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    texts = []
+    for i, seed in enumerate((3, 3, 4)):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        sampling = _WARM.model_copy(update={"seed": seed})
+        _write(folder, [((1,), {"new_tokens": 24, "repetitions": 2})], sampling=sampling)
+        texts += _ids(runner.generate(programs.path("dynamic"), folder))
+    assert len(set(texts[:4])) == 1
+    assert texts[4] == texts[5] != texts[0]
+    assert len(set(texts[0])) > 8
+
+
+@needs_cross
+def test_an_arm64_runner_generates_the_same(
+    runner: Start, programs: Programs, workspace: Workspace, tmp_path: Path
+) -> None:
+    program = inspect_file(programs.path("dynamic"))
+    there = build(plan_here(program, "linux-aarch64"), workspace)
+    arm64 = Start(there, prefix=(str(_QEMU), "-L", "/usr/aarch64-linux-gnu"))
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for name, sampling in {"greedy": Sampling(), "sampled": _WARM}.items():
+        (tmp_path / name).mkdir()
+        _write(tmp_path / name, _whole_context(), sampling=sampling)
+        found[name] = _ids(arm64.generate(programs.path("dynamic"), tmp_path / name))
+        assert found[name] == _ids(runner.generate(programs.path("dynamic"), tmp_path / name))
+    assert found["greedy"] != found["sampled"]
+
+
+def test_a_trace_has_the_last_call_of_each_method(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    _write(tmp_path, [((1, 2, 3), {"new_tokens": 5})])
+    run = runner.generate(programs.path("dynamic"), tmp_path, etdump="trace.etdp")
+    assert run.exit_code == 0, run.stderr
+    assert {p.name for p in tmp_path.glob("trace*")} == {"trace.etdp.prefill", "trace.etdp.decode"}
+    # Each event has its name in the file. To import a reader would take longer than all the rest.
+    trace = (tmp_path / "trace.etdp.decode").read_bytes()
+    assert trace.count(b"Method::execute") == 1
+    assert trace.count(b"native_call_mm.out") == 6
+    # A method that no token went through has no trace.
+    _write(tmp_path, [((1,), {"new_tokens": 2})])
+    run = runner.generate(programs.path("dynamic"), tmp_path, etdump="short.etdp")
+    assert {p.name for p in tmp_path.glob("short*")} == {"short.etdp.decode"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "message"),
+    [
+        (
+            range(CAPACITY + 1),
+            {"new_tokens": 1},
+            "point p0: 0 tokens in the cache, a prompt of 33 and 1 new tokens do not fit into a "
+            "context of 32",
+        ),
+        ((1,) * 20, {"new_tokens": 14}, "a prompt of 20 and 14 new tokens do not fit"),
+        ((1,), {"new_tokens": 1, "depth": 32}, "32 tokens in the cache, a prompt of 1"),
+        ((1,), {"new_tokens": 2**63 - 1, "depth": 2**63 - 1}, "do not fit into a context of 32"),
+        ((), {"new_tokens": 1}, "the prompt 0.bin has no token"),
+        ((1, 48), {"new_tokens": 1}, "the prompt has the id 48, the vocabulary 48 tokens"),
+        ((1, -1), {"new_tokens": 1}, "the prompt has the id -1"),
+    ],
+)
+def test_a_point_that_cannot_be_is_told_with_its_numbers(
+    runner: Start, programs: Programs, tmp_path: Path,
+    prompt: Sequence[int], asked: dict[str, Any], message: str,
+) -> None:  # fmt: skip
+    _write(tmp_path, [(prompt, asked)])
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert run.exit_code == 4
+    assert message in run.error
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_logits_that_are_no_numbers_are_told(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    _write(tmp_path, [((1, UNDEFINED), {"new_tokens": 3})])
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert run.exit_code == 5
+    assert "point p0: after 2 tokens, of 48 logits, 48 are NaN" in run.error
+
+
+@pytest.mark.parametrize(
+    ("line", "by", "message"),
+    [
+        (0, "method prefill prefill 8 1 32", "request.txt:1 expects a prefix step from 0 on"),
+        (0, "method prefill fill 8 1 32 4", "request.txt:1 expects the role prefill or decode"),
+        (0, "method prefill prefill 9 1 32 4", "the input 0 int64 [1, 9], and has int64 [1, 8]"),
+        (1, "method decode decode 2 0 32 4", "expects max_tokens 1 of a decode method"),
+        (1, "method decode decode 1 0 64 4", "the input 2 uint8 [64], and has uint8 [32]"),
+        (1, "method decode decode 1 0 32 0", "takes 3 inputs, to generate it would take 2"),
+        (2, "sampling -1 0 1 0", "request.txt:3 expects a temperature from 0 on"),
+        (2, "sampling 1 0 0 0", "request.txt:3 expects top_p above 0 and up to 1"),
+        (2, "sampling nan 0 1 0", "request.txt:3 expects a temperature from 0 on"),
+        (3, "stop 1 x", "request.txt:4 expects ids from 0 on, the line is 'stop 1 x'"),
+        (3, "", "request.txt:4 expects a word"),
+        (4, "point p0 0 1 1", "request.txt:5 expects the path of a prompt"),
+        (4, "point p0 0 1 0 0.bin", "request.txt:5 expects repetitions from 1 on"),
+        (4, "point p0 0 1 1 gone.bin", "the prompt gone.bin cannot be read"),
+        (4, "point p0 0 1 1 odd.bin", "the prompt odd.bin has 9 bytes, ids have 8 each"),
+        (4, "stop", "the request request.txt has no point"),
+        (4, "temperature 1", "request.txt:5 expects method, sampling, stop or point"),
+    ],
+)
+def test_a_damaged_request_is_told(
+    runner: Start, programs: Programs, tmp_path: Path, line: int, by: str, message: str
+) -> None:
+    _write(tmp_path, [((1,), {"new_tokens": 1})], stop=(1,))
+    (tmp_path / "odd.bin").write_bytes(bytes(9))
+    lines = (tmp_path / "request.txt").read_text().splitlines()
+    lines[line] = by
+    (tmp_path / "request.txt").write_text("\n".join(lines) + "\n")
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert run.exit_code == 4
+    assert message in run.error
+
+
+def test_a_program_that_does_not_fit_the_request_is_told(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    _write(tmp_path, [((1,), {"new_tokens": 1})], "dynamic")
+    run = runner.generate(programs.path("dynamic"), tmp_path, request="gone.txt")
+    assert (run.exit_code, "cannot read the request gone.txt" in run.error) == (4, True)
+    run = runner.generate(programs.path("static"), tmp_path)
+    assert (run.exit_code, "takes 2 inputs, to generate" in run.error) == (4, True)
+    request = (tmp_path / "request.txt").read_text()
+    (tmp_path / "request.txt").write_text(request.replace("method decode", "method encode"))
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert (run.exit_code, "the program has no method encode" in run.error) == (3, True)
+
+
+def test_methods_that_share_no_buffers_are_told(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    _write(tmp_path, [((1,), {"new_tokens": 1})], "static")
+    request = (tmp_path / "request.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "request.txt").write_text("".join(request[1:]))
+    run = runner.generate(programs.path("unshared"), tmp_path)
+    assert run.exit_code == 4
+    assert "shares no buffers with the others" in run.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--generation", "r.txt", "--iterations", "3"), "--iterations does not go with --gener"),
+        (("--generation", "r.txt", "--inputs", "i.txt"), "--inputs does not go with --generation"),
+        (("--stream", "1"), "--stream needs --generation"),
+    ],
+)
+def test_options_of_the_other_workload_are_refused(
+    runner: Start, programs: Programs, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    run = runner.start(tmp_path, "--program", str(programs.path("dynamic")), *arguments)
+    assert run.exit_code == 2
+    assert message in run.error

@@ -1,0 +1,118 @@
+"""Exports small programs that generate text, with the texts of their eager model.
+
+Started as a process of its own:
+
+    python -m tests.support.generation_export FOLDER
+
+The folder gets `<name>.pte` for each program, and `texts.json`: what the eager model makes of each
+prompt, as lists of token ids that are one longer than the context.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes import MemoryPlanningPass
+
+from tests.support.generation_values import CAPACITY, CHUNK, PROMPTS, UNDEFINED, VOCABULARY
+
+_WIDTH = 16
+
+
+class TinyModel(torch.nn.Module):  # type: ignore[misc]
+    """One layer of attention, whose keys and values of all tokens before are in its buffers.
+
+    Every module is made with the same weights; the one token `UNDEFINED` gives NaN.
+
+    Args:
+        seen: Positions that the attention looks at; None for as many as the third input has.
+    """
+
+    def __init__(self, seen: int | None) -> None:
+        super().__init__()
+        self.seen = seen
+        chance = torch.Generator().manual_seed(5)
+
+        def made(*shape: int) -> torch.nn.Parameter:
+            # A cache that is written in place must not get gradients.
+            return torch.nn.Parameter(torch.randn(*shape, generator=chance), requires_grad=False)
+
+        self.tokens, self.places = made(VOCABULARY, _WIDTH), made(CAPACITY, _WIDTH)
+        self.query, self.key = made(_WIDTH, _WIDTH), made(_WIDTH, _WIDTH)
+        self.value, self.head = made(_WIDTH, _WIDTH), made(_WIDTH, VOCABULARY)
+        self.tokens.data[UNDEFINED] = float("nan")
+        self.register_buffer("keys", torch.zeros(CAPACITY, _WIDTH))
+        self.register_buffer("values", torch.zeros(CAPACITY, _WIDTH))
+
+    def forward(
+        self, tokens: torch.Tensor, position: torch.Tensor, prefix: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        at = position + torch.arange(tokens.shape[1])
+        x = self.tokens[tokens[0]] + self.places[at]
+        self.keys.index_copy_(0, at, x @ self.key)
+        self.values.index_copy_(0, at, x @ self.value)
+        seen = self.seen if prefix is None else prefix.shape[0]
+        keys, values = self.keys.narrow(0, 0, seen), self.values.narrow(0, 0, seen)
+        later = torch.arange(seen).unsqueeze(0) > at.unsqueeze(1)
+        scores = (x @ self.query) @ keys.T / _WIDTH + later * -1e9
+        return ((scores.softmax(-1) @ values + x) @ self.head)[-1:]
+
+
+def main(folder: Path) -> None:
+    length = torch.export.Dim("length", min=2, max=CHUNK)
+    seen = torch.export.Dim("seen", min=2, max=CAPACITY)
+    several, one = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)
+    whole = torch.ones(1, CHUNK, dtype=torch.long)
+    prefix = torch.zeros(CHUNK, dtype=torch.uint8)
+    position = torch.tensor([0])
+    sizes = {"tokens": None, "position": None, "prefix": {0: seen}}
+    export = torch.export.export
+    dynamic = {
+        "prefill": export(
+            TinyModel(None), (several, position, prefix),
+            dynamic_shapes=sizes | {"tokens": {1: length}},
+        ),
+        "decode": export(TinyModel(None), (one, position, prefix), dynamic_shapes=sizes),
+    }  # fmt: skip
+    static = {
+        "prefill": export(TinyModel(CAPACITY), (whole, position)),
+        "decode_half": export(TinyModel(CAPACITY // 2), (one, position)),
+        "decode": export(TinyModel(CAPACITY), (one, position)),
+    }
+    folder.mkdir(parents=True)
+    (folder / "texts.json").write_text(json.dumps([_continued(prompt) for prompt in PROMPTS]))
+    _write(folder / "dynamic.pte", dynamic)
+    _write(folder / "static.pte", static)
+    static.pop("prefill")
+    _write(folder / "unshared.pte", static, share=False)
+
+
+def _write(
+    path: Path, methods: dict[str, torch.export.ExportedProgram], share: bool = True
+) -> None:
+    planning = MemoryPlanningPass(share_mutable_buffers=share)
+    program = to_edge_transform_and_lower(methods).to_executorch(
+        ExecutorchBackendConfig(memory_planning_pass=planning, run_reinplace_pass=True)
+    )
+    path.write_bytes(program.buffer)
+
+
+def _continued(prompt: Sequence[int]) -> list[int]:
+    """The greedy text that fills the context."""
+    model, ids = TinyModel(CAPACITY), list(prompt)
+    for at in range(CAPACITY):
+        logits = model(torch.tensor([[ids[at]]]), torch.tensor([at]))[0]
+        if at >= len(prompt) - 1:
+            best, next_best = logits.topk(2).values.tolist()
+            assert best - next_best > 0.01, "another processor may round to another token"
+            ids.append(int(logits.argmax()))
+    return ids
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,43 @@
+"""The small programs of generation_export, as far as tests without torch have to know them."""
+
+from __future__ import annotations
+
+from etdeploy.program.generation import GenerationMethod
+
+VOCABULARY, CAPACITY, CHUNK = 48, 32, 8
+# The token whose logits are NaN.
+UNDEFINED = VOCABULARY - 1
+
+# Of one token, of a chunk, of one more, of several chunks and a rest, and of the whole context.
+PROMPTS = (
+    (3,),
+    tuple(range(CHUNK)),
+    tuple(range(CHUNK + 1)),
+    tuple(5 * i % 31 for i in range(2 * CHUNK + 3)),
+    tuple(7 * i % 41 for i in range(CAPACITY)),
+)
+
+_HALF = CAPACITY // 2
+METHODS = {
+    "dynamic": (
+        GenerationMethod(
+            name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY,
+            prefix_step=4,
+        ),
+        GenerationMethod(
+            name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY,
+            prefix_step=4,
+        ),
+    ),
+    "static": (
+        GenerationMethod(
+            name="prefill", role="prefill", max_tokens=CHUNK, dynamic=False, capacity=CAPACITY
+        ),
+        GenerationMethod(
+            name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY
+        ),
+        GenerationMethod(
+            name="decode_half", role="decode", max_tokens=1, dynamic=False, capacity=_HALF
+        ),
+    ),
+}  # fmt: skip
