@@ -17,7 +17,8 @@ PLAN_FILE = "plan.json"
 DESCRIPTIONS = {
     "record": "`record.json` itself",
     "outputs": "folder with the outputs of the very first inference: `0.bin` and so on, raw "
-    "little-endian contiguous bytes; data type and shape are in the timing pass's file",
+    "little-endian contiguous bytes; data type and shape are in the timing pass's file; absent "
+    "where text was generated",
     "log": "the runner's output in each pass, and how it ended",
     "timing": "what the runner wrote in the first start of the timing pass: raw samples, load "
     "times, outputs",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.bench.generation.results import as_inferences
 from etdeploy.bench.records.conditions import Disturbance
 from etdeploy.bench.state.observed import UNOBSERVED, Observed
 from etdeploy.core.cancel import checkpoint
@@ -23,7 +24,8 @@ from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome, TimedState
 from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
-from etdeploy.runner.protocol import RunnerResults, load_results
+from etdeploy.runner.generation import GenerationResults, generation_arguments
+from etdeploy.runner.protocol import RunnerResults, load_results, load_results_of
 
 TIMING = "timing"
 MEMORY = "memory"
@@ -52,6 +54,8 @@ class Pass:
         start: Counts the starts of the same pass, from 1.
         threads: In ExecuTorch's pool, as the runner is told; 0 for ExecuTorch's choice.
         swept: Whether it is one of several numbers of threads.
+        request: The file, in the bundle, that says what is generated; empty for inferences.
+            `warmup` counts the first point's generations then, `iterations` those of all points.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Pass:
     start: int = 1
     threads: int = 0
     swept: bool = False
+    request: str = ""
 
     @property
     def key(self) -> str:
@@ -99,13 +104,14 @@ class PassResult:
 
     Attributes:
         step: The pass.
-        results: As the runner wrote them.
+        results: As the runner wrote them; of text, the first point's.
         seconds: Wall time measured on the machine that runs etdeploy, connection included.
         started: When it began, in UTC by the clock of that machine.
         ended_early: Why it ended before its time and left a part of its results.
         states: What was read of the device's state meanwhile.
         observed: Of the device around it.
         disturbances: What made it slower, or may have.
+        generated: All points, where text was generated.
     """
 
     step: Pass
@@ -116,6 +122,7 @@ class PassResult:
     states: tuple[TimedState, ...] = ()
     observed: Observed = UNOBSERVED
     disturbances: tuple[Disturbance, ...] = ()
+    generated: GenerationResults | None = None
 
     @property
     def file(self) -> str:
@@ -134,6 +141,14 @@ Results = Mapping[str, PassResult]
 
 def runner_arguments(step: Pass) -> tuple[str, ...]:
     """The runner's command line for a pass; `{bundle}` is filled in by the device."""
+    if step.request:
+        return generation_arguments(
+            f"{{bundle}}/{PROGRAM_FILE}",
+            f"{{bundle}}/{step.request}",
+            step.results,
+            threads=step.threads,
+            watched=step.watched,
+        )
     arguments = [
         "--program", f"{{bundle}}/{PROGRAM_FILE}",
         "--method", step.method,
@@ -188,9 +203,9 @@ def run_pass(
     if outcome.exit_code != 0:
         # A stop ends the runner too, and is not its fault.
         checkpoint()
-        error = run_error(
-            outcome, step.key, recipe, device, log, capabilities, step.iterations, limit_s
-        )
+        # Fewer iterations do not shorten a generation.
+        iterations = 1 if step.request else step.iterations
+        error = run_error(outcome, step.key, recipe, device, log, capabilities, iterations, limit_s)
         until_then = _work_until_then(folder, step, here)
         if until_then is None:
             raise error
@@ -203,8 +218,17 @@ def run_pass(
         folder.pull(step.outputs_folder, here / step.outputs_folder)
     if step.etdump:
         folder.pull(ETDUMP, here / ETDUMP)
-    results = load_results(here / step.results)
-    return PassResult(step, results, outcome.seconds, started, states=outcome.states)
+    results, generated = _load(step, here / step.results)
+    return PassResult(
+        step, results, outcome.seconds, started, states=outcome.states, generated=generated
+    )
+
+
+def _load(step: Pass, path: Path) -> tuple[RunnerResults, GenerationResults | None]:
+    if not step.request:
+        return load_results(path), None
+    generated = load_results_of(GenerationResults, path)
+    return as_inferences(generated, step.method, int(step.warmup)), generated
 
 
 def _work_until_then(folder: RunFolder, step: Pass, here: Path) -> RunnerResults | None:

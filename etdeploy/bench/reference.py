@@ -37,6 +37,7 @@ Every change of the keys raises `schema_version`. etdeploy reads records of all 
 | 3 | `simulated` says that a simulator ran the program. Where it is not null, no time in the record is a device's. |
 | 4 | The partitions of `program.delegates` have `compiled_for.settings`. |
 | 5 | `workload.runs` has every start of the runner, `workload.spread` the spread within and between them; `warmup` of each is what it took. New: `workload.threads`, `runner.threads_reason`, `workload.sustained`, `memory`, `disturbances`, `device.during`, `interleaved_with`, and more of the device's state. |
+| 6 | `workload.kind` may be `generation`: text that a language model generated, with other keys. |
 
 ## Paths of the machine that measured
 
@@ -75,14 +76,18 @@ def _keys() -> Iterator[str]:
     yield "Units are in the names: `_ms` milliseconds, `seconds`, `_bytes`, `_celsius`, `_percent`."
     yield from _section("Top level", RunRecord, "")
     waiting: list[tuple[str, type[BaseModel]]] = [("", RunRecord)]
+    told: set[str] = set()
     while waiting:
         prefix, model = waiting.pop(0)
         for name, field in model.model_fields.items():
-            nested, marks = _nested(field.annotation)
-            if nested:
+            found, marks = _nested(field.annotation)
+            for nested in found:
                 path = f"{prefix}{name}{marks}"
-                yield from _section(f"`{path}`", nested, f"{path}.")
-                waiting.append((f"{path}.", nested))
+                title = f"`{path}`{_kind_of(nested) if len(found) > 1 else ''}"
+                if title not in told:  # two kinds of a value have some keys in common
+                    told.add(title)
+                    yield from _section(title, nested, f"{path}.")
+                    waiting.append((f"{path}.", nested))
 
 
 def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -96,25 +101,28 @@ def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
         yield f"| `{prefix}{name}` | {_kind(field.annotation)} | {texts.get(name, '')} |"
 
 
-def _nested(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """The model in an annotation, and how a key below it is written."""
+def _kind_of(model: type[BaseModel]) -> str:
+    """What tells one of several models at a place from the others."""
+    return f" where `kind` is `{model.model_fields['kind'].default}`"
+
+
+def _nested(annotation: Any) -> tuple[list[type[BaseModel]], str]:
+    """The models in an annotation, several in a union, and how a key below them is written."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation, ""
+        return [annotation], ""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is tuple:
         return _nested(arguments[0])[0], "[]"
     if origin is dict:
         return _nested(arguments[1])[0], ".*"
-    for argument in arguments if origin is types.UnionType else ():
-        if found := _nested(argument)[0]:
-            return found, ""
-    return None, ""
+    united = arguments if origin is types.UnionType else ()
+    return [model for argument in united for model in _nested(argument)[0]], ""
 
 
 def _kind(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is types.UnionType:
-        kinds = [_kind(a) for a in arguments if a is not type(None)]
+        kinds = dict.fromkeys(_kind(a) for a in arguments if a is not type(None))
         return " or ".join([*kinds, *(["null"] if type(None) in arguments else [])])
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pydantic import ValidationError
 
 from etdeploy.bench.outputs.verdict import wrong_outputs
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.devices.base import DeviceFacts
@@ -71,12 +72,24 @@ def _simulated(a: RunRecord, b: RunRecord) -> Iterator[str]:
 def _other_workload(a: RunRecord, b: RunRecord) -> Iterator[str]:
     if a.workload.kind != b.workload.kind:
         yield f"another workload: {a.workload.kind} in A, {b.workload.kind} in B"
-    if a.program.method != b.program.method:
+    if isinstance(a.workload, TextGeneration) and isinstance(b.workload, TextGeneration):
+        yield from _other_text(a.workload, b.workload)
+    # Of text, how a program's methods are called is no part of what is measured.
+    elif a.program.method != b.program.method:
         yield f"another method: {a.program.method} in A, {b.program.method} in B"
+
+
+def _other_text(a: TextGeneration, b: TextGeneration) -> Iterator[str]:
+    if a.first.counted != b.first.counted:
+        yield f"another first point: {a.first.label} in A, {b.first.label} in B"
+    elif a.prompt != b.prompt:
+        yield "another prompt"
 
 
 def _other_inputs(a: StoredRun, b: StoredRun) -> Iterator[str]:
     """By what `export.json` says of them; nothing where it is not there."""
+    if isinstance(a.record.workload, TextGeneration):
+        return
     of_a, of_b = _inputs(a), _inputs(b)
     if not of_a or not of_b:
         return

@@ -57,7 +57,7 @@ class Usable:
 def medians_of(record: RunRecord) -> tuple[float, ...]:
     """Median of each start; of all samples, where a record has no starts."""
     runs = record.workload.runs
-    return tuple(s.median_ms for s in runs) if runs else (record.workload.latency_ms.median,)
+    return tuple(s.median_ms for s in runs) if runs else (record.workload.timed.median,)
 
 
 def usable_pairs(a: RunRecord, b: RunRecord) -> Usable:
@@ -142,10 +142,10 @@ def _fastest(a: RunRecord, b: RunRecord) -> tuple[tuple[float, ...], tuple[float
 
 def samples_by_start(record: RunRecord) -> tuple[tuple[float, ...], ...]:
     """The samples of each start; none, where the record has others than its starts say."""
-    samples, runs = record.workload.latency_ms.samples, record.workload.runs
+    samples, runs = record.workload.timed.samples, record.workload.runs
     if sum(start.samples for start in runs) != len(samples) or not all(s.samples for s in runs):
         return ()
-    return starts.samples_by_start(runs, record.workload.latency_ms)
+    return starts.samples_by_start(runs, record.workload.timed)
 
 
 def usable_starts(a: RunRecord, b: RunRecord) -> Usable:

@@ -108,7 +108,8 @@ class Comparison(Value):
     """Two runs, judged.
 
     Attributes:
-        metric: What is compared: `latency_ms`.
+        metric: What is compared: `latency_ms`; of text `token_ms`, the time of each token after the
+            first at the first point, or `ttft_ms` where there is only a first one.
         a, b: The two.
         ratio: B's by A's; null where they are not comparable.
         pairs: Empty where the starts did not take turns.

@@ -29,7 +29,7 @@ def output_differences(a: StoredRun, b: StoredRun) -> tuple[OutputDifference, ..
 def _differences(
     a: StoredRun, b: StoredRun, of_a: list[RunnerOutput], of_b: list[RunnerOutput]
 ) -> Iterator[OutputDifference]:
-    names = {i: check.name for i, check in enumerate(a.record.workload.outputs)}
+    names = {i: check.name for i, check in enumerate(a.record.inference.outputs)}
     for index, (in_a, in_b) in enumerate(zip_longest(of_a, of_b)):
         checkpoint()
         name = names.get(index, f"output_{index}")

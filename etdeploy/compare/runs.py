@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from etdeploy.bench.outputs.verdict import uncompared_outputs
-from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.record import RunRecord, Workload
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import spread_of
@@ -21,7 +22,6 @@ from etdeploy.compare.statistics import BETWEEN_RECORDS, unpaired_ratio
 from etdeploy.compare.verdict import MIN_DIFFERENCE_PERCENT, judge, why
 from etdeploy.core.console import count
 
-METRIC = "latency_ms"
 # Starts that are further apart hide a difference of 5 % from ten pairs.
 _FAR_APART_PERCENT = 3.0
 # The two states of a virtual machine's core, alone or shared with a neighbour, change after some
@@ -54,7 +54,7 @@ def compare_runs(
         verdict = judge(ratio, min_difference_percent)
         reason = why(ratio, len(pairs), min_difference_percent)
     return Comparison(
-        metric=METRIC,
+        metric=a.record.workload.metric,
         a=_side(a),
         b=_side(b),
         ratio=ratio,
@@ -131,8 +131,7 @@ def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterat
         yield f"{_by_medians(paired_ratio(*usable.medians_ms))}."
     yield from _conditions(a, b)
     yield from _short_starts(a, b) if paired else ()
-    if a.workload.sizes:
-        yield f"Compared at the first size, {a.workload.sizes[0].name}."
+    yield from _compared_at(a.workload, b.workload)
     if uncompared_outputs(a) or uncompared_outputs(b):
         yield "Outputs that are NaN or infinite in the model too were not checked."
 
@@ -146,8 +145,9 @@ def _short_starts(a: RunRecord, b: RunRecord) -> Iterator[str]:
     if samples * max(times_ms) < _SHORT_MS:
         enough = min(_round_up(2 * _SHORT_MS / min(times_ms)), 1_000_000)
         yield (
-            f"A start times {count(samples, 'inference')} in {samples * max(times_ms):.3g} ms. "
-            f"Longer starts agree better: --set benchmark.iterations={enough}"
+            f"A start times {count(samples, a.workload.sample)} in "
+            f"{samples * max(times_ms):.3g} ms. Longer starts agree better: "
+            f"--set benchmark.iterations={enough}"
         )
 
 
@@ -160,6 +160,29 @@ def _round_up(number: float) -> int:
 def _by_medians(ratio: Ratio) -> str:
     between = "" if ratio.low is None else f", between {ratio.low:.3f} and {ratio.high:.3f}"
     return f"By medians, B takes {ratio.median:.3f} times as long as A{between}"
+
+
+def _compared_at(a: Workload, b: Workload) -> Iterator[str]:
+    """At which of several sizes or points."""
+    if isinstance(a, TextGeneration):
+        if len(a.points) > 1:
+            yield f"Compared at the first point: {a.first.label}."
+        yield from _texts(a, b)
+    elif a.sizes:
+        yield f"Compared at the first size, {a.sizes[0].name}."
+
+
+def _texts(a: TextGeneration, b: Workload) -> Iterator[str]:
+    """Whether both generated the same, where nothing is drawn by chance."""
+    if not isinstance(b, TextGeneration) or a.sampling != b.sampling:
+        return
+    ours, theirs = a.first.token_ids, b.first.token_ids
+    same = next((i for i, (x, y) in enumerate(zip(ours, theirs, strict=False)) if x != y), None)
+    if same is None and len(ours) == len(theirs):
+        yield f"Both generated the same {len(ours)} tokens."
+    else:
+        at = min(len(ours), len(theirs)) if same is None else same
+        yield f"They generated different texts, from new token {at + 1} on."
 
 
 def _conditions(a: RunRecord, b: RunRecord) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etdeploy.bench.records.record import Inference
+from etdeploy.bench.records.record import Workload
 from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
@@ -140,12 +140,12 @@ def prepared(job: Job) -> Prepared:
     )
 
 
-def measured_line(workload: Inference) -> str:
+def measured_line(workload: Workload) -> str:
     """The median, and over how much."""
-    latency = workload.latency_ms
-    inferences = console.count(len(latency.samples), "inference")
+    times = workload.timed
+    samples = console.count(len(times.samples), workload.sample)
     starts = console.count(len(workload.runs), "start")
-    return f"median {duration(latency.median)} over {inferences} in {starts}"
+    return f"median {duration(times.median)} over {samples} in {starts}"
 
 
 def bench_step(job: Job, device: Device) -> Step:

@@ -15,7 +15,7 @@ from etdeploy.compare.model import Ratio
 from etdeploy.compare.statistics import BETWEEN_RECORDS, MIN_HISTORY, Departure, departure
 from etdeploy.history.changes import steps
 from etdeploy.history.entry import Entry
-from etdeploy.history.metrics import LATENCY, shown, title
+from etdeploy.history.metrics import HEADLINES, shown, title
 from etdeploy.history.model import Finding, FindingKind
 
 OUTPUTS = "outputs"
@@ -72,7 +72,7 @@ def _judge(
         return _not_judged(metric, value, why)
     else:
         expected = median(values)
-        away = departure(value, values, _of_starts(having) if metric == LATENCY else 0.0)
+        away = departure(value, values, _of_starts(having) if metric in HEADLINES else 0.0)
     kind = _kind(metric, away, max_slowdown_percent)
     return Finding(
         metric=metric,
@@ -111,7 +111,7 @@ def _of_starts(entries: Sequence[Entry]) -> float:
 
 
 def _kind(metric: str, away: Departure, max_slowdown_percent: float) -> FindingKind:
-    sure = _Z if metric == LATENCY else _Z_OTHERS
+    sure = _Z if metric in HEADLINES else _Z_OTHERS
     allowed = 1 + max_slowdown_percent / 100
     if away.ratio.median > allowed and away.z >= sure:
         return FindingKind.REGRESSED

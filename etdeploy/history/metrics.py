@@ -10,18 +10,24 @@ from etdeploy.bench.units import duration
 from etdeploy.core import console
 
 if TYPE_CHECKING:
+    from etdeploy.bench.records.generation import TextGeneration
     from etdeploy.bench.records.record import RunRecord
 
 LATENCY = "latency_ms"
+TOKEN, FIRST_TOKEN = "token_ms", "ttft_ms"
+# What a record is compared by: the spread between its starts is that of these times.
+HEADLINES = (LATENCY, TOKEN)
 # By name: what it is called in a sentence. Less is better in all of them.
 TITLES = {
     LATENCY: "latency",
+    TOKEN: "time per token",
+    FIRST_TOKEN: "time to first token",
     "first_inference_ms": "first inference",
     "load_ms": "load",
     "peak_rss_bytes": "peak memory",
     "program_bytes": "size of the program",
 }
-# Between a metric and the name of one of the recipe's sizes.
+# Between a metric and the name of one of the recipe's sizes, or the key of a point.
 _AT = "@"
 
 
@@ -29,7 +35,8 @@ def metrics_of(record: RunRecord) -> dict[str, float]:
     """The numbers of one record, by metric; of a simulated one none, for they are the simulator's.
 
     Numbers that are infinite or NaN are left out. Where the recipe names sizes, the first one's is
-    `latency_ms`, and `latency_ms@NAME` is each other's.
+    `latency_ms`, and `latency_ms@NAME` is each other's. Of generated text, the first point's are
+    `token_ms` and `ttft_ms`, and `token_ms@p128-n64-d1024` is that of another.
     """
     if record.simulated:
         return {}
@@ -37,15 +44,28 @@ def metrics_of(record: RunRecord) -> dict[str, float]:
 
 
 def _metrics(record: RunRecord) -> Iterator[tuple[str, float]]:
+    from etdeploy.bench.records.generation import TextGeneration
+
     workload = record.workload
-    yield LATENCY, workload.latency_ms.median
-    for size in workload.sizes[1:]:
-        yield f"{LATENCY}{_AT}{size.name}", size.latency_ms.median
-    yield "first_inference_ms", workload.first_inference_ms
+    if isinstance(workload, TextGeneration):
+        yield from _of_text(workload)
+    else:
+        yield LATENCY, workload.latency_ms.median
+        for size in workload.sizes[1:]:
+            yield f"{LATENCY}{_AT}{size.name}", size.latency_ms.median
+        yield "first_inference_ms", workload.first_inference_ms
     yield "load_ms", record.load_ms
     if record.peak_rss_bytes is not None:
         yield "peak_rss_bytes", float(record.peak_rss_bytes)
     yield "program_bytes", float(record.program.size_bytes)
+
+
+def _of_text(workload: TextGeneration) -> Iterator[tuple[str, float]]:
+    for index, point in enumerate(workload.points):
+        at = f"{_AT}{point.key}" if index else ""
+        if point.token_ms:
+            yield f"{TOKEN}{at}", point.token_ms.median
+        yield f"{FIRST_TOKEN}{at}", point.ttft_ms
 
 
 def base_of(metric: str) -> str:

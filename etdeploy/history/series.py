@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 from etdeploy.core.console import count
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Value
+from etdeploy.history.metrics import LATENCY, TOKEN
 
 if TYPE_CHECKING:  # importing them takes longer than reading the history
     from etdeploy.bench.records.record import RunRecord
     from etdeploy.devices.base import DeviceFacts
 
 _KEY_LENGTH = 16
+# The kind of workload, and the recipe's section that says what is generated.
+GENERATION = "generation"
 # Of the section `model`: what the model is. A checkpoint's file may change.
 _MODEL = ("example", "python", "exported", "program", "hf", "arguments")
 # Of `export`: what is computed with which precision.
@@ -74,7 +77,8 @@ class Series(Value):
         backend, quantization: Of the program; null for a finished one.
         precision: Keys of the recipe that say more about the quantisation.
         method: That is run.
-        sizes: That are measured, with the function that makes their inputs.
+        sizes: That are measured, with the function that makes their inputs; of text, the prompts
+            with what is generated after them.
         threads: As the recipe asks for them.
         target: What the runner is built for.
         device: What it runs on.
@@ -101,9 +105,14 @@ class Series(Value):
     def label(self) -> str:
         """In a few words, without the recipe and the device."""
         words = [self.backend or self.source, self.quantization]
-        words += [self.method] if self.method != "forward" else []
+        words += [self.method] if self.method not in ("forward", GENERATION) else []
         words += [_threads(self.threads)] if self.threads not in (0, "auto", None) else []
         return " ".join(word for word in words if word and word != "none")
+
+    @property
+    def metric(self) -> str:
+        """The number that its records are compared by, unless another is asked for."""
+        return TOKEN if GENERATION in self.sizes else LATENCY
 
 
 def _threads(asked: Any) -> str:
@@ -125,8 +134,9 @@ def series_of(record: RunRecord) -> Series:
         backend=record.program.backend,
         quantization=record.program.quantization,
         precision=_told(export, _PRECISION),
-        method=record.program.method,
-        sizes=_sizes(benchmark),
+        # Which of its methods decode is how such a program is made.
+        method=GENERATION if _is_text(record) else record.program.method,
+        sizes=_points(benchmark) if _is_text(record) else _sizes(benchmark),
         threads=runtime.get("threads", 0),
         target=record.runner.target,
         device=DeviceIdentity.of(record.device.facts),
@@ -150,7 +160,8 @@ def _differences(a: Series, b: Series) -> Iterator[str]:
     if a.precision != b.precision:
         yield "another quantisation of parts of the model"
     if a.sizes != b.sizes:
-        yield "other sizes or inputs"
+        text = GENERATION in a.sizes or GENERATION in b.sizes
+        yield "other numbers of tokens, or another prompt" if text else "other sizes or inputs"
 
 
 def _shown(value: Any) -> str:
@@ -161,6 +172,14 @@ def _sizes(benchmark: Mapping[str, Any]) -> dict[str, Any]:
     """Their order counts: a record's `latency_ms` is about the first."""
     told = _told(benchmark, ("sizes", "inputs"))
     return {**told, "order": list(told["sizes"])} if "sizes" in told else told
+
+
+def _is_text(record: RunRecord) -> bool:
+    return record.workload.kind == GENERATION
+
+
+def _points(benchmark: Mapping[str, Any]) -> dict[str, Any]:
+    return {GENERATION: _section(benchmark, GENERATION)}
 
 
 def _section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

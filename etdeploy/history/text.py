@@ -24,7 +24,8 @@ def list_text(trends: Sequence[Trend], more: int, width: int | None) -> str:
         width: The longest line.
     """
     rows = [_row(trend) for trend in trends]
-    metric = title(trends[0].metric)
+    metrics = {trend.metric for trend in trends}
+    metric = title(trends[0].metric) if len(metrics) == 1 else "value"
     columns = ("recipe", "device", "runs", "last", metric, "spread", "what", "trend")
     lines = [table(columns, rows, right=("runs", metric, "spread"), width=width)]
     if more:

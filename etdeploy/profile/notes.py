@@ -30,7 +30,7 @@ def profile_notes(trace: Trace, calls: Sequence[Call], record: RunRecord) -> Ite
 
 
 def _about_the_trace(trace: Trace, record: RunRecord) -> Iterator[str]:
-    traced_ms, untraced_ms = inference_ms(trace), record.workload.latency_ms.median
+    traced_ms, untraced_ms = inference_ms(trace), record.inference.latency_ms.median
     if untraced_ms and traced_ms > LONGER * untraced_ms:
         yield (
             f"An inference takes {traced_ms / untraced_ms - 1:.0%} longer with the tracer than "
@@ -47,8 +47,8 @@ def _about_the_trace(trace: Trace, record: RunRecord) -> Iterator[str]:
             "The model has loops: of an operator in one, the Inspector keeps the last call of an "
             "inference, so the time of the others counts as the runtime's."
         )
-    if record.workload.sizes:
-        yield f"The profile pass ran at the size {record.workload.sizes[0].name}."
+    if record.inference.sizes:
+        yield f"The profile pass ran at the size {record.inference.sizes[0].name}."
 
 
 def _delegates(calls: Sequence[Call], inside: bool) -> set[str]:

@@ -70,7 +70,7 @@ def profile_from(record: RunRecord, trace: Trace, reasons: Reasons) -> Profile:
         run_id=record.run_id,
         inferences=inferences(trace),
         inference_ms=whole_ms,
-        untraced_ms=record.workload.latency_ms.median,
+        untraced_ms=record.inference.latency_ms.median,
         operators=operators,
         modules=module_tree(calls) if trace.graph is not None else None,
         shares=shares,
@@ -112,7 +112,7 @@ def _operators(
 
 
 def _circumstances(record: RunRecord, traced_ms: float) -> Circumstances:
-    untraced_ms = record.workload.latency_ms.median
+    untraced_ms = record.inference.latency_ms.median
     found = [backend_of(each) for each in _backends(record)]
     return Circumstances(
         backend=record.program.backend,

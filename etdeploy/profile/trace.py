@@ -9,6 +9,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from etdeploy.bench.records.again import measure_again
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
@@ -76,6 +77,11 @@ def _etdump(run: StoredRun) -> Path:
             "a simulated run has no profile: its times are the simulator's",
             place=str(run.folder),
             remedy="Run the recipe on a device.",
+        )
+    if isinstance(run.record.workload, TextGeneration):
+        raise UsageError(
+            "where the time goes is not read yet of programs that generate text",
+            place=str(run.folder),
         )
     if "etdump" not in run.record.files:
         raise UsageError(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etdeploy.bench.records.conditions import Disturbance
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.bench.records.stored import StoredRun
@@ -106,7 +107,7 @@ def names(runs: Sequence[StoredRun]) -> tuple[str, ...]:
 def starts_of(record: RunRecord) -> tuple[Start, ...]:
     """The starts of a run; one of an older version has a single one, made from its figures."""
     workload = record.workload
-    if workload.runs:
+    if workload.runs or isinstance(workload, TextGeneration):
         return workload.runs
     timing = record.passes.get("timing")
     latency = workload.latency_ms

@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.conditions import Disturbance
-from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.record import RunRecord, Workload
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.bench.units import duration as _duration
 from etdeploy.compare.model import Comparison
 from etdeploy.core.console import size as _size
 
 NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a workload's times are of.
+
+    Attributes:
+        one: A sample, in the singular.
+        time: What a sample's time is called.
+    """
+
+    one: str
+    time: str
+
+
+INFERENCE = Sample("inference", "latency")
+_TIMES = {"token_ms": "time per token", "ttft_ms": "time to first token"}
+
+
+def sample(workload: Workload) -> Sample:
+    """What the times are of by which a run is compared."""
+    return Sample(workload.sample, _TIMES.get(workload.metric, INFERENCE.time))
+
+
+def first_of(workload: Workload) -> str:
+    """What a process does before its warm-up."""
+    is_text = isinstance(workload, TextGeneration)
+    return "first token of a new process" if is_text else "first inference"
+
+
+def loaded(workload: Workload) -> str:
+    """What is loaded with the program."""
+    return "all methods" if isinstance(workload, TextGeneration) else "method"
 
 
 def is_number(value: float | None) -> bool:

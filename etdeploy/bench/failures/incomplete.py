@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import RunError
 
@@ -15,7 +16,8 @@ def require_whole(run: StoredRun) -> None:
     Raises:
         RunError: It ended early; what it did until then is in the record.
     """
-    sustained = run.record.workload.sustained
+    workload = run.record.workload
+    sustained = None if isinstance(workload, TextGeneration) else workload.sustained
     if sustained is None or sustained.ended_early is None:
         return
     raise RunError(

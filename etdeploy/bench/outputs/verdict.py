@@ -134,7 +134,7 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun, device: Capabilities) 
 
 def _wrong_folders(record: RunRecord) -> list[str]:
     """The names, in the record's files, of the outputs of every size that has a wrong one."""
-    sizes = record.workload.sizes
+    sizes = record.inference.sizes
     return [
         f"outputs-{size.name}" if index else "outputs"
         for index, size in enumerate(sizes)

@@ -9,21 +9,22 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.records.conditions import DeviceSample, Disturbance
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.kinds import WorkloadKind
 from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.memory import Memory
 from etdeploy.bench.records.starts import Spread, Start, ThreadsRecord
 from etdeploy.bench.records.sustained import Sustained
-from etdeploy.core.kinds import Kind
 from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
 
-SCHEMA_VERSION: Literal[5] = 5
+SCHEMA_VERSION: Literal[6] = 6
 
 
 class OutputCheck(Value):
@@ -89,7 +90,8 @@ class ProgramRecord(Value):
     Attributes:
         sha256: Of the `.pte` file.
         size_bytes: Of the `.pte` file.
-        method: The method that was run.
+        method: The method that was run; of generated text, the one that gave the first point's
+            tokens.
         operators: All that the program calls outside delegates, in every method.
         backends: All that its delegates name, in every method.
         operator_calls: Of the method that was run.
@@ -167,8 +169,10 @@ class PassRecord(Value):
     """One start of the runner.
 
     Attributes:
-        warmup: Iterations between the first inference and the timed ones.
-        iterations: Timed ones; in the sustained pass, all of its work.
+        warmup: Iterations between the first inference and the timed ones; of text, generations of
+            the first point before the timed ones.
+        iterations: Timed ones; in the sustained pass, all of its work; of text, the samples of
+            `workload.runs`.
         seconds: Wall time measured on the machine that runs etdeploy, connection included.
     """
 
@@ -203,12 +207,6 @@ class SizeRecord(Value):
     spread: Spread | None = None
 
 
-class WorkloadKind(Kind):
-    """What was run on the device."""
-
-    INFERENCE = "inference"
-
-
 class Inference(Value):
     """A workload that calls the method again and again with the same inputs.
 
@@ -240,6 +238,26 @@ class Inference(Value):
     sustained: Sustained | None = None
 
     @property
+    def metric(self) -> str:
+        """What `timed` has."""
+        return "latency_ms"
+
+    @property
+    def timed(self) -> Latency:
+        """The times by which runs are compared; the starts' samples."""
+        return self.latency_ms
+
+    @property
+    def sample(self) -> str:
+        """What each of them is of."""
+        return "inference"
+
+    @property
+    def first_ms(self) -> float:
+        """What a process takes before any warm-up."""
+        return self.first_inference_ms
+
+    @property
     def all_outputs(self) -> tuple[OutputCheck, ...]:
         """The outputs of every size; with sizes, each name includes its size."""
         if not self.sizes:
@@ -251,9 +269,7 @@ class Inference(Value):
         )
 
 
-# `kind` distinguishes workloads. pydantic takes no union of one: with a second kind this becomes
-# Annotated[Inference | ..., Field(discriminator="kind")].
-Workload = Inference
+Workload = Annotated[Inference | TextGeneration, Field(discriminator="kind")]
 
 
 def _relative(path: str) -> str:
@@ -300,7 +316,7 @@ class RunRecord(Value):
             the outputs count. null where the program ran on what it is for.
     """
 
-    schema_version: Literal[5] = SCHEMA_VERSION
+    schema_version: Literal[6] = SCHEMA_VERSION
     run_id: str
     started_at: str
     workload: Workload
@@ -319,3 +335,14 @@ class RunRecord(Value):
     disturbances: tuple[Disturbance, ...] = ()
     interleaved_with: str | None = None
     simulated: Simulated | None = None
+
+    @property
+    def inference(self) -> Inference:
+        """The workload of a run that measured inferences.
+
+        Raises:
+            TypeError: It measured something else.
+        """
+        if not isinstance(self.workload, Inference):
+            raise TypeError(f"the workload is {self.workload.kind}")
+        return self.workload

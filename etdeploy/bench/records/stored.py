@@ -17,6 +17,7 @@ from etdeploy.core.files.basic import inside
 RECORD_FILE = "record.json"
 # Printed beside the keys by `run --json`, and no part of a record: it is true on one machine.
 FOLDER_KEY = "folder"
+_NO_SUCH_KIND = "union_tag_invalid"
 _UPGRADE = "Read it with the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
 
 
@@ -123,7 +124,7 @@ def _newest(content: dict[str, Any]) -> dict[str, Any]:
         content = converted(content)
     # Nothing of version 2 was simulated, which is the default of the key that version 3 added. That
     # of version 4, a partition's `settings`, is empty where they were not read. What version 5
-    # added was not measured before.
+    # added was not measured before, and version 6 added another kind of workload.
     return {**content, "schema_version": SCHEMA_VERSION}
 
 
@@ -138,12 +139,18 @@ def _content(text: str | bytes, place: str) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key != FOLDER_KEY}
 
 
+def _key(place: tuple[str | int, ...], problem: str) -> str:
+    """The key as the record has it: pydantic names the kind of a workload beside it."""
+    parts = [part for i, part in enumerate(place) if (i, place[0]) != (1, "workload")]
+    return ".".join(map(str, [*parts, *(["kind"] if problem == _NO_SUCH_KIND else [])]))
+
+
 def _unreadable(place: str, error: Exception) -> UsageError:
     if not isinstance(error, ValidationError):
         return UsageError(f"the run record is not complete: {error!r}", place=place)
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] in ("extra_forbidden", "literal_error"):
+    key = _key(first["loc"], first["type"])
+    if first["type"] in ("extra_forbidden", "literal_error", _NO_SUCH_KIND):
         what = f"this etdeploy does not know the run record's value of {key}"
         return UsageError(what, place=place, remedy=_UPGRADE)
     return UsageError(f"the run record is not complete: {key}: {first['msg']}", place=place)

@@ -59,11 +59,10 @@ def _since(_ctx: click.Context, _param: click.Parameter, value: str | None) -> s
 @click.option(
     "-m",
     "--metric",
-    default="latency_ms",
-    show_default=True,
     metavar="NAME",
     help="latency_ms, first_inference_ms, load_ms, peak_rss_bytes or program_bytes; with sizes "
-    "also latency_ms@SIZE.",
+    "also latency_ms@SIZE. Of generated text token_ms and ttft_ms, at another point "
+    "token_ms@p512-n64-d0. By default latency_ms or token_ms.",
 )
 @click.option("--since", callback=_since, metavar="DATE|30d", help="Only runs from then on.")
 @click.option(
@@ -94,7 +93,7 @@ def command(
     ctx: click.Context,
     recipe: str | None,
     device: str | None,
-    metric: str,
+    metric: str | None,
     since: str | None,
     limit: int,
     form: str | None,
@@ -203,14 +202,14 @@ def _opened(place: Place) -> Iterator[Store | None]:
 
 
 def _trends(
-    store: Store, wanted: Filter, metric: str, limit: int, whole: bool
+    store: Store, wanted: Filter, metric: str | None, limit: int, whole: bool
 ) -> tuple[list[Trend], int]:
     """The trends of the latest series, and how many more there are.
 
     Args:
         store: The history.
         wanted: Which runs.
-        metric: Which number.
+        metric: Which number; None for the one that each series is compared by.
         limit: How many runs of each series.
         whole: Whether as many of each of several series, too; a list shows fewer.
     """
@@ -224,7 +223,7 @@ def _trends(
     trends = []
     for one in known[:_SERIES]:
         entries = store.entries(replace(wanted, series=one.series.key), many)
-        trends.append(trend_of(one.series, entries, metric, one.runs))
+        trends.append(trend_of(one.series, entries, metric or one.series.metric, one.runs))
     return trends, len(known) - len(trends)
 
 
@@ -271,10 +270,10 @@ def _show(trends: list[Trend], more: int) -> None:
     )
 
 
-def _require_metric(metric: str) -> None:
+def _require_metric(metric: str | None) -> None:
     from etdeploy.history.metrics import TITLES, base_of
 
-    if base_of(metric) in TITLES:
+    if metric is None or base_of(metric) in TITLES:
         return
     near = get_close_matches(metric, TITLES, n=1)
     raise UsageError(

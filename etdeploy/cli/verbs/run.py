@@ -101,7 +101,7 @@ def measure_and_show(named: Named, as_json: bool) -> None:
         from etdeploy.bench.notes import output_notes
 
         console.result_json(run.printed())
-        for note in output_notes(run.record.workload.outputs):
+        for note in output_notes(run.record.workload.all_outputs):
             console.warn(note)
     else:
         from etdeploy.report.terminal.summary import summary

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import Spread
+from etdeploy.bench.units import rate as per_s
 from etdeploy.core.console import count
 from etdeploy.report import shown
 from etdeploy.report.html.blocks import BAD, GOOD, QUIET, WARN, Card, Cell, Text
@@ -63,7 +66,8 @@ def outputs_card(record: RunRecord) -> Card:
         lines.append(f"{len(wrong)} of {len(every)} differ from the model's")
         lines.append(explain(max(wrong, key=strain)))
     elif not record.workload.outputs_compared:
-        lines.append("there are no expected outputs")
+        text = isinstance(record.workload, TextGeneration)
+        lines.append(f"there are no expected {'token ids' if text else 'outputs'}")
     else:
         compared = [check for check in every if check.within_tolerance]
         lines.append(f"{count(len(compared), 'output')} within tolerance")
@@ -75,18 +79,39 @@ def outputs_card(record: RunRecord) -> Card:
 
 
 def _times(record: RunRecord) -> Iterator[Card]:
-    latency, spread, starts = record.workload.latency_ms, spread_of(record), starts_of(record)
+    workload, starts = record.workload, starts_of(record)
+    if isinstance(workload, TextGeneration):
+        yield from _rates(workload, count(record.runner.threads, "thread"))
+    else:
+        yield _latency(workload.latency_ms, len(starts), record.runner.threads)
+    yield _spread(spread_of(record), len(starts))
+    yield _timed("load", record.load_ms, f"program and {shown.loaded(workload)}")
+    yield _timed(shown.first_of(workload), workload.first_ms, "before any warm-up")
+
+
+def _rates(workload: TextGeneration, threads: str) -> Iterator[Card]:
+    """Decode and prefill at the first point."""
+    first, tokens = workload.first, workload.first.token_ms
+    decoded = first.decode_tokens_per_s
+    if decoded is not None and tokens:
+        lines = (
+            f"{shown.duration(tokens.median)} per token, p90 {shown.duration(tokens.p90)}",
+            f"{first.label}; {threads}",
+        )
+        yield Card("decode", per_s(decoded), "tokens/s", lines, lead=True)
+    lines = (f"first token after {shown.duration(first.ttft_ms)}", first.label)
+    yield Card("prefill", per_s(first.prefill_tokens_per_s), "tokens/s", lines, lead=not decoded)
+
+
+def _latency(latency: Latency, starts: int, threads: int) -> Card:
     unit = shown.unit_of(latency.median)
     p90, p99 = (shown.in_unit(unit, t, latency.median) for t in (latency.p90, latency.p99))
     lines = (
         f"p90 {p90}, p99 {p99} {unit.name}; {rate(latency.median)}",
-        f"median of {count(len(latency.samples), 'inference')} in {count(len(starts), 'start')}, "
-        f"{count(record.runner.threads, 'thread')}",
+        f"median of {count(len(latency.samples), 'inference')} in {count(starts, 'start')}, "
+        f"{count(threads, 'thread')}",
     )
-    yield Card("latency", shown.in_unit(unit, latency.median), unit.name, lines, lead=True)
-    yield _spread(spread, len(starts))
-    yield _timed("load", record.load_ms, "program and method")
-    yield _timed("first inference", record.workload.first_inference_ms, "before any warm-up")
+    return Card("latency", shown.in_unit(unit, latency.median), unit.name, lines, lead=True)
 
 
 def rate(median_ms: float) -> str:

@@ -73,7 +73,7 @@ def _cards(report: Report) -> Iterator[Card]:
         if record.simulated:
             yield Card(run.name, "simulated", "", tuple(lines), QUIET)
             continue
-        number, _, unit = shown.duration(record.workload.latency_ms.median).partition(" ")
+        number, _, unit = shown.duration(record.workload.timed.median).partition(" ")
         between = spread_of(record).between_percent
         spread = f"{shown.percent(between)} between {len(starts_of(record))} starts"
         lines += [spread if between is not None else "one start"]
@@ -120,7 +120,7 @@ def _verdict_table(report: Report) -> Table:
             verdict = Cell(str(comparison.verdict), TONES[comparison.verdict])
         rows.append([
             code(run.name), code(record.device.facts.name),
-            "simulated" if hidden else shown.duration(record.workload.latency_ms.median),
+            "simulated" if hidden else shown.duration(record.workload.timed.median),
             shown.NOTHING if hidden else shown.percent(spread_of(record).between_percent),
             ratio_text(comparison) if comparison else "1", verdict,
             comparison.reason if comparison else "",
@@ -134,9 +134,9 @@ def _other_figures(runs: Sequence[Material]) -> Table:
     for run in runs:
         record, hidden = run.record, run.record.simulated is not None
         figures = (
-            shown.duration(record.workload.latency_ms.p90),
+            shown.duration(record.workload.timed.p90),
             shown.duration(record.load_ms),
-            shown.duration(record.workload.first_inference_ms),
+            shown.duration(record.workload.first_ms),
             shown.size(record.peak_rss_bytes),
         )
         cells = (shown.NOTHING,) * len(figures) if hidden else figures

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.report import shown
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.report import generation, shown
 from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
 from etdeploy.report.html.cards import badges, cards, notices
 from etdeploy.report.html.figures.curves import memory_curve, sustained_curve, threads_curve
@@ -19,6 +20,7 @@ from etdeploy.report.html.tables import (
     options,
     outputs,
     placement,
+    points_table,
     provenance,
     recipe_source,
     shares_table,
@@ -59,12 +61,24 @@ def single_page(run: Material) -> Page:
 
 def _latency(run: Material) -> Iterator[Section]:
     record = run.record
-    latency, starts = record.workload.latency_ms, starts_of(record)
-    yield Section("latency", "Latency", (distribution("plot-latency", latency), latencies(record)))
-    blocks: list[Block] = [run_to_run("plot-starts", starts, latency)]
+    workload, starts, of = record.workload, starts_of(record), shown.sample(record.workload)
+    if isinstance(workload, TextGeneration):
+        yield Section("tokens", "Tokens", tuple(_tokens(workload)))
+    histogram = distribution("plot-latency", workload.timed, of)
+    heading = of.time[0].upper() + of.time[1:]
+    yield Section("latency", heading, (histogram, latencies(record)))
+    blocks: list[Block] = [run_to_run("plot-starts", starts, workload.timed, of)]
     if len(starts) > 1:
         blocks.append(starts_table(record))
     yield Section("starts", "From start to start", tuple(blocks))
+
+
+def _tokens(workload: TextGeneration) -> Iterator[Block]:
+    """The grid with what its numbers mean, and the text."""
+    yield points_table(workload)
+    yield from (Text(f"{term}: {text}.") for term, text in generation.DEFINITIONS.items())
+    if text := generation.told_text(workload):
+        yield Text(text, "info", "Text.")
 
 
 def _profile(run: Material) -> Iterator[Block]:
@@ -101,7 +115,7 @@ def _outputs(run: Material) -> Iterator[Block]:
         yield outputs(record)
     else:
         yield Text("Nothing was compared: there are no expected outputs.")
-    if record.workload.sizes:
+    if not isinstance(record.workload, TextGeneration) and record.workload.sizes:
         yield sizes(record)
 
 
@@ -111,18 +125,22 @@ def _measured_further(run: Material) -> Iterator[Section]:
     if record.simulated:
         return
     workload, memory = record.workload, record.memory
-    if workload.threads:
-        blocks = (threads_curve("plot-threads", workload.threads), threads_table(workload.threads))
+    inference = None if isinstance(workload, TextGeneration) else workload
+    if inference and inference.threads:
+        blocks = (
+            threads_curve("plot-threads", inference.threads),
+            threads_table(inference.threads),
+        )
         yield Section("threads", "Threads", blocks)
-    if workload.sustained:
-        figure = sustained_curve("plot-sustained", workload.sustained)
+    if inference and inference.sustained:
+        figure = sustained_curve("plot-sustained", inference.sustained)
         yield Section("sustained", "Sustained work", (Text(_kept(run)), figure))
     if memory and len(memory.points) >= _LEAST_POINTS:
         yield Section("memory", "Memory", (*_weights(run), memory_curve("plot-memory", memory)))
 
 
 def _kept(run: Material) -> str:
-    sustained = run.record.workload.sustained
+    sustained = run.record.inference.sustained
     assert sustained  # noqa: S101 - for the type checker
     start, end = shown.number(sustained.start_per_s), shown.number(sustained.end_per_s)
     text = (

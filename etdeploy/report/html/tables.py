@@ -8,6 +8,7 @@ from typing import Any
 
 from etdeploy.bench.outputs.verdict import explain
 from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import ThreadsRecord
 from etdeploy.core.console import count
@@ -15,7 +16,7 @@ from etdeploy.core.values import Explained
 from etdeploy.devices.base import DeviceState
 from etdeploy.profile.model import ModuleTime
 from etdeploy.program.delegation import where_it_runs
-from etdeploy.report import shown
+from etdeploy.report import generation, shown
 from etdeploy.report.html.blocks import (
     BAD,
     GOOD,
@@ -46,7 +47,7 @@ _NO_BREAK = "\u00a0"
 
 def latencies(record: RunRecord) -> Table:
     """The statistics of all samples in one unit."""
-    latency = record.workload.latency_ms
+    latency = record.workload.timed
     unit = shown.unit_of(latency.median)
     values = {
         "min": latency.min, "median": latency.median, "mean": latency.mean, "p90": latency.p90,
@@ -54,14 +55,21 @@ def latencies(record: RunRecord) -> Table:
     }  # fmt: skip
     columns = [f"{name} {unit.name}" for name in values]
     row = [shown.in_unit(unit, value, latency.median) for value in values.values()]
-    return table("Statistics of the latency", columns, [row], right=columns)
+    of = shown.sample(record.workload)
+    return table(f"Statistics of the {of.time}", columns, [row], right=columns)
+
+
+def points_table(workload: TextGeneration) -> Table:
+    """A line for each point of generated text."""
+    rows = [generation.point_cells(point) for point in workload.points]
+    return table("Tokens", generation.COLUMNS, rows, right=generation.COLUMNS)
 
 
 def starts_table(record: RunRecord) -> Folded:
     """Every start with its warm-up, its times, and what disturbed it."""
     starts = starts_of(record)
-    unit = shown.unit_of(record.workload.latency_ms.median)
-    like = record.workload.latency_ms.median
+    like = record.workload.timed.median
+    unit = shown.unit_of(like)
     cooled = any(start.cooldown for start in starts)
     rows = [
         [str(number), *(shown.in_unit(unit, ms, like) for ms in (s.median_ms, s.stddev_ms)),
@@ -72,8 +80,9 @@ def starts_table(record: RunRecord) -> Folded:
               WARN if s.disturbances else QUIET)]
         for number, s in enumerate(starts, 1)
     ]  # fmt: skip
+    first = shown.first_of(record.workload)
     columns = ("start", f"median {unit.name}", f"stddev {unit.name}", "samples", "warm-up", "load",
-               "first inference", *(["cooled"] if cooled else []), "disturbed by")  # fmt: skip
+               first, *(["cooled"] if cooled else []), "disturbed by")  # fmt: skip
     content = table("Starts", columns, rows, right=columns[:-1])
     return Folded(f"All {count(len(starts), 'start')} as a table", (content,))
 
@@ -152,7 +161,7 @@ def outputs(record: RunRecord) -> Table:
 
 def sizes(record: RunRecord) -> Table:
     """Latency, memory and verdict at each size of the recipe."""
-    unit = shown.unit_of(min(each.latency_ms.median for each in record.workload.sizes))
+    unit = shown.unit_of(min(each.latency_ms.median for each in record.inference.sizes))
     columns = ("size", "dimensions", f"median {unit.name}", f"p90 {unit.name}", "peak memory")
     hidden = record.simulated is not None
     rows = [
@@ -160,7 +169,7 @@ def sizes(record: RunRecord) -> Table:
          "simulated" if hidden else shown.in_unit(unit, each.latency_ms.median),
          shown.NOTHING if hidden else shown.in_unit(unit, each.latency_ms.p90),
          shown.NOTHING if hidden else shown.size(each.peak_rss_bytes)]
-        for each in record.workload.sizes
+        for each in record.inference.sizes
     ]  # fmt: skip
     return table("Sizes", columns, rows, right=columns[2:])
 

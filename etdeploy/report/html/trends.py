@@ -37,7 +37,8 @@ def trends_page(trends: Sequence[Trend], more: int = 0) -> Page:
         trends: At least one, the one with the latest run first.
         more: How many series are not shown.
     """
-    metric = title(trends[0].metric)
+    metrics = {trend.metric for trend in trends}
+    metric = title(trends[0].metric) if len(metrics) == 1 else "numbers"
     notices = [Text(f"{more:,} more series are not shown.", QUIET)] if more else []
     return Page(
         title=f"{metric[0].upper()}{metric[1:]} over time",

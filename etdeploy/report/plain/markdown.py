@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.outputs.verdict import explain
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
-from etdeploy.report import shown
+from etdeploy.report import generation, shown
 from etdeploy.report.material import Material, Report, spread_of, starts_of
 from etdeploy.report.plain.markdown_text import details, name, prose, table
 
@@ -21,6 +22,8 @@ _MOST_OPERATORS = 15
 _MOST_OUTPUTS = 20
 _MOST_STARTS = 40
 _MOST_RUNS = 60
+# What the first figures are of.
+_PER = {"latency_ms": "", "token_ms": "time per token: ", "ttft_ms": "time to first token: "}
 _SIGNS = {
     Verdict.FASTER: "🟢",
     Verdict.SLOWER: "🔴",
@@ -55,19 +58,23 @@ def _single(run: Material) -> tuple[list[str], list[str]]:
 def _latency(record: RunRecord) -> str:
     if record.simulated:
         return f"simulated by {name(record.simulated.by)}"
+    if isinstance(record.workload, TextGeneration):
+        return generation.headline(record.workload)
     return f"{shown.duration(record.workload.latency_ms.median)} per inference"
 
 
 def _facts(run: Material) -> Iterator[tuple[str, str]]:
     record = run.record
-    latency = record.workload.latency_ms
+    latency = record.workload.timed
     if not record.simulated:
         unit = shown.unit_of(latency.median)
         times = [shown.in_unit(unit, t, latency.median) for t in (latency.median, latency.p90)]
-        yield "median, p90", f"**{times[0]}**, {times[1]} {unit.name}"
+        label = _PER[record.workload.metric]
+        yield f"{label}median, p90", f"**{times[0]}**, {times[1]} {unit.name}"
         yield "spread", prose(spread_text(record))
-        first = shown.duration(record.workload.first_inference_ms)
-        yield "load, first inference", f"{shown.duration(record.load_ms)}, {first}"
+        first = shown.duration(record.workload.first_ms)
+        first_of = shown.first_of(record.workload)
+        yield f"load, {first_of}", f"{shown.duration(record.load_ms)}, {first}"
         if record.peak_rss_bytes is not None:
             yield "peak memory", f"{shown.size(record.peak_rss_bytes)} resident"
     yield "outputs", f"**{shown.outputs(record)}**"
@@ -112,7 +119,9 @@ def _folded(run: Material) -> Iterator[str]:
         yield details("Where the time goes", _operators(run.profile))
     if not record.simulated and len(starts_of(record)) > 1:
         yield details("Every start", _starts(record))
-    if record.workload.sizes:
+    if isinstance(record.workload, TextGeneration):
+        yield details("Tokens", _points(record.workload))
+    elif record.workload.sizes:
         yield details("Sizes", _sizes(record))
     if record.workload.all_outputs:
         yield details("Outputs against the model's", _outputs(record))
@@ -138,7 +147,8 @@ def _starts(record: RunRecord) -> str:
          ", ".join(str(d.kind) for d in s.disturbances))
         for i, s in enumerate(starts[:_MOST_STARTS], 1)
     ]  # fmt: skip
-    columns = ("start", "median", "stddev", "load", "first inference", "disturbed by")
+    first = shown.first_of(record.workload)
+    columns = ("start", "median", "stddev", "load", first, "disturbed by")
     more = len(starts) - len(rows)
     rest = f"\n\nand {count(more, 'more start')}" if more > 0 else ""
     return table(columns, rows, right=columns[:-1]) + rest
@@ -149,9 +159,19 @@ def _sizes(record: RunRecord) -> str:
     rows = [
         (name(each.name), "simulated" if simulated else shown.duration(each.latency_ms.median),
          "" if simulated else shown.size(each.peak_rss_bytes))
-        for each in record.workload.sizes
+        for each in record.inference.sizes
     ]  # fmt: skip
     return table(("size", "median", "peak memory"), rows, right=("median", "peak memory"))
+
+
+def _points(workload: TextGeneration) -> str:
+    """The grid, with what its numbers mean."""
+    rows = [generation.point_cells(point) for point in workload.points]
+    columns = generation.COLUMNS
+    meanings = [f"- {term}: {meaning}" for term, meaning in generation.DEFINITIONS.items()]
+    text = generation.told_text(workload)
+    parts = [table(columns, rows, right=columns), "\n".join(meanings)]
+    return "\n\n".join([*parts, *([prose(text)] if text else [])])
 
 
 def _outputs(record: RunRecord) -> str:
@@ -206,7 +226,7 @@ def _run_row(run: Material, comparison: Comparison | None) -> Sequence[str]:
     return (
         name(run.name),
         name(record.device.facts.name),
-        "simulated" if simulated else shown.duration(record.workload.latency_ms.median),
+        "simulated" if simulated else shown.duration(record.workload.timed.median),
         shown.ratio_text(comparison) if comparison else "1",
         verdict,
         "" if simulated else shown.percent(spread_of(record).between_percent),

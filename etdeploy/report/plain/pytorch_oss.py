@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.starts import samples_by_start
 from etdeploy.report.material import Material, starts_of
@@ -22,6 +23,8 @@ BEGINNING = '[{"benchmark": {"name": "ExecuTorch", "mode": "inference",'
 _GB = 10**9
 # ExecuTorch's jobs divide KiB by 1024 and call that mb.
 _MIB = 1024**2
+# A name, values, and what they are of.
+_Metric = tuple[str, list[float], dict[str, str]]
 
 
 def pytorch_oss(runs: Sequence[Material]) -> str:
@@ -38,11 +41,12 @@ def pytorch_oss(runs: Sequence[Material]) -> str:
 
 def _of_run(record: RunRecord) -> Iterator[dict[str, Any]]:
     common = _common(record)
-    for name, values in _metrics(record):
+    metrics: list[_Metric] = [(name, values, {}) for name, values in _metrics(record)]
+    for name, values, point in [*metrics, *_text_metrics(record)]:
         known = [value for value in finite(values) if value is not None]
         if known:
             metric = {"name": name, "benchmark_values": known, "target_value": 0}
-            extra = {"method": record.program.method}
+            extra = {"method": record.program.method, **point}
             yield {**common, "metric": {**metric, "extra_info": extra}}
 
 
@@ -53,14 +57,29 @@ def _metrics(record: RunRecord) -> Iterator[tuple[str, list[float]]]:
         return
     starts = starts_of(record)
     yield "model_load_time(ms)", [start.load_ms for start in starts]
-    yield "avg_inference_latency(ms)", [start.mean_ms for start in starts]
-    samples = samples_by_start(starts, record.workload.latency_ms)
-    yield "trimmean_inference_latency(ms)", [_trimmed_mean(each) for each in samples if each]
-    yield "first_inference_latency(ms)", [start.first_inference_ms for start in starts]
+    if not isinstance(record.workload, TextGeneration):
+        yield "avg_inference_latency(ms)", [start.mean_ms for start in starts]
+        samples = samples_by_start(starts, record.workload.latency_ms)
+        yield "trimmean_inference_latency(ms)", [_trimmed_mean(each) for each in samples if each]
+        yield "first_inference_latency(ms)", [start.first_inference_ms for start in starts]
     if record.memory and record.memory.peak_pss_bytes is not None:
         yield "ram_pss_usage(mb)", [record.memory.peak_pss_bytes / _MIB]
     if record.peak_rss_bytes is not None:
         yield "peak_inference_mem_usage(mb)", [record.peak_rss_bytes / _MIB]
+
+
+def _text_metrics(record: RunRecord) -> Iterator[_Metric]:
+    """Rates and times of each point of generated text, the decode rate first."""
+    workload = record.workload
+    if record.simulated or not isinstance(workload, TextGeneration):
+        return
+    for point in workload.points:
+        numbers = zip(("prompt_tokens", "new_tokens", "depth"), point.counted, strict=True)
+        about = {name: str(number) for name, number in numbers}
+        if point.decode_tokens_per_s is not None:
+            yield "token_per_sec", [point.decode_tokens_per_s], about
+        yield "prefill_token_per_sec", [point.prefill_tokens_per_s], about
+        yield "time_to_first_token(ms)", list(point.first_token_ms.samples), about
 
 
 def _trimmed_mean(samples: Sequence[float]) -> float:

@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from etdeploy.bench.records.generation import GenerationPoint, TextGeneration
 from etdeploy.bench.records.latency import Latency
-from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.records.starts import Start, samples_by_start
 from etdeploy.report.material import Material, spread_of, starts_of
 from etdeploy.report.shown import finite, is_number, outputs
@@ -22,14 +23,16 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 CSV_COLUMNS = (
     "run_id", "recipe", "device", "target", "backend", "quantization", "threads", "size", "start",
     "started_at", "warmup", "steady", "load_ms", "first_inference_ms", "samples", "median_ms",
-    "mean_ms", "stddev_ms", "outputs", "disturbances", "simulated",
+    "mean_ms", "stddev_ms", "outputs", "disturbances", "simulated", "prompt_tokens", "new_tokens",
+    "depth", "ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s",
 )  # fmt: skip
 
 
 def csv_text(runs: Sequence[Material]) -> str:
     """A line for each start of each run, for every size and every number of threads.
 
-    A simulated run has one line without times.
+    Of generated text a line for each point, whose times are those of the tokens after the first. A
+    simulated run has one line without times.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -41,8 +44,11 @@ def csv_text(runs: Sequence[Material]) -> str:
 
 
 def json_lines(runs: Sequence[Material]) -> str:
-    """A JSON object for each run, with all samples; times of llama-bench's names are in ns."""
-    rows = (finite(_row(run.record)) for run in runs)
+    """A JSON object for each run, with all samples; of generated text for each point.
+
+    Times of llama-bench's names are in ns, its rates in tokens per second.
+    """
+    rows = (finite(row) for run in runs for row in _rows(run.record))
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
@@ -52,6 +58,9 @@ def _lines(record: RunRecord) -> Iterator[dict[str, Any]]:
         yield common | {"start": 1, "started_at": record.started_at}
         return
     workload = record.workload
+    if isinstance(workload, TextGeneration):
+        yield from (common | _point(record, point) for point in workload.points)
+        return
     if not workload.sizes and not workload.threads:
         yield from _of_starts(common, starts_of(record))
     for size in workload.sizes:
@@ -59,6 +68,16 @@ def _lines(record: RunRecord) -> Iterator[dict[str, Any]]:
         yield from _of_starts(common | {"size": size.name}, starts)
     for each in workload.threads:
         yield from _of_starts(common | {"threads": each.threads}, each.runs)
+
+
+def _point(record: RunRecord, point: GenerationPoint) -> dict[str, Any]:
+    """A point's line; its keys are the columns of the same name."""
+    values = point.model_dump(include=set(CSV_COLUMNS))
+    times = point.token_ms
+    if times:
+        values |= {"samples": len(times.samples), "median_ms": times.median}
+        values |= {"mean_ms": times.mean, "stddev_ms": times.stddev}
+    return values | {"started_at": record.started_at, "load_ms": record.load_ms}
 
 
 def _only(record: RunRecord, latency: Latency, first_ms: float) -> Start:
@@ -108,10 +127,19 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _row(record: RunRecord) -> dict[str, Any]:
+def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
+    workload = record.workload
+    if not isinstance(workload, TextGeneration):
+        yield _row(record, dict.fromkeys(_TIMES) if record.simulated else _times(record, workload))
+        return
+    for point in workload.points:
+        yield _row(record, _point_times(record, point))
+
+
+def _row(record: RunRecord, times: dict[str, Any]) -> dict[str, Any]:
     return {
         **_identity(record),
-        **(dict.fromkeys(_TIMES) if record.simulated else _times(record)),
+        **times,
         "outputs": outputs(record),
         "disturbances": [str(each.kind) for each in record.disturbances],
         "simulated": record.simulated.by if record.simulated else None,
@@ -147,8 +175,8 @@ _TIMES = (
 )  # fmt: skip
 
 
-def _times(record: RunRecord) -> dict[str, Any]:
-    latency, starts, spread = record.workload.latency_ms, starts_of(record), spread_of(record)
+def _times(record: RunRecord, workload: Inference) -> dict[str, Any]:
+    latency, starts, spread = workload.latency_ms, starts_of(record), spread_of(record)
     values = (
         len(starts),
         latency.median,
@@ -159,10 +187,32 @@ def _times(record: RunRecord) -> dict[str, Any]:
         spread.within_percent,
         spread.between_percent,
         record.load_ms,
-        record.workload.first_inference_ms,
+        workload.first_inference_ms,
         record.peak_rss_bytes,
     )
     return dict(zip(_TIMES, values, strict=True))
+
+
+def _point_times(record: RunRecord, point: GenerationPoint) -> dict[str, Any]:
+    """A point as a line of llama-bench, whose tests are either a prompt or new tokens."""
+    numbers = dict(zip(("n_prompt", "n_gen", "n_depth"), point.counted, strict=True))
+    if record.simulated:
+        return numbers
+    tokens = point.token_ms
+    return {
+        **numbers,
+        "n_runs": len(starts_of(record)),
+        "avg_ts": point.decode_tokens_per_s,
+        "prefill_ts": point.prefill_tokens_per_s,
+        "ttft_ms": point.ttft_ms,
+        "ttft_samples_ns": [_ns(ms) for ms in point.first_token_ms.samples],
+        "avg_ns": _ns(tokens.mean) if tokens else None,
+        "stddev_ns": _ns(tokens.stddev) if tokens else None,
+        "samples_ns": [_ns(ms) for ms in tokens.samples] if tokens else [],
+        "between_percent": spread_of(record).between_percent,
+        "load_ms": record.load_ms,
+        "peak_rss_bytes": record.peak_rss_bytes,
+    }
 
 
 def _ns(value_ms: float) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.records.record import Inference, RunRecord
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.record import RunRecord, Workload
 from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.bench.units import duration, unit_for
 from etdeploy.core.console import count, table
@@ -15,7 +16,7 @@ _MOST_MEDIANS = 5
 
 def latencies(record: RunRecord) -> str:
     """Median and others over the samples of all starts, first inference and load."""
-    latency = record.workload.latency_ms
+    latency = record.inference.latency_ms
     percent = 100 * latency.stddev / latency.median if latency.median > 0 else 0.0
     rows = (
         ("median", latency.median, _timed(record)),
@@ -24,7 +25,7 @@ def latencies(record: RunRecord) -> str:
         ("p90", latency.p90, ""),
         ("p99", latency.p99, ""),
         ("stddev", latency.stddev, f"{percent:.0f} % of the median"),
-        ("first inference", record.workload.first_inference_ms, "before any warm-up"),
+        ("first inference", record.inference.first_inference_ms, "before any warm-up"),
         ("load", record.load_ms, "program and method" + _verified(record)),
     )
     unit = unit_for(latency.median)
@@ -34,7 +35,7 @@ def latencies(record: RunRecord) -> str:
     return "\n".join(f"{line}  {text}" for line, text in zip(lines, comments, strict=True))
 
 
-def starts(workload: Inference) -> Iterator[tuple[str, str]]:
+def starts(workload: Workload) -> Iterator[tuple[str, str]]:
     """Labels with texts: the spread within and between the starts, and their warm-up.
 
     Records of older releases have neither.
@@ -42,7 +43,8 @@ def starts(workload: Inference) -> Iterator[tuple[str, str]]:
     if workload.spread:
         yield "spread", _spread(workload.spread, workload.runs)
     if workload.runs:
-        yield "warm-up", _warmup(workload.runs)
+        what = "generation" if isinstance(workload, TextGeneration) else "inference"
+        yield "warm-up", _warmup(workload.runs, what)
 
 
 def between(spread: Spread | None) -> str | None:
@@ -53,7 +55,7 @@ def between(spread: Spread | None) -> str | None:
 
 
 def _timed(record: RunRecord) -> str:
-    workload = record.workload
+    workload = record.inference
     inferences = count(len(workload.latency_ms.samples), "inference")
     starts = f" in {count(len(workload.runs), 'start')}" if workload.runs else ""
     return f"of {inferences}{starts}, {count(record.runner.threads, 'thread')}"
@@ -83,9 +85,9 @@ def _spread(spread: Spread, runs: Sequence[Start]) -> str:
     )
 
 
-def _warmup(runs: Sequence[Start]) -> str:
+def _warmup(runs: Sequence[Start], what: str) -> str:
     least, most = min(run.warmup for run in runs), max(run.warmup for run in runs)
-    number = count(most, "inference") if least == most else f"{least:,} to {most:,} inferences"
+    number = count(most, what) if least == most else f"{least:,} to {most:,} {what}s"
     if all(run.steady is None for run in runs):
         return number
     if all(run.steady for run in runs):

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etdeploy.bench.outputs.verdict import uncompared_outputs, wrong_outputs
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.bench.units import TimeUnit, unit_for
+from etdeploy.bench.units import TimeUnit, rate, unit_for
 from etdeploy.core.console import size, table
 from etdeploy.report.disturbed import mark
 from etdeploy.report.terminal.latencies import between
 from etdeploy.report.terminal.sizes import SIMULATED
+
+_RATE = "decode tok/s"
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,20 @@ class Row:
 def runs_table(rows: Sequence[Row], width: int | None = None) -> str:
     """Latencies, load time, peak memory and verdict of each run, in lines of at most `width`.
 
-    The spread is that between starts. What disturbed a run is marked in its last column. All times
-    are in one unit, so that columns can be compared, and the table fits 80 columns.
+    Of generated text, the median is that of the time per token, and `first` the time to first token
+    after the warm-up. The spread is that between starts. What disturbed a run is marked in its last
+    column. All times are in one unit, so that columns can be compared, and without text the table
+    fits 80 columns.
     """
     records = [row.record for row in rows if row.record and not row.record.simulated]
-    medians = [record.workload.latency_ms.median for record in records]
+    medians = [record.workload.timed.median for record in records]
     unit = unit_for(max(medians, default=0.0))
     median, first, load = (f"{name} {unit.name}" for name in ("median", "first", "load"))
-    numbers = (median, "spread", first, load, "memory")
+    numbers: tuple[str, ...] = (median, "spread", first, load, "memory")
     cells = [(row.recipe, row.device, *_numbers(row.record, unit), _verdict(row)) for row in rows]
+    if any(isinstance(record.workload, TextGeneration) for record in records):
+        numbers = (_RATE, *numbers)
+        cells = [(*c[:2], _decoded(row.record), *c[2:]) for c, row in zip(cells, rows, strict=True)]
     return table(("recipe", "device", *numbers, "outputs"), cells, right=numbers, width=width)
 
 
@@ -44,14 +52,25 @@ def _numbers(record: RunRecord | None, unit: TimeUnit) -> tuple[str | None, ...]
         return (None,) * 5
     if record.simulated:
         return (SIMULATED, *(None,) * 4)
-    latency = record.workload.latency_ms
+    workload = record.workload
+    first_ms = workload.first_ms
+    if isinstance(workload, TextGeneration):
+        first_ms = workload.first.ttft_ms
     return (
-        unit.number(latency.median),
-        between(record.workload.spread),
-        unit.number(record.workload.first_inference_ms),
+        unit.number(workload.timed.median),
+        between(workload.spread),
+        unit.number(first_ms),
         unit.number(record.load_ms),
         None if record.peak_rss_bytes is None else size(record.peak_rss_bytes),
     )
+
+
+def _decoded(record: RunRecord | None) -> str | None:
+    """Tokens per second; None for what generates none."""
+    if record is None or record.simulated or not isinstance(record.workload, TextGeneration):
+        return None
+    decoded = record.workload.first.decode_tokens_per_s
+    return None if decoded is None else rate(decoded)
 
 
 def _verdict(row: Row) -> str:

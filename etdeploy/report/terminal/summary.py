@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
@@ -14,7 +15,9 @@ from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
+from etdeploy.report import generation
 from etdeploy.report.disturbed import disturbed_lines, mark
+from etdeploy.report.terminal.generation import generation_lines, points_table
 from etdeploy.report.terminal.latencies import latencies, starts
 from etdeploy.report.terminal.layout import LABEL, indented, wrapped
 from etdeploy.report.terminal.resources import memory_lines, sustained_lines
@@ -45,29 +48,40 @@ def _headline(record: RunRecord) -> str:
     if record.simulated:
         soc = f" for {record.simulated.soc}" if record.simulated.soc else ""
         return f"{where}{SIMULATED} by {record.simulated.by}{soc}"
-    return (
-        f"{where}{duration(workload.latency_ms.median)} per inference"
-        f"{f' at {workload.sizes[0].name}' if workload.sizes else ''}, "
-        f"{_rate(workload.latency_ms)} inferences per second"
-        f"{f' (disturbed: {mark(record)})' if mark(record) else ''}"
-    )
+    if isinstance(workload, TextGeneration):
+        speed = generation.headline(workload)
+    else:
+        at = f" at {workload.sizes[0].name}" if workload.sizes else ""
+        speed = (
+            f"{duration(workload.latency_ms.median)} per inference{at}, "
+            f"{_rate(workload.latency_ms)} inferences per second"
+        )
+    return f"{where}{speed}{f' (disturbed: {mark(record)})' if mark(record) else ''}"
 
 
 def _tables(record: RunRecord) -> Iterator[str]:
-    sizes = record.workload.sizes
+    workload = record.workload
+    if isinstance(workload, TextGeneration):
+        if not record.simulated:
+            yield points_table(workload)
+        return
+    sizes = workload.sizes
     if not record.simulated:
         yield latencies(record)
-        if record.workload.threads:
-            yield threads_table(record.workload.threads)
+        if workload.threads:
+            yield threads_table(workload.threads)
     if sizes:
         yield (simulated_sizes if record.simulated else sizes_table)(sizes)
 
 
 def _facts(record: RunRecord) -> Iterator[str]:
+    workload = record.workload
     if record.simulated:
         yield wrapped("latency", [f"{SIMULATED}, not measured"])
     else:
-        yield from (wrapped(label, [text]) for label, text in starts(record.workload))
+        if isinstance(workload, TextGeneration):
+            yield from generation_lines(record, workload)
+        yield from (wrapped(label, [text]) for label, text in starts(workload))
         if record.runner.threads_reason:
             reason = f"{record.runner.threads}: {record.runner.threads_reason}"
             yield wrapped("threads", [reason])
@@ -78,8 +92,8 @@ def _facts(record: RunRecord) -> Iterator[str]:
     memory = list(memory_lines(record))
     if memory:
         yield wrapped("peak memory", memory)
-    if record.workload.sustained:
-        yield wrapped("sustained", list(sustained_lines(record.workload.sustained)))
+    if not isinstance(workload, TextGeneration) and workload.sustained:
+        yield wrapped("sustained", list(sustained_lines(workload.sustained)))
     yield wrapped("device", [_device(record)])
     yield wrapped("program", [_program(record)])
     yield wrapped("runs on", list(_placement(record)))
@@ -88,7 +102,7 @@ def _facts(record: RunRecord) -> Iterator[str]:
 
 def _verdict(record: RunRecord) -> Iterator[str]:
     if not record.workload.outputs_compared:
-        yield "not checked: there are no expected outputs"
+        yield f"not checked: there are no expected {_expected(record)}"
         return
     wrong = wrong_outputs(record)
     for check in uncompared_outputs(record)[:_MOST_OUTPUTS]:
@@ -102,6 +116,10 @@ def _verdict(record: RunRecord) -> Iterator[str]:
         yield f"{check.name} ({check.dtype}): {explain(check)}"
     if len(wrong) > _MOST_OUTPUTS:
         yield f"and {len(wrong) - _MOST_OUTPUTS} more"
+
+
+def _expected(record: RunRecord) -> str:
+    return "token ids" if isinstance(record.workload, TextGeneration) else "outputs"
 
 
 def _right(record: RunRecord) -> Iterator[str]:
@@ -138,7 +156,7 @@ def _program(record: RunRecord) -> str:
     parts = [program.source, program.backend]
     if program.quantization not in (None, "none"):
         parts.append(program.quantization)
-    if program.method != FORWARD:
+    if program.method != FORWARD and not isinstance(record.workload, TextGeneration):
         parts.append(f"method {program.method}")
     parts.append(size(program.size_bytes))
     return ", ".join(part for part in parts if part)

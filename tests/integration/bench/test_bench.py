@@ -94,7 +94,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 
 def test_real_runner_on_this_machine(real: Chain) -> None:
     run = real.measure()
-    record, workload = run.record, run.record.workload
+    record, workload = run.record, run.record.inference
     latency_ms = workload.latency_ms
     assert len(latency_ms.samples) == 30
     assert 0 < latency_ms.min <= latency_ms.median <= latency_ms.p99
@@ -135,7 +135,7 @@ def test_other_work_is_seen(real: Chain) -> None:
 def test_memory_and_sustained_work_on_this_machine(real: Chain) -> None:
     wanted = real.loaded.recipe.benchmark.model_copy(update={"runs": 1, "sustained_s": 2})
     run = real.measure(benchmark=wanted)
-    sustained, memory = run.record.workload.sustained, run.record.memory
+    sustained, memory = run.record.inference.sustained, run.record.memory
     assert sustained is not None
     assert 2 <= sustained.seconds <= run.record.passes["sustained"].seconds
     assert sustained.inferences > 2
@@ -169,7 +169,7 @@ def test_a_runner_that_is_ended_in_its_work_has_told_what_it_did(
         update={"runs": 1, "sustained_s": 20, "profile": False}
     )
     run = replace(real, runner=runner).measure(benchmark=wanted)
-    sustained = run.record.workload.sustained
+    sustained = run.record.inference.sustained
     assert sustained is not None
     assert 0.5 < sustained.seconds < 3
     assert "SIGKILL" in (sustained.ended_early or "")
@@ -180,11 +180,11 @@ def test_a_runner_that_is_ended_in_its_work_has_told_what_it_did(
 def test_threads_are_swept_with_the_real_pool(real: Chain) -> None:
     benchmark = Benchmark(runs=2, iterations=5, warmup=1, memory=False, profile=False)
     run = real.measure(runtime=Runtime(threads=(1, 2)), benchmark=benchmark)
-    curve = {each.threads: each.latency_ms for each in run.record.workload.threads}
+    curve = {each.threads: each.latency_ms for each in run.record.inference.threads}
     assert list(curve) == [1, 2]
     best = min(curve, key=lambda number: curve[number].median)
     assert run.record.runner.threads == best
-    assert run.record.workload.latency_ms == curve[best]
+    assert run.record.inference.latency_ms == curve[best]
     assert "fastest" in summary(run)
     require_match(run)
 

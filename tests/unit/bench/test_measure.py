@@ -155,8 +155,8 @@ def _ending(name: str, outcome: RunOutcome | EtdeployError) -> Any:
 def test_record_has_what_the_passes_gave(setting: Setting) -> None:
     device = _device()
     run = setting.measure(device, runtime={"threads": 2})
-    record, workload = run.record, run.record.workload
-    assert (record.schema_version, workload.kind) == (5, "inference")
+    record, workload = run.record, run.record.inference
+    assert (record.schema_version, workload.kind) == (6, "inference")
     assert workload.latency_ms.samples == SAMPLES_MS * 3
     assert workload.latency_ms.median == 1.1
     assert [(start.samples, start.median_ms, start.load_ms) for start in workload.runs] == [
@@ -215,7 +215,7 @@ def test_a_simulated_run_is_marked_and_has_no_notes_on_its_times(setting: Settin
     assert record.simulated == SIMULATED
     assert list(record.passes) == ["timing"]
     assert record.peak_rss_bytes is None
-    assert [o.within_tolerance for o in record.workload.outputs] == [True]
+    assert [o.within_tolerance for o in record.inference.outputs] == [True]
     assert [note.split(":")[0] for note in record.notes] == ["Random inputs.", "Simulated"]
 
 
@@ -295,7 +295,7 @@ def test_the_memory_pass_tells_what_the_memory_is_for(setting: Setting) -> None:
 def test_sustained_work_is_in_the_record(setting: Setting) -> None:
     device = _device()
     run = setting.measure(device, benchmark={"sustained_s": 20, "timeout_s": 30})
-    sustained = run.record.workload.sustained
+    sustained = run.record.inference.sustained
     assert sustained is not None
     assert (sustained.seconds, sustained.inferences) == (20, 1600)
     assert (sustained.retained_percent, sustained.to_minus_10_percent_s) == (60, 11)
@@ -313,7 +313,7 @@ def test_sustained_work_begins_cool_on_a_phone(setting: Setting) -> None:
             return DeviceState(battery_celsius=31.5)
 
     run = setting.measure(Phone((_EXPECTED,), (2, 4)), benchmark={"sustained_s": 20, "runs": 1})
-    sustained = run.record.workload.sustained
+    sustained = run.record.inference.sustained
     assert sustained is not None
     assert sustained.cooldown is not None
     assert (sustained.cooldown.sensor, sustained.cooldown.reached) == ("battery", True)
@@ -325,7 +325,7 @@ def test_what_was_done_of_work_that_was_ended_is_kept(setting: Setting) -> None:
     killed = RunOutcome(137, "SIGKILL", "", "", 12.0)
     device = _device(answer=_ending("sustained", killed))
     run = setting.measure(device, benchmark={"sustained_s": 600})
-    sustained = load_run(run.folder).record.workload.sustained
+    sustained = load_run(run.folder).record.inference.sustained
     assert sustained is not None
     assert sustained.seconds == 20
     assert "ended by SIGKILL" in (sustained.ended_early or "")
@@ -385,7 +385,7 @@ def test_a_device_that_goes_away_in_mid_run(setting: Setting) -> None:
 def test_a_device_that_goes_away_after_the_run_loses_nothing(setting: Setting) -> None:
     record = setting.measure(_device(gone_after_run=True)).record
     assert record.device.after.battery_percent is None
-    assert record.workload.latency_ms.samples == SAMPLES_MS * 3
+    assert record.inference.latency_ms.samples == SAMPLES_MS * 3
 
 
 def test_an_interrupted_run_leaves_nothing(setting: Setting) -> None:
@@ -434,7 +434,7 @@ def test_every_size_is_measured_in_the_order_of_the_recipe(setting: Setting) -> 
     sizes = _add_sizes(setting)
     device = _device()
     run = setting.measure(device, benchmark={"sizes": sizes, "runs": 2})
-    record, workload = run.record, run.record.workload
+    record, workload = run.record, run.record.inference
     assert [(s.name, s.sizes, s.shapes, s.peak_rss_bytes) for s in workload.sizes] == [
         ("a", {"n": 1}, {"x": (2, 4)}, 6_000_000),
         ("b", {"n": 2}, {"x": (2, 4)}, 6_000_000),
@@ -460,7 +460,7 @@ def test_a_sweep_of_threads_is_recorded_and_the_rest_is_about_the_fastest(
 ) -> None:
     device = _device()
     run = setting.measure(device, runtime={"threads": [1, 4, 2]}, benchmark={"runs": 2})
-    record, workload = run.record, run.record.workload
+    record, workload = run.record, run.record.inference
     given = [(a["--results"], a["--threads"]) for a in device.folder.arguments]
     assert given == [
         ("timing.threads-1.json", "1"), ("timing.threads-4.json", "4"),
@@ -483,7 +483,7 @@ def test_sizes_after_the_first_are_measured_with_the_fastest_number_of_threads(
     device, sizes = _device(), _add_sizes(setting)
     benchmark = {"sizes": sizes, "runs": 2, "memory": False, "profile": False}
     run = setting.measure(device, runtime={"threads": [4, 2]}, benchmark=benchmark)
-    record, workload = run.record, run.record.workload
+    record, workload = run.record, run.record.inference
     assert [(a["--results"], a["--threads"]) for a in device.folder.arguments[4:]] == [
         ("timing-b.json", "2"), ("timing-b.2.json", "2"),
     ]  # fmt: skip
@@ -549,14 +549,14 @@ def test_one_of_several_methods_is_run_with_its_own_values(
     benchmark = {"method": named} if named else {}
     done = setting.measure(device, methods=("decode", "prefill"), benchmark=benchmark)
     assert done.record.program.method == run
-    assert [check.within_tolerance for check in done.record.workload.outputs] == [right]
+    assert [check.within_tolerance for check in done.record.inference.outputs] == [right]
     assert {given["--method"] for given in device.folder.arguments} == {run}
     told = [note for note in done.record.notes if note.startswith("The method prefill")]
     assert len(told) == (named is None)
 
 
 def test_a_wrong_output_of_a_further_size_is_a_mismatch() -> None:
-    workload = make_record().workload
+    workload = make_record().inference
     size = SizeRecord(
         name="long",
         sizes={},

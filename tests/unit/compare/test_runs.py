@@ -152,7 +152,7 @@ def test_a_comparison_that_was_throttled_is_none(starts: range) -> None:
 def test_where_other_work_ran_the_fastest_inferences_of_pairs_are_compared() -> None:
     a, b = paired_runs((1.05, 9.0, 1.04, 7.0, 8.0, 1.03, 1.06, 6.0))
     assert compare_runs(a, b).statistic == Statistic.MEDIAN
-    workload = b.record.workload
+    workload = b.record.inference
     # Each start has one inference that nothing delayed.
     times = [x for time in A_MS for x in (9.0, 9.0, 0.9 * 1.05 * time)]
     latency = workload.latency_ms.model_copy(update={"samples": tuple(times)})
@@ -216,7 +216,7 @@ def test_starts_that_are_too_short_to_agree_are_told_with_the_remedy() -> None:
 
 def test_of_more_samples_on_one_side_the_fastest_counts_no_more() -> None:
     a, b = paired_runs(slower_by(1.0))
-    workload = a.record.workload
+    workload = a.record.inference
     samples = [x for time in A_MS for x in (time, 0.9 * time, time, 0.1)]
     workload = workload.model_copy(
         update={
@@ -232,7 +232,7 @@ def test_of_more_samples_on_one_side_the_fastest_counts_no_more() -> None:
 
 def test_samples_that_are_not_those_of_the_starts_are_not_looked_at() -> None:
     a, b = paired_runs(slower_by(1.05))
-    workload = a.record.workload
+    workload = a.record.inference
     latency = workload.latency_ms.model_copy(update={"samples": (1.0,)})
     workload = workload.model_copy(update={"latency_ms": latency})
     a = disturbed(StoredRun(a.folder, a.record.model_copy(update={"workload": workload})), _BUSY)

@@ -96,7 +96,7 @@ def test_a_device_of_another_package_goes_all_the_way_to_a_record(
     run = measure(device, prepared, tmp_path / "out")
     record = load_run(run.record_path).record
     assert (record.device.facts.name, record.device.facts.kind) == (f"attic:{attic}", "attic")
-    assert [check.within_tolerance for check in record.workload.outputs] == [True]
+    assert [check.within_tolerance for check in record.inference.outputs] == [True]
     assert not list((attic / "runs").iterdir())
     assert device.clean()["bundles"] > 0
     device.close()

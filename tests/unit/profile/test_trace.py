@@ -15,6 +15,7 @@ from etdeploy.profile import trace
 from etdeploy.profile.protocol import FAILURE_FILE, TraceFailure, TraceRequest
 from etdeploy.profile.trace import read_trace
 from tests.support.bench_values import SIMULATED, make_record
+from tests.support.text_values import make_text_record
 
 _FILES = {"record": "record.json", "etdump": "etdump.etdp", "etrecord": "etrecord.bin"}
 _CONTENT = b"\x0c\0\0\0\x08\0\0\0ED00" + b"\0" * 4
@@ -130,3 +131,8 @@ def test_a_worker_that_was_killed_is_no_fault_of_the_files(
     with pytest.raises(RunError, match=r"ended early \(SIGKILL\): last words"):
         read_trace(_run(tmp_path), Workspace(tmp_path / "cache"))
     assert not list((tmp_path / "cache/traces").glob("[!.]*"))
+
+
+def test_generated_text_has_no_profile_yet(tmp_path: Path) -> None:
+    run = StoredRun(tmp_path, make_text_record())
+    assert "not read yet of programs that generate text" in _told(run, tmp_path)

@@ -65,7 +65,7 @@ def test_a_record_without_starts_has_one() -> None:
 def test_the_samples_of_a_start_are_its_own() -> None:
     starts, samples = make_starts(3, 4)
     record = make_full_record()
-    each = samples_by_start(starts, record.workload.latency_ms.model_copy(
+    each = samples_by_start(starts, record.inference.latency_ms.model_copy(
         update={"samples": tuple(samples)}
     ))  # fmt: skip
     assert [list(own) for own in each] == [samples[:4], samples[4:8], samples[8:]]

@@ -20,7 +20,7 @@ from etdeploy.report.html.figures.base import (
 )
 from etdeploy.report.html.figures.latency import histogram
 from etdeploy.report.material import Material, starts_of
-from etdeploy.report.shown import is_number, unit_of
+from etdeploy.report.shown import Sample, is_number, sample, unit_of
 
 # More curves over each other nobody tells apart; the plot by run has them all.
 MOST_CURVES = 6
@@ -71,8 +71,8 @@ def ratios(key: str, names: Sequence[str], comparisons: Sequence[Comparison]) ->
 
 
 def distributions(key: str, runs: Sequence[Material]) -> Figure:
-    """The distributions of the latency over each other, as shares of each run's inferences."""
-    unit = _unit(runs)
+    """The distributions of the times over each other, as shares of each run's samples."""
+    unit, of = _unit(runs), _sample(runs)
     samples = [_samples(run, unit) for run in runs]
     everything = [t for each in samples for t in each]
     window = visible_range(everything)
@@ -91,19 +91,19 @@ def distributions(key: str, runs: Sequence[Material]) -> Figure:
             }
         )  # fmt: skip
     layout = {
-        "xaxis": axis(f"latency ({unit.name})", **({"range": list(window)} if window else {})),
-        "yaxis": axis("% of the inferences", rangemode="tozero"),
+        "xaxis": axis(f"{of.time} ({unit.name})", **({"range": list(window)} if window else {})),
+        "yaxis": axis(f"% of the {of.one}s", rangemode="tozero"),
         "showlegend": True,
         "margin": {"t": 40},
     }
     more = beyond(everything, window[1]) if window else 0
-    caption = f"{more} of all inferences lie above this range." if more else ""
-    return Figure(key, traces, layout, "Distributions of the latency", caption, height=320)
+    caption = f"{more} of all {of.one}s lie above this range." if more else ""
+    return Figure(key, traces, layout, f"Distributions of the {of.time}", caption, height=320)
 
 
 def by_run(key: str, runs: Sequence[Material]) -> Figure:
-    """Inferences of each run as points, the medians of its starts as lines."""
-    unit = _unit(runs)
+    """Samples of each run as points, the medians of its starts as lines."""
+    unit, of = _unit(runs), _sample(runs)
     window = visible_range([t for run in runs for t in _samples(run, unit)])
     points: list[Values] = [_points(i, run, unit) for i, run in enumerate(runs)]
     layout = {
@@ -112,11 +112,11 @@ def by_run(key: str, runs: Sequence[Material]) -> Figure:
             "ticktext": [plain(cut(run.name, _LONGEST_NAME)) for run in runs],
             "range": [0.5, len(runs) + 0.5], "showgrid": False, "zeroline": False,
         },
-        "yaxis": axis(f"latency ({unit.name})", **({"range": list(window)} if window else {})),
+        "yaxis": axis(f"{of.time} ({unit.name})", **({"range": list(window)} if window else {})),
     }  # fmt: skip
     caption = "In the order of measuring. Each line is the median of a start."
     traces = [*points, _start_medians(runs, unit)]
-    label = "Latency of each inference, and the median of each start, by run"
+    label = f"The {of.time} of each {of.one}, and the median of each start, by run"
     return Figure(key, traces, layout, label, caption, height=380)
 
 
@@ -152,11 +152,16 @@ def _start_medians(runs: Sequence[Material], unit: TimeUnit) -> Values:
 
 def _unit(runs: Sequence[Material]) -> TimeUnit:
     """One for all runs, so that they can be compared."""
-    return unit_of(max(run.record.workload.latency_ms.median for run in runs))
+    return unit_of(max(run.record.workload.timed.median for run in runs))
+
+
+def _sample(runs: Sequence[Material]) -> Sample:
+    """What the times are of: the first run's, against which the others are compared."""
+    return sample(runs[0].record.workload)
 
 
 def _samples(run: Material, unit: TimeUnit) -> list[float]:
-    samples = run.record.workload.latency_ms.samples
+    samples = run.record.workload.timed.samples
     return [t * unit.per_ms for t in samples if is_number(t)] or [0.0]
 
 

@@ -21,7 +21,7 @@ from etdeploy.report.html.figures.base import (
     upright,
     visible_range,
 )
-from etdeploy.report.shown import is_number, unit_of
+from etdeploy.report.shown import INFERENCE, Sample, is_number, unit_of
 
 _LEAST_BINS, _MOST_BINS = 8, 60
 _MOST_POINTS = 300
@@ -29,7 +29,7 @@ _MOST_POINTS = 300
 _WIDTH = 0.7
 
 
-def distribution(key: str, latency: Latency) -> Figure:
+def distribution(key: str, latency: Latency, of: Sample = INFERENCE) -> Figure:
     """A histogram of all samples, with the median and the 90th percentile."""
     unit = unit_of(latency.median)
     samples = [t * unit.per_ms for t in latency.samples if is_number(t)]
@@ -40,22 +40,22 @@ def distribution(key: str, latency: Latency) -> Figure:
     bars = {
         "type": "bar", "x": rounded(middles), "y": counts, "width": width,
         "marker": {"color": "@blue", "line": {"color": "@surface", "width": 1}},
-        "hovertemplate": f"%{{x:.4g}} {unit.name}: %{{y}} inferences<extra></extra>",
+        "hovertemplate": f"%{{x:.4g}} {unit.name}: %{{y}} {of.one}s<extra></extra>",
     }  # fmt: skip
     marks = [
         upright(latency.median * unit.per_ms, "median", "@text", xanchor="right", xshift=-4),
         upright(latency.p90 * unit.per_ms, "p90", "@muted", xanchor="left", xshift=4),
     ]
     layout = {
-        "xaxis": axis(f"latency ({unit.name})", **({"range": list(window)} if window else {})),
-        "yaxis": axis("inferences"),
+        "xaxis": axis(f"{of.time} ({unit.name})", **({"range": list(window)} if window else {})),
+        "yaxis": axis(f"{of.one}s"),
         "margin": {"t": 28},
         "bargap": 0,
         "shapes": [line for line, _ in marks],
         "annotations": [words for _, words in marks],
     }
-    label = f"Histogram of the latency of {count(len(samples), 'inference')}"
-    return Figure(key, [bars], layout, label, _outliers(samples, window, unit), height=300)
+    label = f"Histogram of the {of.time} of {count(len(samples), of.one)}"
+    return Figure(key, [bars], layout, label, _outliers(samples, window, unit, of), height=300)
 
 
 def histogram(values: Sequence[float], end: float | None) -> tuple[list[float], list[int]]:
@@ -82,7 +82,9 @@ def histogram(values: Sequence[float], end: float | None) -> tuple[list[float], 
     return [low + i * width for i in range(bins + 1)], counts
 
 
-def run_to_run(key: str, starts: Sequence[Start], latency: Latency) -> Figure:
+def run_to_run(
+    key: str, starts: Sequence[Start], latency: Latency, of: Sample = INFERENCE
+) -> Figure:
     """The samples of each start in their order, and the start's median.
 
     So what changes within a start and what changes between starts stand side by side.
@@ -91,7 +93,7 @@ def run_to_run(key: str, starts: Sequence[Start], latency: Latency) -> Figure:
     by_start = [[t * unit.per_ms for t in each] for each in samples_by_start(starts, latency)]
     everything = [t for each in by_start for t in each]
     window = visible_range(everything)
-    calm, disturbed = ("@blue", "inference"), ("@orange", "inference of a disturbed start")
+    calm, disturbed = ("@blue", of.one), ("@orange", f"{of.one} of a disturbed start")
     groups = [
         _points(by_start, [not s.disturbances for s in starts], *calm, unit),
         _points(by_start, [bool(s.disturbances) for s in starts], *disturbed, unit),
@@ -99,17 +101,17 @@ def run_to_run(key: str, starts: Sequence[Start], latency: Latency) -> Figure:
     traces = [group for group in groups if group["x"]] + [_medians(starts, unit)]
     middle = latency.median * unit.per_ms
     layout = {
-        "xaxis": axis("start" if len(starts) > 1 else "inferences of the only start, in order",
+        "xaxis": axis("start" if len(starts) > 1 else f"{of.one}s of the only start, in order",
                       dtick=max(1, len(starts) // 20), range=[0.5, len(starts) + 0.5],
                       showgrid=False, zeroline=False, showticklabels=len(starts) > 1),
-        "yaxis": axis(f"latency ({unit.name})", **({"range": list(window)} if window else {})),
+        "yaxis": axis(f"{of.time} ({unit.name})", **({"range": list(window)} if window else {})),
         "showlegend": True,
         "margin": {"t": 34},
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": middle, "y1": middle,
                     "line": {"color": "@muted", "width": 1, "dash": "dot"}}],
     }  # fmt: skip
-    label = f"Latency of each inference in {count(len(starts), 'start')}"
-    return Figure(key, traces, layout, label, _outliers(everything, window, unit), height=340)
+    label = f"The {of.time} of each {of.one} in {count(len(starts), 'start')}"
+    return Figure(key, traces, layout, label, _outliers(everything, window, unit, of), height=340)
 
 
 def _points(
@@ -150,12 +152,14 @@ def _medians(starts: Sequence[Start], unit: TimeUnit) -> Values:
     }  # fmt: skip
 
 
-def _outliers(samples: Sequence[float], window: tuple[float, float] | None, unit: TimeUnit) -> str:
+def _outliers(
+    samples: Sequence[float], window: tuple[float, float] | None, unit: TimeUnit, of: Sample
+) -> str:
     if not window:
         return ""
     more = beyond(samples, window[1])
     verb = "lies" if more == 1 else "lie"
     return (
-        f"{count(more, 'inference')} {verb} above this range, the longest at "
+        f"{count(more, of.one)} {verb} above this range, the longest at "
         f"{max(samples):.4g} {unit.name}. Double-click to see all."
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Verdict
+from etdeploy.compare.runs import compare_runs
 from etdeploy.report.html.blocks import Cell, Figure, Operators, Page, Table, Text, all_blocks
 from etdeploy.report.html.several import several_page
 from etdeploy.report.material import Material, Report
-from tests.support.bench_values import SIMULATED, make_run
+from tests.support.bench_values import FOLDER, SIMULATED, make_run
 from tests.support.report_values import make_comparison, make_material, renamed
+from tests.support.text_values import make_text_record
 
 
 def _report(count: int) -> Report:
@@ -86,3 +89,18 @@ def test_only_simulated_runs_have_no_plot() -> None:
     assert _figures(page) == []
     texts = [b.text for b in all_blocks(page.sections) if isinstance(b, Text)]
     assert "No run has times: all were simulated." in texts
+
+
+def test_generated_text_is_compared_by_its_tokens() -> None:
+    runs = [
+        Material(StoredRun(FOLDER, make_text_record(ms, run_id=name)), name)
+        for ms, name in ((5.0, "slow"), (4.0, "fast"))
+    ]
+    comparison = compare_runs(runs[0].run, runs[1].run)
+    page = several_page(Report(tuple(runs), (comparison,)))
+    table = _tables(page)["Runs and verdicts"]
+    assert [row[table.columns.index("median")].text for row in table.rows] == [
+        "5.055 ms", "4.044 ms",
+    ]  # fmt: skip
+    labels = [b.label for b in all_blocks(page.sections) if isinstance(b, Figure)]
+    assert "Distributions of the time per token" in labels

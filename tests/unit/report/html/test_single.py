@@ -14,6 +14,7 @@ from etdeploy.report.html.single import single_page
 from etdeploy.report.material import Material
 from tests.support.bench_values import FOLDER, SIMULATED, UNCOMPARED, make_check, make_run
 from tests.support.report_values import make_material
+from tests.support.text_values import make_text_record
 
 
 def _figures(page: Page) -> list[str]:
@@ -113,3 +114,19 @@ def test_the_verdict_on_the_outputs(outputs: Any, value: str, badge: str) -> Non
 @pytest.mark.parametrize("samples", [(0.0, 0.0), (math.nan,), (1.0,), (1.0, math.inf, 2.0)])
 def test_strange_times_are_no_error(samples: tuple[float, ...]) -> None:
     assert _figures(_bare(samples)) == ["plot-latency", "plot-starts"]
+
+
+def test_generated_text_has_its_points_and_rates() -> None:
+    page = single_page(Material(StoredRun(FOLDER, make_text_record()), "tiny"))
+    assert [section.key for section in page.sections][:3] == ["tokens", "latency", "starts"]
+    assert [card.label for card in page.cards][:2] == ["decode", "prefill"]
+    points = next(block for block in all_blocks(page.sections) if isinstance(block, Table))
+    assert points.label == "Tokens"
+    assert [cell.text for cell in points.rows[0]][:3] == ["8", "4", "0"]
+    texts = [b.text for b in all_blocks(page.sections) if isinstance(b, Text)]
+    assert any(text.startswith("first token: from the prompt's token ids") for text in texts)
+    figures = [b for b in all_blocks(page.sections) if isinstance(b, Figure)]
+    assert [figure.label for figure in figures][:2] == [
+        "Histogram of the time per token of 18 tokens", "The time per token of each token in "
+        "3 starts",
+    ]  # fmt: skip

@@ -6,12 +6,13 @@ import math
 
 import pytest
 
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Verdict
 from etdeploy.report.formats import BEGINNINGS, Format
 from etdeploy.report.material import Material, Report
 from etdeploy.report.plain.markdown import markdown
 from etdeploy.report.plain.markdown_text import name, prose
-from tests.support.bench_values import SIMULATED, make_run
+from tests.support.bench_values import FOLDER, SIMULATED, make_run
 from tests.support.report_values import (
     HOSTILE,
     make_comparison,
@@ -19,6 +20,7 @@ from tests.support.report_values import (
     make_profile,
     renamed,
 )
+from tests.support.text_values import make_text_record
 
 # GitHub's limit of a comment.
 LIMIT = 65_536
@@ -104,3 +106,13 @@ def test_text_cannot_mention_or_link() -> None:
 
 def test_nan_is_a_dash() -> None:
     assert "**–**" in markdown(Report((Material(make_run((math.nan,)), "mlp"),)))
+
+
+def test_generated_text_has_its_points_with_what_they_mean() -> None:
+    run = Material(StoredRun(FOLDER, make_text_record()), "tiny")
+    text = markdown(Report((run,)))
+    assert "198 tokens per second, first token after 5.005 ms (prompt 8, new 4)" in text
+    assert "| time per token: median, p90 | **5.055**, 5.128 ms |" in text
+    assert "| 8 | 4 | 0 | 5.005 ms | 1,598 | 198 | 5.055 ms | 5.128 ms |" in text
+    assert "- decode: tokens after the first by the time" in text
+    assert "inference" not in text

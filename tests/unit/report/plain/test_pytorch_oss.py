@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.formats import BEGINNINGS, Format
 from etdeploy.report.material import Material
 from etdeploy.report.plain.pytorch_oss import pytorch_oss
-from tests.support.bench_values import SIMULATED, make_run
+from tests.support.bench_values import FOLDER, SIMULATED, make_run
 from tests.support.report_values import make_material
+from tests.support.text_values import make_text_record
 
 
 def _read(run: Material) -> list[dict[str, Any]]:
@@ -69,3 +71,16 @@ def test_nan_is_left_out() -> None:
     values = _values(Material(make_run((math.nan, 1.0)), "mlp"))
     assert "avg_inference_latency(ms)" not in values
     assert values["trimmean_inference_latency(ms)"] == [1.0]
+
+
+def test_generated_text_has_rates_that_say_of_how_many_tokens() -> None:
+    run = Material(StoredRun(FOLDER, make_text_record()), "tiny")
+    values = _values(run)
+    assert list(values) == [
+        "load_status", "model_load_time(ms)", "peak_inference_mem_usage(mb)", "token_per_sec",
+        "prefill_token_per_sec", "time_to_first_token(ms)",
+    ]  # fmt: skip
+    assert values["token_per_sec"] == [pytest.approx(198, abs=1)]
+    assert len(values["time_to_first_token(ms)"]) == 6
+    about = _read(run)[-1]["metric"]["extra_info"]
+    assert about == {"method": "decode", "prompt_tokens": "8", "new_tokens": "4", "depth": "0"}

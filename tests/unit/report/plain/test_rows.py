@@ -8,13 +8,18 @@ import json
 import math
 from typing import Any
 
+import pytest
+
+from etdeploy.bench.generation.work import WorkPoint
 from etdeploy.bench.records.record import SizeRecord
+from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import summarize
 from etdeploy.report.formats import BEGINNINGS, Format
 from etdeploy.report.material import Material
 from etdeploy.report.plain.rows import csv_text, json_lines
-from tests.support.bench_values import SIMULATED, make_run
+from tests.support.bench_values import FOLDER, SIMULATED, make_run
 from tests.support.report_values import make_material, renamed
+from tests.support.text_values import make_text_record, make_text_workload, make_work
 
 
 def _read(*runs: Material) -> list[dict[str, str]]:
@@ -83,3 +88,28 @@ def test_nan_is_null_or_empty() -> None:
     assert json.loads(line)["samples_ns"] == [[None, 1_000_000]]
     [row] = _read(run)
     assert row["mean_ms"] == ""
+
+
+def test_every_point_of_generated_text_is_a_line() -> None:
+    work = make_work(WorkPoint(tuple(range(8)), 4, 0, 1, 2), WorkPoint((1,) * 16, 1, 128, 0, 1))
+    record = make_text_record(workload=make_text_workload(work=work))
+    run = Material(StoredRun(FOLDER, record), "tiny")
+    tokens, prompts = _read(run)
+    assert (tokens["prompt_tokens"], tokens["new_tokens"], tokens["depth"]) == ("8", "4", "0")
+    assert (tokens["samples"], tokens["start"], tokens["size"]) == ("18", "", "")
+    assert float(tokens["decode_tokens_per_s"]) == pytest.approx(198, abs=1)
+    assert (prompts["depth"], prompts["median_ms"], prompts["decode_tokens_per_s"]) == (
+        "128", "", "",
+    )  # fmt: skip
+    first, second = map(json.loads, json_lines([run]).splitlines())
+    assert (first["n_prompt"], first["n_gen"], first["n_depth"], first["n_runs"]) == (8, 4, 0, 3)
+    assert first["avg_ts"] == pytest.approx(198, abs=1)
+    assert len(first["samples_ns"]) == 18
+    assert (second["n_depth"], second["avg_ts"], second["samples_ns"]) == (128, None, [])
+
+
+def test_a_simulated_run_of_text_has_points_without_times() -> None:
+    run = Material(StoredRun(FOLDER, make_text_record(simulated=SIMULATED)), "tiny")
+    row = json.loads(json_lines([run]))
+    assert (row["n_prompt"], "avg_ts" in row) == (8, False)
+    assert _read(run)[0]["median_ms"] == ""

@@ -8,6 +8,7 @@ import pytest
 
 from etdeploy.report.terminal.runs_table import Row, runs_table
 from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_record, make_series
+from tests.support.text_values import make_text_record
 
 ROWS = [
     Row("mlp", "host", make_record(make_series((1.0, 1.1, 1.2), (1.05,), (1.2,)))),
@@ -74,3 +75,11 @@ def test_it_fits_the_terminal(width: int) -> None:
 )
 def test_the_verdict_on_the_outputs(outputs: tuple[Any, ...], verdict: str) -> None:
     assert runs_table([Row("a", "host", make_record(outputs=outputs))]).endswith(verdict)
+
+
+def test_generated_text_has_its_rate_beside_its_times() -> None:
+    rows = [Row("tiny", "host", make_text_record()), Row("mlp", "host", make_record())]
+    head, _, text, inference = runs_table(rows).splitlines()
+    assert head.split()[:4] == ["recipe", "device", "decode", "tok/s"]
+    assert text.split()[2:7] == ["198", "5.055", "1.1", "%", "5.005"]
+    assert inference.split()[2:4] == ["-", "1.100"]

@@ -164,12 +164,12 @@ def test_distributions_are_shares_of_each_run() -> None:
 
 def _all_figures() -> list[Any]:
     record = make_full_record()
-    assert record.workload.sustained
+    assert record.inference.sustained
     assert record.memory
     run = make_material()
     return [
-        threads_curve("key", record.workload.threads),
-        sustained_curve("key", record.workload.sustained),
+        threads_curve("key", record.inference.threads),
+        sustained_curve("key", record.inference.sustained),
         memory_curve("key", record.memory),
         distributions("key", [run, run]),
     ]

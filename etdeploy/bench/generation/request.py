@@ -1,0 +1,83 @@
+"""The files with which a runner is told what to generate."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from etdeploy.bench.generation.work import Work, WorkPoint
+from etdeploy.core.files.basic import write_atomic
+from etdeploy.runner.generation import Point, request_lines
+
+FOLDER = "generation"
+TIMING_REQUEST = f"{FOLDER}/timing.txt"
+MEMORY_REQUEST = f"{FOLDER}/memory.txt"
+
+
+def point_name(index: int) -> str:
+    """Names a point in the runner's results."""
+    return f"point-{index}"
+
+
+def warmup_name(index: int) -> str:
+    """Names the same point in the generations before those that count."""
+    return f"warmup-{index}"
+
+
+def write_request(work: Work, folder: Path) -> Mapping[str, Path]:
+    """Writes what the runner is told, and the prompts.
+
+    Args:
+        work: What is generated.
+        folder: Gets the files; they must remain as long as the bundle is used.
+
+    Returns:
+        The files by their paths in the bundle.
+    """
+    files = {TIMING_REQUEST: _requested(work, _timed(work.points)),
+             MEMORY_REQUEST: _requested(work, _short(work.points))}  # fmt: skip
+    files |= {
+        f"{FOLDER}/{_prompt_file(i)}": _bytes_of(point.prompt)
+        for i, point in enumerate(work.points)
+    }
+    found = {}
+    for name, content in files.items():
+        found[name] = folder / Path(name).name
+        write_atomic(found[name], content)
+    return found
+
+
+def _timed(points: Sequence[WorkPoint]) -> Iterator[Point]:
+    """Each point, after its own warm-up: points differ in the methods that they call."""
+    for i, point in enumerate(points):
+        names = ((warmup_name(i), point.warmup), (point_name(i), point.repetitions))
+        yield from (_point(name, i, point, number) for name, number in names if number)
+
+
+def _short(points: Sequence[WorkPoint]) -> Iterator[Point]:
+    """The first point, once."""
+    yield _point(point_name(0), 0, points[0], 1)
+
+
+def _point(name: str, index: int, point: WorkPoint, repetitions: int) -> Point:
+    return Point(
+        name=name,
+        depth=point.depth,
+        new_tokens=point.new_tokens,
+        repetitions=repetitions,
+        path=_prompt_file(index),
+    )
+
+
+def _prompt_file(index: int) -> str:
+    return f"prompt-{index}.bin"
+
+
+def _requested(work: Work, points: Iterator[Point]) -> bytes:
+    methods = work.generation.methods
+    return request_lines(methods, work.sampling, work.stop_ids, list(points)).encode()
+
+
+def _bytes_of(ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(ids)}q", *ids)

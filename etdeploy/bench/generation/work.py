@@ -1,0 +1,185 @@
+"""What a recipe wants of a program that generates text: prompts, each with a number of tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.bench.generation.prompts import random_ids, tokenised
+from etdeploy.core.console import count
+from etdeploy.core.errors import UsageError
+from etdeploy.program.generation import Generation
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.model import Benchmark, BenchmarkGeneration
+from etdeploy.runner.generation import Sampling
+
+_GRID = ("benchmark", "generation")
+
+
+@dataclass(frozen=True)
+class WorkPoint:
+    """A prompt, with what is generated after it.
+
+    Attributes:
+        prompt: Its token ids.
+        new_tokens: The most that are generated.
+        depth: Tokens in the cache before it.
+        warmup: Generations before those that count.
+        repetitions: Generations that count.
+    """
+
+    prompt: tuple[int, ...]
+    new_tokens: int
+    depth: int
+    warmup: int
+    repetitions: int
+
+    @property
+    def positions(self) -> int:
+        """How many the cache needs: the last token is not fed back."""
+        return self.depth + len(self.prompt) + self.new_tokens - 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that a start of the runner generates.
+
+    Attributes:
+        generation: Of the program.
+        sampling: How the next token is chosen.
+        stop_ids: Tokens that end a text; none with random prompts, whose texts have no end.
+        points: At least one. The first one stands for the run.
+        prompt: The recipe's own; None where prompts are random.
+    """
+
+    generation: Generation
+    sampling: Sampling
+    stop_ids: tuple[int, ...]
+    points: tuple[WorkPoint, ...]
+    prompt: str | None
+
+    @property
+    def method(self) -> str:
+        """The method that decodes the first point's tokens, or the one that takes its prompt."""
+        first = self.points[0]
+        role: Literal["prefill", "decode"] = "decode" if first.new_tokens > 1 else "prefill"
+        end = min(first.positions, self.generation.context)
+        chosen = self.generation.method_for(role, end) or self.generation.methods[0]
+        return chosen.name
+
+
+def work_of(loaded: LoadedRecipe, generation: Generation, program_folder: Path) -> Work:
+    """What a recipe wants of a program; the same each time.
+
+    Args:
+        loaded: The recipe.
+        generation: How the program is called.
+        program_folder: With its tokenizer.
+
+    Raises:
+        UsageError: It does not fit the program's context, the recipe asks for something that
+            generating text does not have, or its prompt cannot be tokenised.
+    """
+    wanted = loaded.recipe.benchmark
+    _refuse(loaded)
+    grid = wanted.generation or BenchmarkGeneration()
+    if grid.prompt is None:
+        rows = random_ids(grid.prompt_tokens, generation, grid.seed)
+    else:
+        place = _place(loaded, *_GRID, "prompt")
+        rows = (tokenised(grid.prompt, generation, program_folder, place),)
+    points = tuple(
+        WorkPoint(row, new_tokens, depth, *_repeated(wanted, row, new_tokens))
+        for row, new_tokens, depth in product(rows, grid.new_tokens, grid.depth)
+    )
+    _require_room(loaded, generation, points)
+    return Work(
+        generation=generation,
+        sampling=Sampling(
+            temperature=grid.temperature, top_k=grid.top_k, top_p=grid.top_p, seed=grid.seed
+        ),
+        stop_ids=generation.stop_ids if grid.prompt is not None else (),
+        points=points,
+        prompt=grid.prompt,
+    )
+
+
+def _repeated(wanted: Benchmark, prompt: Sequence[int], new_tokens: int) -> tuple[int, int]:
+    """Generations before those that count, and those.
+
+    `iterations` and `warmup` count inferences: one for each token after the first, or one for each
+    of the prompt's where there is no other.
+    """
+    inferences = new_tokens - 1 or len(prompt)
+    warmup = inferences if wanted.warmup == "auto" else wanted.warmup
+    return math.ceil(warmup / inferences), math.ceil(wanted.iterations / inferences)
+
+
+def _refuse(loaded: LoadedRecipe) -> None:
+    """Raises UsageError for what a recipe wants and generating text does not have."""
+    for keys, why in _unknown(loaded):
+        raise UsageError(
+            f"the program generates text, for which there is no {why}", place=_place(loaded, *keys)
+        )
+
+
+def _unknown(loaded: LoadedRecipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    wanted = loaded.recipe.benchmark
+    if wanted.sizes:
+        yield ("benchmark", "sizes"), "other size than benchmark.generation.prompt_tokens"
+    if wanted.inputs:
+        yield ("benchmark", "inputs"), "other input than benchmark.generation.prompt"
+    if wanted.method:
+        yield (
+            ("benchmark", "method"),
+            "single method to measure: prefill and decode take turns. Leave benchmark.method out",
+        )
+    if wanted.sustained_s:
+        yield ("benchmark", "sustained_s"), "sustained pass yet: --set benchmark.sustained_s=0"
+    if not isinstance(loaded.recipe.runtime.threads, int | str):
+        yield (
+            ("runtime", "threads"),
+            "sweep of threads yet. Name one number: --set runtime.threads=auto",
+        )
+
+
+def _require_room(
+    loaded: LoadedRecipe, generation: Generation, points: Sequence[WorkPoint]
+) -> None:
+    """Raises UsageError unless every point fits the cache."""
+    largest = max(points, key=lambda point: point.positions)
+    if largest.positions <= generation.context:
+        return
+    parts = [
+        f"a prompt of {count(len(largest.prompt), 'token')}",
+        f"{count(largest.new_tokens, 'new token')}",
+        *([f"{count(largest.depth, 'token')} before them"] if largest.depth else []),
+    ]
+    raise UsageError(
+        f"{', '.join(parts[:-1])} and {parts[-1]} do not fit the program's context of "
+        f"{generation.context:,} tokens",
+        place=_place(loaded, *_GRID, _largest_key(largest)),
+        remedy=f"Ask for fewer, or export for more: --set export.generation.context="
+        f"{largest.positions}",
+    )
+
+
+def _largest_key(point: WorkPoint) -> str:
+    parts = {
+        "prompt_tokens": len(point.prompt),
+        "new_tokens": point.new_tokens,
+        "depth": point.depth,
+    }
+    return max(parts, key=lambda key: parts[key])
+
+
+def _place(loaded: LoadedRecipe, *keys: str) -> str:
+    """Where a key is in the recipe; its section, or the file, where it is not written there."""
+    for end in range(len(keys), 0, -1):
+        if place := loaded.places.get(keys[:end]):
+            return str(place)
+    return str(loaded.path)

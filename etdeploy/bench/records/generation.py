@@ -1,0 +1,141 @@
+"""Text that was generated, and how fast: a workload of the run record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from etdeploy.bench.records.kinds import WorkloadKind
+from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.starts import Spread, Start
+from etdeploy.core.values import Value
+from etdeploy.runner.generation import Sampling
+
+if TYPE_CHECKING:  # the record imports this module
+    from etdeploy.bench.records.record import OutputCheck
+
+TOKEN_MS, TTFT_MS = "token_ms", "ttft_ms"
+
+
+class GenerationPoint(Value):
+    """A prompt with what was generated after it; all times are of whole generations that were
+    timed, in all starts.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        new_tokens: The most that a generation gives; the first one is among them.
+        depth: Tokens that were in the cache before the prompt.
+        ttft_ms: Time to first token: from the prompt's token ids in hand until the first new token
+            is chosen; the median over the generations. Loading, tokenising and filling the cache up
+            to `depth` are not in it.
+        prefill_tokens_per_s: `prompt_tokens` by `ttft_ms`.
+        decode_tokens_per_s: Tokens after the first by the time that they took together, call and
+            choice; the median over the generations. null where there is only a first token.
+        first_token_ms: The same time of each generation.
+        token_ms: Time of each token after the first, call and choice; null where there is none.
+        token_ids: All new tokens of the first generation, with the one that ended the text.
+        text: The same as text, without what the prompt says; null where the program has no
+            tokenizer, or where the package to read it was not installed.
+        stopped: Whether a token that ends texts ended that generation. Random prompts go on after
+            such a token, so that each generation has as many.
+        generations: How many were timed.
+        distinct: How many different texts they gave. With one seed it is 1 wherever what is
+            computed does not depend on chance.
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    depth: int
+    ttft_ms: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float | None
+    first_token_ms: Latency
+    token_ms: Latency | None
+    token_ids: tuple[int, ...]
+    text: str | None
+    stopped: bool
+    generations: int
+    distinct: int
+
+    @property
+    def label(self) -> str:
+        """The point in words: `prompt 128, new 64, depth 1,024`."""
+        depth = f", depth {self.depth:,}" if self.depth else ""
+        return f"prompt {self.prompt_tokens:,}, new {self.new_tokens:,}{depth}"
+
+    @property
+    def key(self) -> str:
+        """The same as part of a metric's name: `p128-n64-d1024`."""
+        return f"p{self.prompt_tokens}-n{self.new_tokens}-d{self.depth}"
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """What makes two points the same."""
+        return self.prompt_tokens, self.new_tokens, self.depth
+
+
+class TextGeneration(Value):
+    """A workload that generates text: each prompt is taken in chunks, then one token follows the
+    other.
+
+    Where the recipe names several numbers of tokens, everything but `points` is about the first
+    point.
+
+    Attributes:
+        kind: `generation`.
+        points: One for each combination of the recipe's `prompt_tokens`, `new_tokens` and `depth`,
+            in its order.
+        sampling: How the next token is chosen.
+        prompt: The recipe's own prompt; null where prompts are random token ids.
+        first_ttft_ms: Time to first token of the first generation in a process, before any warm-up;
+            the median over the starts.
+        runs: The starts of the runner. Their samples are those of `token_ms`; where only a first
+            token is generated, those of `first_token_ms`. `first_inference_ms` is the time to
+            first token of their first generation, and `warmup` counts the generations before those
+            that were timed.
+        spread: Within and between the starts.
+    """
+
+    kind: Literal[WorkloadKind.GENERATION] = WorkloadKind.GENERATION
+    points: tuple[GenerationPoint, ...] = Field(min_length=1)
+    sampling: Sampling
+    prompt: str | None
+    first_ttft_ms: float
+    runs: tuple[Start, ...]
+    spread: Spread
+
+    @property
+    def first(self) -> GenerationPoint:
+        """The point that stands for the run."""
+        return self.points[0]
+
+    @property
+    def metric(self) -> str:
+        """What `timed` has."""
+        return TOKEN_MS if self.first.token_ms else TTFT_MS
+
+    @property
+    def timed(self) -> Latency:
+        """The times by which runs are compared; the starts' samples."""
+        return self.first.token_ms or self.first.first_token_ms
+
+    @property
+    def sample(self) -> str:
+        """What each of them is of."""
+        return "token" if self.first.token_ms else "first token"
+
+    @property
+    def first_ms(self) -> float:
+        """What a process takes before any warm-up."""
+        return self.first_ttft_ms
+
+    @property
+    def all_outputs(self) -> tuple[OutputCheck, ...]:
+        """None: no token ids are expected."""
+        return ()
+
+    @property
+    def outputs_compared(self) -> bool:
+        """Whether token ids were compared with the model's."""
+        return False

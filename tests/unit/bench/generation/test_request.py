@@ -1,0 +1,34 @@
+"""The files with which a runner is told what to generate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etdeploy.bench.generation.request import write_request
+from etdeploy.bench.generation.work import WorkPoint
+from tests.support.text_values import ids_in, make_work
+
+
+def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
+    work = make_work(WorkPoint((5, 6, 7), 4, 0, 1, 2), WorkPoint((5,), 1, 16, 0, 3), stop_ids=(2,))
+    files = write_request(work, tmp_path)
+    assert list(files) == [
+        "generation/timing.txt", "generation/memory.txt", "generation/prompt-0.bin",
+        "generation/prompt-1.bin",
+    ]  # fmt: skip
+    assert files["generation/timing.txt"].read_text().splitlines()[3:] == [
+        "sampling 0.0 0 1.0 0",
+        "stop 2",
+        "point warmup-0 0 4 1 prompt-0.bin",
+        "point point-0 0 4 2 prompt-0.bin",
+        "point point-1 16 1 3 prompt-1.bin",
+    ]
+    assert [ids_in(files[f"generation/prompt-{i}.bin"]) for i in (0, 1)] == [(5, 6, 7), (5,)]
+
+
+def test_the_memory_is_that_of_the_first_point_once(tmp_path: Path) -> None:
+    work = make_work(WorkPoint((5,), 4, 0, 1, 9), WorkPoint((6,), 1, 16, 0, 3))
+    text = write_request(work, tmp_path)["generation/memory.txt"].read_text()
+    assert [line for line in text.splitlines() if line.startswith("point")] == [
+        "point point-0 0 4 1 prompt-0.bin"
+    ]

@@ -1,0 +1,67 @@
+"""Two runs that generated text, compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etdeploy.bench.generation.work import WorkPoint
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.compare.model import Comparison, Verdict
+from etdeploy.compare.runs import compare_runs
+from tests.support.bench_values import FOLDER, make_program, make_run
+from tests.support.text_values import make_text_record, make_text_workload, make_work
+
+
+def _run(name: str, ms: float = 5.0, **changes: Any) -> StoredRun:
+    return StoredRun(FOLDER, make_text_record(ms, run_id=name, **changes))
+
+
+def _compared(b: StoredRun) -> Comparison:
+    return compare_runs(_run("a"), b)
+
+
+def test_the_time_per_token_is_compared() -> None:
+    found = _compared(_run("b", 6.0))
+    assert (found.metric, found.verdict) == ("token_ms", Verdict.SLOWER)
+    assert found.ratio
+    assert round(found.ratio.median, 3) == 1.2
+    assert "Both generated the same 4 tokens." in found.remarks
+    assert found.outputs == ()
+
+
+def test_starts_that_took_turns_are_pairs() -> None:
+    a = StoredRun(FOLDER, make_text_record(run_id="a", interleaved_with="b"))
+    b = StoredRun(FOLDER, make_text_record(4.0, run_id="b", interleaved_with="a"))
+    found = compare_runs(a, b)
+    assert (found.verdict, len(found.pairs)) == (Verdict.FASTER, 3)
+
+
+def test_another_method_may_give_the_tokens() -> None:
+    assert _compared(_run("b", program=make_program(method="decode_64"))).ratio
+
+
+def test_another_text_is_told() -> None:
+    workload = make_text_workload()
+    point = workload.first.model_copy(update={"token_ids": (10, 11, 99, 13)})
+    found = _compared(_run("b", workload=workload.model_copy(update={"points": (point,)})))
+    assert "They generated different texts, from new token 3 on." in found.remarks
+
+
+def test_other_points_and_workloads_are_not_comparable() -> None:
+    other = make_text_workload(work=make_work(WorkPoint(tuple(range(8)), 4, 64, 1, 2)))
+    found = _compared(_run("b", workload=other))
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert found.reason == (
+        "another first point: prompt 8, new 4 in A, prompt 8, new 4, depth 64 in B"
+    )
+    prompted = make_text_workload().model_copy(update={"prompt": "Once"})
+    assert _compared(_run("b", workload=prompted)).reason == "another prompt"
+    inferred = _compared(make_run(run_id="b"))
+    assert "another workload: generation in A, inference in B" in inferred.reason
+    assert inferred.ratio is None
+
+
+def test_of_several_points_the_first_is_compared() -> None:
+    work = make_work(WorkPoint(tuple(range(8)), 4, 0, 1, 2), WorkPoint((1,), 1, 0, 0, 1))
+    a, b = (_run(name, workload=make_text_workload(work=work)) for name in "ab")
+    assert "Compared at the first point: prompt 8, new 4." in compare_runs(a, b).remarks

@@ -1,0 +1,65 @@
+"""Generated text in the history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etdeploy.bench.generation.work import WorkPoint
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.history.entry import entry_of
+from etdeploy.history.judge import findings
+from etdeploy.history.metrics import metrics_of, shown, title
+from etdeploy.history.model import FindingKind
+from etdeploy.history.series import differences, series_of
+from tests.support.bench_values import SIMULATED, make_program, make_record
+from tests.support.text_values import make_text_record, make_text_workload, make_work
+
+GRID = {"prompt_tokens": [8], "new_tokens": [4], "depth": [0]}
+
+
+def _record(grid: dict[str, Any] | None = None, **changes: Any) -> RunRecord:
+    content = {"model": {"hf": "org/tiny"}, "benchmark": {"generation": {**GRID, **(grid or {})}}}
+    recipe = make_record().recipe.model_copy(update={"content": content})
+    return make_text_record(recipe=recipe, **changes)
+
+
+def test_the_first_point_gives_the_numbers_and_others_are_named() -> None:
+    work = make_work(WorkPoint(tuple(range(8)), 4, 0, 1, 2), WorkPoint((1,) * 16, 1, 128, 0, 1))
+    metrics = metrics_of(_record(workload=make_text_workload(work=work)))
+    assert list(metrics) == [
+        "token_ms", "ttft_ms", "ttft_ms@p16-n1-d128", "load_ms", "peak_rss_bytes", "program_bytes",
+    ]  # fmt: skip
+    assert metrics["token_ms"] == pytest.approx(5.055, abs=0.001)
+    assert title("ttft_ms@p16-n1-d128") == "time to first token at p16-n1-d128"
+    assert shown("token_ms", metrics["token_ms"]) == "5.055 ms"
+    assert metrics_of(_record(simulated=SIMULATED)) == {}
+
+
+def test_an_entry_knows_the_starts() -> None:
+    entry, series = entry_of(_record())
+    assert (entry.starts, entry.outputs_ok, entry.fit) == (3, None, True)
+    assert (series.metric, series.label) == ("token_ms", "xnnpack")
+    assert series_of(make_record()).metric == "latency_ms"
+
+
+def test_how_tokens_are_made_may_change_within_a_series() -> None:
+    assert series_of(_record(program=make_program(method="decode_64"))).key == (
+        series_of(_record(program=make_program(method="decode"))).key
+    )
+
+
+def test_other_numbers_of_tokens_are_another_series() -> None:
+    other = series_of(_record({"depth": [64]}))
+    assert other.key != series_of(_record()).key
+    assert "other numbers of tokens, or another prompt" in differences(other, series_of(_record()))
+
+
+def test_slower_tokens_are_a_regression() -> None:
+    earlier = [entry_of(_record(base_ms=5.0 + i / 100))[0] for i in range(8)]
+    run = replace(entry_of(_record(base_ms=6.0))[0], run_id="new")
+    found = {finding.metric: finding.kind for finding in findings(run, earlier, 5.0)}
+    assert found["token_ms"] is FindingKind.REGRESSED
+    assert found["load_ms"] is FindingKind.NO_DIFFERENCE
