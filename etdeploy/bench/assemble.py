@@ -10,6 +10,9 @@ from pathlib import Path
 import etdeploy
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import cooldown_notes, disturbances_of, samples_of
+from etdeploy.bench.generation.notes import generation_notes
+from etdeploy.bench.generation.points import points_of
+from etdeploy.bench.generation.work import Work, work_of
 from etdeploy.bench.memory import memory_of
 from etdeploy.bench.notes import (
     measurement_notes,
@@ -18,6 +21,7 @@ from etdeploy.bench.notes import (
     simulation_note,
 )
 from etdeploy.bench.passes import MEMORY, SUSTAINED, TIMING, PassResult, Results
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.memory import Memory
 from etdeploy.bench.records.record import (
     DeviceRecord,
@@ -50,7 +54,8 @@ from etdeploy.runner.protocol import RunnerResults
 class Subject:
     """What is measured, and what is known about it.
 
-    `provenance` is of the method that is run, `simulated` as in the bundle.
+    `provenance` is of the method that is run, `simulated` as in the bundle. `work` says what is
+    generated; None for inferences.
     """
 
     loaded: LoadedRecipe
@@ -59,6 +64,7 @@ class Subject:
     provenance: Provenance
     runner: BuiltRunner
     simulated: Simulated | None = None
+    work: Work | None = None
 
     @classmethod
     def of(
@@ -72,13 +78,19 @@ class Subject:
         """What a recipe measures of a program.
 
         Raises:
-            UsageError: The program does not have the method that the recipe names.
+            UsageError: The program does not have the method that the recipe names, or what the
+                recipe wants to be generated does not fit the program.
         """
+        made = load_provenance(program_folder)
+        if made.generation:
+            work = work_of(loaded, made.generation, program_folder)
+            made = made.of(work.method) if work.method in made.methods else made
+            made = made.model_copy(update={"method": work.method})
+            return cls(loaded, program_folder, program, made, runner, simulated, work)
         wanted = loaded.recipe.benchmark.method
         if wanted:
             require_method(wanted, [m.name for m in program.methods], str(loaded.path))
-        provenance = load_provenance(program_folder)
-        provenance = values_of_method(provenance, wanted, str(loaded.path))
+        provenance = values_of_method(made, wanted, str(loaded.path))
         return cls(loaded, program_folder, program, provenance, runner, simulated)
 
     @property
@@ -115,12 +127,16 @@ def assemble(
     """
     timing = results[TIMING].results
     series = series_of(results, results[TIMING].step.size)
-    workload = _workload(subject, series, results, checks, _sustained(results, device.after))
+    workload = (
+        _generation(subject, subject.work, series)
+        if subject.work
+        else _inference(subject, series, results, checks, _sustained(results, device.after))
+    )
     memory = _memory(subject, results)
     told = method_notes(
         subject.method.name,
         [method.name for method in subject.program.methods],
-        chosen=subject.loaded.recipe.benchmark.method is not None,
+        chosen=subject.work is not None or subject.loaded.recipe.benchmark.method is not None,
     )
     return RunRecord(
         run_id=run_id,
@@ -145,9 +161,18 @@ def assemble(
             *subject.provenance.notes,
             *output_notes(workload.all_outputs),
             *_notes_on_times(subject, series, device, results, checks, threads),
-            *(sustained_notes(workload.sustained) if workload.sustained else ()),
+            *_notes_on_workload(subject, workload),
         ),
     )
+
+
+def _notes_on_workload(subject: Subject, workload: Inference | TextGeneration) -> Iterator[str]:
+    if isinstance(workload, TextGeneration):
+        profile = subject.loaded.recipe.benchmark.profile and not subject.simulated
+        has_tokenizer = bool(subject.work and subject.work.generation.tokenizer)
+        yield from generation_notes(workload, profile=profile, has_tokenizer=has_tokenizer)
+    elif workload.sustained:
+        yield from sustained_notes(workload.sustained)
 
 
 def _notes_on_times(
@@ -162,13 +187,27 @@ def _notes_on_times(
     if subject.simulated:
         yield simulation_note(subject.simulated)
         return
-    yield from measurement_notes(series, device, subject.runner.loader is not None)
+    yield from measurement_notes(
+        series, device, subject.runner.loader is not None, of_tokens=subject.work is not None
+    )
     yield from size_notes(results, checks)
     yield from threads.notes
     yield from cooldown_notes(results, subject.loaded.recipe.benchmark.cooldown)
 
 
-def _workload(
+def _generation(subject: Subject, work: Work, series: Series) -> TextGeneration:
+    starts = [each.generated for each in series.passes if each.generated]
+    return TextGeneration(
+        points=points_of(work, starts, subject.program_folder),
+        sampling=work.sampling,
+        prompt=work.prompt,
+        first_ttft_ms=series.first_inference_ms,
+        runs=series.starts,
+        spread=series.spread,
+    )
+
+
+def _inference(
     subject: Subject,
     series: Series,
     results: Results,

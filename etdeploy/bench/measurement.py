@@ -9,6 +9,7 @@ from pathlib import Path
 
 from etdeploy.bench.assemble import Subject, assemble
 from etdeploy.bench.conditions import judged
+from etdeploy.bench.generation.planning import plan_generation
 from etdeploy.bench.kept import keep_files
 from etdeploy.bench.passes import TIMING, Pass, PassResult, run_pass
 from etdeploy.bench.records.record import DeviceRecord
@@ -76,7 +77,11 @@ class Measurement:
         self._threads = choose_threads(
             recipe.runtime.threads, there.before.before, has_pool=_has_pool(plan)
         )
-        self._passes = plan_passes(recipe, subject.method.name, self._threads, simulated=simulated)
+        self._passes = (
+            plan_generation(recipe, subject.work, self._threads, simulated=simulated)
+            if subject.work
+            else plan_passes(recipe, subject.method.name, self._threads, simulated=simulated)
+        )
         self._results: dict[str, PassResult] = {}
         self._rested: DeviceState | None = None
         wanted = None if simulated else subject.loaded.recipe.benchmark.cooldown
@@ -189,7 +194,8 @@ class Measurement:
             return f"{step.name} pass{at}: {long_time(step.sustained_s)} of inferences"
         several = step.name == TIMING and self.starts > 1
         start = f", start {step.start} of {self.starts}" if several else ""
-        return f"{step.name} pass{at}{start}: {count(step.iterations, 'inference')}"
+        what = "generation" if step.request else "inference"
+        return f"{step.name} pass{at}{start}: {count(step.iterations, what)}"
 
 
 def _has_pool(plan: RuntimePlan | None) -> bool:

@@ -64,7 +64,7 @@ def simulation_note(simulated: Simulated) -> str:
 
 
 def measurement_notes(
-    series: Series, device: DeviceRecord, portable_runner: bool
+    series: Series, device: DeviceRecord, portable_runner: bool, *, of_tokens: bool = False
 ) -> tuple[str, ...]:
     """Sentences about the device, the runner and the samples, in this order.
 
@@ -72,11 +72,13 @@ def measurement_notes(
         series: The starts of the timing pass.
         device: Its facts and states.
         portable_runner: Whether the runner has its own C library.
+        of_tokens: Whether the samples are tokens of a text, which take longer the more tokens are
+            before them.
     """
     return (
         *_device_notes(device),
         *(_PORTABLE if portable_runner else ()),
-        *start_notes(series),
+        *(between_notes(series) if of_tokens else start_notes(series)),
     )
 
 
@@ -116,6 +118,12 @@ def start_notes(series: Series) -> Iterator[str]:
         )
     yield from _drift_notes(series)
     yield from _changing_outputs(series)
+    yield from between_notes(series)
+
+
+def between_notes(series: Series) -> Iterator[str]:
+    """A sentence about starts that are far apart."""
+    spread = series.spread
     between = spread.between_percent
     if between is not None and between > BETWEEN_LIMIT:
         runs = min(MOST_RUNS, max(10, 2 * len(series.passes)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from etdeploy.backends.values import Extras, Simulated
@@ -25,6 +25,7 @@ def make_bundle(
     list_path: Path,
     extras: Extras = _NOTHING,
     simulated: Simulated | None = None,
+    request: Mapping[str, Path] | None = None,
 ) -> Bundle:
     """Lists the files for one program and one runner, with their digests.
 
@@ -37,25 +38,21 @@ def make_bundle(
             the bundle is used.
         extras: Third-party libraries, deployed beside the runner's own.
         simulated: What computes the program there, if not the processor that it is for.
+        request: In place of inputs, files that say what is generated, by their paths in the bundle.
 
     Raises:
         OSError: A file is missing.
         ValueError: The runner or the provenance names a file outside its folder, two files of the
             bundle have the same path, or a variable names a file that is not among them.
     """
-    lists = {}
-    for name, each in provenance.measured.items():
-        lists[list_name(name)] = list_path.with_name(list_name(name)) if name else list_path
-        write_if_changed(lists[list_name(name)], inputs_list(each.inputs))
     files = [
         *_runner_files(runner),
         *_extra_files(extras),
         _file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
-        *(_file(path, name) for name, path in lists.items()),
         *(
-            file
-            for each in provenance.measured.values()
-            for file in _input_files(program_folder, each.inputs)
+            _inputs(provenance, program_folder, list_path)
+            if request is None
+            else (_file(path, name) for name, path in request.items())
         ),
     ]
     paths = [file.path for file in files]
@@ -67,6 +64,16 @@ def make_bundle(
         launch=ProcessLaunch(argv=_command(runner), environment=_environment(extras, folder)),
         simulated=simulated,
     )
+
+
+def _inputs(provenance: Provenance, program_folder: Path, list_path: Path) -> Iterator[BundleFile]:
+    """The list of the inputs of each size, which are written, and the inputs."""
+    for name, each in provenance.measured.items():
+        path = list_path.with_name(list_name(name)) if name else list_path
+        write_if_changed(path, inputs_list(each.inputs))
+        yield _file(path, list_name(name))
+    for each in provenance.measured.values():
+        yield from _input_files(program_folder, each.inputs)
 
 
 def _environment(extras: Extras, folder: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ As in `pipeline.py`, an action imports what only it needs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from etdeploy.graph.stage_values import (
 from etdeploy.graph.tasks.slots import Load
 from etdeploy.graph.tasks.steps import Step, StepLog
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.program.folder import load_provenance
+from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.runner.model import BuiltRunner
 
 if TYPE_CHECKING:
@@ -51,12 +52,14 @@ def bundle_step(resolved: Resolved) -> Step:
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         loaded = job.loaded
-        provenance = values_of_method(
-            load_provenance(folder), loaded.recipe.benchmark.method, str(loaded.path)
-        )
+        provenance = load_provenance(folder)
+        request = _request(job, provenance, folder)
+        if request is None:
+            wanted = loaded.recipe.benchmark.method
+            provenance = values_of_method(provenance, wanted, str(loaded.path))
         extras = extras_for(job, program, provenance.versions)
         simulated = simulation_for(job, program)
-        bundle = make_bundle(runner, folder, provenance, inputs_list, extras, simulated)
+        bundle = make_bundle(runner, folder, provenance, inputs_list, extras, simulated, request)
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
         notes = "".join(f"; {note}" for note in bundle_notes(job, program, provenance.versions))
@@ -71,6 +74,7 @@ def bundle_step(resolved: Resolved) -> Step:
         inputs={
             "SoC": job.facts.soc if job.facts else None,
             "benchmark.method": job.loaded.recipe.benchmark.method,
+            **_generated(job),
             **resolved.bundle_inputs,
         },
         sound=lambda: _gone(output, job.workspace.folder(CacheKind.KITS)),
@@ -78,10 +82,32 @@ def bundle_step(resolved: Resolved) -> Step:
     )
 
 
+def _request(job: Job, provenance: Provenance, folder: Path) -> Mapping[str, Path] | None:
+    """The files that say what a program generates; None for one that does not.
+
+    Raises:
+        UsageError: What the recipe wants does not fit the program.
+    """
+    if provenance.generation is None:
+        return None
+    from etdeploy.bench.generation.request import FOLDER, write_request
+    from etdeploy.bench.generation.work import work_of
+
+    return write_request(work_of(job.loaded, provenance.generation, folder), job.state / FOLDER)
+
+
+def _generated(job: Job) -> dict[str, object]:
+    """What of a recipe decides what is generated, and the checks of it."""
+    wanted = job.loaded.recipe.benchmark
+    numbers = {"benchmark.warmup": wanted.warmup, "benchmark.iterations": wanted.iterations}
+    grid = wanted.generation
+    return {**(flat("benchmark.generation", grid) if grid else {}), **numbers}
+
+
 def _gone(bundle: Path, kits: Path) -> str | None:
     """What of a bundle was made on the way and is gone; the rest belongs to other steps."""
     absent = [Path(f.source) for f in Bundle.load(bundle).files if not Path(f.source).is_file()]
-    if any(path.suffix == ".txt" for path in absent):
+    if any(path.suffix == ".txt" or path.is_relative_to(bundle.parent) for path in absent):
         return "the list of inputs is gone"
     if any(path.is_relative_to(kits) for path in absent):
         return "unpacked libraries are gone"

@@ -1,0 +1,38 @@
+"""What a reader of a record about generated text has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from etdeploy.bench.records.generation import TextGeneration
+
+_NO_PROFILE = (
+    "The profile pass was left out: where the time goes is not read yet of programs that generate "
+    "text."
+)
+
+
+def generation_notes(
+    workload: TextGeneration, *, profile: bool, has_tokenizer: bool
+) -> Iterator[str]:
+    """Sentences about texts and about what was not measured.
+
+    Args:
+        workload: As the record has it.
+        profile: Whether the recipe asks for a profile.
+        has_tokenizer: Whether the program has one.
+    """
+    for point in workload.points:
+        if point.distinct > 1:
+            yield (
+                f"{point.generations} generations of the same prompt with the same seed "
+                f"({point.label}) gave {point.distinct} different texts: what a kernel computes "
+                "depends on chance, such as the order of its threads."
+            )
+    if has_tokenizer and any(point.text is None for point in workload.points):
+        yield (
+            "The record has token ids and no text, because the model's tokenizer cannot be read: "
+            "pip install 'etdeploy[llm]'"
+        )
+    if profile:
+        yield _NO_PROFILE

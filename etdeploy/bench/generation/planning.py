@@ -1,0 +1,42 @@
+"""Which passes a recipe requests of a program that generates text, and in which order they run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from etdeploy.bench.generation.request import MEMORY_REQUEST, TIMING_REQUEST
+from etdeploy.bench.generation.work import Work
+from etdeploy.bench.passes import MEMORY, TIMING, Pass
+from etdeploy.bench.timing.planning import Plan
+from etdeploy.bench.timing.threads import Threads
+from etdeploy.recipe.model import Recipe
+
+
+def plan_generation(
+    recipe: Recipe, work: Work, threads: Threads, *, simulated: bool = False
+) -> Plan:
+    """The passes: the whole grid in each start, then the first point once for the memory.
+
+    Args:
+        recipe: What is requested.
+        work: What is generated.
+        threads: As `choose_threads` gave them; a single number.
+        simulated: Whether a simulator runs the program: then there is one start.
+    """
+    first = work.points[0]
+    timing = Pass(
+        TIMING,
+        warmup=first.warmup,
+        iterations=sum(point.warmup + point.repetitions for point in work.points),
+        method=work.method,
+        threads=threads.numbers[0],
+        request=TIMING_REQUEST,
+    )
+    if simulated:
+        return Plan(((timing,),), ())
+    runs = recipe.benchmark.runs
+    starts = tuple((replace(timing, start=number),) for number in range(1, runs + 1))
+    memory = replace(
+        timing, name=MEMORY, warmup=0, iterations=1, watched=True, request=MEMORY_REQUEST
+    )
+    return Plan(starts, (memory,) if recipe.benchmark.memory else ())

@@ -1,0 +1,163 @@
+"""A measurement of a program that generates text, from its bundle to the record."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import etdeploy.bench.measurement as measurement_module
+from etdeploy.bench.generation.request import write_request
+from etdeploy.bench.generation.work import work_of
+from etdeploy.bench.measure import Prepared, measure
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.bench.revision import Revision
+from etdeploy.core.errors import UsageError
+from etdeploy.deploy.bundle import make_bundle
+from etdeploy.devices.base import Bundle, RunOutcome
+from etdeploy.program.model import Method, Program
+from tests.support.bench_device import FakeDevice, FakeRun
+from tests.support.bench_values import make_program_folder, make_runner
+from tests.support.text_values import generated, make_generated, make_generation, make_loaded
+
+
+@pytest.fixture(autouse=True)
+def _revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """git is a process; tests with real parts ask it."""
+    monkeypatch.setattr(measurement_module, "revision_of", lambda _: Revision("c0ffee", True))
+
+
+class GeneratingRun(FakeRun):
+    """Answers each point of the request with times that its place gives."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        super().__init__((), (), lambda _: None)
+        self._sources = files
+
+    def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+        assert timeout_s > 0
+        given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        self.arguments.append(given)
+        path = given["--generation"].removeprefix("{bundle}/")
+        points = [
+            shlex.split(line)
+            for line in self._sources[path].read_text().splitlines()
+            if line.startswith("point ")
+        ]
+        start = len(self.arguments)
+        runs = [
+            generated(name, float(start), [start / 2] * (int(new) - 1))
+            for _, name, _, new, repetitions, _ in points
+            for _ in range(int(repetitions))
+        ]
+        results = make_generated(*runs).model_dump_json().encode()
+        self._files[given["--results"]] = results
+        return RunOutcome(0, None, "", "", 0.25)
+
+
+class GeneratingDevice(FakeDevice):
+    """Has a runner that generates."""
+
+    def __init__(self) -> None:
+        super().__init__((), ())
+
+    @contextmanager
+    def open_run(self, bundle: Bundle, run_id: str) -> Iterator[FakeRun]:
+        self.folder = GeneratingRun({file.path: Path(file.source) for file in bundle.files})
+        self.run_ids.append(run_id)
+        yield self.folder
+        self.closed_runs += 1
+
+
+def _method(name: str) -> Method:
+    return Method(
+        name=name, inputs=(), outputs=(), operators=(), delegates=(), instructions=0,
+        planned_memory_bytes=0,
+    )  # fmt: skip
+
+
+def _prepared(folder: Path, **sections: Any) -> Prepared:
+    loaded = make_loaded(**sections)
+    generation = make_generation()
+    program = folder / "program"
+    provenance = make_program_folder(program, inputs=(), expected=(), generation=generation)
+    runner = make_runner(folder / "runner")
+    request = write_request(work_of(loaded, generation, program), folder / "generation")
+    bundle = make_bundle(runner, program, provenance, folder / "inputs.txt", request=request)
+    methods = tuple(_method(each.name) for each in generation.methods)
+    info = Program(
+        schema_version=1, sha256="ab" * 32, size_bytes=100, methods=methods, constant_bytes=0
+    )  # fmt: skip
+    return Prepared(bundle, loaded, program, info, runner)
+
+
+def _measured(folder: Path, **benchmark: Any) -> tuple[StoredRun, GeneratingDevice]:
+    device = GeneratingDevice()
+    grid = {"prompt_tokens": [8, 16], "new_tokens": [3], **benchmark.pop("generation", {})}
+    prepared = _prepared(folder, benchmark={"generation": grid, "iterations": 4, **benchmark})
+    return measure(device, prepared, folder / "out"), device
+
+
+def test_the_bundle_has_the_request_in_place_of_inputs(tmp_path: Path) -> None:
+    bundle = _prepared(tmp_path).bundle
+    assert [file.path for file in bundle.files][2:] == [
+        "program.pte", "generation/timing.txt", "generation/memory.txt", "generation/prompt-0.bin",
+    ]  # fmt: skip
+
+
+def test_the_runner_is_told_to_generate(tmp_path: Path) -> None:
+    _, device = _measured(tmp_path, runs=2)
+    assert [given["--generation"] for given in device.folder.arguments] == [
+        "{bundle}/generation/timing.txt", "{bundle}/generation/timing.txt",
+        "{bundle}/generation/memory.txt",
+    ]  # fmt: skip
+    assert all("--method" not in given for given in device.folder.arguments)
+
+
+def test_the_record_has_every_point_and_start(tmp_path: Path) -> None:
+    run, _ = _measured(tmp_path, runs=3)
+    record, workload = run.record, run.record.workload
+    assert isinstance(workload, TextGeneration)
+    assert [point.counted for point in workload.points] == [(8, 3, 0), (16, 3, 0)]
+    # Three starts whose tokens take 0.5, 1 and 1.5 ms; 4 iterations are two texts of 2 tokens.
+    assert workload.first.token_ms
+    assert workload.first.token_ms.samples == (0.5,) * 4 + (1.0,) * 4 + (1.5,) * 4
+    assert workload.first.ttft_ms == 2.0
+    assert (workload.first_ttft_ms, workload.first.generations) == (2.0, 6)
+    assert [start.samples for start in workload.runs] == [4, 4, 4]
+    assert {start.warmup for start in workload.runs} == {1}
+    assert workload.spread.between_percent == pytest.approx(50)
+    assert (record.load_ms, record.program.method) == (3.5, "decode_64")
+    assert record.peak_rss_bytes == 9_000_000
+    assert [p.iterations for p in record.passes.values()] == [4, 4, 4, 2]
+    assert "the profile pass was left out" in record.notes[-1].lower()
+    assert load_run(run.folder) == run
+
+
+def test_starts_that_are_far_apart_are_told_and_tokens_do_not_drift(tmp_path: Path) -> None:
+    run, _ = _measured(tmp_path, runs=3)
+    assert any("The starts differ" in note for note in run.record.notes)
+    assert not any("second half" in note for note in run.record.notes)
+
+
+def test_files_beside_the_record_are_those_of_the_runner(tmp_path: Path) -> None:
+    run, _ = _measured(tmp_path, runs=1)
+    kept = json.loads((run.folder / "timing.json").read_text())
+    assert [each["point"] for each in kept["generation"]["runs"]] == [
+        "warmup-0", "point-0", "point-0", "warmup-1", "point-1", "point-1",
+    ]  # fmt: skip
+
+
+def test_what_does_not_fit_leaves_no_folder(tmp_path: Path) -> None:
+    larger = make_loaded(benchmark={"generation": {"prompt_tokens": [8, 4096]}})
+    prepared = replace(_prepared(tmp_path), loaded=larger)
+    with pytest.raises(UsageError, match="do not fit the program's context"):
+        measure(GeneratingDevice(), prepared, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
