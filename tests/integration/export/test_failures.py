@@ -13,8 +13,10 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import ExportError
 from etdeploy.core.processes import process
+from etdeploy.core.progress import silent
 from etdeploy.export.failure import failure_error
 from etdeploy.export.protocol import Failure
+from etdeploy.export.run import export_program
 from tests.support.export import Exporter, export_workspace, exported, spec_of  # noqa: F401
 
 pytestmark = pytest.mark.integration
@@ -496,15 +498,12 @@ def test_a_factory_that_raises_is_told_before_executorch_is_imported(
         ),
     ],
 )
-def test_a_signal_is_named_and_nothing_is_left(
-    exported: Exporter,  # noqa: F811
-    export_workspace: Workspace,  # noqa: F811
-    factory: str,
-    message: str,
-) -> None:
+def test_a_signal_is_named_and_nothing_is_left(tmp_path: Path, factory: str, message: str) -> None:
+    workspace = Workspace(tmp_path / "cache")
+    spec = spec_of({"model": {"python": f"{FAILING}:{factory}"}})
     with pytest.raises(ExportError) as caught:
-        exported({"model": {"python": f"{FAILING}:{factory}"}})
+        export_program(spec, workspace, silent, tmp_path / "export.log")
     assert caught.value.message == message
     assert caught.value.log is not None
     assert "worker/start.py" in caught.value.log.read_text()
-    assert not list((export_workspace.root / "programs").glob(".staging-*"))
+    assert not list((workspace.root / "programs").iterdir())
