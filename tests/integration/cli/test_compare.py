@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ from tests.support.adbd import (  # noqa: F401 - fixtures
 )
 from tests.support.cli import Cli
 from tests.support.export import export_workspace  # noqa: F401 - a fixture
-from tests.support.processes import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -48,9 +49,7 @@ def test_two_recipes_take_turns_and_leave_two_records(cli: Cli) -> None:
     assert b.record.runner.threads == 1
     assert [len(run.record.workload.runs) for run in (a, b)] == [3, 3]
     found = result.json
-    assert [pair["a_ms"] for pair in found["pairs"]] == [
-        start.median_ms for start in a.record.workload.runs
-    ]
+    assert [pair["a_ms"] for pair in found["pairs"]] == _of_starts(a, found["statistic"])
     assert found["verdict"] in ("faster", "slower", "no difference found")
     assert any(text.startswith("runtime.threads") for text in found["differences"])
     assert [output["max_abs_error"] for output in found["outputs"]] == [0.0]
@@ -58,6 +57,14 @@ def test_two_recipes_take_turns_and_leave_two_records(cli: Cli) -> None:
     # What was measured in turns can be compared again, with the same result.
     again = cli.ok("compare", a.record.run_id, "last", "--no-operators", "--json").json
     assert (again["ratio"], again["pairs"]) == (found["ratio"], found["pairs"])
+
+
+def _of_starts(run: StoredRun, statistic: str) -> list[float]:
+    """What stands for each start: its median or, where other work ran, its fastest inference."""
+    starts, samples = run.record.workload.runs, iter(run.record.workload.latency_ms.samples)
+    if statistic == "median":
+        return [start.median_ms for start in starts]
+    return [min(islice(samples, start.samples)) for start in starts]
 
 
 def _turns_are_told(stderr: str) -> None:
@@ -85,7 +92,10 @@ def test_a_stop_between_the_starts_leaves_nothing(cli: Cli) -> None:
     long = ("--set", "benchmark.iterations=1000000", "--set", "benchmark.warmup=0")
     started = cli.start("compare", "mlp.yaml", *_ONE_THREAD, *long, "--runs", "3")
     output = cli.folder / "etdeploy-out"
-    assert eventually(lambda: len(list(output.glob("2*"))) == 2)
+    # It may wait for another run that uses this machine.
+    while len(list(output.glob("2*"))) < 2:
+        assert started.poll() is None
+        time.sleep(0.05)
     started.send_signal(signal.SIGINT)
     _, stderr = started.communicate()
     assert started.returncode == 130, stderr
