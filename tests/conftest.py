@@ -42,8 +42,15 @@ def heard_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run have; what is made there needs locks."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session", autouse=True)
-def strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def strange_home(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Iterator[Path]:
     """An empty home folder for the whole session, so that no test reads or writes the user's."""
     user = Path.home()
     home = tmp_path_factory.mktemp("home")
@@ -54,7 +61,8 @@ def strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in [*_FOREIGN, *(n for n in os.environ if n.startswith("XDG_"))]:
             patch.delenv(name, raising=False)
         patch.setenv("HOME", str(home))
-        patch.setenv("ETDEPLOY_CACHE_DIR", str(home / "cache"))
+        # It gets ExecuTorch's packages for other platforms, each once in a test run.
+        patch.setenv("ETDEPLOY_CACHE_DIR", str(shared_folder / "cache"))
         yield home
 
 

@@ -5,7 +5,7 @@
     def test_something(exported):
         program = exported({"model": {"example": "mlp"}})
 
-The cache is a folder of the test session; `ETDEPLOY_TEST_CACHE` names one that is kept.
+The cache is a folder of the test run; `ETDEPLOY_TEST_CACHE` names one that is kept.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def spec_of(recipe: Mapping[str, Any]) -> ExportSpec:
 
 
 @pytest.fixture(scope="session")
-def export_workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The cache that the tests of a session share."""
+def export_workspace(shared_folder: Path) -> Workspace:
+    """The cache that the tests of a run share, in all its processes."""
     kept = os.environ.get(CACHE_VARIABLE)
-    return Workspace(Path(kept) if kept else tmp_path_factory.mktemp("export-cache"))
+    return Workspace(Path(kept) if kept else shared_folder / "export-cache")
 
 
 @pytest.fixture(scope="session")
