@@ -4,9 +4,9 @@
     python3 dev.py run [ARGUMENTS OF etdeploy run]
     python3 dev.py test [ARGUMENTS OF pytest]
 
-`test` checks style and types first, unless it is given arguments. As root on Debian or Ubuntu it
-installs the system packages that the tests with real compilers and devices need; elsewhere it
-lists them and skips those tests.
+`test` checks style and types first, and then runs two files of tests at a time where there is room,
+unless it is given arguments. As root on Debian or Ubuntu it installs the system packages that the
+tests with real compilers and devices need; elsewhere it lists them and skips those tests.
 """
 
 # Every Python 3 must be able to read the part up to `use_supported_python()`, so that an old one
@@ -50,6 +50,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".etdeploy.json"
 EXIT_BUILD = 4
+# Some tests export two models at once, and an export takes up to 3 GB.
+BYTES_OF_A_PROCESS = 6 << 30
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,28 @@ def test(arguments: list[str]) -> int:
     install_system_packages()
     set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm")
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
-    for tool, *options in [*([] if arguments else checks), ["pytest", *arguments]]:
+    tests = ["pytest", *(arguments or side_by_side())]
+    for tool, *options in [*([] if arguments else checks), tests]:
         say(shlex.join([tool, *options]))
         code = call([str(VENV / "bin" / tool), *options])
         if code:
             return code
     return 0
+
+
+def side_by_side() -> list[str]:
+    """Options of pytest for two processes, where this machine has room for both.
+
+    Most tests wait for a child with one busy thread. The files keep their order, in which those
+    that take minutes come first, so that both processes end at about the same time.
+    """
+    try:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):  # this system does not say
+        memory_bytes = 0
+    if (os.cpu_count() or 1) < 2 or memory_bytes < 2 * BYTES_OF_A_PROCESS:
+        return []
+    return ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def require_compiler() -> None:

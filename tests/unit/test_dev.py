@@ -43,3 +43,19 @@ def test_a_folder_that_cannot_be_written_to_is_named(
         dev.set_up("export")
     assert str(raised.value).startswith(f"{tmp_path / '.venv' if made else tmp_path} cannot be")
     assert "python3" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_gib", "together"), [(2, 16, True), (1, 16, False), (8, 8, False)]
+)
+def test_tests_run_side_by_side_where_there_is_room(
+    dev: ModuleType,
+    cores: int,
+    memory_gib: int,
+    together: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": memory_gib << 18}
+    monkeypatch.setattr(os, "sysconf", lambda name: pages[name])
+    assert ("--numprocesses" in dev.side_by_side()) == together
