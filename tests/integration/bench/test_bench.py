@@ -38,6 +38,7 @@ from etdeploy.report.terminal.summary import summary
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import host_target
 from tests.support.bench_values import make_program_folder, make_recipe
+from tests.support.export import export_workspace  # noqa: F401 - a fixture
 from tests.support.program_files import Plan, Tensor, pte
 from tests.support.runtime_runs import build, plan_here
 
@@ -79,16 +80,18 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+def real(
+    export_workspace: Workspace,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Chain:
     folder = tmp_path_factory.mktemp("chain")
     (folder / "recipe.yaml").write_text(_RECIPE)
-    workspace = Workspace(folder / "cache")
     loaded = load_recipe(str(folder / "recipe.yaml"))
-    exported = export_program(export_spec(loaded.recipe), workspace, silent, folder / "log")
+    exported = export_program(export_spec(loaded.recipe), export_workspace, silent, folder / "log")
     program_folder = Path(exported.folder)
     program = Program.load(program_folder / PROGRAM_INFO)
     plan = plan_here(program)
-    runner = build(plan, workspace)
+    runner = build(plan, Workspace(folder / "cache"))
     return Chain(loaded, program_folder, program, runner, folder, plan)
 
 
