@@ -1,0 +1,83 @@
+"""The model's own tokenizer, on this machine: text to token ids, and back.
+
+The tokenizers library alone reads it in some ms; transformers would import torch, which takes
+seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import inside
+from etdeploy.core.text.install import pip_command
+from etdeploy.program.generation import Generation
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Inner
+
+TOKENIZER_FILE = "tokenizer.json"
+"""The format of the tokenizers library, with everything that is needed to use one."""
+_EXTRA = "etdeploy[llm]"
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer that was read.
+
+    Attributes:
+        folder: With its files.
+        inner: The library's.
+        bos_id: What a text begins with; None where nothing is added.
+    """
+
+    folder: Path
+    inner: Inner
+    bos_id: int | None = None
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of a text as the model was trained with it: with the tokens that it adds."""
+        ids = tuple(self.inner.encode(text).ids)
+        # Some models say in another file only that it is added.
+        missing = self.bos_id is not None and ids[:1] != (self.bos_id,)
+        return (self.bos_id, *ids) if missing and self.bos_id is not None else ids
+
+    def encode_rendered(self, text: str) -> tuple[int, ...]:
+        """The ids of what a chat template gave, which has all special tokens already."""
+        return tuple(self.inner.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, without special tokens."""
+        return str(self.inner.decode(list(ids)))
+
+
+def load_tokenizer(generation: Generation, program_folder: Path) -> Tokenizer | None:
+    """The tokenizer of a program; None for a model that has none.
+
+    Raises:
+        UsageError: The library that reads it is not installed, or it cannot be read.
+    """
+    if generation.tokenizer is None:
+        return None
+    folder = inside(program_folder, generation.tokenizer)
+    try:
+        from tokenizers import Tokenizer as Library
+    except ImportError as error:
+        raise UsageError(
+            "the package tokenizers, which reads the model's tokenizer, is not installed",
+            remedy=pip_command(_EXTRA),
+        ) from error
+    path = folder / TOKENIZER_FILE
+    try:
+        inner = Library.from_file(str(path))
+    except Exception as error:  # the library raises nothing more special
+        raise UsageError(
+            f"the model's tokenizer cannot be read: {error}",
+            place=str(path),
+            remedy="Export the model again, after: etdeploy clean programs\n"
+            f"or install the release of the library that wrote it: {pip_command(_EXTRA)}",
+        ) from error
+    return Tokenizer(folder, inner, generation.bos_id)

@@ -1,0 +1,71 @@
+"""The model's own tokenizer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.program.generation import Generation
+from etdeploy.program.text.tokenizer import load_tokenizer
+from tests.support.tokenizers import byte_level, save
+
+
+def _generation(tokenizer: str | None = "tokenizer", bos_id: int | None = None) -> Generation:
+    return Generation(
+        methods=(), vocabulary=300, context=64, bos_id=bos_id, tokenizer=tokenizer, model="m",
+        path="plain", path_reason="a test",
+    )  # fmt: skip
+
+
+def test_text_goes_there_and_back(tmp_path: Path) -> None:
+    save(byte_level(), tmp_path / "tokenizer")
+    tokenizer = load_tokenizer(_generation(), tmp_path)
+    assert tokenizer is not None
+    ids = tokenizer.encode("caf\u00e9 <|end|>")
+    assert (len(ids), tokenizer.decode(ids)) == (7, "caf\u00e9 ")
+
+
+def test_the_first_token_is_added_where_only_the_model_says_so(tmp_path: Path) -> None:
+    library = byte_level()
+    bos = library.token_to_id("<s>")
+    save(library, tmp_path / "tokenizer")
+    tokenizer = load_tokenizer(_generation(bos_id=bos), tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.encode("a")[0] == bos
+    assert tokenizer.encode("<s>a") == tokenizer.encode("a")
+    assert tokenizer.encode("") == (bos,)
+    # A template has it where the model wants it.
+    assert len(tokenizer.encode_rendered("a")) == 1
+
+
+def test_a_model_without_a_tokenizer_has_none(tmp_path: Path) -> None:
+    assert load_tokenizer(_generation(None), tmp_path) is None
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UsageError, match=r"tokenizers.* is not installed") as caught:
+        load_tokenizer(_generation(), tmp_path)
+    assert "install" in str(caught.value.remedy)
+    assert "'etdeploy[llm]'" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no JSON"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    path = tmp_path / "tokenizer/tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match="the model's tokenizer cannot be read") as caught:
+        load_tokenizer(_generation(), tmp_path)
+    assert caught.value.place == str(path)
+
+
+def test_a_folder_elsewhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="leads out of"):
+        load_tokenizer(_generation("../tokenizer"), tmp_path)
