@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from etdeploy.bench.records.record import Inference
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.cache.workspace import Workspace
 from tests.support.adbd import (  # noqa: F401 - fixtures
@@ -61,7 +62,9 @@ def test_two_recipes_take_turns_and_leave_two_records(cli: Cli) -> None:
 
 def _of_starts(run: StoredRun, statistic: str) -> list[float]:
     """What stands for each start: its median or, where other work ran, its fastest inference."""
-    starts, samples = run.record.workload.runs, iter(run.record.workload.latency_ms.samples)
+    workload = run.record.workload
+    assert isinstance(workload, Inference)
+    starts, samples = workload.runs, iter(workload.latency_ms.samples)
     if statistic == "median":
         return [start.median_ms for start in starts]
     return [min(islice(samples, start.samples)) for start in starts]
