@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from etdeploy.bench.records.find import RUN_ID
-from etdeploy.bench.records.record import RecipeRecord
+from etdeploy.bench.records.record import RecipeRecord, RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.text.shell import quoted
+from etdeploy.targets.platforms import TARGETS
 
 # As `--output` has it where nothing is said.
 _OUTPUT = "etdeploy-out"
@@ -21,12 +22,10 @@ def measure_again(run: StoredRun) -> str:
     A record has the name of its recipe's file and not the folder, so for a recipe of the user's it
     works in that folder. What `--set` changed is not in the command.
     """
-    facts = run.record.device.facts
-    words = ["etdeploy bench --recipe", quoted(_name(run.record.recipe))]
-    words += ["--device", quoted(facts.name)]
-    if run.record.runner.target != facts.target:
-        words += ["--target", run.record.runner.target]
-    return " ".join([*words, *_output(run.folder)])
+    record = run.record
+    words = ["etdeploy bench --recipe", quoted(_name(record.recipe))]
+    words += ["--device", quoted(record.device.facts.name)]
+    return " ".join([*words, *_target(record), *_output(run.folder)])
 
 
 def _name(recipe: RecipeRecord) -> str:
@@ -35,6 +34,15 @@ def _name(recipe: RecipeRecord) -> str:
     if bundled.is_file() and recipe.files.get(recipe.file) == sha256_file(bundled):
         return bundled.stem
     return recipe.file
+
+
+def _target(record: RunRecord) -> list[str]:
+    """The target, where it is not what the device gets by itself."""
+    own, runner = TARGETS.get(record.device.facts.target), record.runner
+    if own is None or runner.target == own.portable:
+        return []
+    name = f"{runner.target}-portable" if runner.portable else runner.target
+    return [] if name == own.name else ["--target", name]
 
 
 def _output(folder: Path) -> list[str]:

@@ -41,10 +41,30 @@ def test_of_a_bundled_recipe() -> None:
     assert measure_again(run) == "etdeploy bench --recipe xnnpack.yaml --device host"
 
 
-def test_of_another_device_folder_and_target(here: Path) -> None:
-    phone = make_device("android", name="android:R5 1", target="android-arm64")
+def test_of_another_device_and_folder(here: Path) -> None:
+    phone = make_device("android", name="android:R5 1", target="android-x86_64")
     run = StoredRun(here / "my runs" / FOLDER.name, make_record(device=phone))
     assert shlex.split(measure_again(run)) == [
         *("etdeploy", "bench", "--recipe", "mlp.yaml", "--device", "android:R5 1"),
-        *("--target", "linux-x86_64", "--output", str(here / "my runs")),
+        *("--output", str(here / "my runs")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "built", "portable", "option"),
+    [
+        ("linux-x86_64", "linux-x86_64", False, ""),
+        ("linux-x86_64", "linux-x86_64", True, " --target linux-x86_64-portable"),
+        ("linux-x86_64-portable", "linux-x86_64", True, ""),
+        ("linux-aarch64", "linux-aarch64-musl", False, " --target linux-aarch64-musl"),
+        ("android-x86_64", "linux-x86_64", True, ""),
+        ("android-arm64", "android-arm64", False, ""),
+    ],
+)
+def test_the_target_is_named_where_it_was_chosen(
+    device: str, built: str, portable: bool, option: str
+) -> None:
+    runner = make_record().runner.model_copy(update={"target": built, "portable": portable})
+    record = make_record(device=make_device(target=device), runner=runner)
+    command = "etdeploy bench --recipe mlp.yaml --device host"
+    assert measure_again(StoredRun(Path("moved"), record)) == f"{command}{option}"
