@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.bench.records.find import RUN_ID
+from etdeploy.bench.records.find import RUN_ID, USUAL_OUTPUT
 from etdeploy.bench.records.record import RecipeRecord, RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.text.shell import quoted
 from etdeploy.targets.platforms import TARGETS
-
-# As `--output` has it where nothing is said.
-_OUTPUT = "etdeploy-out"
 
 
 def measure_again(run: StoredRun) -> str:
@@ -48,6 +45,6 @@ def _target(record: RunRecord) -> list[str]:
 def _output(folder: Path) -> list[str]:
     """Where the run was put, if that is another folder than the usual one, and if it was put."""
     parent = folder.absolute().parent
-    if not RUN_ID.fullmatch(folder.name) or parent == Path(_OUTPUT).absolute():
+    if not RUN_ID.fullmatch(folder.name) or parent == Path(USUAL_OUTPUT).absolute():
         return []
     return ["--output", quoted(parent)]

@@ -14,6 +14,8 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.text.shell import quoted
 
 LAST = "last"
+USUAL_OUTPUT = "etdeploy-out"
+"""The folder for run records where nobody names one, in the working folder."""
 # Of a run, originally the name of its folder: what `results_folder.run_id` gives now, and what it
 # gave when it had fewer random bytes.
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]+-[0-9a-f]{4}([0-9a-f]{4})?")
@@ -115,7 +117,7 @@ def _nothing(text: str, output: Path, folders: Sequence[Path]) -> UsageError:
         return UsageError(
             f"{what}: the output folder has no run record",
             place=str(output),
-            remedy="Measure first: etdeploy run\n"
+            remedy=f"Measure first: etdeploy run{_into(output)}\n"
             "or name the folder in which the runs are: export ETDEPLOY_OUTPUT_DIR=FOLDER",
         )
     near = get_close_matches(text, [path.name for path in folders], n=1)
@@ -125,6 +127,12 @@ def _nothing(text: str, output: Path, folders: Sequence[Path]) -> UsageError:
         place=str(output),
         remedy="Name a run by its id or its folder. The newest are:\n" + _listed(folders),
     )
+
+
+def _into(output: Path) -> str:
+    """The option that puts a run into a folder other than the usual one."""
+    usual = output.absolute() == Path(USUAL_OUTPUT).absolute()
+    return "" if usual else f" --output {quoted(output)}"
 
 
 def _no_run_itself(folder: Path) -> UsageError:

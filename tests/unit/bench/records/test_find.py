@@ -112,3 +112,14 @@ def test_a_damaged_record_is_not_passed_over(output: Path) -> None:
     (output / _NEW / RECORD_FILE).write_text("{")
     with pytest.raises(UsageError, match="not a run record"):
         find_run("last", output)
+
+
+def test_the_remedy_puts_a_run_where_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = {"etdeploy-out": "etdeploy run\n", "my runs": "etdeploy run --output 'my runs'\n"}
+    for folder, command in told.items():
+        with pytest.raises(UsageError) as caught:
+            find_run("last", Path(folder))
+        assert str(caught.value.remedy).startswith(f"Measure first: {command}")
