@@ -89,6 +89,10 @@ _WORDS: tuple[Word, ...] = (
         "the recipe's benchmark.method does not exist in the program",
         "Name one of the program's methods, as `etdeploy inspect` lists them: "
         "--set benchmark.method=forward")),
+    (r"after (?P<name>\d+) tokens, (?:of \d+ logits, \d+ are NaN|the largest of \d+ logits)", Cause(
+        "the logits after {name} tokens are not numbers",
+        "See whether the quantisation is the cause: --set export.quantization=none\n"
+        "or the backend: --set export.backend=portable --set export.quantization=none")),
     (r"No space left on device", Cause(
         "the device's storage is full",
         "Free some space, for instance: etdeploy clean --device {device}")),

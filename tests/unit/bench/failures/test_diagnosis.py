@@ -58,6 +58,17 @@ def test_the_inputs_of_a_finished_program_are_made_again() -> None:
     assert remedy == "Make its inputs again: etdeploy clean programs"
 
 
+@pytest.mark.parametrize(
+    "said", ["of 49152 logits, 7 are NaN", "the largest of 49152 logits is infinity"]
+)
+def test_logits_that_are_no_numbers_are_told_with_their_place(said: str) -> None:
+    line = f"etdeploy-runner: error: point point-0: after 129 tokens, {said}"
+    error = _error(line)
+    assert "the logits after 129 tokens are not numbers" in error.message
+    assert said in error.message
+    assert "--set export.quantization=none" in (error.remedy or "")
+
+
 _UNAVAILABLE = """\
 E 00:00:00.004421 executorch:OpenvinoBackend.cpp:57] OpenVINO runtime not found (dlopen failed: \
 libopenvino_c.so: cannot open shared object file: No such file or directory). Ensure \
