@@ -11,25 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.cache.workspace import Workspace
 from tests.support.cli import Cli
+from tests.support.export import SMALL, export_workspace  # noqa: F401 - a fixture
 from tests.support.processes import eventually, naming
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 MLP = "model: {example: mlp}\nexport: {backend: xnnpack}\nbenchmark: {iterations: 20}\n"
-LONG = MLP.replace("mlp", "convnet").replace("20", "1000000")
-
-
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+LONG = MLP.replace("20", "1000000")
+# Of the programs in the cache, one that no other module has.
+QUANTISED = ("--set", "export.quantization=int8_dynamic")
 
 
 @pytest.fixture
-def cli(shared_cache: Path, tmp_path: Path) -> Cli:
-    """Tests of this module share one cache, so that each program is exported once."""
-    return Cli(shared_cache, tmp_path, {})
+def cli(export_workspace: Workspace, tmp_path: Path) -> Cli:  # noqa: F811
+    """With the cache of the test run, so that each program is exported once."""
+    return Cli(export_workspace.root, tmp_path, {})
 
 
 def test_run_without_arguments_ends_with_latencies_a_verdict_and_the_files(cli: Cli) -> None:
@@ -143,7 +142,8 @@ def test_sizes_are_measured_one_by_one_and_their_order_is_no_reason_to_export(cl
 
 
 def test_plan_before_and_after_the_export(cli: Cli) -> None:
-    recipe = cli.recipe(MLP.replace("mlp", "encoder"))
+    encoder = f"encoder, arguments: {json.dumps(SMALL['encoder'])}"
+    recipe = cli.recipe(MLP.replace("mlp", encoder))
     before = cli.ok("plan", "--recipe", recipe, "--format", "json").json
     assert before["provisional"]
     assert [t["value"] for t in before["tasks"]] == ["run"] * 8
@@ -174,14 +174,14 @@ def test_plan_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "etdeploy-out").exists()
 
 
-def test_a_damaged_cache_is_noticed_and_mended(cli: Cli, shared_cache: Path) -> None:
-    recipe = cli.recipe(MLP)
-    cli.ok("run", "--recipe", recipe)
-    folder = Path(cli.ok("export", "--recipe", recipe, "--json").json["folder"])
+def test_a_damaged_cache_is_noticed_and_mended(cli: Cli) -> None:
+    quantised = ("--recipe", cli.recipe(MLP), *QUANTISED)
+    cli.ok("run", *quantised)
+    folder = Path(cli.ok("export", *quantised, "--json").json["folder"])
     program = folder / "program.pte"
     good = program.read_bytes()
     program.write_bytes(good[: len(good) // 2])
-    result = cli.ok("run", "--recipe", recipe)
+    result = cli.ok("run", *quantised)
     assert "export     ..." in result.stderr
     assert program.read_bytes() == good
 
@@ -194,8 +194,7 @@ def test_outputs_that_differ_end_with_code_8_and_keep_the_record(cli: Cli) -> No
         "--recipe",
         recipe,
         "--json",
-        "--set",
-        "export.quantization=int8_dynamic",
+        *QUANTISED,
         "--set",
         tolerance,
     )
@@ -228,10 +227,14 @@ def test_interrupting_leaves_nothing_half_made_and_the_next_run_goes_on(tmp_path
 @pytest.mark.parametrize(("step", "child"), [("export", "worker/start.py"),
                                              ("bench", "--iterations")])  # fmt: skip
 def test_what_is_killed_takes_its_worker_or_runner_along(
-    tmp_path: Path, step: str, child: str
+    cli: Cli, tmp_path: Path, step: str, child: str
 ) -> None:
+    recipe = LONG
+    if step == "bench":
+        cli.ok("export", "--recipe", cli.recipe(MLP), "--output", "program")
+        recipe = "model: {program: program/program.pte}\nbenchmark: {iterations: 1000000}\n"
     cli = Cli(tmp_path / "cache", tmp_path, {})
-    parent = cli.start("run", "--recipe", cli.recipe(LONG))
+    parent = cli.start("run", "--recipe", cli.recipe(recipe))
     while not any(child in line for line in naming(tmp_path / "cache")):
         assert parent.poll() is None, f"{step} was not reached"
         time.sleep(0.2)
