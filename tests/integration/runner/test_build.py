@@ -19,7 +19,7 @@ from etdeploy.runner.build import build_runner, runner_key
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.registered import read_built, read_libraries
 from etdeploy.targets.platforms import find_target, host_target
-from tests.support.runtime_runs import Start, build, differences, export_programs, plan_here
+from tests.support.runtime_runs import Start, build, differences, plan_here
 from tests.support.runtime_values import make_method, make_program
 
 _QEMU = shutil.which("qemu-aarch64-static")
@@ -46,11 +46,6 @@ _IN_ROOT = (
 
 _PROGRAM = make_program(make_method(operators=("aten::addmm.out",), delegates=("XnnpackBackend",)))
 _SMALL = make_program(make_method(operators=("executorch_prim::add.Scalar",)))
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_programs(tmp_path_factory.mktemp("exported") / "programs")
 
 
 @pytest.fixture(scope="module")

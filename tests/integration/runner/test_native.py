@@ -14,7 +14,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.check import check_program
-from tests.support.runtime_runs import Start, build, differences, export_programs, plan_here
+from tests.support.runtime_runs import Start, build, differences, plan_here
 from tests.support.runtime_values import make_method, make_program
 
 pytestmark = pytest.mark.integration
@@ -26,11 +26,6 @@ _EVERYTHING = make_program(
     )
 )
 _DELEGATED = make_program(make_method(delegates=("XnnpackBackend",)))
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_programs(tmp_path_factory.mktemp("exported") / "programs")
 
 
 @pytest.fixture(scope="module")
