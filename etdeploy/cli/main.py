@@ -22,6 +22,8 @@ VERBS: dict[str, str] = {
     "build": "Build the runner for the program and a target.",
     "push": "Copy the runner and the program to the device.",
     "bench": "Measure again, even when nothing changed.",
+    "generate": "Let a language model on the device go on with a text.",
+    "chat": "Talk with a language model on the device.",
     "compare": "Tell which of two recipes or runs is faster.",
     "profile": "Show where the time of a run goes, and why.",
     "report": "Write runs as a page, as Markdown, or for other tools.",

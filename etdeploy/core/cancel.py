@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
+from typing import Any
 
 from etdeploy.core.errors import Interrupted
 
@@ -135,12 +136,53 @@ def trapped_signals() -> Iterator[None]:
 
 
 @contextmanager
+def first_interrupt(flag: Flag) -> Iterator[None]:
+    """Lets a first Ctrl-C in the block raise this flag and nothing else; a second one stops all.
+
+    The block has to be in the main thread, within `trapped_signals`.
+    """
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if flag.is_set():
+            _handle(signum, frame)
+        else:
+            flag.set()
+
+    with _handled({signal.SIGINT: handle}):
+        yield
+
+
+@contextmanager
+def waiting_for_input() -> Iterator[None]:
+    """Lets signals end a wait for somebody's input, which goes on after a handler that returns.
+
+    Raises:
+        KeyboardInterrupt: There was a Ctrl-C, which stops nothing else.
+        Interrupted: The run was asked to stop.
+    """
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        _handle(signum, frame)
+        raise Interrupted
+
+    with _handled({signal.SIGINT: signal.default_int_handler, signal.SIGTERM: handle}):
+        yield
+
+
+@contextmanager
 def _handlers() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, _handle) for number in signals}
+    with _handled({signal.SIGINT: _handle, signal.SIGTERM: _handle}):
+        yield
+
+
+@contextmanager
+def _handled(
+    handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], Any]],
+) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

@@ -18,8 +18,9 @@ import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
+from unicodedata import category
 
-from etdeploy.core.errors import OutputError
+from etdeploy.core.errors import OutputError, UsageError
 from etdeploy.core.text.layout import cut
 from etdeploy.core.text.layout import table as table
 
@@ -32,6 +33,8 @@ _EVERY_S = 15.0
 _NARROWEST = 20
 _NAME, _BAR, _TIME = 10, 24, 7
 _LONGEST_NAME = 40
+# Stands for a control character.
+_CONTROL = "\N{REPLACEMENT CHARACTER}"
 
 
 class _Output(io.TextIOWrapper):
@@ -70,6 +73,68 @@ def result(text: str) -> None:
     sys.stdout.flush()
 
 
+def part(text: str) -> None:
+    """Writes a part of a result to stdout at once.
+
+    A terminal gets no control characters of it, since it is not from here: they could change what
+    the terminal shows or does.
+
+    Raises:
+        OutputError: It cannot be written there.
+    """
+    if is_terminal():
+        text = "".join(c if c in "\n\t" or category(c) != "Cc" else _CONTROL for c in text)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def ask(prompt: str) -> str | None:
+    """The next line of standard input, without its end; None at the end of the input.
+
+    A terminal shows the prompt, and lets the line be edited.
+
+    Raises:
+        UsageError: It is no text.
+    """
+    if sys.stdin is None:
+        return None
+    with _text_only():
+        if is_typed() and is_terminal():
+            return _edited(prompt)
+        if is_typed():
+            _to_stderr(prompt)
+        line = sys.stdin.readline()
+    return line.rstrip("\r\n") if line else None
+
+
+def read() -> str:
+    """All of standard input.
+
+    Raises:
+        UsageError: It is no text.
+    """
+    with _text_only():
+        return sys.stdin.read() if sys.stdin else ""
+
+
+def _edited(prompt: str) -> str | None:
+    with contextlib.suppress(ImportError):
+        # Python's input() has keys for editing and for earlier lines once this is imported.
+        import readline  # noqa: F401
+    try:
+        return input(prompt)
+    except EOFError:
+        return None
+
+
+@contextlib.contextmanager
+def _text_only() -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is no text: {error}") from error
+
+
 @contextlib.contextmanager
 def _lost_output() -> Iterator[None]:
     try:
@@ -98,8 +163,12 @@ def result_json(value: Any) -> None:
 
 def message(text: str) -> None:
     """Writes a message to stderr; if stderr is closed or full, work continues."""
+    _to_stderr(text + "\n")
+
+
+def _to_stderr(text: str) -> None:
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
         _drain(sys.stderr)
@@ -113,6 +182,11 @@ def warn(text: str) -> None:
 def is_terminal() -> bool:
     """Whether a person reads standard output."""
     return sys.stdout.isatty()
+
+
+def is_typed() -> bool:
+    """Whether a person writes standard input."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def width() -> int | None:

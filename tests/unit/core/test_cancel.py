@@ -166,3 +166,33 @@ def test_a_thread_can_be_told_whose_it_is() -> None:
 
     with cancel.trapped_signals():
         assert in_thread(beside) == (False, True)
+
+
+def test_a_first_ctrl_c_ends_one_thing_and_a_second_everything() -> None:
+    with cancel.trapped_signals():
+        flag = cancel.Flag(cancel.current())
+        with cancel.first_interrupt(flag):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert flag.is_set()
+            assert not cancel.requested()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert cancel.requested()
+
+
+def test_signals_end_a_wait_for_input() -> None:
+    reading, writing = os.pipe()
+    try:
+        with cancel.trapped_signals():
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt), cancel.waiting_for_input():
+                os.read(reading, 1)
+            assert not cancel.requested()
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+            timer.start()
+            with pytest.raises(Interrupted), cancel.waiting_for_input():
+                os.read(reading, 1)
+            assert cancel.requested()
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
 from etdeploy.core import console
+from etdeploy.core.errors import UsageError
 
 
 def test_results_go_to_stdout_and_messages_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +106,33 @@ def test_on_a_terminal_finished_tasks_stay_as_lines(capsys: pytest.CaptureFixtur
     assert out == ""
     assert "[runner]   built [bold]" in err, "names are not taken for markup"
     assert "export     made" in err
+
+
+def test_a_part_of_a_result_is_there_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    console.part("a\x1b[31m")
+    assert capsys.readouterr().out == "a\x1b[31m"
+
+
+def test_a_terminal_gets_no_control_characters_of_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "is_terminal", lambda: True)
+    console.part("a\x1b[31m\x9b\n\tb\u200d\u00a0\u4f60")
+    assert capsys.readouterr().out == "a\ufffd[31m\ufffd\n\tb\u200d\u00a0\u4f60"
+
+
+def test_lines_of_standard_input_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\r\n\nlast"))
+    assert [console.ask("> ") for _ in range(4)] == ["one", "", "last", None]
+    monkeypatch.setattr("sys.stdin", None)
+    assert console.ask("> ") is None
+    assert console.read() == ""
+
+
+def test_input_that_is_no_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
+    with pytest.raises(UsageError, match="standard input is no text"):
+        console.read()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
+    with pytest.raises(UsageError, match="standard input is no text"):
+        console.ask("> ")

@@ -1,0 +1,114 @@
+"""What a program answered to one prompt, and how fast; all pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from etdeploy.bench.units import duration
+from etdeploy.core.console import count
+from etdeploy.core.errors import UsageError
+from etdeploy.core.values import Value
+from etdeploy.program.generation import Generation
+from etdeploy.runner.generation import Generated
+
+Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
+
+
+class Answer(Value):
+    """What `etdeploy generate --json` prints; docs/language-models.md defines the rates.
+
+    Attributes:
+        prompt_tokens: Of the prompt, with those that the tokenizer adds.
+        token_ids: All new tokens, with the one that ended the text.
+        text: Of them; null for a model without a tokenizer.
+        ttft_ms: From the start of the prefill until the first token was chosen.
+        prefill_tokens_per_s: The prompt's tokens by that time.
+        decode_tokens_per_s: Those after the first by the time that they took; null for
+            none.
+        stopped: Why it ended: a stop token, as many tokens as were asked for, or a full context.
+    """
+
+    prompt_tokens: int
+    token_ids: tuple[int, ...]
+    text: str | None
+    ttft_ms: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float | None
+    stopped: Stopped
+
+
+def room(generation: Generation, prompt_tokens: int) -> int:
+    """How many new tokens fit after a prompt; the last one is not fed back.
+
+    Raises:
+        UsageError: None does, or the prompt has no token.
+    """
+    if not prompt_tokens:
+        raise UsageError("the prompt has no token", remedy="Give it a text: --prompt 'Once upon'")
+    fitting = generation.context - prompt_tokens + 1
+    if fitting > 0:
+        return fitting
+    raise UsageError(
+        f"{count(prompt_tokens, 'token')} of prompt do not fit the program's context of "
+        f"{generation.context:,}",
+        remedy=f"Shorten it, or export for more: {more_context(generation)}",
+    )
+
+
+def more_context(generation: Generation) -> str:
+    """The option that exports a program with twice the context."""
+    return f"--set export.generation.context={2 * generation.context}"
+
+
+def answer_of(
+    generated: Generated, prompt: Sequence[int], text: str | None, fitting: int, wanted: int
+) -> Answer:
+    """The answer in a runner's results.
+
+    Args:
+        generated: By the runner.
+        prompt: Its token ids.
+        text: Of the new tokens.
+        fitting: New tokens that the context has room for.
+        wanted: New tokens that were asked for.
+    """
+    tokens = len(generated.token_ms)
+    ended: Stopped = "context_full" if fitting < wanted else "max_new_tokens"
+    return Answer(
+        prompt_tokens=len(prompt),
+        token_ids=generated.token_ids,
+        text=text,
+        ttft_ms=generated.first_token_ms,
+        prefill_tokens_per_s=_per_s(len(prompt), generated.first_token_ms),
+        decode_tokens_per_s=_per_s(tokens, sum(generated.token_ms)) if tokens else None,
+        stopped="stop_token" if generated.stopped else ended,
+    )
+
+
+def summary(answer: Answer, generation: Generation) -> str:
+    """One line for people."""
+    decode = answer.decode_tokens_per_s
+    parts = [
+        f"first token after {duration(answer.ttft_ms)}",
+        f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({answer.prompt_tokens:,})",
+        *([] if decode is None else [f"decode {decode:.1f} tokens/s ({len(answer.token_ids):,})"]),
+        _why(answer, generation),
+    ]
+    return ", ".join(parts)
+
+
+def _why(answer: Answer, generation: Generation) -> str:
+    if answer.stopped == "stop_token":
+        return f"ended by the stop token {answer.token_ids[-1]}"
+    if answer.stopped == "max_new_tokens":
+        return f"ended by --max-new-tokens {len(answer.token_ids)}"
+    return (
+        f"ended because the context of {generation.context:,} tokens is full "
+        f"({more_context(generation)})"
+    )
+
+
+def _per_s(tokens: int, took_ms: float) -> float:
+    """0 where the clock is too coarse to see any time."""
+    return 1000 * tokens / took_ms if took_ms > 0 else 0.0

@@ -1,0 +1,174 @@
+"""What `generate` and `chat` have in common: their options, and the program on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from etdeploy.core import console
+from etdeploy.core.cancel import Flag
+from etdeploy.core.errors import UsageError
+from etdeploy.graph.stage_values import StepName
+
+if TYPE_CHECKING:
+    from etdeploy.bench.text.answer import Answer
+    from etdeploy.bench.text.speaker import Speaker
+    from etdeploy.program.text.tokenizer import Tokenizer
+    from etdeploy.recipe.model import Recipe
+    from etdeploy.runner.generation import Sampling
+
+F = TypeVar("F", bound=Callable[..., Any])
+_OTHER_MODEL = "Name one: --model ID_OR_FOLDER"
+
+
+def text_options(function: F) -> F:
+    """How tokens are chosen; by default as the recipe's benchmark.generation says."""
+    for option, kind, text in (
+        ("--seed", click.IntRange(0, 2**63 - 1), "Of the random choice; equal seeds, equal text."),
+        ("--top-p", click.FloatRange(0, 1, min_open=True), "Choose among the fewest of the most "
+         "probable tokens whose probabilities add up to this."),
+        ("--top-k", click.IntRange(0, 2**63 - 1), "Choose among so many of the most probable "
+         "tokens; 0 for all."),
+        ("--temperature", click.FloatRange(0), "Of the random choice; 0 takes the most probable "
+         "token."),
+    ):  # fmt: skip
+        function = click.option(option, type=kind, metavar="N", help=text)(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a command line of `generate` or `chat` says.
+
+    Attributes:
+        recipe, overrides, device, target, quiet: As the options have them.
+        max_new_tokens: The most that are generated at once.
+        sampling: The options that were given, by their names in Sampling.
+    """
+
+    recipe: str
+    overrides: tuple[str, ...]
+    device: str
+    target: str | None
+    quiet: bool
+    max_new_tokens: int
+    sampling: dict[str, float | int | None]
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A program on a device, with what is needed to talk with it.
+
+    Attributes:
+        speaker: The program.
+        tokenizer: The model's own; None for a model that has none.
+        sampling: How tokens are chosen.
+        max_new_tokens: The most that are generated at once.
+    """
+
+    speaker: Speaker
+    tokenizer: Tokenizer | None
+    sampling: Sampling
+    max_new_tokens: int
+
+    def answer(
+        self, prompt: Sequence[int], show: Callable[[str], None], stop: Flag | None = None
+    ) -> Answer:
+        """Generates once, and shows the text as it comes.
+
+        Raises:
+            UsageError: The prompt does not fit the context.
+            Interrupted: It was stopped.
+        """
+        from etdeploy.bench.text.answer import answer_of, room
+        from etdeploy.bench.text.reply import Reply
+
+        generation = self.speaker.generation
+        fitting = room(generation, len(prompt))
+        reply = Reply(self.tokenizer, prompt, generation.stop_ids, show)
+        most = min(fitting, self.max_new_tokens)
+        generated = self.speaker.say(prompt, most, self.sampling, reply.take, stop)
+        reply.end()
+        return answer_of(generated, prompt, reply.text, fitting, self.max_new_tokens)
+
+    def summary(self, answer: Answer) -> str:
+        """One line about an answer."""
+        from etdeploy.bench.text.answer import summary
+
+        return summary(answer, self.speaker.generation)
+
+
+@contextmanager
+def opened_voice(wanted: Wanted) -> Iterator[Voice]:
+    """Exports, builds and pushes as far as is needed, and opens the program on the device.
+
+    Raises:
+        UsageError: The recipe's model is no language model, or the device cannot stream.
+        EtdeployError: A step failed.
+    """
+    from etdeploy.cli.invocation import invoke
+    from etdeploy.cli.occasional import occasional_task
+    from etdeploy.program.text.tokenizer import load_tokenizer
+    from etdeploy.recipe.load import load_recipe
+
+    recipe = load_recipe(wanted.recipe, wanted.overrides).recipe
+    _require_language_model(recipe, wanted.recipe)
+    sampling = _sampling(recipe, wanted.sampling)
+    with invoke(
+        wanted.recipe, wanted.overrides, (StepName.PUSH,),
+        device=wanted.device, target=wanted.target, quiet=wanted.quiet,
+    ) as job:  # fmt: skip
+        from etdeploy.bench.text.speaker import opened_speaker
+        from etdeploy.graph.stage_values import load_bundle, load_program
+        from etdeploy.program.folder import load_provenance
+
+        folder = Path(load_program(job)[0].folder)
+        generation = load_provenance(folder).generation
+        if generation is None or job.device is None:
+            raise _generates_nothing(wanted.recipe)
+        tokenizer = load_tokenizer(generation, folder)
+        log = job.state / "text.stderr.txt"
+        with ExitStack() as stack:
+            with (
+                console.TaskDisplay(quiet=wanted.quiet) as display,
+                occasional_task(display, "wait", "the device is free") as tell,
+            ):
+                stack.enter_context(job.device_lock(tell))
+            speaker = stack.enter_context(
+                opened_speaker(job.device, load_bundle(job), generation, recipe, log)
+            )
+            yield Voice(speaker, tokenizer, sampling, wanted.max_new_tokens)
+
+
+def _require_language_model(recipe: Recipe, name: str) -> None:
+    if recipe.model.hf is None:
+        raise _generates_nothing(name)
+
+
+def _generates_nothing(recipe: str) -> UsageError:
+    return UsageError(
+        "the recipe's model is no language model, so there is no text to generate",
+        place=recipe,
+        remedy=_OTHER_MODEL,
+    )
+
+
+def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> Sampling:
+    from pydantic import ValidationError
+
+    from etdeploy.runner.generation import Sampling
+
+    own = recipe.benchmark.generation
+    values: dict[str, Any] = {name: getattr(own, name) for name in Sampling.model_fields if own}
+    values |= {name: value for name, value in given.items() if value is not None}
+    try:
+        return Sampling(**values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        option = str(problem["loc"][0]).replace("_", "-")
+        raise UsageError(f"--{option}: {problem['msg']}") from error

@@ -1,0 +1,105 @@
+"""etdeploy generate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import (
+    device_option,
+    json_option,
+    model_option,
+    quiet_option,
+    recipe_options,
+    target_option,
+)
+from etdeploy.cli.text import Wanted, opened_voice, text_options
+from etdeploy.core import cancel, console
+from etdeploy.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from etdeploy.program.text.tokenizer import Tokenizer
+
+_STDIN = "-"
+
+
+@click.command()
+@recipe_options
+@model_option
+@device_option
+@target_option
+@click.option(
+    "-p",
+    "--prompt",
+    required=True,
+    metavar="TEXT|-",
+    help="What the text begins with; - reads standard input.",
+)
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="The most that are generated; a stop token or a full context may end the text before.",
+)
+@text_options
+@json_option
+@quiet_option
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    device: str,
+    target: str | None,
+    prompt: str,
+    max_new_tokens: int,
+    as_json: bool,
+    quiet: bool,
+    **sampling: float | int | None,
+) -> None:
+    """Let a language model on the device go on with a text.
+
+    The model is exported, built and pushed as far as that is not done yet. The text is printed as
+    it comes, and how fast it came when it has ended. The prompt goes to the model as it is: `chat`
+    applies the model's chat template.
+    """
+    text = _read() if prompt == _STDIN else prompt
+    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, sampling)
+    with opened_voice(wanted) as voice:
+        ids = prompt_ids(voice.tokenizer, text)
+        if voice.tokenizer is None and not quiet:
+            console.message("The model has no tokenizer: the text is the ids of its tokens.")
+        if as_json:
+            answer = voice.answer(ids, show=lambda _: None)
+            console.result_json(answer.model_dump(mode="json"))
+            return
+        try:
+            answer = voice.answer(ids, show=console.part)
+        finally:
+            console.part("\n")
+        if not quiet:
+            console.message(f"\n{voice.summary(answer)}")
+
+
+def prompt_ids(tokenizer: Tokenizer | None, text: str) -> tuple[int, ...]:
+    """A prompt's token ids; of a model without a tokenizer they are the prompt.
+
+    Raises:
+        UsageError: They are not.
+    """
+    if tokenizer:
+        return tokenizer.encode(text)
+    try:
+        return tuple(int(word) for word in text.replace(",", " ").split())
+    except ValueError as error:
+        raise UsageError(
+            "the model has no tokenizer, so --prompt takes the ids of tokens, "
+            f"and not {text[:40]!r}",
+            remedy="Give it numbers: --prompt '1 15 27'",
+        ) from error
+
+
+def _read() -> str:
+    with cancel.waiting_for_input():
+        return console.read()

@@ -1,0 +1,68 @@
+"""Rates, and why a text ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.bench.text.answer import Answer, answer_of, room, summary
+from etdeploy.core.errors import UsageError
+from etdeploy.runner.generation import Generated
+from tests.support.talk_values import GENERATION
+
+
+def _answer(
+    new: int = 5, *, fitting: int = 61, wanted: int = 5, stopped: bool = False, first_ms: float = 20
+) -> Answer:
+    generated = Generated(
+        point="prompt", prefill_ms=(19.0,), first_token_ms=first_ms, token_ms=(4.0,) * (new - 1),
+        token_ids=tuple(range(new)), stopped=stopped,
+    )  # fmt: skip
+    return answer_of(generated, (1, 2, 3, 4), "text", fitting, wanted)
+
+
+def test_rates_are_of_the_prompt_and_of_the_tokens_after_the_first() -> None:
+    answer = _answer()
+    assert (answer.prompt_tokens, answer.ttft_ms) == (4, 20.0)
+    assert answer.prefill_tokens_per_s == pytest.approx(200)
+    assert answer.decode_tokens_per_s == pytest.approx(250)
+    assert _answer(1).decode_tokens_per_s is None
+    assert _answer(first_ms=0).prefill_tokens_per_s == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "stopped", "words"),
+    [
+        ({}, "max_new_tokens", "ended by --max-new-tokens 5"),
+        ({"stopped": True}, "stop_token", "ended by the stop token 4"),
+        (
+            {"fitting": 5, "wanted": 9},
+            "context_full",
+            "ended because the context of 64 tokens is full (--set export.generation.context=128)",
+        ),
+        ({"fitting": 5, "wanted": 9, "stopped": True}, "stop_token", "stop token"),
+    ],
+)
+def test_the_end_has_a_reason(asked: dict[str, int], stopped: str, words: str) -> None:
+    answer = _answer(**asked)  # type: ignore[arg-type]
+    assert answer.stopped == stopped
+    assert words in summary(answer, GENERATION)
+
+
+def test_a_line_for_people() -> None:
+    assert summary(_answer(), GENERATION) == (
+        "first token after 20.00 ms, prefill 200.0 tokens/s (4), decode 250.0 tokens/s (5), "
+        "ended by --max-new-tokens 5"
+    )
+
+
+def test_the_last_token_needs_no_room() -> None:
+    assert room(GENERATION, 64) == 1
+    assert room(GENERATION, 1) == 64
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"), [(65, "65 tokens of prompt do not fit"), (0, "no token")]
+)
+def test_a_prompt_that_cannot_be_answered(tokens: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        room(GENERATION, tokens)

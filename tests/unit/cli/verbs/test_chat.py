@@ -1,0 +1,153 @@
+"""A chat: commands, the conversation, and what ends an answer."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from etdeploy.bench.text.speaker import opened_speaker
+from etdeploy.cli.text import Voice
+from etdeploy.cli.verbs import chat as module
+from etdeploy.cli.verbs.chat import Chat, chat_needs
+from etdeploy.core import cancel
+from etdeploy.core.errors import Interrupted, RunError, UsageError
+from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
+from etdeploy.program.text.template import ChatTemplate
+from etdeploy.program.text.tokenizer import Tokenizer
+from etdeploy.runner.generation import Sampling
+from tests.support.runtime_values import make_recipe
+from tests.support.talk_values import GENERATION, STOP, Ending, TalkingDevice, printing
+from tests.support.tokenizers import byte_level, save
+
+Capture = pytest.CaptureFixture[str]
+_TOKENIZER = Tokenizer(Path("tokenizer"), byte_level())
+_TEMPLATE = ChatTemplate(
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}", {}, "template"
+)
+
+
+def _saying(text: str) -> Ending:
+    return printing((*_TOKENIZER.encode(text), STOP), stopped=True)
+
+
+@contextmanager
+def _chat(device: TalkingDevice, tmp_path: Path, *, quiet: bool = True) -> Iterator[Chat]:
+    bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
+    with opened_speaker(
+        cast(Device, device), bundle, GENERATION, make_recipe(), tmp_path / "log"
+    ) as speaker:
+        voice = Voice(speaker, _TOKENIZER, Sampling(), 100)
+        yield Chat(voice, _TOKENIZER, _TEMPLATE, None, quiet)
+
+
+def _prompts(device: TalkingDevice) -> list[str]:
+    return [_TOKENIZER.decode(ids) for ids in device.prompts]
+
+
+def test_the_whole_conversation_is_the_prompt(tmp_path: Path, capsys: Capture) -> None:
+    device = TalkingDevice(_saying("hi"), _saying("no"), _saying("yes"))
+    with _chat(device, tmp_path) as chat:
+        chat.system = "Be."
+        for line in ("one", "", "two", "/reset", "three"):
+            chat.hear(line)
+    assert _prompts(device) == ["s:Be.;u:one;", "s:Be.;u:one;a:hi;u:two;", "s:Be.;u:three;"]
+    assert capsys.readouterr() == ("hi\nno\nyes\n", "")
+
+
+def test_an_answer_is_followed_by_how_fast_it_came(tmp_path: Path, capsys: Capture) -> None:
+    with _chat(TalkingDevice(_saying("hi")), tmp_path, quiet=False) as chat:
+        chat.hear("one")
+    assert capsys.readouterr().err == (
+        "[first token after 10.00 ms, prefill 600.0 tokens/s (6), decode 500.0 tokens/s (3), "
+        "ended by the stop token 260]\n"
+    )
+
+
+def test_an_unknown_command_is_not_sent(tmp_path: Path, capsys: Capture) -> None:
+    device = TalkingDevice()
+    with _chat(device, tmp_path) as chat:
+        chat.hear("/quit now")
+    assert capsys.readouterr().err.startswith("There is no command /quit. /reset forgets")
+    assert device.given == []
+
+
+def test_a_conversation_that_is_too_long_goes_on_without_the_line(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    device = TalkingDevice(_saying("hi"), _saying("ho"))
+    with _chat(device, tmp_path) as chat:
+        for line in ("one", "x" * 60, "two"):
+            chat.hear(line)
+    told = capsys.readouterr().err
+    assert "do not fit the program's context of 64" in told
+    assert "Your line was not answered. /reset begins anew." in told
+    assert _prompts(device)[-1] == "u:one;a:hi;u:two;"
+
+
+def test_a_full_context_is_told_even_when_quiet(tmp_path: Path, capsys: Capture) -> None:
+    device = TalkingDevice(printing(_TOKENIZER.encode("hi")))
+    with _chat(device, tmp_path) as chat:
+        chat.hear("one")
+    assert "the context of 64 tokens is full (--set export.generation.context=128)" in (
+        capsys.readouterr().err
+    )
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_chat(tmp_path: Path, capsys: Capture) -> None:
+    def stopped(on_line: Callable[[str], None], _: object) -> RunOutcome:
+        for token in _TOKENIZER.encode("half"):
+            on_line(str(token))
+        cancel.current().set()
+        cancel.checkpoint()
+        raise AssertionError
+
+    device = TalkingDevice(stopped, _saying("yes"))
+    with _chat(device, tmp_path, quiet=False) as chat:
+        chat.hear("one")
+        chat.hear("two")
+    assert _prompts(device)[-1] == "u:one;a:half;u:two;"
+    out, err = capsys.readouterr()
+    assert out == "half\nyes\n"
+    assert err.startswith("[stopped]\n")
+
+
+def test_a_stop_of_everything_ends_the_chat(tmp_path: Path) -> None:
+    def stopped(*_: object) -> RunOutcome:
+        os.kill(os.getpid(), signal.SIGTERM)
+        cancel.checkpoint()
+        raise AssertionError
+
+    with (
+        cancel.trapped_signals(),
+        _chat(TalkingDevice(stopped), tmp_path) as chat,
+        pytest.raises(Interrupted),
+    ):
+        chat.hear("one")
+
+
+def test_a_runner_that_crashes_ends_the_chat(tmp_path: Path) -> None:
+    crash = TalkingDevice(lambda *_: RunOutcome(139, "SIGSEGV", "", "", 0.1))
+    with _chat(crash, tmp_path) as chat, pytest.raises(RunError, match="SIGSEGV"):
+        chat.hear("one")
+
+
+def test_lines_end_with_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(" one \r\n\n/exit"))
+    lines = [module._next_line() for _ in range(4)]
+    assert lines == ["one", "", "/exit", None]
+
+
+@pytest.mark.parametrize("missing", ["tokenizer", "chat template"])
+def test_a_model_that_cannot_chat_is_refused(tmp_path: Path, missing: str) -> None:
+    save(byte_level(), tmp_path, template=None)
+    tokenizer = None if missing == "tokenizer" else Tokenizer(tmp_path, byte_level())
+    voice = Voice(cast(object, None), tokenizer, Sampling(), 9)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"has no {missing}, so it cannot chat"):
+        chat_needs(voice)

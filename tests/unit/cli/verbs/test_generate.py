@@ -1,0 +1,52 @@
+"""etdeploy generate: prompts, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.cli import main as cli_main
+from etdeploy.cli.verbs.generate import prompt_ids
+from etdeploy.core.errors import UsageError
+from etdeploy.program.text.tokenizer import Tokenizer
+from tests.support.tokenizers import byte_level
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_prompt_is_text_for_a_tokenizer_and_ids_without_one() -> None:
+    tokenizer = Tokenizer(Path("tokenizer"), byte_level())
+    assert len(prompt_ids(tokenizer, "1 2")) == 3
+    assert prompt_ids(None, "1, 2 30\n") == (1, 2, 30)
+    with pytest.raises(UsageError, match="takes the ids of tokens, and not 'Once upon'"):
+        prompt_ids(None, "Once upon")
+
+
+@pytest.mark.parametrize("verb", [["generate", "--prompt", "x"], ["chat"]])
+def test_a_recipe_without_a_language_model_is_refused_at_once(
+    verb: list[str], capsys: Capture
+) -> None:
+    assert cli_main.run_cli([*verb, "--recipe", "portable"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error (usage): portable: the recipe's model is no language model, so there is no text to "
+        "generate\n  what to do: Name one: --model ID_OR_FOLDER\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--temperature", "-1"), ("--top-p", "0"), ("--top-k", "1.5"), ("--max-new-tokens", "0")],
+)
+def test_what_no_sampling_can_do_is_refused(option: str, value: str, capsys: Capture) -> None:
+    assert cli_main.run_cli(["generate", "--prompt", "x", option, value]) == 2
+    assert option in capsys.readouterr().err
+
+
+def test_an_infinite_temperature_is_refused(capsys: Capture, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model: {hf: some/model}\n")
+    arguments = ["generate", "--prompt", "x", "--recipe", str(recipe), "--temperature", "inf"]
+    assert cli_main.run_cli(arguments) == 2
+    assert "--temperature: Input should be a finite number" in capsys.readouterr().err
