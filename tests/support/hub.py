@@ -27,7 +27,7 @@ class Hub:
 
     def __init__(self, model: str, folder: Path) -> None:
         self.model = model
-        self.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self.files = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
         self.refusal: tuple[int, Mapping[str, str]] | None = None
         self.asked: list[str] = []
         self.address = ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -18,7 +18,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.failures import of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
-from etdeploy.export.worker.loading.source import Source, load_sources
+from etdeploy.export.worker.loading.source import Source, load_sources, prepare
 from etdeploy.export.worker.lowering.delegation import delegation
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
@@ -36,6 +36,9 @@ from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
 from etdeploy.export.worker.tracing.tensors import Values, distances, flat_inputs, run_eagerly
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.folder import EXPORT_INFO
+
+if TYPE_CHECKING:  # imports transformers
+    from etdeploy.export.worker.loading.hf.language import LanguageModel
 
 Tell = Callable[[str, float], None]
 Made = TypeVar("Made")
@@ -105,8 +108,13 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
         write_program(folder, lowered)
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
+    files = sources.files
+    if language := lowered.language:
+        language.loaded.tokenizer.write(folder)
+        files = {**files, **language.loaded.checkpoint.digests}
+        sources = sources.model_copy(update={"commit": language.loaded.checkpoint.commit})
     made.model_copy(
-        update={"code_files": sources.files, "seconds": steps.seconds},
+        update={"code_files": files, "seconds": steps.seconds},
     ).save(folder / EXPORT_INFO)
     return sources
 
@@ -115,7 +123,7 @@ def _in_a_mode_that_works(
     spec: ExportSpec, steps: Steps, recorder: FileRecorder
 ) -> tuple[Lowered, str | None]:
     """The lowered model, and a sentence where that took torch.export's other mode."""
-    if spec.exported:  # its file says how it was traced
+    if spec.exported or spec.hf:  # the file, or the model's methods, say how they are traced
         return _lowered(spec, steps, recorder), None
     return in_either_mode(
         spec,
@@ -128,7 +136,8 @@ def _in_a_mode_that_works(
 
 def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
-        sources = load_sources(spec)
+        language = _language_model(spec, steps, recorder)
+        sources = language.sources if language else load_sources(spec)
         inputs = _for_each(sources, lambda name: _inputs(sources[name]))
     shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
@@ -153,7 +162,19 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         )
         for name in sources
     }
-    return Lowered(methods, program, shared_bytes)
+    return Lowered(methods, program, shared_bytes, language)
+
+
+def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:
+    if spec.hf is None:
+        return None
+    from etdeploy.export.worker.loading.hf.language import load_language_model
+
+    prepare(spec)
+    # What is read of the model is known: its files, or the commit. The recorder would also see
+    # the user's token for the hub.
+    with recorder.ignoring("transformers"):
+        return load_language_model(spec, steps.tell)
 
 
 def _method(

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etdeploy.export.installed import backend_versions, installed_version
 from etdeploy.export.methods import first_method
@@ -27,6 +27,9 @@ from etdeploy.program.folder import (
     MethodValues,
     Provenance,
 )
+
+if TYPE_CHECKING:  # imports transformers
+    from etdeploy.export.worker.loading.hf.language import LanguageModel
 
 _VERSIONS = ("torch", "torchao", "executorch")
 
@@ -64,11 +67,13 @@ class Lowered:
 
     Attributes:
         shared_bytes: Of the weights that several methods have in common, as the factory made them.
+        language: The language model that it is; None for another model.
     """
 
     methods: dict[str, Method]
     program: Any
     shared_bytes: int
+    language: LanguageModel | None = None
 
     @property
     def graphs(self) -> list[Any]:
@@ -137,6 +142,7 @@ def provenance_of(
         etrecord=True,
         versions=_versions(spec),
         details={"bytes": _sizes(folder), **({RETRACED: retraced} if retraced else {})},
+        generation=lowered.language.generation if lowered.language else None,
         notes=(*((retraced,) if retraced else ()), *_notes(spec, folder, lowered)),
     )
     return made if len(written) > 1 else made.of(made.method)
@@ -147,12 +153,14 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _versions(spec: ExportSpec) -> dict[str, str]:
-    found = {name: installed_version(name) for name in _VERSIONS} | backend_versions(spec)
+    names = (*_VERSIONS, *(("transformers",) if spec.hf else ()))
+    found = {name: installed_version(name) for name in names} | backend_versions(spec)
     return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
 
 
 def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
     methods = lowered.methods
+    yield from lowered.language.loaded.notes if lowered.language else ()
     yield from _of_each(methods, _model_notes)
     for name, wanted in spec.wanted_versions.items():
         installed = (installed_version(name) or "").partition("+")[0]

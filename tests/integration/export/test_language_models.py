@@ -12,6 +12,13 @@ from typing import Any
 
 import pytest
 
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.progress import silent
+from etdeploy.export.run import export_program
+from etdeploy.program.folder import load_provenance
+from tests.support.export import spec_of
+from tests.support.hub import COMMIT, Hub, serving
+
 pytestmark = pytest.mark.integration
 pytest.importorskip("transformers")
 
@@ -19,9 +26,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def loads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gets the models that `loads` makes."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def loads(folder: Path) -> dict[str, dict[str, Any]]:
     """What came of loading each of the models in tests/support/language_loads.py."""
-    folder = tmp_path_factory.mktemp("models")
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.language_loads", str(folder)],
         cwd=ROOT,
@@ -102,3 +114,38 @@ def test_code_of_another_repository_does_not_run(loads: dict[str, dict[str, Any]
 def test_a_type_that_transformers_does_not_have(loads: dict[str, dict[str, Any]]) -> None:
     failure = loads["unknown"]["failure"]
     assert failure["message"].endswith("has no model of the type 'of_its_own'")
+
+
+def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
+    loads: dict[str, dict[str, Any]],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert loads["plain"]["vocabulary"] == 320
+    recipe = {
+        "model": {"hf": "org/model"},
+        "export": {"backend": "portable", "generation": {"context": 32, "prefill_tokens": 8}},
+    }
+    monkeypatch.setenv("HF_HOME", str(folder / "hub"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    log, model, workspace = folder / "export.log", folder / "plain", Workspace(folder / "cache")
+    with serving(Hub("org/model", model)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        made = export_program(spec_of(recipe), workspace, silent, log)
+    again = export_program(spec_of(recipe), workspace, silent, log)
+    assert (made.cached, again.cached, again.key) == (False, True, made.key)
+    told = load_provenance(Path(made.folder))
+    assert (told.source, told.code_files) == ("org/model", {})
+    generation = told.generation
+    assert generation is not None
+    assert (generation.model, generation.revision) == ("org/model", COMMIT)
+    assert (generation.vocabulary, generation.context) == (320, 32)
+    assert (generation.bos_id, generation.stop_ids) == (1, (2,))
+    prefill = generation.method_for("prefill", 8)
+    assert prefill is not None
+    assert (prefill.max_tokens, set(told.methods)) == (8, {m.name for m in generation.methods})
+    tokenizer = Path(made.folder) / str(generation.tokenizer)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tokenizer / name).read_bytes() == (model / name).read_bytes()
+    written = [log, *Path(made.folder).rglob("*.json")]
+    assert not any("hf_secret" in path.read_text() for path in written)
