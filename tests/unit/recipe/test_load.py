@@ -47,6 +47,13 @@ def test_bundled_recipes_load_by_name(name: str) -> None:
     assert loaded.recipe.description
 
 
+def test_the_bundled_recipe_of_a_language_model() -> None:
+    loaded = load_recipe("llm-xnnpack")
+    assert (loaded.recipe.export.backend, loaded.recipe.export.quantization) == ("xnnpack", "8da4w")
+    assert loaded.recipe.model.hf == "HuggingFaceTB/SmolLM2-135M"
+    assert loaded.recipe.description
+
+
 def test_the_smallest_recipe_has_defaults_for_the_rest() -> None:
     loaded = load_recipe(write("small.yaml", SMALLEST))
     assert loaded.name == "small"
