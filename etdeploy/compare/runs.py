@@ -179,7 +179,7 @@ def _texts(a: TextGeneration, b: Workload) -> Iterator[str]:
     ours, theirs = a.first.token_ids, b.first.token_ids
     same = next((i for i, (x, y) in enumerate(zip(ours, theirs, strict=False)) if x != y), None)
     if same is None and len(ours) == len(theirs):
-        yield f"Both generated the same {len(ours)} tokens."
+        yield f"Both texts have the same {count(len(ours), 'token')}."
     else:
         at = min(len(ours), len(theirs)) if same is None else same
         yield f"They generated different texts, from new token {at + 1} on."

@@ -5,18 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import inside
 from etdeploy.program.generation import Generation
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-# The fast tokenizers' own format, with everything that is needed to use one.
-_TOKENIZER = "tokenizer.json"
-_INSTALL = "pip install 'etdeploy[llm]'"
+from etdeploy.program.text.tokenizer import load_tokenizer
 
 
 def random_ids(
@@ -55,47 +47,26 @@ def tokenised(
     Raises:
         UsageError: There is no tokenizer, nothing to read it, or nothing in the text.
     """
-    if _file(generation, program_folder) is None:
+    try:
+        tokenizer = load_tokenizer(generation, program_folder)
+    except UsageError as error:
+        raise UsageError(error.message, place=error.place or place, remedy=error.remedy) from error
+    if tokenizer is None:
         raise UsageError(
             "the program has no tokenizer for the prompt",
             place=place,
             remedy="Leave benchmark.generation.prompt out: prompts are random tokens then",
         )
-    tokenizer = _tokenizer(generation, program_folder)
-    if tokenizer is None:
-        raise UsageError(
-            "the package tokenizers is not installed, which reads the model's tokenizer",
-            place=place,
-            remedy=_INSTALL,
-        )
-    ids = tuple(tokenizer.encode(text).ids)
+    ids = tokenizer.encode(text)
     if not ids:
         raise UsageError("the prompt has no token", place=place)
     return ids
 
 
 def text_of(ids: Sequence[int], generation: Generation, program_folder: Path) -> str | None:
-    """Token ids as text; None without a tokenizer, or without the package that reads it."""
-    tokenizer = _tokenizer(generation, program_folder)
-    return None if tokenizer is None else str(tokenizer.decode(list(ids)))
-
-
-def _tokenizer(generation: Generation, program_folder: Path) -> Tokenizer | None:
-    path = _file(generation, program_folder)
-    if path is None:
-        return None
+    """Token ids as text; None without a tokenizer that can be read."""
     try:
-        from tokenizers import Tokenizer
-    except ImportError:
+        tokenizer = load_tokenizer(generation, program_folder)
+    except UsageError:
         return None
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception:
-        return None
-
-
-def _file(generation: Generation, program_folder: Path) -> Path | None:
-    if generation.tokenizer is None:
-        return None
-    path = inside(program_folder, f"{generation.tokenizer}/{_TOKENIZER}")
-    return path if path.is_file() else None
+    return tokenizer.decode(ids) if tokenizer else None

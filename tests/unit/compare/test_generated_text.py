@@ -25,7 +25,7 @@ def test_the_time_per_token_is_compared() -> None:
     assert (found.metric, found.verdict) == ("token_ms", Verdict.SLOWER)
     assert found.ratio
     assert round(found.ratio.median, 3) == 1.2
-    assert "Both generated the same 4 tokens." in found.remarks
+    assert "Both texts have the same 4 tokens." in found.remarks
     assert found.outputs == ()
 
 

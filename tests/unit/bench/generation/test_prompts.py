@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from etdeploy.bench.generation.prompts import random_ids, text_of, tokenised
 from etdeploy.core.errors import UsageError
 from tests.support.text_values import make_generation
+from tests.support.tokenizers import save
 
 PLACE = "tiny.yaml:3:5"
 
@@ -17,16 +19,11 @@ PLACE = "tiny.yaml:3:5"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A program folder with a tokenizer of words."""
-    tokenizers = pytest.importorskip("tokenizers")
     words = {"<unk>": 0, "<s>": 1, "</s>": 2, "good": 3, "morning": 4}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))  # noqa: S106
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))  # noqa: S106
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.add_special_tokens(["<s>", "</s>"])
-    (tmp_path / "tokenizer").mkdir()
-    made.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    save(made, tmp_path / "tokenizer")
     return tmp_path
 
 
@@ -52,11 +49,18 @@ def test_a_text_becomes_what_the_models_tokenizer_makes_of_it(folder: Path) -> N
 
 
 def test_a_prompt_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    for generation in (make_generation(), make_generation(tokenizer="tokenizer")):
-        with pytest.raises(UsageError, match="has no tokenizer for the prompt") as raised:
-            tokenised("good", generation, tmp_path, PLACE)
-        assert raised.value.place == PLACE
-        assert text_of((1,), generation, tmp_path) is None
+    with pytest.raises(UsageError, match="has no tokenizer for the prompt") as raised:
+        tokenised("good", make_generation(), tmp_path, PLACE)
+    assert raised.value.place == PLACE
+    assert text_of((1,), make_generation(), tmp_path) is None
+
+
+def test_a_tokenizer_that_is_gone_is_named(tmp_path: Path) -> None:
+    generation = make_generation(tokenizer="tokenizer")
+    with pytest.raises(UsageError, match="tokenizer cannot be read") as raised:
+        tokenised("good", generation, tmp_path, PLACE)
+    assert raised.value.place == str(tmp_path / "tokenizer" / "tokenizer.json")
+    assert text_of((1,), generation, tmp_path) is None
 
 
 def test_without_the_package_the_prompt_is_refused_and_the_ids_stay(
@@ -64,7 +68,8 @@ def test_without_the_package_the_prompt_is_refused_and_the_ids_stay(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     generation = make_generation(tokenizer="tokenizer")
-    with pytest.raises(UsageError, match="tokenizers is not installed") as raised:
+    with pytest.raises(UsageError, match="reads the model's tokenizer, is not installed") as raised:
         tokenised("good", generation, folder, PLACE)
+    assert raised.value.place == PLACE
     assert "etdeploy[llm]" in str(raised.value.remedy)
     assert text_of((3,), generation, folder) is None

@@ -1,0 +1,120 @@
+"""A program that generates text, measured on this machine with the real runner."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.bench.generation.request import write_request
+from etdeploy.bench.generation.work import work_of
+from etdeploy.bench.measure import Prepared, measure
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.stored import StoredRun, load_run
+from etdeploy.cache.workspace import Workspace
+from etdeploy.compare.runs import compare_runs
+from etdeploy.deploy.bundle import make_bundle
+from etdeploy.devices.local.device import open_host
+from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance
+from etdeploy.program.generation import Generation
+from etdeploy.program.inspect import inspect_file
+from etdeploy.program.model import Program
+from etdeploy.report.terminal.summary import summary
+from etdeploy.runner.model import BuiltRunner
+from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, VOCABULARY
+from tests.support.runtime_runs import build, plan_here
+from tests.support.text_values import make_loaded
+from tests.support.tokenizers import byte_level, save
+
+pytestmark = pytest.mark.integration
+
+_REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A program folder and a runner; measured on this machine."""
+
+    folder: Path
+    generation: Generation
+    program: Program
+    runner: BuiltRunner
+
+    def measure(self, generation: dict[str, Any], **benchmark: Any) -> StoredRun:
+        loaded = make_loaded(benchmark={"generation": generation, **benchmark})
+        program_folder, device = self.folder / "program", open_host(self.folder / "device")
+        work = work_of(loaded, self.generation, program_folder)
+        request = write_request(work, self.folder / "generation")
+        bundle = make_bundle(
+            self.runner, program_folder, Provenance.load(program_folder / EXPORT_INFO),
+            self.folder / "inputs.txt", request=request,
+        )  # fmt: skip
+        device.push(bundle)
+        prepared = Prepared(bundle, loaded, program_folder, self.program, self.runner)
+        return measure(device, prepared, self.folder / "out")
+
+    def texts(self) -> list[list[int]]:
+        found: list[list[int]] = json.loads((self.folder / "made" / "texts.json").read_text())
+        return found
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    folder = tmp_path_factory.mktemp("chain")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.support.generation_export",
+         str(folder / "made")],
+        cwd=_REPOSITORY, check=True, capture_output=True,
+    )  # fmt: skip
+    (folder / "program").mkdir()
+    (folder / "made" / "static.pte").rename(folder / "program" / PROGRAM_FILE)
+    save(byte_level(), folder / "program" / "tokenizer")
+    generation = Generation(
+        methods=METHODS["static"], vocabulary=VOCABULARY, context=CAPACITY, stop_ids=(47,),
+        tokenizer="tokenizer", model="tiny", path="fast", path_reason="made by hand",
+    )  # fmt: skip
+    provenance = Provenance(source="tiny", method="decode", generation=generation)
+    provenance.save(folder / "program" / EXPORT_INFO)
+    program = inspect_file(folder / "program" / PROGRAM_FILE)
+    return Chain(folder, generation, program, build(plan_here(program), Workspace.default()))
+
+
+def test_the_record_has_the_eager_models_tokens_and_their_times(chain: Chain) -> None:
+    grid = {"prompt_tokens": [4, 20], "new_tokens": [1, 8], "depth": [0, 5]}
+    run = chain.measure(grid, runs=2, iterations=14)
+    record, workload = run.record, run.record.workload
+    assert isinstance(workload, TextGeneration)
+    assert [point.counted for point in workload.points][:3] == [(4, 1, 0), (4, 1, 5), (4, 8, 0)]
+    assert all(len(point.token_ids) == point.new_tokens for point in workload.points)
+    assert {point.distinct for point in workload.points} == {1}
+    for point in workload.points:
+        assert 0 < point.ttft_ms < 1000
+        assert (point.decode_tokens_per_s or 1) > 0
+    assert [start.samples for start in workload.runs] == [4, 4]
+    assert record.memory
+    assert record.peak_rss_bytes
+    assert load_run(run.folder) == run
+    assert "decode tok/s" in summary(run)
+    again = chain.measure(grid, runs=2, iterations=14)
+    assert "Both texts have the same 1 token." in compare_runs(run, again).remarks
+
+
+def test_a_prompt_is_continued_as_the_eager_model_continues_it(chain: Chain) -> None:
+    whole = chain.texts()[1]
+    prompt = _text_of(PROMPTS[1])
+    run = chain.measure({"prompt": prompt, "new_tokens": [8]}, runs=1, memory=False)
+    workload = run.record.workload
+    assert isinstance(workload, TextGeneration)
+    assert list(workload.first.token_ids) == whole[len(PROMPTS[1]) :][:8]
+    assert workload.first.text == _text_of(workload.first.token_ids)
+    assert workload.first.text in summary(run)
+
+
+def _text_of(ids: tuple[int, ...]) -> str:
+    """Of ids of single bytes."""
+    return str(byte_level().decode(list(ids)))
