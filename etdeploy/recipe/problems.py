@@ -75,7 +75,7 @@ def _problem(details: ErrorDetails) -> tuple[str, str | None]:
     if details["type"] in _KINDS:
         hint = _spelling(details["type"], found)
         return f"{key} takes {_KINDS[details['type']]}, not {_shown(found)}", hint
-    message = details["msg"].replace("Input should", f"{key} should")
+    message = re.sub(r"^(Input|String) should", f"{key} should", details["msg"])
     return f"{message}, not {_shown(found)}", None
 
 

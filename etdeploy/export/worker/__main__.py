@@ -35,6 +35,10 @@ def main(arguments: list[str], preloaded: Collection[str] = ()) -> int:
         _tell(f"loading {spec.source}", 0.02)
         with recorder.recording():
             run_user_files(spec)  # before the seconds that the imports below take
+        if spec.hf:  # so that a hub which does not give the model is told at once
+            from etdeploy.export.worker.loading.hf.fetch import fetch
+
+            fetch(spec, _tell)
         from etdeploy.export.worker.pipeline import run
 
         sources = run(spec, folder, _tell, recorder)

@@ -109,9 +109,9 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
     files = sources.files
-    if language := lowered.language:
+    if (language := lowered.language) and spec.hf:
         language.loaded.tokenizer.write(folder)
-        files = {**files, **language.loaded.checkpoint.digests}
+        files = {**files, **language.loaded.checkpoint.digests(code=spec.hf.remote_code)}
         sources = sources.model_copy(update={"commit": language.loaded.checkpoint.commit})
     made.model_copy(
         update={"code_files": files, "seconds": steps.seconds},

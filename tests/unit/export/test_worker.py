@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from etdeploy.export.protocol import FAILURE_FILE, Failure
-from etdeploy.export.spec import CodeReference, ExportSpec
+from etdeploy.export.spec import CodeReference, ExportSpec, HfModel
 from etdeploy.export.worker.__main__ import main
 from etdeploy.export.worker.loading import paths
+from etdeploy.recipe.model import ExportGeneration
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +58,20 @@ def test_a_mistake_in_the_users_file_does_not_wait_for_torch(
     assert (failure.message, failure.line) == (message, line)
     assert "torch" not in sys.modules
     assert "::progress 0.02 loading my_model.py:make\n" in capfd.readouterr().out
+
+
+def test_a_hub_that_cannot_be_reached_is_told_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    spec = ExportSpec(hf=HfModel(id="org/model"), generation=ExportGeneration(), backend="portable")
+    spec.save(tmp_path / "spec.json")
+    assert main([str(tmp_path / "spec.json"), str(tmp_path)]) == 1
+    failure = Failure.load(tmp_path / FAILURE_FILE)
+    assert (failure.kind, failure.file) == ("hub", "model.hf")
+    assert failure.message.startswith("org/model is not on this machine, and http://127.0.0.1:9 ")
+    assert "torch" not in sys.modules
+    assert "::progress 0.03 asking the Hugging Face hub for org/model\n" in capfd.readouterr().out

@@ -105,6 +105,7 @@ def test_code_may_run_only_for_the_model_that_it_names(folder: Path) -> None:
          "1:23: model.revision: this key is about a model of `hf`, and none is named"),
         ("model: {hf: .., revision: v1}",
          "1:17: model.revision: a folder has no revisions, and {up} is one"),
+        ("model: {hf: ''}", "1:9: model.hf should have at least 1 character, not ''"),
         ("model: {hf: a/b, task: translation}",
          "1:18: model.task takes text-generation, not 'translation'"),
         ("model: {hf: a/b, weights: r.yaml}", "1:18: model.weights: weights need a `python` model "

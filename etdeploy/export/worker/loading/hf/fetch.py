@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -31,12 +31,19 @@ class Checkpoint:
     Attributes:
         folder: With the files.
         commit: Of the hub's repository; None for a folder of the user.
-        digests: SHA-256 of each file of a folder of the user, by its path; a commit says as much.
     """
 
     folder: Path
     commit: str | None = None
-    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def digests(self, *, code: bool) -> dict[str, str]:
+        """SHA-256 of each file of a folder of the user, by its path; a commit says as much.
+
+        Args:
+            code: Whether files of code count, too.
+        """
+        files = {} if self.commit else loaded_files(self.folder, code=code)
+        return {str(path): sha256_file(path) for path in files.values()}
 
 
 def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
@@ -57,10 +64,7 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
     if model is None:
         raise ValueError("the spec names no language model")
     if model.folder:
-        files = loaded_files(Path(model.folder), code=model.remote_code)
-        return Checkpoint(
-            Path(model.folder), None, {str(path): sha256_file(path) for path in files.values()}
-        )
+        return Checkpoint(Path(model.folder))
     commit, here = cached_commit(str(model.id), model.revision), folder_here(model)
     if commit and here and is_whole(here, code=model.remote_code):
         return Checkpoint(here, commit)
