@@ -1,0 +1,52 @@
+"""Language models: every step of the program gives the logits of the model's own forward."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.processes import process
+
+pytest.importorskip("transformers", reason="needs etdeploy[llm]")
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+_MODELS = ("Llama", "Qwen3", "Gemma3Text")
+# What copies a cache, or makes a mask of it outside of a delegate.
+_SLOW = {"aten::copy_", "aten::index_put.out", "aten::where.self_out"}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = str(tmp_path_factory.mktemp("generation"))
+    arguments = ("-m", "tests.support.generation_run", folder, *_MODELS)
+    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    told: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_every_step_gives_the_logits_of_the_models_own_forward(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    told = found[name]
+    assert told["path"] == "fast"
+    # In float32, of logits between -10 and 10; a wrong cache or mask moves them by ones.
+    assert told["prefill"] < 1e-4
+    assert told["decode"] < 1e-4
+    assert told["again"] < 1e-4
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_the_cache_is_written_in_place_and_never_copied(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    for operators in found[name]["operators"].values():
+        assert "aten::index_put_" in operators
+        assert not _SLOW & set(operators)
+    assert "aten::expand_copy.out" not in found[name]["operators"]["decode"]

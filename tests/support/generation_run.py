@@ -1,0 +1,106 @@
+"""Exports tiny language models and runs them, each step against the model's own forward.
+
+`python -m tests.support.generation_run FOLDER NAME...` writes one line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from executorch.runtime import Runtime
+
+from etdeploy.export.worker.backends.base import Traced
+from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.lowering.lower import emit, lower
+from etdeploy.export.worker.tracing.trace import trace
+from etdeploy.program.inspect import inspect_file
+from tests.support.export import spec_of
+
+CONTEXT, PART, TOKENS, WINDOW = 96, 16, 72, 24
+_SIZES: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "Llama": {"num_hidden_layers": 1},
+    "Qwen3": {"num_hidden_layers": 1, "head_dim": 32},
+    "Gemma3Text": {
+        "num_hidden_layers": 2,
+        "head_dim": 16,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+}
+
+
+def tiny(name: str) -> Any:
+    """A model with random weights, large enough that its logits differ from each other."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**_SIZES, **CONFIGS[name])
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.15)
+    return model
+
+
+def found(name: str, folder: Path) -> dict[str, Any]:
+    """How far the program's logits are from the model's, and what is in the program."""
+    model = tiny(name)
+    tokens = torch.randint(3, 128, (1, TOKENS))
+    with torch.no_grad():
+        wanted = model(input_ids=tokens, use_cache=False).logits[0]
+    made = generation_sources(model, context=CONTEXT, prefill_tokens=PART, path="auto")
+    path = folder / f"{name}.pte"
+    _export(made.sources, path)
+    program = Runtime.get().load_program(str(path))
+    methods = {method.name: program.load_method(method.name) for method in made.methods}
+
+    def distance(method: str, start: int, end: int) -> float:
+        inputs = (tokens[:, start:end].contiguous(), torch.tensor([start]))
+        logits = methods[method].execute(inputs)[0]
+        return float((logits[0] - wanted[end - 1]).abs().max())
+
+    prefill = [distance("prefill", start, start + PART) for start in range(0, 48, PART)]
+    prefill.append(distance("prefill", 48, 50))  # fewer than it takes
+    decode = [distance("decode", at, at + 1) for at in range(50, TOKENS)]
+    again = [distance("decode", at, at + 1) for at in range(30, 40)]  # set back
+    operators = {m.name: [o.name for o in m.operators] for m in inspect_file(path).methods}
+    return {
+        "path": made.path,
+        "prefill": max(prefill),
+        "decode": max(decode),
+        "again": max(again),
+        "operators": operators,
+    }
+
+
+def _export(sources: Any, path: Path) -> None:
+    spec = spec_of({"model": {"hf": str(path.parent)}})
+    traced = {
+        name: Traced(
+            source.module,
+            source,
+            trace(source.module, source.inputs, source.dynamic_shapes, strict=False),
+        )
+        for name, source in sources.items()
+    }
+    with path.open("wb") as stream:
+        emit(spec, lower(spec, traced), traced).write_to_file(stream)
+
+
+if __name__ == "__main__":
+    told = {name: found(name, Path(sys.argv[1])) for name in sys.argv[2:]}
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
