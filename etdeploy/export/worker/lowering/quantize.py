@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -161,7 +161,30 @@ def _grouped_linears(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[st
     notes = [_left_note(left, group_size, outputs)] if left else []
     convolutions = _layers(sources, torch.nn.modules.conv._ConvNd)
     told = (*notes, _coverage_note(len(fitting), len(convolutions)))
+    if spec.generation:
+        told = (*told, *_embeddings(sources))
     return {name: Quantized(source.module, told) for name, source in sources.items()}
+
+
+def _embeddings(sources: Mapping[str, Source]) -> Iterator[str]:
+    """8-bit weights, with a scale for each row, in tables of embeddings; in place.
+
+    They are most of a small language model's file, and are only looked up: that costs no time.
+    """
+    from torchao.quantization.granularity import PerAxis
+    from torchao.quantization.quant_api import IntxWeightOnlyConfig, quantize_
+
+    tables = list(_layers(sources, torch.nn.Embedding).values())
+    if not tables:
+        return
+    config = IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0))
+    with blaming("quantization", "the embeddings cannot be quantised:"):
+        quantize_(
+            torch.nn.ModuleList(tables),
+            config,
+            filter_fn=lambda layer, _: isinstance(layer, torch.nn.Embedding),
+        )
+    yield "The weights of embeddings have 8 bits, with a scale for each token."
 
 
 def _layers(sources: Mapping[str, Source], kind: type[L]) -> dict[str, L]:
