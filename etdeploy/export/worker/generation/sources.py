@@ -114,7 +114,14 @@ def _compare(wanted: torch.Tensor, found: torch.Tensor) -> None:
 def _use_exportable_parts(model: Any, context: int) -> None:
     """Chooses, of what transformers offers, what torch.export can trace."""
     if model._can_set_experts_implementation():
-        model.set_experts_implementation("batched_mm")  # the default loops over the tokens' experts
+        # The default loops over the experts that tokens have chosen, which cannot be traced. What
+        # transformers has for it (batched_mm) can be, but ExecuTorch 1.5.1 fails to run it: 0x12.
+        raise fail(
+            "outputs",
+            f"the model, a {type(model).__name__}, has layers of experts, and ExecuTorch does not "
+            "run the program of such a model",
+            remedy="Name a model of the same family without experts.",
+        )
     for module in model.modules():
         kind = getattr(module, "rope_type", None)
         if not isinstance(kind, str) or not (kind == "longrope" or "dynamic" in kind):
