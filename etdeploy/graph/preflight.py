@@ -26,8 +26,8 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
         measures: Whether it also writes a run record, unless that is there already.
 
     Raises:
-        UsageError: The program will not have the method that the recipe runs, or the folder for
-            run records cannot be used.
+        UsageError: The program will not have the method that the recipe runs, what is to be
+            generated does not fit it, or the folder for run records cannot be used.
         ExportError: The backend needs an SDK, or a package for exporting is missing.
         BuildError: The recipe asks for a runner that cannot be built, or that needs something that
             is not installed.
@@ -38,6 +38,7 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
         require_method(spec.method, _methods(resolved) or (spec.method,), str(job.loaded.path))
     if measures:
         _require_output(resolved)
+        _require_measurable(resolved)
     # First: an SDK need not be fetched for a device or a target that cannot use it.
     require_device(job)
     if with_runner:
@@ -66,6 +67,15 @@ def _require_output(resolved: Resolved) -> None:
         from etdeploy.bench.results_folder import require_output
 
         require_output(resolved.job.output, resolved.job.workspace.root)
+
+
+def _require_measurable(resolved: Resolved) -> None:
+    """Raises UsageError if what a language model is to generate cannot be measured."""
+    loaded = resolved.job.loaded
+    if loaded.recipe.model.hf is not None:
+        from etdeploy.bench.generation import work
+
+        work.refuse_early(loaded)
 
 
 def _methods(resolved: Resolved) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.model import Benchmark, BenchmarkGeneration
+from etdeploy.recipe.model import Benchmark, BenchmarkGeneration, ExportGeneration
 from etdeploy.runner.generation import Sampling
 
 _GRID = ("benchmark", "generation")
@@ -96,7 +96,9 @@ def work_of(loaded: LoadedRecipe, generation: Generation, program_folder: Path) 
         WorkPoint(row, new_tokens, depth, *_repeated(wanted, row, new_tokens))
         for row, new_tokens, depth in product(rows, grid.new_tokens, grid.depth)
     )
-    _require_room(loaded, generation, points)
+    largest = max(points, key=lambda point: point.positions)
+    numbers = len(largest.prompt), largest.new_tokens, largest.depth
+    _require_room(loaded, generation.context, *numbers)
     return Work(
         generation=generation,
         sampling=Sampling(
@@ -106,6 +108,21 @@ def work_of(loaded: LoadedRecipe, generation: Generation, program_folder: Path) 
         points=points,
         prompt=grid.prompt,
     )
+
+
+def refuse_early(loaded: LoadedRecipe) -> None:
+    """Refuses what a recipe of a language model cannot be measured by, before it is exported.
+
+    Raises:
+        UsageError: As for `work_of`; not for the recipe's own prompt, which only the tokenizer can
+            count.
+    """
+    _refuse(loaded)
+    wanted = loaded.recipe.benchmark.generation or BenchmarkGeneration()
+    context = (loaded.recipe.export.generation or ExportGeneration()).context
+    if wanted.prompt is None:
+        largest = (max(wanted.prompt_tokens), max(wanted.new_tokens), max(wanted.depth))
+        _require_room(loaded, context, *largest)
 
 
 def _repeated(wanted: Benchmark, prompt: Sequence[int], new_tokens: int) -> tuple[int, int]:
@@ -121,60 +138,52 @@ def _repeated(wanted: Benchmark, prompt: Sequence[int], new_tokens: int) -> tupl
 
 def _refuse(loaded: LoadedRecipe) -> None:
     """Raises UsageError for what a recipe wants and generating text does not have."""
-    for keys, why in _unknown(loaded):
+    for keys, what, remedy in _unknown(loaded):
         raise UsageError(
-            f"the program generates text, for which there is no {why}", place=_place(loaded, *keys)
+            f"the program generates text, for which there is no {what}",
+            place=_place(loaded, *keys),
+            remedy=remedy,
         )
 
 
-def _unknown(loaded: LoadedRecipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    wanted = loaded.recipe.benchmark
-    if wanted.sizes:
-        yield ("benchmark", "sizes"), "other size than benchmark.generation.prompt_tokens"
-    if wanted.inputs:
-        yield ("benchmark", "inputs"), "other input than benchmark.generation.prompt"
-    if wanted.method:
+def _unknown(loaded: LoadedRecipe) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Keys that cannot count, with what there is not, and the remedy.
+
+    Sizes, inputs and a method are refused with the recipe.
+    """
+    if loaded.recipe.benchmark.sustained_s:
         yield (
-            ("benchmark", "method"),
-            "single method to measure: prefill and decode take turns. Leave benchmark.method out",
+            ("benchmark", "sustained_s"),
+            "sustained pass yet",
+            "Leave it out: --set benchmark.sustained_s=0",
         )
-    if wanted.sustained_s:
-        yield ("benchmark", "sustained_s"), "sustained pass yet: --set benchmark.sustained_s=0"
     if not isinstance(loaded.recipe.runtime.threads, int | str):
         yield (
             ("runtime", "threads"),
-            "sweep of threads yet. Name one number: --set runtime.threads=auto",
+            "sweep of threads yet",
+            "Name one number: --set runtime.threads=auto",
         )
 
 
 def _require_room(
-    loaded: LoadedRecipe, generation: Generation, points: Sequence[WorkPoint]
+    loaded: LoadedRecipe, context: int, prompt_tokens: int, new_tokens: int, depth: int
 ) -> None:
-    """Raises UsageError unless every point fits the cache."""
-    largest = max(points, key=lambda point: point.positions)
-    if largest.positions <= generation.context:
+    """Raises UsageError unless the largest point fits the cache."""
+    positions = depth + prompt_tokens + new_tokens - 1
+    if positions <= context:
         return
     parts = [
-        f"a prompt of {count(len(largest.prompt), 'token')}",
-        f"{count(largest.new_tokens, 'new token')}",
-        *([f"{count(largest.depth, 'token')} before them"] if largest.depth else []),
+        f"a prompt of {count(prompt_tokens, 'token')}",
+        f"{count(new_tokens, 'new token')}",
+        *([f"{count(depth, 'token')} before them"] if depth else []),
     ]
+    keys = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens, "depth": depth}
     raise UsageError(
         f"{', '.join(parts[:-1])} and {parts[-1]} do not fit the program's context of "
-        f"{generation.context:,} tokens",
-        place=_place(loaded, *_GRID, _largest_key(largest)),
-        remedy=f"Ask for fewer, or export for more: --set export.generation.context="
-        f"{largest.positions}",
+        f"{context:,} tokens",
+        place=_place(loaded, *_GRID, max(keys, key=lambda key: keys[key])),
+        remedy=f"Ask for fewer, or export for more: --set export.generation.context={positions}",
     )
-
-
-def _largest_key(point: WorkPoint) -> str:
-    parts = {
-        "prompt_tokens": len(point.prompt),
-        "new_tokens": point.new_tokens,
-        "depth": point.depth,
-    }
-    return max(parts, key=lambda key: parts[key])
 
 
 def _place(loaded: LoadedRecipe, *keys: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.generation.work import Work, WorkPoint, work_of
+from etdeploy.bench.generation.work import Work, WorkPoint, refuse_early, work_of
 from etdeploy.core.errors import UsageError
 from tests.support.text_values import make_generation, make_loaded, make_work
 
@@ -99,3 +99,17 @@ def test_the_method_is_the_one_that_gives_the_first_points_tokens(
     point: WorkPoint, method: str
 ) -> None:
     assert make_work(point).method == method
+
+
+def test_what_cannot_fit_is_refused_before_the_export() -> None:
+    grid = {"prompt_tokens": [8, 128], "new_tokens": [65], "depth": [0, 64]}
+    export = {"generation": {"context": 256}}
+    refuse_early(make_loaded(benchmark={"generation": grid}, export=export))
+    refuse_early(make_loaded())
+    longer = make_loaded(benchmark={"generation": {**grid, "depth": [65]}}, export=export)
+    with pytest.raises(UsageError, match="context of 256") as raised:
+        refuse_early(longer)
+    assert "context=257" in str(raised.value.remedy)
+    refuse_early(make_loaded(benchmark={"generation": {**grid, "prompt": "x"}}, export=export))
+    with pytest.raises(UsageError, match="no sustained pass yet"):
+        refuse_early(make_loaded(benchmark={"sustained_s": 5}))
