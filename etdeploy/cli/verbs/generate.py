@@ -74,10 +74,8 @@ def command(
             answer = voice.answer(ids, show=lambda _: None)
             console.result_json(answer.model_dump(mode="json"))
             return
-        try:
-            answer = voice.answer(ids, show=console.part)
-        finally:
-            console.part("\n")
+        answer = voice.answer(ids, show=console.part)
+        console.part("\n")
         if not quiet:
             console.message(f"\n{voice.summary(answer)}")
 
