@@ -14,13 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from etdeploy.bench.text.speaker import opened_speaker
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import RunError
+from etdeploy.devices.registry import open_device
+from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.check import check_program
 from etdeploy.runner.generation import Point, Sampling, request_lines
 from etdeploy.targets.platforms import host_target
-from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, UNDEFINED
+from tests.support.bundles import make_bundle
+from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, UNDEFINED, VOCABULARY
 from tests.support.runtime_runs import Run, Start, build, plan_here
+from tests.support.runtime_values import make_recipe
 
 pytestmark = pytest.mark.integration
 
@@ -323,3 +329,30 @@ def test_options_of_the_other_workload_are_refused(
     run = runner.start(tmp_path, "--program", str(programs.path("dynamic")), *arguments)
     assert run.exit_code == 2
     assert message in run.error
+
+
+def test_a_device_streams_the_eager_models_text(
+    runner: Start, programs: Programs, tmp_path: Path, workspace: Workspace
+) -> None:
+    built = Path(runner.runner.path)
+    files = {p.relative_to(built).as_posix(): p for p in built.rglob("*") if p.is_file()}
+    executable = runner.runner.executable
+    bundle = make_bundle(
+        {**files, "program.pte": programs.path("dynamic")}, (executable,), (executable,)
+    )
+    device, prompt = open_device("host", workspace), PROMPTS[1]
+    device.push(bundle)
+    generation = Generation(
+        methods=METHODS["dynamic"], vocabulary=VOCABULARY, context=CAPACITY, model="m",
+        path="plain", path_reason="a test",
+    )  # fmt: skip
+    log = tmp_path / "log.txt"
+    with opened_speaker(device, bundle, generation, make_recipe(), log) as speaker:
+        for new_tokens in (CAPACITY + 1 - len(prompt), 2):
+            heard: list[int] = []
+            said = speaker.say(prompt, new_tokens, Sampling(), heard.append)
+            assert [*prompt, *heard] == programs.texts[1][: len(prompt) + new_tokens]
+            assert said.token_ids == tuple(heard)
+        with pytest.raises(RunError, match="the prompt has the id 48, the vocabulary 48 tokens"):
+            speaker.say((VOCABULARY,), 1, Sampling(), heard.append)
+        assert "etdeploy-runner: error" in log.read_text()
