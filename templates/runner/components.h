@@ -64,6 +64,18 @@ inline void profile_nothing() {
 #endif
 }
 
+// Methods that are loaded after this share what XNNPACK makes of equal weights. Without that, each
+// method of a language model has all weights once more, and takes as long to load.
+inline void share_packed_weights() {
+#ifdef HAS_backend_xnnpack
+  executorch::runtime::BackendOption on{"weight_cache_enabled", true};
+  if (executorch::runtime::set_option("XnnpackBackend", {&on, 1}) !=
+      executorch::runtime::Error::Ok) {
+    std::fprintf(stderr, "etdeploy-runner: note: XNNPACK keeps weights once for each method\n");
+  }
+#endif
+}
+
 // A tracer for the method; none without a file for its trace.
 inline std::unique_ptr<executorch::runtime::EventTracer> make_tracer(const std::string& path) {
   if (path.empty()) {

@@ -166,7 +166,8 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
         installed = (installed_version(name) or "").partition("+")[0]
         if installed != wanted:
             yield f"Exported with {name} {installed}; {wanted} is the version that is tested."
-    yield from _of_each(methods, _state_notes)
+    if not lowered.language:  # whose cache is what everybody expects of it
+        yield from _of_each(methods, _state_notes)
     lowering = lowering_of(spec)
     yield from lowering.notes(spec)
     for name, method in methods.items():

@@ -145,8 +145,11 @@ inline void generate(Arguments& arguments) {
     watch.emplace();
   }
   json << begin_results(texts["--program"], counts["--threads"], !texts["--etdump"].empty());
-  Module module(texts["--program"], Module::LoadMode::Mmap, nullptr, nullptr, nullptr,
-                share_memory(request.methods));
+  const bool several = share_memory(request.methods);
+  if (several) {
+    share_packed_weights();
+  }
+  Module module(texts["--program"], Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
   json << load_program(module, texts["--program"]);
   Calls calls(module, request.methods, texts["--etdump"]);
   json << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
