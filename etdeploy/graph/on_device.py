@@ -99,9 +99,13 @@ def _request(job: Job, provenance: Provenance, folder: Path) -> Mapping[str, Pat
 def _generated(job: Job) -> dict[str, object]:
     """What of a recipe decides what is generated, and the checks of it."""
     wanted = job.loaded.recipe.benchmark
-    numbers = {"benchmark.warmup": wanted.warmup, "benchmark.iterations": wanted.iterations}
-    grid = wanted.generation
-    return {**(flat("benchmark.generation", grid) if grid else {}), **numbers}
+    if wanted.generation is None:
+        return {}
+    return {
+        **flat("benchmark.generation", wanted.generation),
+        "benchmark.warmup": wanted.warmup,
+        "benchmark.iterations": wanted.iterations,
+    }
 
 
 def _gone(bundle: Path, kits: Path) -> str | None:

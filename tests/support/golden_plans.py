@@ -29,6 +29,24 @@ _PROGRAMS: dict[str, Program] = {
         make_method(operators=("aten::add.out",), dtypes=("float16",), delegates=("VulkanBackend",))
     ),
     "coreml": make_program(make_method(delegates=("CoreMLBackend",))),
+    "llm-xnnpack": make_program(
+        make_method(
+            "decode",
+            operators=(
+                "aten::index_put_",
+                "aten::mean.out",
+                "quantized_decomposed::embedding_byte.out",
+            ),
+            dtypes=("float32",),
+            delegates=("XnnpackBackend",),
+        ),
+        make_method(
+            "prefill",
+            operators=("aten::index_put_", "aten::mean.out", "aten::slice_copy.Tensor_out"),
+            dtypes=("float32",),
+            delegates=("XnnpackBackend",),
+        ),
+    ),
     "openvino": make_program(make_method(delegates=("OpenvinoBackend",))),
 }
 

@@ -101,7 +101,10 @@ def test_the_record_has_the_eager_models_tokens_and_their_times(chain: Chain) ->
     assert load_run(run.folder) == run
     assert "decode tok/s" in summary(run)
     again = chain.measure(grid, runs=2, iterations=14)
-    assert "Both texts have the same 1 token." in compare_runs(run, again).remarks
+    found = compare_runs(run, again)
+    # Where other work ran, runs that did not take turns are not compared.
+    same = "Both texts have the same 1 token." in found.remarks
+    assert same or "other work" in found.reason
 
 
 def test_a_prompt_is_continued_as_the_eager_model_continues_it(chain: Chain) -> None:

@@ -195,7 +195,9 @@ def test_a_warm_device_is_waited_for_and_what_disturbs_it_is_marked(
     assert "mode that saves power was on" in kinds["power_saving"]
     # The thermal status is that of the test device, light; the limit fell while it waited.
     assert "limited to 1.80 GHz in place of 2.80" in kinds["throttled"]
-    assert [sample["pass_name"] for sample in record["device"]["during"]] == ["timing", "timing.2"]
+    # A start that takes longer than a second is looked at while it runs, too.
+    seen = dict.fromkeys(sample["pass_name"] for sample in record["device"]["during"])
+    assert list(seen) == ["timing", "timing.2"]
     # The more kinds, the sooner the line is wrapped.
     assert "(disturbed: throttled" in " ".join(cli.ok(*run, *wanted).stdout.split())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,17 @@ LOG_IN = "hf auth login   (or: export HF_TOKEN=..., a token of {}/settings/token
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(folder))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    return folder
+    bars = importlib.import_module("huggingface_hub.utils")
+    bars.disable_progress_bars()
+    yield folder
+    bars.enable_progress_bars()
 
 
 @pytest.fixture
