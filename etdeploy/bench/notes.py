@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.records.record import DeviceRecord, OutputCheck
+from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import Series
 from etdeploy.program.folder import FORWARD

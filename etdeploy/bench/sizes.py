@@ -9,7 +9,8 @@ from etdeploy.backends.registry import find_backend
 from etdeploy.bench.notes import start_notes
 from etdeploy.bench.outputs.compare import Expectation, compare_outputs
 from etdeploy.bench.passes import PassResult, Results
-from etdeploy.bench.records.record import OutputCheck, SizeRecord
+from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.record import SizeRecord
 from etdeploy.bench.timing.series import series_of
 from etdeploy.program.folder import InputSet, Provenance, TensorFile
 from etdeploy.recipe.model import Tolerance

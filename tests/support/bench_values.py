@@ -9,10 +9,10 @@ from typing import Any
 
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.passes import TIMING, Pass, PassResult
+from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
-    OutputCheck,
     PassRecord,
     ProgramRecord,
     RecipeRecord,

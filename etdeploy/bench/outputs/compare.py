@@ -12,7 +12,7 @@ from etdeploy.bench.outputs.plain import check_plain
 from etdeploy.bench.outputs.steps import estimate_step
 from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
 from etdeploy.bench.outputs.tolerance import Limits, limits_for
-from etdeploy.bench.records.record import OutputCheck
+from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
 from etdeploy.program.folder import Stored, TensorFile

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from etdeploy.bench.records.record import OutputCheck, RunRecord
+from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.core.errors import MismatchError
 from etdeploy.devices.base import Capabilities

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from etdeploy.bench.records.kinds import WorkloadKind
 from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.core.values import Value
 from etdeploy.runner.generation import Sampling
-
-if TYPE_CHECKING:  # the record imports this module
-    from etdeploy.bench.records.record import OutputCheck
 
 TOKEN_MS, TTFT_MS = "token_ms", "ttft_ms"
 

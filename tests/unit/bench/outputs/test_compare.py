@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etdeploy.bench.outputs.compare import Expectation, compare_outputs
 from etdeploy.bench.outputs.distance import measure_distance
-from etdeploy.bench.records.record import OutputCheck
+from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import Plain
 from etdeploy.recipe.model import Tolerance

@@ -15,7 +15,7 @@ from etdeploy.bench.outputs.compare import judged
 from etdeploy.bench.outputs.distance import measure_distance
 from etdeploy.bench.outputs.steps import estimate_step
 from etdeploy.bench.outputs.tolerance import limits_for
-from etdeploy.bench.records.record import OutputCheck
+from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.program.folder import TensorFile
 from etdeploy.recipe.model import Tolerance
 

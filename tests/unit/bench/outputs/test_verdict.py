@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from etdeploy.bench.outputs.verdict import explain, require_match
-from etdeploy.bench.records.record import OutputCheck
+from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.core.errors import MismatchError
 from etdeploy.devices.base import Capabilities
 from tests.support.bench_values import (
