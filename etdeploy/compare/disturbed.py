@@ -70,9 +70,10 @@ def usable_pairs(a: RunRecord, b: RunRecord) -> Usable:
     # What is told of the whole run, and of no start, is true of all of them.
     too_many = out > _MOST_LEFT_OUT * len(pairs) or (told and not out)
     remarks = [f"{out} of {len(pairs)} pairs are left out: {told[0].text}"] if out else []
+    medians = (medians_of(a), medians_of(b))
     usable = Usable(
-        tuple(medians_of(a)[i] for i in kept),
-        tuple(medians_of(b)[i] for i in kept),
+        tuple(medians[0][i] for i in kept),
+        tuple(medians[1][i] for i in kept),
         (f"throttled: {_clause(told[0])}",) if too_many else (),
         (*remarks, *_shared(a, b)),
     )

@@ -153,7 +153,7 @@ def _short_starts(a: RunRecord, b: RunRecord) -> Iterator[str]:
 
 def _round_up(number: float) -> int:
     """To one digit."""
-    unit = int(f"1{'0' * (len(str(int(number))) - 1)}")
+    unit: int = 10 ** (len(str(int(number))) - 1)
     return unit * math.ceil(number / unit)
 
 

@@ -18,6 +18,7 @@ starts the generator of random numbers anew, so all repetitions of a point give 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from pydantic import Field
@@ -103,6 +104,16 @@ class GenerationResults(StartResults):
     """
 
     generation: RunnerGeneration
+
+
+def tokens_per_s(tokens: int, took_ms: float) -> float:
+    """A rate; 0 where the clock is too coarse to see any time."""
+    return 1000 * tokens / took_ms if took_ms > 0 else 0.0
+
+
+def prompt_bytes(ids: Sequence[int]) -> bytes:
+    """The contents of the file that a point's `path` names."""
+    return struct.pack(f"<{len(ids)}q", *ids)
 
 
 def request_lines(

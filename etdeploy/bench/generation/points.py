@@ -10,7 +10,7 @@ from etdeploy.bench.generation.results import runs_of
 from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.bench.records.generation import GenerationPoint
 from etdeploy.bench.statistics import percentile, summarize
-from etdeploy.runner.generation import Generated, GenerationResults
+from etdeploy.runner.generation import Generated, GenerationResults, tokens_per_s
 
 
 def points_of(
@@ -39,7 +39,7 @@ def _point(
         new_tokens=point.new_tokens,
         depth=point.depth,
         ttft_ms=first_token.median,
-        prefill_tokens_per_s=_per_s(len(point.prompt), first_token.median),
+        prefill_tokens_per_s=tokens_per_s(len(point.prompt), first_token.median),
         decode_tokens_per_s=_decode_rate(runs),
         first_token_ms=first_token,
         token_ms=summarize(tokens_ms) if tokens_ms else None,
@@ -53,10 +53,5 @@ def _point(
 
 def _decode_rate(runs: Sequence[Generated]) -> float | None:
     """The median over the generations that have more than a first token."""
-    rates = [_per_s(len(run.token_ms), sum(run.token_ms)) for run in runs if run.token_ms]
+    rates = [tokens_per_s(len(run.token_ms), sum(run.token_ms)) for run in runs if run.token_ms]
     return percentile(rates, 50) if rates else None
-
-
-def _per_s(tokens: int, took_ms: float) -> float:
-    """0 where the clock is too coarse to see any time."""
-    return 1000 * tokens / took_ms if took_ms > 0 else 0.0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.runner.generation import Point, request_lines
+from etdeploy.runner.generation import Point, prompt_bytes, request_lines
 
 FOLDER = "generation"
 TIMING_REQUEST = f"{FOLDER}/timing.txt"
@@ -38,7 +37,7 @@ def write_request(work: Work, folder: Path) -> Mapping[str, Path]:
     files = {TIMING_REQUEST: _requested(work, _timed(work.points)),
              MEMORY_REQUEST: _requested(work, _short(work.points))}  # fmt: skip
     files |= {
-        f"{FOLDER}/{_prompt_file(i)}": _bytes_of(point.prompt)
+        f"{FOLDER}/{_prompt_file(i)}": prompt_bytes(point.prompt)
         for i, point in enumerate(work.points)
     }
     found = {}
@@ -77,7 +76,3 @@ def _prompt_file(index: int) -> str:
 def _requested(work: Work, points: Iterator[Point]) -> bytes:
     methods = work.generation.methods
     return request_lines(methods, work.sampling, work.stop_ids, list(points)).encode()
-
-
-def _bytes_of(ids: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(ids)}q", *ids)

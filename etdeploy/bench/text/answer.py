@@ -10,7 +10,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.values import Value
 from etdeploy.program.generation import Generation
-from etdeploy.runner.generation import Generated
+from etdeploy.runner.generation import Generated, tokens_per_s
 
 Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
 
@@ -80,8 +80,8 @@ def answer_of(
         token_ids=generated.token_ids,
         text=text,
         ttft_ms=generated.first_token_ms,
-        prefill_tokens_per_s=_per_s(len(prompt), generated.first_token_ms),
-        decode_tokens_per_s=_per_s(tokens, sum(generated.token_ms)) if tokens else None,
+        prefill_tokens_per_s=tokens_per_s(len(prompt), generated.first_token_ms),
+        decode_tokens_per_s=tokens_per_s(tokens, sum(generated.token_ms)) if tokens else None,
         stopped="stop_token" if generated.stopped else ended,
     )
 
@@ -107,8 +107,3 @@ def _why(answer: Answer, generation: Generation) -> str:
         f"ended because the context of {generation.context:,} tokens is full "
         f"({more_context(generation)})"
     )
-
-
-def _per_s(tokens: int, took_ms: float) -> float:
-    """0 where the clock is too coarse to see any time."""
-    return 1000 * tokens / took_ms if took_ms > 0 else 0.0

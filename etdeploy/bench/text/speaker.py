@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from etdeploy.runner.generation import (
     Point,
     Sampling,
     generation_arguments,
+    prompt_bytes,
     request_lines,
 )
 from etdeploy.runner.protocol import load_results_of
@@ -98,7 +98,7 @@ class Speaker:
         made = self.generation
         request = request_lines(made.methods, sampling, made.stop_ids, [point])
         write_atomic(self.here / _REQUEST, request)
-        write_atomic(self.here / _PROMPT, struct.pack(f"<{len(prompt)}q", *prompt))
+        write_atomic(self.here / _PROMPT, prompt_bytes(prompt))
         for name in (_REQUEST, _PROMPT):
             self.folder.put(self.here / name, name)
 
