@@ -16,6 +16,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,25 @@ def make(folder, context):
 """
 
 
+RECIPE = """\
+model: {{hf: {model}}}
+export:
+  quantization: 8da4w
+  group_size: 32
+  generation: {{context: {context}}}{output}
+runtime: {{threads: {threads}}}
+benchmark:
+  runs: 1
+  memory: false
+  profile: false
+  generation: {{prompt_tokens: {prompts}, new_tokens: [{new_tokens}], depth: {depths}}}
+"""
+# Where the other side has it in 8 bits, too: it weighs a third of SmolLM2-135M.
+WIDE_OUTPUT = "\n  overrides: {lm_head: 8da8w}"
+# Of a decoding run.
+STEPS = 32
+
+
 @dataclass(frozen=True)
 class Sides:
     """The recipes of one length of the cache."""
@@ -122,6 +143,55 @@ def save_model(shape: str, layers: int | None, folder: Path) -> None:
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**values, max_position_embeddings=8192)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The options of a benchmark against another exporter or runtime."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
+    parser.add_argument("--layers", type=int, help="all of the shape's by default")
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--positions", type=int, nargs="+", default=[100, 1900])
+    parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--kept", type=Path, help="folder that keeps the model and programs")
+    return parser
+
+
+@contextmanager
+def kept_folder(chosen: argparse.Namespace) -> Iterator[Path]:
+    """The folder of the model and the programs, with the model in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = (chosen.kept or Path(name)).resolve()
+        if not (folder / "model").exists():
+            save_model(chosen.shape, chosen.layers, folder / "model")
+        yield folder
+
+
+def write_recipe(
+    folder: Path,
+    chosen: argparse.Namespace,
+    threads: int,
+    *,
+    decode: bool,
+    wide_output: bool = False,
+) -> Path:
+    """A recipe of etdeploy's program, measured at the positions or with the prompts."""
+    path = folder / f"{'decode' if decode else 'prefill'}-{threads}.yaml"
+    path.write_text(
+        RECIPE.format(
+            model=json.dumps(str(folder / "model")),
+            context=chosen.context,
+            output=WIDE_OUTPUT if wide_output else "",
+            threads=threads,
+            prompts=[1] if decode else chosen.prompts,
+            new_tokens=STEPS + 1 if decode else 1,
+            depths=chosen.positions if decode else [0],
+        )
+    )
+    return path
 
 
 def recipes(folder: Path, model: Path, contexts: list[int], position: int, threads: int) -> Any:
