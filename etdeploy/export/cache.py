@@ -37,6 +37,7 @@ _NOT_IN_KEY: dict[str, Any] = {
         True,
     ),
     "hf": {"folder": True, "revision": True},
+    "generation": {"evaluate": True},
 }  # fmt: skip
 # The parts of etdeploy that make a program folder.
 _MAKING = ("backends", "export", "program")

@@ -14,6 +14,8 @@ from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.core.text.install import pip_command
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, is_whole
+from etdeploy.export.hf.evaluated import EVALUATE, read_excerpt
+from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
@@ -36,6 +38,7 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
         return
     _check_packages(spec)
     _check_language_model(spec)
+    _check_evaluated(spec)
     for key, reference in spec.functions().items():
         check_function(reference, key)
     _check_backend(spec, environment)
@@ -57,6 +60,7 @@ _KEYS = {
     "program": "model.program",
     "weights": "model.weights",
     "custom_ops": "export.custom_ops",
+    "evaluated": ".".join(EVALUATE),
 }
 
 
@@ -70,6 +74,15 @@ def _check_language_model(spec: ExportSpec) -> None:
     for refusal in checkpoint_refusals(folder, spec.generation.context):
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
+
+
+def _check_evaluated(spec: ExportSpec) -> None:
+    asked = spec.generation
+    if asked is None or asked.evaluate is None:
+        return
+    found = read_excerpt(Path(asked.evaluate), asked.evaluate_tokens)
+    if isinstance(found, Refusal):
+        raise ExportError(found.message, place=spec.place(*found.key), remedy=found.remedy)
 
 
 def _check_packages(spec: ExportSpec) -> None:

@@ -30,6 +30,7 @@ FailureKind = Literal[
     "exported-file",
     "hub",
     "checkpoint",
+    "evaluation",
     "calibration",
     "quantization",
     "dynamic-shapes",

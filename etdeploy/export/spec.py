@@ -166,6 +166,7 @@ class ExportSpec(Value):
             "program": self.program,
             "weights": self.weights,
             "custom_ops": self.custom_ops,
+            "evaluated": self.generation.evaluate if self.generation else None,
         }
         return {role: path for role, path in candidates.items() if path}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Literal
 
 from etdeploy.core.values import Value
+from etdeploy.program.expected import Evaluation, ExpectedText
 
 
 class GenerationMethod(Value):
@@ -54,6 +55,8 @@ class Generation(Value):
         revision: Commit of the model's repository; null for a folder.
         path: How it was exported: `fast`, or `plain` where the model does not fit the fast path.
         path_reason: Why.
+        expected: Texts that the program has to give; empty where the model gives none eagerly.
+        evaluation: How well the model predicts the recipe's text; null where it names none.
     """
 
     methods: tuple[GenerationMethod, ...]
@@ -66,6 +69,8 @@ class Generation(Value):
     revision: str | None = None
     path: Literal["fast", "plain"]
     path_reason: str
+    expected: tuple[ExpectedText, ...] = ()
+    evaluation: Evaluation | None = None
 
     def method_for(self, role: Literal["prefill", "decode"], end: int) -> GenerationMethod | None:
         """The method that serves a call which ends before position `end`; None where none does."""

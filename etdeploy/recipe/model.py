@@ -14,6 +14,7 @@ from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_names, find_backend
 from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
+    DEFAULT_EVALUATED,
     DEFAULT_GROUP_SIZE,
     benchmark_rules,
     export_rules,
@@ -37,6 +38,8 @@ GenerationPath = Literal["auto", "fast", "plain"]
 # Far above any model's context.
 _MOST_TOKENS = 2**20
 _PREFILL = 128
+# The logits of so many tokens take some GB.
+_MOST_EVALUATED = 4096
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 Warmup = Annotated[
     Annotated[int, Field(ge=0, le=100_000)] | Literal["auto"],
@@ -150,6 +153,14 @@ class ExportGeneration(Section):
     """`fast`: the cache is written in place, and the attention looks at what is filled of it.
     `plain`: as transformers computes it, for models that do not fit that. `auto` takes `fast` where
     the model fits it, and records why not."""
+
+    evaluate: str | None = None
+    """A text file on which the model is evaluated when it is exported: its perplexity, and how far
+    quantisation moves its logits. Text in UTF-8; only the beginning of a long one counts."""
+
+    evaluate_tokens: int = Field(default=DEFAULT_EVALUATED, ge=2, le=_MOST_EVALUATED)
+    """How many tokens of that text are predicted at most. For a quantised model, their logits are
+    kept in memory meanwhile: 4 bytes for each token of the vocabulary, each time."""
 
     @model_validator(mode="before")
     @classmethod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ _FILE_KEYS = (
     ("model", "program"),
     ("model", "weights"),
     ("export", "custom_ops"),
+    ("export", "generation", "evaluate"),
 )
 # An id on the Hugging Face hub, or a folder.
 _MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))
@@ -32,8 +34,8 @@ def absolute_paths(document: Document) -> list[Problem]:
     """Makes paths absolute, relative to the file that names them; a missing file is a problem."""
     problems = []
     for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
-        section: Any = document.data.get(keys[0])
-        value = section.get(keys[1]) if isinstance(section, dict) else None
+        section = _section_of(document.data, keys)
+        value = section.get(keys[-1])
         if not isinstance(value, str):
             continue
         place, key = document.places[keys], ".".join(keys)
@@ -50,7 +52,7 @@ def absolute_paths(document: Document) -> list[Problem]:
                 continue
             suffix = f":{function}"
         path, problem = _existing(place, key, file, folder=keys in _FOLDER_KEYS)
-        section[keys[1]] = path + suffix
+        section[keys[-1]] = path + suffix
         problems += [problem] if problem else []
     return [*problems, *_absolute_models(document)]
 
@@ -106,18 +108,23 @@ def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         content: The recipe as JSON.
         folder: Absolute.
     """
-    result = {
-        name: dict(section) if isinstance(section, dict) else section
-        for name, section in content.items()
-    }
-    for section, key in (*_FILE_KEYS, *_FOLDER_KEYS, *_MODEL_KEYS, *_FUNCTION_KEYS):
-        value = result.get(section, {}).get(key)
+    result = deepcopy(content)
+    for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_MODEL_KEYS, *_FUNCTION_KEYS):
+        section = _section_of(result, keys)
+        value = section.get(keys[-1])
         if not isinstance(value, str):
             continue
         # Also works for `file.py:function`; a module is not an absolute path.
         if Path(value).is_absolute():
-            result[section][key] = relative_path(Path(value), folder)
+            section[keys[-1]] = relative_path(Path(value), folder)
     return result
+
+
+def _section_of(data: Any, keys: Sequence[str]) -> dict[str, Any]:
+    """The section that a key is in; an empty one where there is none."""
+    for key in keys[:-1]:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}
 
 
 def relative_path(path: Path, folder: Path) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MODEL_SOURCES = ("example", "python", "exported", "program", "hf")
 DEFAULT_GROUP_SIZE = 32
+DEFAULT_EVALUATED = 512
 # Keys that need a build of ExecuTorch itself, with the value that needs none.
 BUILD_KEYS: Mapping[str, Any] = {
     "source": None,
@@ -102,6 +103,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         for name, text in option_problems(backend.name, backend.options, options):
             yield f"options.{name}", text
     yield from _prefill_findings(_keys_of(section.get("generation")))
+    yield from _evaluation_findings(_keys_of(section.get("generation")))
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         those = [b.name for b in known_backends() if b.socs and b.lowering]
         backends = "backend" if len(those) == 1 else "backends"
@@ -146,6 +148,16 @@ def _prefill_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             "generation.prefill_tokens",
             f"{prefill} tokens at once do not fit into a context of {context}",
+        )
+
+
+def _evaluation_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
+    if generation.get("evaluate_tokens") in (None, DEFAULT_EVALUATED):
+        return
+    if generation.get("evaluate") is None:
+        yield (
+            "generation.evaluate_tokens",
+            "there is no text to evaluate; also set export.generation.evaluate",
         )
 
 

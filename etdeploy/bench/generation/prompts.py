@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
+from etdeploy.program import prompts
 from etdeploy.program.generation import Generation
 from etdeploy.program.text.tokenizer import load_tokenizer
 
@@ -24,13 +24,13 @@ def random_ids(
         generation: Of the program.
         seed: The same prompts for the same seed and vocabulary, on every machine.
     """
-    draw = random.Random(seed)  # noqa: S311 - no secret
-    stop = set(generation.stop_ids)
-    ids = [] if generation.bos_id is None else [generation.bos_id]
-    usable = [token for token in range(generation.vocabulary) if token not in stop]
-    while len(ids) < max(lengths):
-        ids.append(usable[int(draw.random() * len(usable))])
-    return tuple(tuple(ids[:length]) for length in lengths)
+    return prompts.random_ids(
+        lengths,
+        vocabulary=generation.vocabulary,
+        bos_id=generation.bos_id,
+        stop_ids=generation.stop_ids,
+        seed=seed,
+    )
 
 
 def tokenised(

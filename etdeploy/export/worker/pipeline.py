@@ -50,17 +50,24 @@ class Steps:
 
     tell: Tell
     seconds: dict[str, float] = field(default_factory=dict)
+    _inner_s: list[float] = field(default_factory=lambda: [0.0])
 
     @contextmanager
     def step(self, name: str, text: str, fraction: float) -> Iterator[None]:
-        """One step, which begins when `fraction` of the work is done."""
+        """One step, which begins when `fraction` of the work is done.
+
+        A step inside another one counts by itself.
+        """
         self.tell(text, fraction)
         started = time.monotonic()
+        self._inner_s.append(0.0)
         try:
             yield
         finally:
-            total = self.seconds.get(name, 0.0) + time.monotonic() - started
-            self.seconds[name] = round(total, 3)
+            took_s = time.monotonic() - started
+            own_s = took_s - self._inner_s.pop()
+            self._inner_s[-1] += took_s
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + own_s, 3)
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         models = _quantized(spec, sources)
+    if language:
+        language = _evaluated(spec, language, models, steps)
     with steps.step("export", "tracing with torch.export", 0.6):
         traced = _for_each(sources, lambda name: _traced(spec, sources[name], models[name]))
     with recorder.recording():
@@ -168,13 +177,27 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
 def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:
     if spec.hf is None:
         return None
-    from etdeploy.export.worker.loading.hf.language import load_language_model
+    from etdeploy.export.worker.loading.hf.language import language_model, original_texts
+    from etdeploy.export.worker.loading.hf.load import load_model
 
     prepare(spec)
     # What is read of the model is known: its files, or the commit. The recorder would also see
     # the user's token for the hub.
     with recorder.ignoring("transformers"):
-        return load_language_model(spec, steps.tell)
+        loaded = load_model(spec, steps.tell)
+        with steps.step("texts", "generating texts with the model", 0.15):
+            eager = original_texts(spec, loaded)
+        return language_model(spec, loaded, eager)
+
+
+def _evaluated(
+    spec: ExportSpec, language: LanguageModel, models: Mapping[str, Model], steps: Steps
+) -> LanguageModel:
+    """With what the model gives that is exported."""
+    modules = {name: model.module for name, model in models.items()}
+    in_place = all(modules[name] is source.module for name, source in language.sources.items())
+    with steps.step("texts", "generating texts with the model to export", 0.5):
+        return language.evaluated(spec, modules, in_place=in_place)
 
 
 def _method(

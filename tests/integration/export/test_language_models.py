@@ -141,6 +141,10 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
     assert (generation.model, generation.revision) == ("org/model", COMMIT)
     assert (generation.vocabulary, generation.context) == (320, 32)
     assert (generation.bos_id, generation.stop_ids) == (1, (2,))
+    [text] = generation.expected
+    # Half of the context is the prompt's at most, and the last token is not fed back.
+    assert (len(text.prompt_ids), len(text.expected.token_ids)) == (16, 16)
+    assert (text.quantized, generation.evaluation) == (None, None)
     prefill = generation.method_for("prefill", 8)
     assert prefill is not None
     assert (prefill.max_tokens, set(told.methods)) == (8, {m.name for m in generation.methods})

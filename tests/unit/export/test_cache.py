@@ -285,6 +285,23 @@ def test_a_folder_of_a_language_model_is_known_by_its_files(
     assert program_key(spec_of({"hf": str(there)}), workspace) != key
 
 
+def test_a_text_to_evaluate_counts_by_its_content(workspace: Workspace, tmp_path: Path) -> None:
+    model, text, same = (tmp_path / name for name in ("model", "text.txt", "same.txt"))
+    write_checkpoint(model)
+
+    def key(**generation: Any) -> str | None:
+        return program_key(spec_of({"hf": str(model)}, generation=generation), workspace)
+
+    for path in (text, same):
+        path.write_text("some words")
+    named = key(evaluate=str(text))
+    assert named not in (None, key())
+    assert key(evaluate=str(same)) == named
+    assert key(evaluate=str(text), evaluate_tokens=64) != named
+    text.write_text("other words")
+    assert key(evaluate=str(text)) != named
+
+
 def test_a_language_model_of_the_hub_is_known_by_its_commit(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -301,3 +301,21 @@ def test_a_language_model_of_the_hub_is_looked_at_when_it_is_whole(
     assert refusal(spec).place == "export.generation.context"
     (folder / "model.safetensors").unlink()  # the export gets it
     check_needs(spec, {})
+
+
+def test_a_text_to_evaluate_is_read_before_anything_starts(
+    packages: dict[str, str], tmp_path: Path
+) -> None:
+    packages |= LLM
+    model, text = {"hf": str(write_checkpoint(tmp_path / "m"))}, tmp_path / "text.txt"
+    generation = {"context": 256, "evaluate": str(text)}
+    assert str(refusal(spec_of(model, generation=generation))) == (
+        f"export.generation.evaluate {text}: the file does not exist"
+    )
+    text.write_text("\n")
+    assert str(refusal(spec_of(model, generation=generation))) == (
+        f"export.generation.evaluate: {text} has no text to evaluate the model on\n"
+        "  what to do: Name a file with some hundred words."
+    )
+    text.write_text("some words")
+    check_needs(spec_of(model, generation=generation), {})

@@ -148,3 +148,34 @@ def test_the_folder_of_a_record_is_relative(tmp_path: Path) -> None:
     assert relative_paths({"model": {"hf": "org/model"}}, tmp_path) == {
         "model": {"hf": "org/model"}
     }
+
+
+def test_a_text_to_evaluate_is_named_from_the_recipes_folder(folder: Path) -> None:
+    (folder / "below").mkdir()
+    (folder / "below" / "text.txt").write_text("some words")
+    text = HF + "export: {generation: {evaluate: text.txt, evaluate_tokens: 64}}\n"
+    recipe = load_recipe(write(text, "below/r.yaml")).recipe
+    assert recipe.export.generation
+    assert recipe.export.generation.evaluate == str(folder / "below" / "text.txt")
+    told = recipe.model_dump(mode="json")
+    found = relative_paths(told, folder)
+    assert found["export"]["generation"]["evaluate"] == "below/text.txt"
+    # What was given stays as it is.
+    assert told["export"]["generation"]["evaluate"] == str(folder / "below" / "text.txt")
+
+
+def test_a_text_to_evaluate_that_is_not_there(folder: Path) -> None:
+    text = HF + "export:\n  generation: {evaluate: text.txt}\n"
+    assert problems(text) == [
+        f"r.yaml:3:16: export.generation.evaluate: the file {folder / 'text.txt'} does not exist"
+    ]
+    (folder / "text.txt").mkdir()
+    assert problems(text) == [
+        f"r.yaml:3:16: export.generation.evaluate: the file {folder / 'text.txt'} is a folder"
+    ]
+
+
+def test_tokens_to_evaluate_need_a_text() -> None:
+    text = HF + "export: {generation: {evaluate_tokens: 64}}\n"
+    [problem] = problems(text)
+    assert problem.endswith("there is no text to evaluate; also set export.generation.evaluate")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
 
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.expected.language import Eager, run_original, run_quantized
+from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
-from etdeploy.export.worker.loading.hf.fetch import Tell
-from etdeploy.export.worker.loading.hf.load import LoadedModel, load_model
+from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.export.worker.loading.hf.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.program.generation import Generation
+from etdeploy.recipe.model import ExportGeneration
 
 
 @dataclass(frozen=True)
@@ -21,24 +26,62 @@ class LanguageModel:
         sources: What each method is traced from.
         generation: How the program is called.
         loaded: The model itself.
+        eager: What it gave before anything of it was changed; None as soon as that is in
+            `generation`.
     """
 
     sources: dict[str, Source]
     generation: Generation
     loaded: LoadedModel
+    eager: Eager | None = None
+
+    def evaluated(
+        self, spec: ExportSpec, modules: Mapping[str, torch.nn.Module], *, in_place: bool
+    ) -> LanguageModel:
+        """The same with the texts that a device has to give.
+
+        Args:
+            spec: Of the export.
+            modules: Of the methods, quantised where the scheme quantises before lowering.
+            in_place: Whether the layers of the model itself were quantised.
+
+        Raises:
+            WorkerError: The recipe's text cannot be evaluated.
+        """
+        if self.eager is None:
+            return self
+        methods = self.generation.methods
+        found = run_quantized(
+            spec, self.eager, self.loaded.model, methods, modules, in_place=in_place
+        )
+        told = {"expected": found.texts, "evaluation": found.evaluation}
+        loaded = replace(self.loaded, notes=(*self.loaded.notes, *found.notes))
+        return LanguageModel(self.sources, self.generation.model_copy(update=told), loaded)
 
 
-def load_language_model(spec: ExportSpec, tell: Tell) -> LanguageModel:
-    """Loads the model and makes its methods.
+def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
+    """What a model gives before anything of it is changed.
 
     Raises:
-        WorkerError: It cannot be got or loaded, or is none that can be exported.
-        OSError: It does not fit on the disk.
+        WorkerError: The recipe's text cannot be evaluated.
     """
-    loaded = load_model(spec, tell)
-    asked = spec.generation
-    if asked is None:
+    asked = _asked(spec)
+    return run_original(spec, loaded, methods_for(asked.context, asked.prefill_tokens))
+
+
+def _asked(spec: ExportSpec) -> ExportGeneration:
+    if spec.generation is None:
         raise ValueError("the spec names no language model")
+    return spec.generation
+
+
+def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> LanguageModel:
+    """Makes the methods of a model.
+
+    Raises:
+        WorkerError: It is none that can be exported.
+    """
+    asked = _asked(spec)
     made = generation_sources(
         loaded.model, context=asked.context, prefill_tokens=asked.prefill_tokens, path=asked.path
     )
@@ -55,4 +98,4 @@ def load_language_model(spec: ExportSpec, tell: Tell) -> LanguageModel:
         path=made.path,
         path_reason=made.path_reason,
     )
-    return LanguageModel(made.sources, generation, loaded)
+    return LanguageModel(made.sources, generation, loaded, eager)

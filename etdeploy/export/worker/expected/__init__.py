@@ -1,0 +1,1 @@
+"""What a language model gives eagerly, before and after it is quantised."""

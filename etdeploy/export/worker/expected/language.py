@@ -1,0 +1,197 @@
+"""Runs a language model eagerly, as it was loaded and again when it is quantised.
+
+The weights are quantised in place, so what the original gives is computed first, and only token ids
+and logits of it are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.expected.evaluation import Original, compare, evaluate
+from etdeploy.export.worker.expected.forward import (
+    Forward,
+    MethodsForward,
+    OwnForward,
+    caches_restored,
+    own_attention,
+)
+from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text
+from etdeploy.export.worker.expected.prompts import Prompt, prompts_for
+from etdeploy.export.worker.expected.text import EvaluationText, evaluation_text
+from etdeploy.export.worker.failures import blaming, exception_text, is_memory
+from etdeploy.export.worker.loading.hf.load import LoadedModel
+from etdeploy.program.expected import Evaluation, ExpectedText, GreedyText
+from etdeploy.program.generation import GenerationMethod
+
+Begin = Callable[[], Forward]
+_NO_TEXTS = "What a device generates is not compared with the model's text"
+
+
+@dataclass(frozen=True)
+class Eager:
+    """What the original model gave.
+
+    Attributes:
+        attention: transformers' name of its own attention.
+        prompts: That it continued.
+        texts: What it made of them; none where it gave none.
+        evaluated: The recipe's text; None where it names none.
+        original: Of that text.
+        notes: Sentences for the user.
+    """
+
+    attention: str
+    prompts: tuple[Prompt, ...]
+    texts: tuple[GreedyText, ...]
+    evaluated: EvaluationText | None
+    original: Original | None
+    notes: tuple[str, ...]
+
+
+def run_original(
+    spec: ExportSpec, loaded: LoadedModel, methods: Sequence[GenerationMethod]
+) -> Eager:
+    """Runs a model as it was loaded.
+
+    Args:
+        spec: Of the export.
+        loaded: The model; nothing of it was changed yet.
+        methods: Of the program that it becomes.
+
+    Raises:
+        WorkerError: The recipe's text cannot be evaluated.
+    """
+    if spec.generation is None:
+        raise ValueError("the spec names no language model")
+    evaluated = evaluation_text(spec, loaded)
+    prompts = prompts_for(loaded, methods, spec.generation.context)
+    texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
+    if evaluated and evaluated.note:
+        notes = (*notes, evaluated.note)
+    return Eager(
+        attention=loaded.model.config._attn_implementation,
+        prompts=prompts,
+        texts=texts,
+        evaluated=evaluated,
+        original=_evaluated(spec, loaded.model, evaluated) if evaluated else None,
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the host has to know of texts.
+
+    Attributes:
+        texts: That a device has to give.
+        evaluation: Of the recipe's text; None where it names none.
+        notes: Sentences for the user.
+    """
+
+    texts: tuple[ExpectedText, ...]
+    evaluation: Evaluation | None
+    notes: tuple[str, ...]
+
+
+def run_quantized(
+    spec: ExportSpec,
+    eager: Eager,
+    model: Any,
+    methods: Sequence[GenerationMethod],
+    modules: Mapping[str, torch.nn.Module],
+    *,
+    in_place: bool,
+) -> Found:
+    """Runs the model that is exported, if it is another one than the original.
+
+    Args:
+        spec: Of the export.
+        eager: Of the original.
+        model: transformers'.
+        methods: As the runner is told of them.
+        modules: Of the methods, by name.
+        in_place: Whether the layers of `model` itself were quantised.
+
+    Raises:
+        WorkerError: The recipe's text cannot be evaluated.
+    """
+    if not _quantizes(spec):
+        return _found(eager, [(text, None) for text in eager.texts])
+    with _exported(eager, model, methods, modules, in_place=in_place) as begin:
+        texts, notes = _texts(begin, eager.prompts) if eager.texts else ((), ())
+        found = _found(eager, [*zip(eager.texts, texts, strict=False)])
+        if not (eager.evaluated and eager.original and found.evaluation):
+            return Found(found.texts, None, (*found.notes, *notes))
+        with blaming("evaluation", "the quantised model raised"):
+            cost = compare(begin, eager.evaluated.parts, eager.original)
+    evaluation = found.evaluation.model_copy(update={"quantized": cost})
+    return Found(found.texts, evaluation, (*found.notes, *notes))
+
+
+@contextmanager
+def _exported(
+    eager: Eager,
+    model: Any,
+    methods: Sequence[GenerationMethod],
+    modules: Mapping[str, torch.nn.Module],
+    *,
+    in_place: bool,
+) -> Iterator[Begin]:
+    """Begins texts with the quantised model, in the block."""
+    if in_place:
+        with own_attention(model, eager.attention):
+            yield lambda: OwnForward(model)
+        return
+    with caches_restored(modules):
+        yield lambda: MethodsForward(methods, modules)
+
+
+def _quantizes(spec: ExportSpec) -> bool:
+    """Whether the model is quantised before it is lowered."""
+    return spec.quantization not in (None, *FLOAT_SCHEMES)
+
+
+def _texts(
+    begin: Begin, prompts: Sequence[Prompt]
+) -> tuple[tuple[GreedyText, ...], tuple[str, ...]]:
+    """The continuation of each prompt, or a note why there is none."""
+    try:
+        return tuple(greedy_text(begin(), prompt) for prompt in prompts), ()
+    except UndefinedLogitsError:
+        return (), (f"{_NO_TEXTS}: run eagerly, the model gives logits that are NaN or infinite.",)
+    except Exception as error:  # the model's code, called with a cache
+        if is_memory(error):
+            raise
+        return (), (f"{_NO_TEXTS}: run eagerly, the model raised {exception_text(error)}.",)
+
+
+def _evaluated(spec: ExportSpec, model: Any, text: EvaluationText) -> Original:
+    with blaming("evaluation", f"the model raised, when it was evaluated on {text.file}:"):
+        return evaluate(lambda: OwnForward(model), text.parts, keep=_quantizes(spec))
+
+
+def _found(eager: Eager, texts: Sequence[tuple[GreedyText, GreedyText | None]]) -> Found:
+    """With the texts of the original and of the quantised model, in the prompts' order."""
+    text, original = eager.evaluated, eager.original
+    evaluation = None
+    if text and original:
+        evaluation = Evaluation(
+            file=text.file,
+            sha256=text.sha256,
+            tokens=text.tokens,
+            whole=text.whole,
+            perplexity=original.perplexity,
+        )
+    expected = tuple(
+        ExpectedText(prompt_ids=prompt.ids, original=own, quantized=other)
+        for prompt, (own, other) in zip(eager.prompts, texts, strict=False)
+    )
+    return Found(expected, evaluation, eager.notes)

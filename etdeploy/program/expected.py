@@ -1,0 +1,117 @@
+"""What a language model gives eagerly: texts that a device has to give, and how good the model is.
+
+Written into `export.json` when the program is made.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from etdeploy.core.values import Value
+
+
+class NextToken(Value):
+    """The choice of one token: the most probable is taken.
+
+    Attributes:
+        ids: The most probable tokens, the first of which is taken.
+        behind: How much smaller the logit of each is than the first's; 0 for the first.
+        largest: The largest magnitude of any logit.
+    """
+
+    ids: tuple[int, ...] = Field(min_length=1)
+    behind: tuple[float, ...] = Field(min_length=1)
+    largest: float
+
+    def gap(self, token: int) -> tuple[float, bool]:
+        """How much smaller a token's logit is than the first's, and whether that is exact.
+
+        Of a token that is not among `ids`, the last one's is known to be no larger.
+        """
+        if token in self.ids:
+            return self.behind[self.ids.index(token)], True
+        return self.behind[-1], False
+
+
+class GreedyText(Value):
+    """A text of the most probable tokens; one that ends texts does not end it.
+
+    Attributes:
+        tokens: Each choice, in order.
+    """
+
+    tokens: tuple[NextToken, ...] = Field(min_length=1)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """What was chosen."""
+        return tuple(token.ids[0] for token in self.tokens)
+
+
+class ExpectedText(Value):
+    """How the model continues a prompt.
+
+    Attributes:
+        prompt_ids: The prompt.
+        original: As the model continues it in 32-bit floats, by its own forward.
+        quantized: As the quantised model does; null for one that is not quantised.
+    """
+
+    prompt_ids: tuple[int, ...] = Field(min_length=1)
+    original: GreedyText
+    quantized: GreedyText | None = None
+
+    @property
+    def expected(self) -> GreedyText:
+        """That of the model that was exported."""
+        return self.quantized or self.original
+
+
+class QuantizationCost(Value):
+    """How far the quantised model is from the original on a text, position by position.
+
+    The measures are those of llama.cpp's `llama-perplexity --kl-divergence`, with the difference of
+    the logits. Divergences are in nats. A number is null where logits are NaN or infinite.
+
+    Attributes:
+        perplexity: Of the quantised model.
+        mean_kl_divergence: From the original's distribution of the next token to the quantised
+            model's; the mean over the positions.
+        max_kl_divergence: At the position where it is largest.
+        same_top_percent: Of the positions, where the most probable token is the same.
+        logit_rms_error: Root of the mean square difference of the logits.
+        logit_max_abs_error: Their largest difference.
+    """
+
+    perplexity: float | None
+    mean_kl_divergence: float | None
+    max_kl_divergence: float | None
+    same_top_percent: float
+    logit_rms_error: float | None
+    logit_max_abs_error: float | None
+
+
+class Evaluation(Value):
+    """How well the model predicts a text.
+
+    Attributes:
+        file: Name of the recipe's text.
+        sha256: Of the text that was evaluated.
+        tokens: How many were predicted.
+        whole: Whether that was all of the file.
+        perplexity: Of the model in 32-bit floats: exp of the mean of -ln(probability of the token).
+            null where logits are NaN.
+        quantized: Of the quantised model; null for one that is not quantised.
+    """
+
+    file: str
+    sha256: str
+    tokens: int
+    whole: bool
+    perplexity: float | None
+    quantized: QuantizationCost | None = None
+
+    @property
+    def exported_perplexity(self) -> float | None:
+        """That of the model that was exported."""
+        return self.quantized.perplexity if self.quantized else self.perplexity

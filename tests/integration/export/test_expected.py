@@ -1,0 +1,71 @@
+"""What a language model gives eagerly: its texts, and how well it predicts one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.processes import process
+
+pytest.importorskip("transformers", reason="needs etdeploy[llm]")
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    arguments = ("-m", "tests.support.expected_run")
+    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    told: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma3Text"])
+def test_the_text_is_that_of_transformers_own_generate(found: dict[str, Any], name: str) -> None:
+    told = found["texts"][name]
+    assert told["before"] == told["generate"]
+    assert told["by_methods"] == told["generate"]
+    assert told["after"] == told["generate"]
+    assert len(set(told["generate"])) > 3
+    # Otherwise one way may round to another token.
+    assert min(second for _, second in told["gaps"]) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma3Text"])
+def test_nothing_of_a_text_stays_in_the_model(found: dict[str, Any], name: str) -> None:
+    told = found["texts"][name]
+    assert told["left"] == 0
+    assert told["attention"] == ["sdpa", "etdeploy_grouped"]
+
+
+def test_perplexity_and_divergences_are_those_of_all_logits_at_once(found: dict[str, Any]) -> None:
+    told = found["quality"]
+    assert told["perplexity"][0] == pytest.approx(told["perplexity"][1], rel=1e-4)
+    for name, wanted in told["wanted"].items():
+        assert told["cost"][name] == pytest.approx(wanted, rel=1e-3), name
+    assert 0 < told["cost"]["mean_kl_divergence"] < told["cost"]["max_kl_divergence"]
+
+
+def test_a_model_is_as_good_as_itself(found: dict[str, Any]) -> None:
+    same = found["quality"]["same"]
+    assert same["perplexity"] == found["quality"]["perplexity"][0]
+    assert (same["same_top_percent"], same["logit_max_abs_error"]) == (100, 0)
+    assert (same["mean_kl_divergence"], same["max_kl_divergence"]) == (0, 0)
+
+
+def test_logits_that_are_no_numbers_give_no_numbers(found: dict[str, Any]) -> None:
+    told = found["undefined"]
+    assert (told["text"], told["perplexity"]) == ("undefined", None)
+    cost = told["cost"]
+    numbers = {name for name, value in cost.items() if value is not None}
+    assert numbers == {"same_top_percent"}
+
+
+def test_each_window_begins_as_a_text_does(found: dict[str, Any]) -> None:
+    assert found["windows"] == [[1, 5, 6, 7], [1, 8, 9]]

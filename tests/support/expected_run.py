@@ -1,0 +1,124 @@
+"""What a tiny language model gives eagerly, found in two ways each.
+
+`python -m tests.support.expected_run` writes one line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.expected.evaluation import compare, evaluate, windows
+from etdeploy.export.worker.expected.forward import (
+    MethodsForward,
+    OwnForward,
+    caches_restored,
+    own_attention,
+)
+from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text
+from etdeploy.export.worker.expected.prompts import Prompt
+from etdeploy.export.worker.generation.sources import generation_sources
+from tests.support.generation_run import tiny
+
+PROMPT = Prompt(tuple(5 * i % 120 + 3 for i in range(21)), 12)
+_TEXT = tuple(7 * i % 120 + 3 for i in range(150))
+
+
+def texts(model: Any) -> dict[str, Any]:
+    """The same text by transformers, by the model's own forward and by the program's methods."""
+    tokens = torch.tensor([PROMPT.ids])
+    own = model.generate(
+        tokens, do_sample=False, max_new_tokens=PROMPT.new_tokens, eos_token_id=None
+    )
+    before = greedy_text(OwnForward(model), PROMPT)
+    attention = model.config._attn_implementation
+    made = generation_sources(model, context=64, prefill_tokens=8, path="auto")
+    modules = {name: source.module for name, source in made.sources.items()}
+    with caches_restored(modules):
+        by_methods = greedy_text(MethodsForward(made.methods, modules), PROMPT)
+    with own_attention(model, attention):
+        after = greedy_text(OwnForward(model), PROMPT)
+    return {
+        "generate": own[0, len(PROMPT.ids) :].tolist(),
+        "before": before.token_ids,
+        "by_methods": by_methods.token_ids,
+        "after": after.token_ids,
+        "gaps": [token.behind[:2] for token in before.tokens],
+        "left": max(float(b.abs().max()) for n, b in _caches(modules) if "slots" not in n),
+        "attention": [attention, model.config._attn_implementation],
+    }
+
+
+def _caches(modules: dict[str, torch.nn.Module]) -> list[tuple[str, torch.Tensor]]:
+    return [pair for m in modules.values() for pair in m.named_buffers() if "cache." in pair[0]]
+
+
+def quality(model: Any, other: Any) -> dict[str, Any]:
+    """Perplexity and divergence in windows of 100 tokens, and from all logits of one at once."""
+    parts = windows(_TEXT, 100, None)
+    original = evaluate(lambda: OwnForward(model), parts, keep=True)
+    cost = compare(lambda: OwnForward(other), parts, original)
+    logits = [_logits(each, parts) for each in (model, other)]
+    targets = torch.cat([torch.tensor(part[1:]) for part in parts])
+    p, q = (torch.log_softmax(each, -1) for each in logits)
+    wanted = {
+        "perplexity": math.exp(float(torch.nn.functional.nll_loss(q, targets))),
+        "mean_kl_divergence": float(
+            torch.nn.functional.kl_div(q, p, log_target=True, reduction="batchmean")
+        ),
+        "same_top_percent": 100 * float((p.argmax(-1) == q.argmax(-1)).float().mean()),
+        "logit_max_abs_error": float((logits[0] - logits[1]).abs().max()),
+        "logit_rms_error": float((logits[0] - logits[1]).square().mean().sqrt()),
+    }
+    own = math.exp(float(torch.nn.functional.nll_loss(p, targets)))
+    same = compare(lambda: OwnForward(model), parts, original)
+    return {
+        "perplexity": [original.perplexity, own],
+        "cost": cost.model_dump(),
+        "wanted": wanted,
+        "same": same.model_dump(),
+    }
+
+
+def _logits(model: Any, parts: Any) -> torch.Tensor:
+    with torch.no_grad():
+        whole = [model(torch.tensor([part]), use_cache=False).logits[0, :-1] for part in parts]
+    return torch.cat(whole)
+
+
+def undefined(model: Any) -> dict[str, Any]:
+    """A model whose logits are NaN."""
+    with torch.no_grad():
+        model.get_output_embeddings().weight[3] = float("nan")
+    try:
+        greedy_text(OwnForward(model), PROMPT)
+    except UndefinedLogitsError:
+        text = "undefined"
+    else:
+        text = "a text"
+    parts = windows(_TEXT, 100, None)
+    original = evaluate(lambda: OwnForward(model), parts, keep=True)
+    cost = compare(lambda: OwnForward(model), parts, original)
+    return {"text": text, "perplexity": original.perplexity, "cost": cost.model_dump()}
+
+
+def main() -> None:
+    other = tiny("Llama")
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.01)
+    found = {
+        "quality": quality(tiny("Llama"), other),
+        "texts": {name: texts(tiny(name)) for name in ("Llama", "Gemma3Text")},
+        "undefined": undefined(tiny("Llama")),
+        "windows": windows((1, 5, 6, 7, 8, 9), 4, 1),
+    }
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
