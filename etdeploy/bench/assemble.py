@@ -12,15 +12,16 @@ from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import cooldown_notes, disturbances_of, samples_of
 from etdeploy.bench.generation.notes import generation_notes
 from etdeploy.bench.generation.points import points_of
+from etdeploy.bench.generation.texts import texts_of
 from etdeploy.bench.generation.work import Work, work_of
 from etdeploy.bench.memory import memory_of
 from etdeploy.bench.notes import (
     measurement_notes,
     method_notes,
-    output_notes,
     simulation_note,
+    workload_notes,
 )
-from etdeploy.bench.passes import MEMORY, SUSTAINED, TIMING, PassResult, Results
+from etdeploy.bench.passes import MEMORY, SUSTAINED, TEXT, TIMING, PassResult, Results
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.memory import Memory
 from etdeploy.bench.records.record import (
@@ -128,7 +129,7 @@ def assemble(
     timing = results[TIMING].results
     series = series_of(results, results[TIMING].step.size)
     workload = (
-        _generation(subject, subject.work, series)
+        _generation(subject, subject.work, series, results)
         if subject.work
         else _inference(subject, series, results, checks, _sustained(results, device.after))
     )
@@ -159,7 +160,7 @@ def assemble(
         notes=(
             *told,
             *subject.provenance.notes,
-            *output_notes(workload.all_outputs),
+            *workload_notes(workload),
             *_notes_on_times(subject, series, device, results, checks, threads),
             *_notes_on_workload(subject, workload),
         ),
@@ -195,12 +196,21 @@ def _notes_on_times(
     yield from cooldown_notes(results, subject.loaded.recipe.benchmark.cooldown)
 
 
-def _generation(subject: Subject, work: Work, series: Series) -> TextGeneration:
+def _generation(subject: Subject, work: Work, series: Series, results: Results) -> TextGeneration:
     starts = [each.generated for each in series.passes if each.generated]
     return TextGeneration(
         points=points_of(work, starts, subject.program_folder),
         sampling=work.sampling,
         prompt=work.prompt,
+        texts=tuple(
+            texts_of(
+                subject.provenance,
+                results[TEXT].generated if TEXT in results else None,
+                subject.loaded.recipe.benchmark.tolerance,
+                subject.program_folder,
+            )
+        ),
+        evaluation=work.generation.evaluation,
         first_ttft_ms=series.first_inference_ms,
         runs=series.starts,
         spread=series.spread,

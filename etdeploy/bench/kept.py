@@ -24,6 +24,8 @@ DESCRIPTIONS = {
     "times, outputs",
     "timing.2": "the same for the second start, `timing.3` for the third, and so on; absent where "
     "`benchmark.runs` is 1",
+    "text": "what the runner generated of the texts that are compared with the model's; absent for "
+    "inferences",
     "memory": "the same for the memory pass; absent where `benchmark.memory` is off",
     "profile": "the same for the profile pass; absent where `benchmark.profile` is off",
     "sustained": "the same for the sustained pass; absent where `benchmark.sustained_s` is 0",

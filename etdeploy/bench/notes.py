@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck
-from etdeploy.bench.records.record import DeviceRecord
+from etdeploy.bench.records.record import DeviceRecord, Workload
+from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import Series
 from etdeploy.program.folder import FORWARD
@@ -40,6 +42,26 @@ def method_notes(method: str, methods: Sequence[str], *, chosen: bool) -> Iterat
             f"The method {method} was measured. The program also has {', '.join(others)}: "
             f"--set benchmark.method={others[0]}"
         )
+
+
+def workload_notes(workload: Workload) -> Iterator[str]:
+    """Sentences about a comparison with the model that says little or nothing."""
+    if isinstance(workload, TextGeneration):
+        yield from text_notes(workload.texts)
+    else:
+        yield from output_notes(workload.all_outputs)
+
+
+def text_notes(texts: Sequence[TextCheck]) -> Iterator[str]:
+    """Sentences about texts that are another than the model's, and not known to be wrong."""
+    for text in texts:
+        if text.within_tolerance is None:
+            yield f"Nothing of {text.name} could be compared: {text.parting}."
+        elif text.within_tolerance and text.parting:
+            yield (
+                f"What follows in {text.name} was not compared: {text.parting}. Where two tokens "
+                "are nearly as probable, a device may take the other one."
+            )
 
 
 def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 Timing runs without a tracer, which would change the times, and is started several times, since
 times differ more from process to process than within one. Memory runs on its own, since output
-files and long lists of samples would count. The profile pass records an ETDump. The sustained pass
-comes last, since it heats the device.
+files and long lists of samples would count. The text pass of a program that generates text gives
+what is compared with the model's. The profile pass records an ETDump. The sustained pass comes
+last, since it heats the device.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from etdeploy.runner.protocol import RunnerResults, load_results, load_results_o
 
 TIMING = "timing"
 MEMORY = "memory"
+TEXT = "text"
 SUSTAINED = "sustained"
 OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
@@ -42,7 +44,7 @@ class Pass:
     """One start of the runner.
 
     Attributes:
-        name: timing, memory, profile or sustained.
+        name: timing, memory, text, profile or sustained.
         size: The size of the recipe that it runs at; empty without sizes.
         further: Whether another size comes before it.
         method: The program's method that it runs.

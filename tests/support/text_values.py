@@ -15,7 +15,15 @@ from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.bench.passes import TIMING, Pass, PassResult
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.timing.series import Series
+from etdeploy.program.expected import (
+    Evaluation,
+    ExpectedText,
+    GreedyText,
+    NextToken,
+    QuantizationCost,
+)
 from etdeploy.program.generation import Generation, GenerationMethod
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
@@ -141,6 +149,58 @@ def make_text_record(
         "program": make_program(method="decode", source="org/tiny"),
     }
     return make_record(**(values | changes))
+
+
+def make_expected(
+    ids: Sequence[int] = (10, 11, 12),
+    quantized: Sequence[int] = (),
+    behind: Sequence[float] = (0.0, 0.1, 0.5),
+    prompt: Sequence[int] = (1, 5, 6),
+) -> ExpectedText:
+    """A text with the same choice each time: the other candidates are 100, 200 and so on more."""
+    both = [_greedy(each, behind) for each in (ids, quantized) if each]
+    return ExpectedText(
+        prompt_ids=tuple(prompt), original=both[0], quantized=both[1] if len(both) > 1 else None
+    )
+
+
+def _greedy(ids: Sequence[int], behind: Sequence[float]) -> GreedyText:
+    tokens = [
+        NextToken(
+            ids=tuple(each + 100 * i for i in range(len(behind))), behind=tuple(behind), largest=10
+        )
+        for each in ids
+    ]
+    return GreedyText(tokens=tuple(tokens))
+
+
+def make_text_check(**changes: Any) -> TextCheck:
+    """A text of two tokens that is right."""
+    values: dict[str, Any] = {
+        "name": "text_0",
+        "prompt_tokens": 3,
+        "prompt": "The sky",
+        "token_ids": (10, 11),
+        "text": " is blue",
+        "expected_ids": (10, 11),
+        "equal_tokens": 2,
+        "within_tolerance": True,
+    }
+    return TextCheck(**(values | changes))
+
+
+def make_evaluation(quantized: float | None = None, **changes: Any) -> Evaluation:
+    """A perplexity of 14 on 100 tokens."""
+    cost = None
+    if quantized is not None:
+        cost = QuantizationCost(
+            perplexity=quantized, mean_kl_divergence=0.0123, max_kl_divergence=0.4,
+            same_top_percent=95.25, logit_rms_error=0.3125, logit_max_abs_error=2.4,
+        )  # fmt: skip
+    values: dict[str, Any] = {
+        "file": "text.txt", "sha256": "ab" * 32, "tokens": 100, "whole": True, "perplexity": 14.0,
+    }  # fmt: skip
+    return Evaluation(quantized=cost, **(values | changes))
 
 
 def ids_in(path: Path) -> tuple[int, ...]:

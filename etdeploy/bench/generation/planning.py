@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etdeploy.bench.generation.request import MEMORY_REQUEST, TIMING_REQUEST
+from etdeploy.bench.generation.request import MEMORY_REQUEST, TEXT_REQUEST, TIMING_REQUEST
 from etdeploy.bench.generation.work import Work
-from etdeploy.bench.passes import MEMORY, TIMING, Pass
+from etdeploy.bench.passes import MEMORY, TEXT, TIMING, Pass
 from etdeploy.bench.timing.planning import Plan
 from etdeploy.bench.timing.threads import Threads
 from etdeploy.recipe.model import Recipe
@@ -15,7 +15,8 @@ from etdeploy.recipe.model import Recipe
 def plan_generation(
     recipe: Recipe, work: Work, threads: Threads, *, simulated: bool = False
 ) -> Plan:
-    """The passes: the whole grid in each start, then the first point once for the memory.
+    """The passes: the whole grid in each start, then the texts that are known of the model, and the
+    first point once for the memory.
 
     Args:
         recipe: What is requested.
@@ -32,11 +33,14 @@ def plan_generation(
         threads=threads.numbers[0],
         request=TIMING_REQUEST,
     )
+    known = len(work.generation.expected)
+    text = replace(timing, name=TEXT, warmup=0, iterations=known, request=TEXT_REQUEST)
+    texts = (text,) if known else ()
     if simulated:
-        return Plan(((timing,),), ())
+        return Plan(((timing,),), texts)
     runs = recipe.benchmark.runs
     starts = tuple((replace(timing, start=number),) for number in range(1, runs + 1))
     memory = replace(
         timing, name=MEMORY, warmup=0, iterations=1, watched=True, request=MEMORY_REQUEST
     )
-    return Plan(starts, (memory,) if recipe.benchmark.memory else ())
+    return Plan(starts, (*texts, *((memory,) if recipe.benchmark.memory else ())))

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.runner.generation import Point, prompt_bytes, request_lines
+from etdeploy.runner.generation import Point, Sampling, prompt_bytes, request_lines
 
 FOLDER = "generation"
 TIMING_REQUEST = f"{FOLDER}/timing.txt"
 MEMORY_REQUEST = f"{FOLDER}/memory.txt"
+TEXT_REQUEST = f"{FOLDER}/text.txt"
 
 
 def point_name(index: int) -> str:
@@ -40,11 +41,34 @@ def write_request(work: Work, folder: Path) -> Mapping[str, Path]:
         f"{FOLDER}/{_prompt_file(i)}": prompt_bytes(point.prompt)
         for i, point in enumerate(work.points)
     }
+    files |= _expected(work)
     found = {}
     for name, content in files.items():
         found[name] = folder / Path(name).name
         write_atomic(found[name], content)
     return found
+
+
+def _expected(work: Work) -> dict[str, bytes]:
+    """What the model is known to give: always the most probable token, and as many as are known."""
+    texts = work.generation.expected
+    if not texts:
+        return {}
+    points = [
+        Point(
+            name=point_name(i), new_tokens=len(text.expected.tokens), path=_expected_prompt_file(i)
+        )
+        for i, text in enumerate(texts)
+    ]
+    request = request_lines(work.generation.methods, Sampling(), (), points).encode()
+    return {TEXT_REQUEST: request} | {
+        f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes(text.prompt_ids)
+        for i, text in enumerate(texts)
+    }
+
+
+def _expected_prompt_file(index: int) -> str:
+    return f"text-prompt-{index}.bin"
 
 
 def _timed(points: Sequence[WorkPoint]) -> Iterator[Point]:

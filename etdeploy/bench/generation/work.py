@@ -157,6 +157,12 @@ def _unknown(loaded: LoadedRecipe) -> Iterator[tuple[tuple[str, ...], str, str]]
             "sustained pass yet",
             "Leave it out: --set benchmark.sustained_s=0",
         )
+    if loaded.recipe.benchmark.tolerance.cosine_similarity is not None:
+        yield (
+            ("benchmark", "tolerance", "cosine_similarity"),
+            "cosine of outputs",
+            "Say how far logits may be off: benchmark.tolerance.max_abs_error",
+        )
     if not isinstance(loaded.recipe.runtime.threads, int | str):
         yield (
             ("runtime", "threads"),

@@ -126,6 +126,20 @@ def limits_for(
     return Limits(largest, rule.cosine, negligible=rule.absolute)
 
 
+def logit_limit(largest: float, quantization: str | None, override: float | None) -> float:
+    """How far a logit may be from the eager model's.
+
+    Args:
+        largest: The largest magnitude of the logits.
+        quantization: The program's scheme; None or "none" for an unquantised one.
+        override: The recipe's own limit.
+    """
+    if override is not None:
+        return override
+    rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))
+    return rule.absolute + rule.relative * largest
+
+
 def _rms_limit(distance: Distance, step: float) -> float:
     count = max(1, distance.compared)
     rounding = step * math.sqrt(_MEAN_SQUARE_STEPS + _FEW_VALUES / math.sqrt(count))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from etdeploy.bench.outputs.texts import enough_tolerance
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.stored import StoredRun
@@ -124,13 +126,25 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun, device: Capabilities) 
         )
     if not device.is_here:
         lines.append("See whether the device is the cause: --device host")
+    if isinstance(record.workload, TextGeneration):
+        return "\n".join([*lines, *_of_texts(record.workload, run)])
     if not any(check.problem for check in wrong):
-        lines.append(
-            f"If the difference is acceptable, allow it: {_overrides(record.workload.all_outputs)}"
-        )
+        lines.append(_allowed(_overrides(record.workload.all_outputs)))
     folders = ", ".join(str(run.folder / record.files[name]) for name in _wrong_folders(record))
     lines.append(f"The device's outputs are in {folders}")
     return "\n".join(lines)
+
+
+def _of_texts(workload: TextGeneration, run: StoredRun) -> Iterator[str]:
+    enough = enough_tolerance(workload.texts)
+    if enough is not None:
+        yield _allowed(f"--set benchmark.tolerance.max_abs_error={_above(enough)}")
+    if "text" in run.record.files:
+        yield f"What the device generated is in {run.folder / run.record.files['text']}"
+
+
+def _allowed(options: str) -> str:
+    return f"If the difference is acceptable, allow it: {options}"
 
 
 def _wrong_folders(record: RunRecord) -> list[str]:

@@ -10,7 +10,9 @@ from etdeploy.bench.records.kinds import WorkloadKind
 from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.starts import Spread, Start
+from etdeploy.bench.records.texts import TextCheck
 from etdeploy.core.values import Value
+from etdeploy.program.expected import Evaluation
 from etdeploy.runner.generation import Sampling
 
 TOKEN_MS, TTFT_MS = "token_ms", "ttft_ms"
@@ -86,6 +88,10 @@ class TextGeneration(Value):
             in its order.
         sampling: How the next token is chosen.
         prompt: The recipe's own prompt; null where prompts are random token ids.
+        texts: What the program gave of texts that are known of the eager model; empty where none
+            are.
+        evaluation: How well the model predicts the recipe's text, and what quantisation costs it,
+            as found at export; null where the recipe names none.
         first_ttft_ms: Time to first token of the first generation in a process, before any warm-up;
             the median over the starts.
         runs: The starts of the runner. Their samples are those of `token_ms`; where only a first
@@ -99,6 +105,8 @@ class TextGeneration(Value):
     points: tuple[GenerationPoint, ...] = Field(min_length=1)
     sampling: Sampling
     prompt: str | None
+    texts: tuple[TextCheck, ...] = ()
+    evaluation: Evaluation | None = None
     first_ttft_ms: float
     runs: tuple[Start, ...]
     spread: Spread
@@ -130,10 +138,10 @@ class TextGeneration(Value):
 
     @property
     def all_outputs(self) -> tuple[OutputCheck, ...]:
-        """None: no token ids are expected."""
-        return ()
+        """The texts."""
+        return tuple(text.as_output for text in self.texts)
 
     @property
     def outputs_compared(self) -> bool:
-        """Whether token ids were compared with the model's."""
-        return False
+        """Whether texts were compared with the model's."""
+        return bool(self.texts)

@@ -98,10 +98,10 @@ def measure_and_show(named: Named, as_json: bool) -> None:
         run = load_last_run(job)
         capabilities = job.device.capabilities if job.device else None
     if as_json:
-        from etdeploy.bench.notes import output_notes
+        from etdeploy.bench.notes import workload_notes
 
         console.result_json(run.printed())
-        for note in output_notes(run.record.workload.all_outputs):
+        for note in workload_notes(run.record.workload):
             console.warn(note)
     else:
         from etdeploy.report.terminal.summary import summary

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import pytest
 from etdeploy.bench.generation.request import write_request
 from etdeploy.bench.generation.work import work_of
 from etdeploy.bench.measure import Prepared, measure
+from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run
 from etdeploy.cache.workspace import Workspace
 from etdeploy.compare.runs import compare_runs
+from etdeploy.core.errors import MismatchError
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import open_host
+from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
@@ -57,6 +61,14 @@ class Chain:
         device.push(bundle)
         prepared = Prepared(bundle, loaded, program_folder, self.program, self.runner)
         return measure(device, prepared, self.folder / "out")
+
+    def knowing(self, *texts: ExpectedText) -> Chain:
+        """The same with texts that the program has to give."""
+        generation = self.generation.model_copy(update={"expected": texts})
+        path = self.folder / "program" / EXPORT_INFO
+        made = Provenance.load(path).model_copy(update={"generation": generation})
+        made.save(path)
+        return replace(self, generation=generation)
 
     def texts(self) -> list[list[int]]:
         found: list[list[int]] = json.loads((self.folder / "made" / "texts.json").read_text())
@@ -116,6 +128,29 @@ def test_a_prompt_is_continued_as_the_eager_model_continues_it(chain: Chain) -> 
     assert list(workload.first.token_ids) == whole[len(PROMPTS[1]) :][:8]
     assert workload.first.text == _text_of(workload.first.token_ids)
     assert workload.first.text in summary(run)
+
+
+def _known(prompt: Sequence[int], ids: Sequence[int]) -> ExpectedText:
+    """A text of which no other token was nearly as probable."""
+    tokens = [NextToken(ids=(each, each + 1), behind=(0.0, 1.0), largest=10) for each in ids]
+    return ExpectedText(prompt_ids=tuple(prompt), original=GreedyText(tokens=tuple(tokens)))
+
+
+def test_the_models_texts_are_expected_and_another_one_is_wrong(chain: Chain) -> None:
+    right = [
+        _known(prompt, chain.texts()[i][len(prompt) :][:6]) for i, prompt in enumerate(PROMPTS[:4])
+    ]
+    grid = {"prompt_tokens": [4], "new_tokens": [2], "temperature": 3}
+    run = chain.knowing(*right).measure(grid, runs=1, memory=False)
+    workload = run.record.workload
+    assert isinstance(workload, TextGeneration)
+    assert [text.whole for text in workload.texts] == [True] * 4
+    require_match(run)
+    first, *others = chain.texts()[1][len(PROMPTS[1]) :][:6]
+    wrong = _known(PROMPTS[1], [first, (others[0] + 3) % 40, *others[1:]])
+    run = chain.knowing(*right[:1], wrong).measure(grid, runs=1, memory=False)
+    with pytest.raises(MismatchError, match=r"text_1 .* token 2 of 6 is"):
+        require_match(run)
 
 
 def _text_of(ids: tuple[int, ...]) -> str:

@@ -25,7 +25,14 @@ from etdeploy.devices.base import Bundle, RunOutcome
 from etdeploy.program.model import Method, Program
 from tests.support.bench_device import FakeDevice, FakeRun
 from tests.support.bench_values import make_program_folder, make_runner
-from tests.support.text_values import generated, make_generated, make_generation, make_loaded
+from tests.support.text_values import (
+    generated,
+    make_evaluation,
+    make_expected,
+    make_generated,
+    make_generation,
+    make_loaded,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +91,8 @@ def _method(name: str) -> Method:
 
 
 def _prepared(folder: Path, **sections: Any) -> Prepared:
+    generation = sections.pop("program", make_generation())
     loaded = make_loaded(**sections)
-    generation = make_generation()
     program = folder / "program"
     provenance = make_program_folder(program, inputs=(), expected=(), generation=generation)
     runner = make_runner(folder / "runner")
@@ -101,7 +108,10 @@ def _prepared(folder: Path, **sections: Any) -> Prepared:
 def _measured(folder: Path, **benchmark: Any) -> tuple[StoredRun, GeneratingDevice]:
     device = GeneratingDevice()
     grid = {"prompt_tokens": [8, 16], "new_tokens": [3], **benchmark.pop("generation", {})}
-    prepared = _prepared(folder, benchmark={"generation": grid, "iterations": 4, **benchmark})
+    program = benchmark.pop("program", make_generation())
+    prepared = _prepared(
+        folder, benchmark={"generation": grid, "iterations": 4, **benchmark}, program=program
+    )
     return measure(device, prepared, folder / "out"), device
 
 
@@ -161,3 +171,29 @@ def test_what_does_not_fit_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="do not fit the program's context"):
         measure(GeneratingDevice(), prepared, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_texts_are_compared_with_the_models(tmp_path: Path) -> None:
+    # The runner of these tests gives 10, 11 and so on.
+    texts = (make_expected(), make_expected((10, 11, 90, 13)))
+    program = make_generation(expected=texts, evaluation=make_evaluation())
+    run, device = _measured(tmp_path, runs=1, program=program, generation={"temperature": 1})
+    assert [given["--generation"] for given in device.folder.arguments] == [
+        "{bundle}/generation/timing.txt", "{bundle}/generation/text.txt",
+        "{bundle}/generation/memory.txt",
+    ]  # fmt: skip
+    workload = run.record.workload
+    assert isinstance(workload, TextGeneration)
+    assert [(t.name, t.within_tolerance, t.equal_tokens) for t in workload.texts] == [
+        ("text_0", True, 3), ("text_1", False, 2),
+    ]  # fmt: skip
+    assert workload.outputs_compared
+    assert [o.within_tolerance for o in workload.all_outputs] == [True, False]
+    assert workload.evaluation == make_evaluation()
+    assert run.record.files["text"] == "text.json"
+    assert load_run(run.folder) == run
+
+
+def test_without_known_texts_nothing_is_compared(tmp_path: Path) -> None:
+    workload = _measured(tmp_path, runs=1)[0].record.workload
+    assert (workload.outputs_compared, workload.all_outputs) == (False, ())

@@ -7,12 +7,13 @@ from typing import Any
 from etdeploy.bench.generation.planning import plan_generation
 from etdeploy.bench.timing.planning import Plan
 from etdeploy.bench.timing.threads import Threads
-from tests.support.text_values import make_loaded, make_work
+from tests.support.text_values import make_expected, make_generation, make_loaded, make_work
 
 
-def _plan(simulated: bool = False, **benchmark: Any) -> Plan:
+def _plan(simulated: bool = False, texts: int = 0, **benchmark: Any) -> Plan:
     recipe = make_loaded(benchmark=benchmark).recipe
-    return plan_generation(recipe, make_work(), Threads((3,)), simulated=simulated)
+    work = make_work(generation=make_generation(expected=(make_expected(),) * texts))
+    return plan_generation(recipe, work, Threads((3,)), simulated=simulated)
 
 
 def test_starts_are_followed_by_the_memory() -> None:
@@ -28,3 +29,12 @@ def test_starts_are_followed_by_the_memory() -> None:
 def test_what_is_not_wanted_is_left_out() -> None:
     assert [s.key for s in _plan(memory=False, runs=1).steps] == ["timing"]
     assert [s.key for s in _plan(simulated=True).steps] == ["timing"]
+
+
+def test_known_texts_have_a_pass_of_their_own() -> None:
+    plan = _plan(texts=2, runs=1)
+    assert [step.key for step in plan.steps] == ["timing", "text", "memory"]
+    text = plan.steps[1]
+    assert (text.request, text.warmup, text.iterations) == ("generation/text.txt", 0, 2)
+    # Of a simulated run, the outputs are all that counts.
+    assert [s.key for s in _plan(simulated=True, texts=1).steps] == ["timing", "text"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from etdeploy.bench.generation.request import write_request
 from etdeploy.bench.generation.work import WorkPoint
-from tests.support.text_values import ids_in, make_work
+from etdeploy.runner.generation import Sampling
+from tests.support.text_values import ids_in, make_expected, make_generation, make_work
 
 
 def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
@@ -32,3 +33,19 @@ def test_the_memory_is_that_of_the_first_point_once(tmp_path: Path) -> None:
     assert [line for line in text.splitlines() if line.startswith("point")] == [
         "point point-0 0 4 1 prompt-0.bin"
     ]
+
+
+def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path) -> None:
+    texts = (make_expected(), make_expected((10, 11), (10, 11, 12, 13), prompt=(7,)))
+    work = make_work(
+        generation=make_generation(expected=texts), sampling=Sampling(temperature=2), stop_ids=(2,)
+    )
+    files = write_request(work, tmp_path)
+    assert files["generation/text.txt"].read_text().splitlines()[3:] == [
+        "sampling 0.0 0 1.0 0",
+        "stop",
+        "point point-0 0 3 1 text-prompt-0.bin",
+        "point point-1 0 4 1 text-prompt-1.bin",
+    ]
+    assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 6)
+    assert ids_in(files["generation/text-prompt-1.bin"]) == (7,)

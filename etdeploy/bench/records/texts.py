@@ -1,0 +1,86 @@
+"""A text that a program gave, compared with the model's."""
+
+from __future__ import annotations
+
+from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.core.values import Value
+
+
+class TextCheck(Value):
+    """A text of the device against that of the model that was exported, run eagerly.
+
+    Both take the most probable token each time, whatever the recipe samples with; no token ends
+    them.
+
+    Attributes:
+        name: `text_0` and so on.
+        prompt_tokens: Tokens of the prompt.
+        prompt: The same as text; null where the program has no tokenizer that can be read.
+        token_ids: What the device gave.
+        text: The same as text.
+        expected_ids: What the model gives, after quantisation where it is quantised.
+        equal_tokens: How many are equal, before the first that is not.
+        gap: There, how much smaller the eager model's logit of the device's token is than that of
+            its own; null where all tokens are equal.
+        gap_is_exact: Whether it is that; else it is at least that, since the logits of only a few
+            tokens are kept.
+        tolerance_gap: Up to which another token may be the most probable on the device: twice what
+            a logit may be off, which follows from the quantisation as for other outputs. null where
+            all tokens are equal.
+        within_tolerance: Whether the text is right, as far as it can be known: what follows on
+            another token is not compared. null where nothing is known.
+        original_ids: What the model gives in 32-bit floats, before quantisation; null for one that
+            is not quantised.
+        original_equal_tokens: How many of these the device gave, before the first that is another.
+    """
+
+    name: str
+    prompt_tokens: int
+    prompt: str | None
+    token_ids: tuple[int, ...]
+    text: str | None
+    expected_ids: tuple[int, ...]
+    equal_tokens: int
+    gap: float | None = None
+    gap_is_exact: bool = True
+    tolerance_gap: float | None = None
+    within_tolerance: bool | None
+    original_ids: tuple[int, ...] | None = None
+    original_equal_tokens: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the model's text, token for token."""
+        return self.token_ids == self.expected_ids
+
+    @property
+    def parting(self) -> str | None:
+        """Where it is another than the model's, as a clause; None where it is none."""
+        if self.whole:
+            return None
+        at, of = self.equal_tokens, len(self.expected_ids)
+        if at == len(self.token_ids) or self.gap is None or self.tolerance_gap is None:
+            return f"it has {len(self.token_ids)} tokens in place of {of}"
+        least = "" if self.gap_is_exact else "at least "
+        return (
+            f"token {at + 1} of {of} is {self.token_ids[at]} in place of {self.expected_ids[at]}, "
+            f"whose logit is {least}{self.gap:.3g} larger ({self.tolerance_gap:.3g} is within "
+            "tolerance)"
+        )
+
+    @property
+    def as_output(self) -> OutputCheck:
+        """The same as for any other output."""
+        wrong = self.within_tolerance is False
+        return OutputCheck(
+            name=self.name,
+            dtype="int64",
+            shape=(len(self.expected_ids),),
+            max_abs_error=None,
+            cosine_similarity=None,
+            tolerance_max_abs=None,
+            tolerance_cosine=None,
+            within_tolerance=self.within_tolerance,
+            problem=self.parting if wrong else None,
+            remark=None if wrong else self.parting,
+        )
