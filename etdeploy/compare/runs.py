@@ -19,6 +19,7 @@ from etdeploy.compare.model import Comparison, OperatorChange, Pair, Ratio, Side
 from etdeploy.compare.outputs import output_differences
 from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.statistics import BETWEEN_RECORDS, unpaired_ratio
+from etdeploy.compare.texts import text_remarks
 from etdeploy.compare.verdict import MIN_DIFFERENCE_PERCENT, judge, why
 from etdeploy.core.console import count
 
@@ -167,22 +168,9 @@ def _compared_at(a: Workload, b: Workload) -> Iterator[str]:
     if isinstance(a, TextGeneration):
         if len(a.points) > 1:
             yield f"Compared at the first point: {a.first.label}."
-        yield from _texts(a, b)
+        yield from text_remarks(a, b)
     elif a.sizes:
         yield f"Compared at the first size, {a.sizes[0].name}."
-
-
-def _texts(a: TextGeneration, b: Workload) -> Iterator[str]:
-    """Whether both generated the same, where nothing is drawn by chance."""
-    if not isinstance(b, TextGeneration) or a.sampling != b.sampling:
-        return
-    ours, theirs = a.first.token_ids, b.first.token_ids
-    same = next((i for i, (x, y) in enumerate(zip(ours, theirs, strict=False)) if x != y), None)
-    if same is None and len(ours) == len(theirs):
-        yield f"Both texts have the same {count(len(ours), 'token')}."
-    else:
-        at = min(len(ours), len(theirs)) if same is None else same
-        yield f"They generated different texts, from new token {at + 1} on."
 
 
 def _conditions(a: RunRecord, b: RunRecord) -> Iterator[str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LATENCY = "latency_ms"
 TOKEN, FIRST_TOKEN = "token_ms", "ttft_ms"
+PERPLEXITY = "perplexity"
 # What a record is compared by: the spread between its starts is that of these times.
 HEADLINES = (LATENCY, TOKEN)
 # By name: what it is called in a sentence. Less is better in all of them.
@@ -26,9 +27,12 @@ TITLES = {
     "load_ms": "load",
     "peak_rss_bytes": "peak memory",
     "program_bytes": "size of the program",
+    PERPLEXITY: "perplexity",
 }
-# Between a metric and the name of one of the recipe's sizes, or the key of a point.
+# Between a metric and the name of one of the recipe's sizes, the key of a point, or a text.
 _AT = "@"
+# Of a text's digest.
+_DIGITS = 8
 
 
 def metrics_of(record: RunRecord) -> dict[str, float]:
@@ -36,7 +40,8 @@ def metrics_of(record: RunRecord) -> dict[str, float]:
 
     Numbers that are infinite or NaN are left out. Where the recipe names sizes, the first one's is
     `latency_ms`, and `latency_ms@NAME` is each other's. Of generated text, the first point's are
-    `token_ms` and `ttft_ms`, and `token_ms@p128-n64-d1024` is that of another.
+    `token_ms` and `ttft_ms`, and `token_ms@p128-n64-d1024` is that of another. A model
+    that was evaluated has `perplexity@FILE-DIGEST`.
     """
     if record.simulated:
         return {}
@@ -66,6 +71,11 @@ def _of_text(workload: TextGeneration) -> Iterator[tuple[str, float]]:
         if point.token_ms:
             yield f"{TOKEN}{at}", point.token_ms.median
         yield f"{FIRST_TOKEN}{at}", point.ttft_ms
+    evaluation = workload.evaluation
+    if evaluation and evaluation.exported_perplexity is not None:
+        # Of another text, it is another number.
+        text = f"{evaluation.file}-{evaluation.sha256[:_DIGITS]}"
+        yield f"{PERPLEXITY}{_AT}{text}", evaluation.exported_perplexity
 
 
 def base_of(metric: str) -> str:
@@ -81,4 +91,6 @@ def title(metric: str) -> str:
 
 def shown(metric: str, value: float) -> str:
     """A value with its unit."""
+    if base_of(metric) == PERPLEXITY:
+        return f"{value:.4g}"
     return console.size(round(value)) if "bytes" in metric else duration(value)

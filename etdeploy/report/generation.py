@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from etdeploy.bench.records.generation import GenerationPoint, TextGeneration
 from etdeploy.bench.units import rate
 from etdeploy.report import shown
+from etdeploy.report.texts import one_line
 
 COLUMNS = (
     "prompt", "new", "depth", "first token", "prefill tok/s", "decode tok/s", "per token", "p90",
@@ -48,7 +49,7 @@ def told_text(workload: TextGeneration) -> str | None:
     text = workload.first.text
     if workload.prompt is None or text is None:
         return None
-    return "".join(c if c.isprintable() else " " for c in text).strip()
+    return one_line(text)
 
 
 def texts(points: Sequence[GenerationPoint]) -> str:

@@ -14,6 +14,7 @@ from etdeploy.core.console import count
 from etdeploy.report import shown
 from etdeploy.report.html.blocks import BAD, GOOD, QUIET, WARN, Card, Cell, Text
 from etdeploy.report.material import Material, spread_of, starts_of
+from etdeploy.report.texts import verdict_lines
 
 _TONES = {"WRONG": BAD, "correct": GOOD}
 
@@ -68,6 +69,8 @@ def outputs_card(record: RunRecord) -> Card:
     elif not record.workload.outputs_compared:
         text = isinstance(record.workload, TextGeneration)
         lines.append(f"there are no expected {'token ids' if text else 'outputs'}")
+    elif isinstance(record.workload, TextGeneration):
+        lines += [line.removeprefix("correct: ") for line in verdict_lines(record.workload)][:2]
     else:
         compared = [check for check in every if check.within_tolerance]
         lines.append(f"{count(len(compared), 'output')} within tolerance")

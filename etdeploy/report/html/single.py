@@ -29,6 +29,7 @@ from etdeploy.report.html.tables import (
     threads_table,
 )
 from etdeploy.report.material import Material, starts_of
+from etdeploy.report.texts import one_line, original_lines, quality_lines
 
 # A device that reports its state once gives no line.
 _LEAST_POINTS = 2
@@ -115,8 +116,20 @@ def _outputs(run: Material) -> Iterator[Block]:
         yield outputs(record)
     else:
         yield Text("Nothing was compared: there are no expected outputs.")
-    if not isinstance(record.workload, TextGeneration) and record.workload.sizes:
+    if isinstance(record.workload, TextGeneration):
+        yield from _quality(record.workload)
+    elif record.workload.sizes:
         yield sizes(record)
+
+
+def _quality(workload: TextGeneration) -> Iterator[Block]:
+    """The texts themselves, and how good the model is."""
+    for text in workload.texts:
+        if text.text is not None:
+            yield Text(f"{one_line(text.prompt)} … {one_line(text.text)}", "info", f"{text.name}.")
+    yield from map(Text, original_lines(workload.texts))
+    if workload.evaluation:
+        yield from (Text(f"{line}.") for line in quality_lines(workload.evaluation))
 
 
 def _measured_further(run: Material) -> Iterator[Section]:

@@ -13,6 +13,7 @@ from etdeploy.profile.model import Profile
 from etdeploy.report import generation, shown
 from etdeploy.report.material import Material, Report, spread_of, starts_of
 from etdeploy.report.plain.markdown_text import details, name, prose, table
+from etdeploy.report.texts import quality_lines, verdict_lines
 
 # Tells a later report of the same file from somebody's notes.
 MARK = "<!-- etdeploy report -->"
@@ -78,10 +79,19 @@ def _facts(run: Material) -> Iterator[tuple[str, str]]:
         if record.peak_rss_bytes is not None:
             yield "peak memory", f"{shown.size(record.peak_rss_bytes)} resident"
     yield "outputs", f"**{shown.outputs(record)}**"
+    if isinstance(record.workload, TextGeneration):
+        yield from _quality(record.workload)
     yield "device", ", ".join(name(part) for part in _device(record))
     yield "program", ", ".join(name(part) for part in _program(record))
     versions = f"{name(record.runner.executorch_version)} for {name(record.runner.target)}"
     yield "ExecuTorch", f"{versions}, {count(record.runner.threads, 'thread')}"
+
+
+def _quality(workload: TextGeneration) -> Iterator[tuple[str, str]]:
+    if workload.texts:
+        yield "text", prose("; ".join(verdict_lines(workload)))
+    if workload.evaluation:
+        yield "quality", prose("; ".join(quality_lines(workload.evaluation)))
 
 
 def spread_text(record: RunRecord) -> str:

@@ -23,6 +23,7 @@ from etdeploy.report.terminal.layout import LABEL, indented, wrapped
 from etdeploy.report.terminal.resources import memory_lines, sustained_lines
 from etdeploy.report.terminal.sizes import SIMULATED, simulated_sizes, sizes_table
 from etdeploy.report.terminal.threads import threads_table
+from etdeploy.report.texts import quality_lines, verdict_lines
 
 _MOST_OPERATORS = 6
 _MOST_OUTPUTS = 5
@@ -89,6 +90,8 @@ def _facts(record: RunRecord) -> Iterator[str]:
         if disturbed:
             yield wrapped("disturbed", disturbed)
     yield wrapped("outputs", list(_verdict(record)))
+    if isinstance(workload, TextGeneration) and workload.evaluation:
+        yield wrapped("quality", list(quality_lines(workload.evaluation)))
     memory = list(memory_lines(record))
     if memory:
         yield wrapped("peak memory", memory)
@@ -103,6 +106,9 @@ def _facts(record: RunRecord) -> Iterator[str]:
 def _verdict(record: RunRecord) -> Iterator[str]:
     if not record.workload.outputs_compared:
         yield f"not checked: there are no expected {_expected(record)}"
+        return
+    if isinstance(record.workload, TextGeneration):
+        yield from verdict_lines(record.workload)
         return
     wrong = wrong_outputs(record)
     for check in uncompared_outputs(record)[:_MOST_OUTPUTS]:

@@ -9,7 +9,13 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.compare.runs import compare_runs
 from tests.support.bench_values import FOLDER, make_program, make_run
-from tests.support.text_values import make_text_record, make_text_workload, make_work
+from tests.support.text_values import (
+    make_evaluation,
+    make_text_check,
+    make_text_record,
+    make_text_workload,
+    make_work,
+)
 
 
 def _run(name: str, ms: float = 5.0, **changes: Any) -> StoredRun:
@@ -65,3 +71,24 @@ def test_of_several_points_the_first_is_compared() -> None:
     work = make_work(WorkPoint(tuple(range(8)), 4, 0, 1, 2), WorkPoint((1,), 1, 0, 0, 1))
     a, b = (_run(name, workload=make_text_workload(work=work)) for name in "ab")
     assert "Compared at the first point: prompt 8, new 4." in compare_runs(a, b).remarks
+
+
+def _evaluated(name: str, quantized: float | None, **changes: Any) -> StoredRun:
+    update = {"evaluation": make_evaluation(quantized, **changes)}
+    return _run(name, workload=make_text_workload().model_copy(update=update))
+
+
+def test_perplexities_are_compared_on_the_same_text() -> None:
+    found = compare_runs(_evaluated("a", None), _evaluated("b", 14.7))
+    assert "Perplexity on text.txt: 14 in A, 14.7 in B (+5 %)." in found.remarks
+    other = compare_runs(_evaluated("a", None), _evaluated("b", 14.7, sha256="cd" * 32))
+    assert any("evaluated on different texts" in remark for remark in other.remarks)
+    assert not any("Perplexity" in remark for remark in _compared(_evaluated("b", 14.7)).remarks)
+
+
+def test_a_run_with_a_wrong_text_is_not_compared() -> None:
+    wrong = make_text_check(within_tolerance=False)
+    workload = make_text_workload().model_copy(update={"texts": (wrong,)})
+    found = _compared(_run("b", workload=workload))
+    assert found.verdict == Verdict.NOT_COMPARABLE
+    assert found.reason == "B computes something else: text_0 is not what its model gives"

@@ -15,7 +15,13 @@ from etdeploy.history.metrics import metrics_of, shown, title
 from etdeploy.history.model import FindingKind
 from etdeploy.history.series import differences, series_of
 from tests.support.bench_values import SIMULATED, make_program, make_record
-from tests.support.text_values import make_text_record, make_text_workload, make_work
+from tests.support.text_values import (
+    make_evaluation,
+    make_text_check,
+    make_text_record,
+    make_text_workload,
+    make_work,
+)
 
 GRID = {"prompt_tokens": [8], "new_tokens": [4], "depth": [0]}
 
@@ -63,3 +69,21 @@ def test_slower_tokens_are_a_regression() -> None:
     found = {finding.metric: finding.kind for finding in findings(run, earlier, 5.0)}
     assert found["token_ms"] is FindingKind.REGRESSED
     assert found["load_ms"] is FindingKind.NO_DIFFERENCE
+
+
+def test_the_perplexity_is_followed_by_its_text() -> None:
+    workload = make_text_workload().model_copy(update={"evaluation": make_evaluation(14.5)})
+    metrics = metrics_of(_record(workload=workload))
+    assert metrics["perplexity@text.txt-abababab"] == 14.5  # of the quantised model
+    assert title("perplexity@text.txt-abababab") == "perplexity at text.txt-abababab"
+    assert shown("perplexity@text.txt-abababab", 14.512) == "14.51"
+    undefined = workload.model_copy(update={"evaluation": make_evaluation(perplexity=None)})
+    assert not any("perplexity" in name for name in metrics_of(_record(workload=undefined)))
+
+
+def test_a_wrong_text_is_no_basis_for_a_comparison() -> None:
+    for within, ok in ((True, True), (None, True), (False, False)):
+        text = make_text_check(within_tolerance=within)
+        workload = make_text_workload().model_copy(update={"texts": (text,)})
+        assert entry_of(_record(workload=workload))[0].outputs_ok is ok
+    assert entry_of(_record())[0].outputs_ok is None

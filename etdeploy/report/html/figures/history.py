@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etdeploy.bench.units import unit_for
-from etdeploy.history.metrics import title
+from etdeploy.history.metrics import PERPLEXITY, base_of, title
 from etdeploy.history.model import Point, Trend
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import (
@@ -40,7 +40,7 @@ def over_time(key: str, trend: Trend) -> Figure:
     lines, words = _changes(trend)
     layout = {
         "xaxis": axis("", **_ticks(trend), range=[-0.7, max(len(numbered) - 0.3, 1)]),
-        "yaxis": axis(f"{title(trend.metric)} ({unit})", **_range(window)),
+        "yaxis": axis(title(trend.metric) + (f" ({unit})" if unit else ""), **_range(window)),
         "shapes": lines,
         "annotations": words,
         "showlegend": bool(other),
@@ -61,6 +61,8 @@ def _unit(trend: Trend) -> tuple[str, float]:
     """The unit of the values, and by what they are multiplied."""
     if "bytes" in trend.metric:
         return "MB", 1 / _BYTES_PER_MB
+    if base_of(trend.metric) == PERPLEXITY:
+        return "", 1.0
     unit = unit_for(trend.median or 0.0)
     return unit.name, unit.per_ms
 

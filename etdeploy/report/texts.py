@@ -1,0 +1,82 @@
+"""Whether generated text is the model's, and how good the model is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.texts import TextCheck
+from etdeploy.core.console import count
+from etdeploy.program.expected import Evaluation, QuantizationCost
+from etdeploy.report import shown
+
+
+def verdict_lines(workload: TextGeneration) -> Iterator[str]:
+    """The verdict on the texts, and where quantisation changes them; nothing without texts."""
+    texts = workload.texts
+    wrong = [text for text in texts if text.within_tolerance is False]
+    unknown = [text for text in texts if text.within_tolerance is None]
+    right = [text for text in texts if text.within_tolerance]
+    if wrong:
+        which = f"{len(wrong)} of {count(len(texts), 'text')}"
+        yield f"WRONG: {which} {'is' if len(wrong) == 1 else 'are'} not what the model gives"
+    elif right:
+        yield f"correct: {_equal(right)}"
+    for text in unknown:
+        yield f"NOT COMPARED: {text.name}: {text.parting}"
+    for text in (*wrong, *right):
+        if text.parting:
+            yield f"{text.name}: {text.parting}"
+    yield from original_lines(texts)
+
+
+def _equal(texts: Sequence[TextCheck]) -> str:
+    *others, last = (text.equal_tokens for text in texts)
+    tokens = "".join(f"{number:,} and " for number in others) + count(last, "token")
+    model = "the quantised model's" if texts[0].original_ids is not None else "the model's"
+    if all(text.whole for text in texts):
+        return f"token for token {model}, run eagerly ({tokens})"
+    return f"{model}, run eagerly, up to tokens that are nearly as probable ({tokens})"
+
+
+def original_lines(texts: Sequence[TextCheck]) -> Iterator[str]:
+    """What quantisation does to the texts."""
+    known = [text for text in texts if text.original_ids is not None]
+    other = [text for text in known if text.token_ids != text.original_ids]
+    if known and not other:
+        yield "the model gives the same before it is quantised"
+    for text in other:
+        at = (text.original_equal_tokens or 0) + 1
+        yield (
+            f"before it is quantised, the model gives another text from token {at} of "
+            f"{len(text.original_ids or ())} on ({text.name})"
+        )
+
+
+def quality_lines(evaluation: Evaluation) -> Iterator[str]:
+    """Perplexity, and what quantisation costs."""
+    cost, on = evaluation.quantized, f"on {count(evaluation.tokens, 'token')} of {evaluation.file}"
+    original = shown.number(evaluation.perplexity, 4)
+    if cost is None:
+        yield f"perplexity {original} {on}"
+        return
+    yield f"perplexity {shown.number(cost.perplexity, 4)} {on}; before quantisation {original}"
+    yield cost_clause(cost)
+
+
+def cost_clause(cost: QuantizationCost) -> str:
+    """How far the quantised model is from the original."""
+    return (
+        f"the same token is the most probable at {cost.same_top_percent:.1f} % of positions; KL "
+        f"divergence {shown.number(cost.mean_kl_divergence)} on average, at most "
+        f"{shown.number(cost.max_kl_divergence)}; logits "
+        f"{shown.number(cost.logit_rms_error)} apart (root mean square), at most "
+        f"{shown.number(cost.logit_max_abs_error)}"
+    )
+
+
+def one_line(text: str | None) -> str:
+    """A text without control characters, which a terminal or a page would obey."""
+    if text is None:
+        return shown.NOTHING
+    return "".join(c if c.isprintable() else " " for c in text).strip()
