@@ -44,8 +44,10 @@ class Backend:
         delegate_id: The id that a program's delegates carry; None when nothing is delegated.
         quantizations: The schemes that it can run; see `schemes.py`.
         overrides: The schemes of these that one model can mix, as `export.overrides` of a recipe
-            does; the quantiser finds what applies to a node with `scheme_of`. Empty where a model
-            has one scheme.
+            does; the quantiser finds what applies to a node with `scheme_of`. One for floats only
+            overrides others. Empty where a model has one scheme.
+        embeddings: How `export.embeddings` can quantise tables of embeddings for it; see
+            `schemes.py`. They are looked up by ExecuTorch's kernels on the CPU.
         lowering: The module, for the child process that exports, with its `LOWERING`; None for a
             backend that etdeploy does not export for, whose finished programs it runs.
         needs: What must be installed to export for it or to run it, besides the ExecuTorch wheel.
@@ -82,6 +84,7 @@ class Backend:
     delegate_id: str | None = None
     quantizations: tuple[str, ...] = ("none",)
     overrides: tuple[str, ...] = ()
+    embeddings: tuple[str, ...] = ()
     lowering: str | None = None
     needs: str | None = None
     get: str | None = None

@@ -4,4 +4,8 @@ from __future__ import annotations
 
 from etdeploy.backends.base import Backend
 
-PORTABLE = Backend(name="portable", lowering="etdeploy.export.worker.backends.portable")
+PORTABLE = Backend(
+    name="portable",
+    embeddings=("8w", "4w"),
+    lowering="etdeploy.export.worker.backends.portable",
+)

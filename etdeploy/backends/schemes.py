@@ -8,6 +8,7 @@ QUANTIZATIONS: dict[str, str] = {
     "int8_static": "8-bit weights and activations, ranges from calibration inputs (PT2E)",
     "int8_dynamic": "8-bit weights, activations quantised on the fly (PT2E)",
     "8da4w": "4-bit grouped weights, 8-bit dynamic activations in linear layers (torchao)",
+    "8da8w": "8-bit weights, 8-bit dynamic activations in linear layers (torchao)",
     "8a4w": "4-bit weights, 8-bit activations, ranges from calibration inputs (PT2E)",
     "16a8w": "8-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
     "16a4w": "4-bit weights, 16-bit activations, ranges from calibration inputs (PT2E)",
@@ -21,4 +22,16 @@ STATIC_SCHEMES = ("int8_static", "8a4w", "16a8w", "16a4w", "16a4w_block")
 # Those with weights in groups, of `export.group_size`.
 GROUPED_SCHEMES = ("8da4w", "16a4w_block")
 # Those whose activations are quantised while the program runs.
-DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w")
+DYNAMIC_SCHEMES = ("int8_dynamic", "8da4w", "8da8w")
+# Those that quantise the linear layers of a model, before it is traced.
+LINEAR_SCHEMES = ("8da4w", "8da8w")
+
+EMBEDDINGS: dict[str, str] = {
+    "none": "floats, as the model has them",
+    "8w": "8-bit weights, with a scale for each token (torchao)",
+    "4w": "4-bit weights in groups of `export.group_size` with a scale each (torchao)",
+}
+# Those with weights in groups.
+GROUPED_EMBEDDINGS = ("4w",)
+# The schemes that tables of embeddings can be quantised beside: the others quantise a traced graph.
+EMBEDDINGS_BESIDE = ("none", *LINEAR_SCHEMES)

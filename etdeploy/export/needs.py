@@ -87,7 +87,7 @@ def _check_evaluated(spec: ExportSpec) -> None:
 
 def _check_packages(spec: ExportSpec) -> None:
     wanted = ["torch", "executorch"]
-    if spec.quantization not in (None, "none"):
+    if spec.quantization not in (None, "none") or spec.embeddings:
         wanted.append("torchao")
     what = "exporting a model needs PyTorch and ExecuTorch"
     if spec.hf:

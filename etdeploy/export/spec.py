@@ -9,11 +9,11 @@ from typing import Any
 
 from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import GROUPED_SCHEMES
+from etdeploy.backends.schemes import GROUPED_EMBEDDINGS, GROUPED_SCHEMES, LINEAR_SCHEMES
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
-from etdeploy.recipe.model import ExportGeneration, Model, Recipe
+from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.place import KeyPath, Place
 
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
@@ -74,6 +74,8 @@ class ExportSpec(Value):
         generation: How the program of a language model is made; None for other models.
         backend, quantization: None for a finished program.
         overrides: Patterns of module paths with their schemes; the first that matches counts.
+        override_groups: Group sizes that differ from `group_size`, by these patterns.
+        embeddings: How tables of embeddings are quantised; None where they stay in floats.
         calibration: Yields calibration inputs.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
@@ -103,6 +105,8 @@ class ExportSpec(Value):
     quantization: str | None = None
     # Pairs, since their order counts, and a key of the cache has mappings in another.
     overrides: tuple[tuple[str, str], ...] = ()
+    override_groups: dict[str, int] = {}
+    embeddings: str | None = None
     calibration: CodeReference | None = None
     group_size: int | None = None
     soc: str | None = None
@@ -205,9 +209,11 @@ def export_spec(
         arguments=model.arguments,
         backend=export.backend,
         quantization=export.quantization,
-        overrides=tuple((p, scheme) for p, scheme in export.overrides.items() if scheme),
+        overrides=_overrides(export),
+        override_groups=_override_groups(export),
+        embeddings=_embeddings(recipe),
         calibration=_reference("export.calibration", export.calibration),
-        group_size=export.group_size if export.quantization in GROUPED_SCHEMES else None,
+        group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
         profiled=backend.profile_compiled and recipe.benchmark.profile,
@@ -219,6 +225,33 @@ def export_spec(
         places=told,
         method=recipe.benchmark.method,
     )
+
+
+def _overrides(export: Export) -> tuple[tuple[str, str], ...]:
+    schemes = {pattern: chosen for pattern, chosen in export.overrides.items() if chosen}
+    return tuple((p, c if isinstance(c, str) else c.quantization) for p, c in schemes.items())
+
+
+def _override_groups(export: Export) -> dict[str, int]:
+    parts = {p: c for p, c in export.overrides.items() if isinstance(c, PartQuantization)}
+    return {pattern: part.group_size for pattern, part in parts.items() if part.group_size}
+
+
+def _embeddings(recipe: Recipe) -> str | None:
+    """What the recipe says; else 8 bits beside quantised layers, for a language model.
+
+    Its table is then a large part of the file, and only looked up: 8 bits cost no time.
+    """
+    export = recipe.export
+    if export.embeddings:
+        return None if export.embeddings == "none" else export.embeddings
+    quantised = bool(recipe.model.hf) and export.quantization in LINEAR_SCHEMES
+    return "8w" if quantised and "8w" in backend_named(export.backend).embeddings else None
+
+
+def _has_groups(recipe: Recipe) -> bool:
+    schemes = {recipe.export.quantization, *dict(_overrides(recipe.export)).values()}
+    return bool(schemes & set(GROUPED_SCHEMES)) or _embeddings(recipe) in GROUPED_EMBEDDINGS
 
 
 def _hf_model(model: Model) -> HfModel | None:

@@ -25,7 +25,7 @@ GENERATION = "generation"
 # Of the section `model`: what the model is. A checkpoint's file may change.
 _MODEL = ("example", "python", "exported", "program", "hf", "arguments")
 # Of `export`: what is computed with which precision.
-_PRECISION = ("overrides", "group_size")
+_PRECISION = ("overrides", "group_size", "embeddings")
 
 
 class DeviceIdentity(Value):

@@ -26,8 +26,18 @@ from etdeploy.recipe.rules import (
 
 BackendName = Annotated[str, Choice(lambda name: find_backend(name) is not None, exporting_names)]
 Quantization = Literal[
-    "none", "fp16", "int8_static", "int8_dynamic", "8da4w", "8a4w", "16a8w", "16a4w", "16a4w_block"
+    "none",
+    "fp16",
+    "int8_static",
+    "int8_dynamic",
+    "8da4w",
+    "8da8w",
+    "8a4w",
+    "16a8w",
+    "16a4w",
+    "16a4w_block",
 ]
+EmbeddingQuantization = Literal["none", "8w", "4w"]
 ExampleName = Literal["mlp", "convnet", "encoder", "transformer"]
 ProviderName = Literal["auto", "wheel", "source"]
 OptimizeFor = Literal["speed", "size"]
@@ -172,6 +182,26 @@ class ExportGeneration(Section):
         return data if fits else {**data, "prefill_tokens": context}
 
 
+class PartQuantization(Section):
+    """How a part of the model is quantised."""
+
+    quantization: Quantization
+    """The scheme."""
+
+    group_size: int | None = Field(default=None, ge=32, le=4096, multiple_of=32)
+    """The number of weights that share a scale, where that is another than for the rest."""
+
+
+PartChoice = Annotated[
+    Quantization | PartQuantization,
+    Takes(
+        f"{', '.join(get_args(Quantization))}, or one of them with groups of its own: "
+        "{quantization: 8da4w, group_size: 64}",
+        words=get_args(Quantization),
+    ),
+]
+
+
 class Export(Section):
     """How the model becomes a program."""
 
@@ -181,11 +211,17 @@ class Export(Section):
     quantization: Quantization = "none"
     """How weights and activations are quantised; the available schemes depend on the backend."""
 
-    overrides: dict[str, Quantization | None] = Field(default_factory=dict)
+    overrides: dict[str, PartChoice | None] = Field(default_factory=dict)
     """Other schemes for parts of the model, by patterns of module paths:
     `{head: 16a8w, "layers.*.attention": 16a8w}`. A pattern is for a module with everything inside;
-    `*` also stands for dots. Of several that match, the first counts. The
+    `*` also stands for dots. Of several that match, the first counts. A part can have groups of its
+    own: `{lm_head: {quantization: 8da4w, group_size: 64}}`. The
     [table of backends](#backends) says which schemes can be mixed."""
+
+    embeddings: EmbeddingQuantization | None = None
+    """How tables of embeddings are quantised: `8w`, 8 bits with a scale for each token; `4w`, 4
+    bits in groups of `group_size`; `none`, not at all. By default, `8w` for a model of `hf` with
+    8da4w or 8da8w, else `none`."""
 
     calibration: str | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
@@ -194,8 +230,9 @@ class Export(Section):
     enough to measure speed."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
-    """8da4w and 16a4w_block: the number of weights that share a scale. A multiple of 32, which
-    XNNPACK needs to take the layer, and a divisor of the layer's input size."""
+    """8da4w, 16a4w_block and embeddings with 4w: the number of weights that share a scale. A
+    multiple of 32, which XNNPACK needs to take the layer, and a divisor of the layer's input
+    size."""
 
     soc: str = Field(default="auto", min_length=1)
     """For a backend whose programs are compiled for one SoC: that SoC, like `SM8650`; `auto` means

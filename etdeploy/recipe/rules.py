@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.options import option_problems
 from etdeploy.backends.registry import find_backend, known_backends
-from etdeploy.backends.schemes import FLOAT_SCHEMES, GROUPED_SCHEMES, STATIC_SCHEMES
+from etdeploy.backends.schemes import (
+    EMBEDDINGS_BESIDE,
+    FLOAT_SCHEMES,
+    GROUPED_EMBEDDINGS,
+    GROUPED_SCHEMES,
+    STATIC_SCHEMES,
+)
 
 if TYPE_CHECKING:
     from etdeploy.backends.base import Backend
@@ -94,10 +100,8 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield from _override_findings(backend, scheme, overrides)
     if section.get("calibration") is not None and scheme not in STATIC_SCHEMES:
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
-    grouped = section.get("group_size") not in (None, DEFAULT_GROUP_SIZE)
-    if grouped and scheme not in GROUPED_SCHEMES:
-        with_groups = " and ".join(repr(name) for name in GROUPED_SCHEMES)
-        yield "group_size", f"quantization {scheme!r} does not use groups; only {with_groups} do"
+    yield from _embedding_findings(backend, scheme, section.get("embeddings"))
+    yield from _group_findings(section, scheme)
     options = section.get("options")
     if backend and isinstance(options, Mapping):
         for name, text in option_problems(backend.name, backend.options, options):
@@ -110,10 +114,53 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
 
 
+def _embedding_findings(
+    backend: Backend | None, scheme: object, embeddings: object
+) -> Iterator[Finding]:
+    if embeddings in (None, "none") or backend is None:
+        return
+    if not backend.embeddings:
+        those = ", ".join(b.name for b in known_backends() if b.embeddings and b.lowering)
+        yield (
+            "embeddings",
+            f"a program for the backend {backend.name} has its tables of embeddings in floats; "
+            f"embeddings apply to {those} only",
+        )
+    elif scheme not in EMBEDDINGS_BESIDE and scheme in backend.quantizations:
+        these = [name for name in EMBEDDINGS_BESIDE if name in backend.quantizations]
+        yield (
+            "embeddings",
+            f"with quantization {scheme!r}, tables of embeddings stay in floats; the quantization "
+            f"has to be one of {', '.join(these)}",
+        )
+
+
+def _group_findings(section: Mapping[str, Any], scheme: object) -> Iterator[Finding]:
+    overrides, embeddings = section.get("overrides"), section.get("embeddings")
+    chosen = overrides if isinstance(overrides, Mapping) else {}
+    schemes = {scheme, *map(_scheme_in, chosen.values())}
+    grouped = any(name in GROUPED_SCHEMES for name in schemes) or embeddings in GROUPED_EMBEDDINGS
+    if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and not grouped:
+        yield "group_size", _no_groups(scheme)
+    for pattern, part in chosen.items():
+        if _keys_of(part).get("group_size") and _scheme_in(part) not in GROUPED_SCHEMES:
+            yield f"overrides.{pattern}", _no_groups(_scheme_in(part))
+
+
+def _no_groups(scheme: object) -> str:
+    with_groups = " and ".join(repr(name) for name in GROUPED_SCHEMES)
+    return f"quantization {scheme!r} does not use groups; only {with_groups} do"
+
+
+def _scheme_in(chosen: object) -> object:
+    """The scheme of an override, which may have a group size beside it."""
+    return chosen if isinstance(chosen, str) else _keys_of(chosen).get("quantization")
+
+
 def _override_findings(
     backend: Backend, scheme: object, overrides: Mapping[Any, Any]
 ) -> Iterator[Finding]:
-    given = {pattern: chosen for pattern, chosen in overrides.items() if chosen is not None}
+    given = {pattern: _scheme_in(part) for pattern, part in overrides.items() if part is not None}
     mixed = ", ".join(backend.overrides)
     if given and not mixed:
         those = ", ".join(b.name for b in known_backends() if b.overrides and b.lowering)
@@ -122,11 +169,12 @@ def _override_findings(
             f"the backend {backend.name} quantises the whole model by one scheme; overrides apply "
             f"to {those} only",
         )
-    elif given and scheme not in backend.overrides:
+    elif given and (scheme not in backend.overrides or scheme in FLOAT_SCHEMES):
+        whole = ", ".join(name for name in backend.overrides if name not in FLOAT_SCHEMES)
         yield (
             "overrides",
             f"with quantization {scheme!r}, {backend.name} has no overrides; the quantization has "
-            f"to be one of {mixed}",
+            f"to be one of {whole}",
         )
     else:
         for pattern, chosen in given.items():

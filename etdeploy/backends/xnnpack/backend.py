@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.options import Option
-from etdeploy.backends.schemes import DYNAMIC_SCHEMES
+from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
 from etdeploy.backends.xnnpack.traced import TRACED
 from etdeploy.core.values import Explained
 
@@ -78,7 +78,9 @@ class Xnnpack(Backend):
 XNNPACK = Xnnpack(
     name="xnnpack",
     delegate_id="XnnpackBackend",
-    quantizations=("none", "int8_static", "int8_dynamic", "8da4w"),
+    quantizations=("none", "int8_static", "int8_dynamic", *LINEAR_SCHEMES),
+    overrides=("none", *LINEAR_SCHEMES),
+    embeddings=("8w", "4w"),
     lowering="etdeploy.export.worker.backends.xnnpack",
     options=(
         Option(

@@ -79,6 +79,7 @@ _QUANTIZED = {
     "int8_static": _Rule(15e-2, 1e-6, 0.995),
     "int8_dynamic": _Rule(5e-2, 1e-6, 0.995),
     "8da4w": _Rule(5e-2, 1e-6, 0.995),
+    "8da8w": _Rule(5e-2, 1e-6, 0.995),
     # Static like int8_static. In QNN's simulator up to 2.1 %, 0.05 %, 0.18 % and 2.5 %, with
     # cosines of 0.9999, 0.999999, 0.999999 and 0.9997.
     "8a4w": _Rule(15e-2, 1e-6, 0.995),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.methods import first_method
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
@@ -244,8 +245,9 @@ def _import_executorch(steps: Steps) -> None:
 
 
 def _quantize_text(spec: ExportSpec) -> str:
-    if spec.quantization in (None, "none", "fp16"):
-        return "running the model eagerly"
+    if spec.quantization in (None, *FLOAT_SCHEMES):
+        tables = f"quantising embeddings: {spec.embeddings}"
+        return tables if spec.embeddings else "running the model eagerly"
     return f"quantising: {spec.quantization}"
 
 

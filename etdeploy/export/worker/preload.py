@@ -31,6 +31,7 @@ _SCHEMES = {
     "16a4w": _PT2E,
     "16a4w_block": _PT2E,
     "8da4w": ("torchao.quantization.quant_api",),
+    "8da8w": ("torchao.quantization.quant_api",),
 }
 # Pinned before the user's code runs, in every worker; see `loading/paths.py`.
 _PINNED = "executorch"

@@ -9,7 +9,13 @@ import pytest
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.lowering.overrides import check_overrides, override_notes, scheme_of
+from etdeploy.export.worker.lowering.overrides import (
+    check_overrides,
+    check_patterns,
+    first_match,
+    override_notes,
+    scheme_of,
+)
 
 
 def node(path: str | None) -> Any:
@@ -61,6 +67,25 @@ def test_the_first_pattern_counts() -> None:
     assert scheme_of(both, node("layers.0.fc")) == "16a8w"
     assert scheme_of(both, node("layers.1.fc")) == "8a4w"
     assert scheme_of(both, node("head")) is None
+
+
+def test_a_module_may_have_a_path_in_each_method() -> None:
+    both = spec(("decode.head", "8da8w"), ("body", "none"))
+    assert first_match(both, ["head", "decode.head"]) == ("decode.head", "8da8w")
+    assert first_match(both, ["body.0", "decode.0"]) == ("body", "none")
+    assert first_match(both, ["head"]) is None
+
+
+def test_a_pattern_may_be_for_modules_that_its_scheme_is_for() -> None:
+    def paths(scheme: str) -> list[str]:
+        return ["lm_head", "embed"] if scheme == "none" else ["lm_head"]
+
+    check_patterns(spec(("embed", "none"), ("lm_head", "8da8w")), paths, "no layer")
+    with pytest.raises(WorkerError) as caught:
+        check_patterns(spec(("embed", "8da8w")), paths, "no layer")
+    failure = caught.value.failure
+    assert failure.message == "export.overrides: no layer matches 'embed'"
+    assert failure.remedy == "Its modules are: lm_head."
 
 
 def test_a_pattern_is_for_any_of_the_methods() -> None:

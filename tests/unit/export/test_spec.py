@@ -108,6 +108,35 @@ def test_what_a_scheme_does_not_use_is_left_out() -> None:
     assert spec_of(model={"example": "mlp"}, export={"backend": "qnn"}).soc == "auto"
 
 
+@pytest.mark.parametrize(
+    ("model", "export", "embeddings"),
+    [
+        ({"hf": "org/model"}, {"quantization": "8da4w"}, "8w"),
+        ({"hf": "org/model"}, {"quantization": "8da8w"}, "8w"),
+        ({"hf": "org/model"}, {"quantization": "8da4w", "embeddings": "4w"}, "4w"),
+        ({"hf": "org/model"}, {"quantization": "8da4w", "embeddings": "none"}, None),
+        ({"hf": "org/model"}, {"quantization": "8da4w", "backend": "vulkan"}, None),
+        ({"hf": "org/model"}, {"quantization": "int8_dynamic"}, None),
+        ({"hf": "org/model"}, {}, None),
+        ({"hf": "org/model"}, {"embeddings": "8w"}, "8w"),
+        ({"example": "transformer"}, {"quantization": "8da4w"}, None),
+        ({"example": "transformer"}, {"embeddings": "4w"}, "4w"),
+    ],
+)
+def test_embeddings_have_8_bits_beside_quantised_layers_of_a_language_model(
+    model: dict[str, Any], export: dict[str, Any], embeddings: str | None
+) -> None:
+    assert spec_of(model=model, export=export).embeddings == embeddings
+
+
+def test_a_part_with_groups_of_its_own() -> None:
+    parts = {"head": {"quantization": "8da4w", "group_size": 64}, "body": "none", "rest": None}
+    spec = spec_of(model={"example": "mlp"}, export={"quantization": "8da8w", "overrides": parts})
+    assert spec.overrides == (("head", "8da4w"), ("body", "none"))
+    assert spec.override_groups == {"head": 64}
+    assert spec.group_size == 32
+
+
 @pytest.mark.parametrize("text", ["model.py", "model.py:", ":make", "model.py:not a name"])
 def test_a_reference_without_a_function(text: str) -> None:
     with pytest.raises(RecipeError) as caught:

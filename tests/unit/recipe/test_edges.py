@@ -12,6 +12,7 @@ import yaml
 from etdeploy.core.errors import RecipeError
 from etdeploy.recipe.document import parse_value, read_document
 from etdeploy.recipe.load import load_recipe
+from etdeploy.recipe.model import PartQuantization
 
 MLP = "model: {example: mlp}\n"
 
@@ -195,7 +196,7 @@ export:
         (
             "model: {example: mlp}\nexport: {quantization: int9}",
             "r.yaml:2:10: export.quantization takes none, fp16, int8_static, int8_dynamic, 8da4w, "
-            "8a4w, 16a8w, 16a4w or 16a4w_block, not 'int9'",
+            "8da8w, 8a4w, 16a8w, 16a4w or 16a4w_block, not 'int9'",
         ),
     ],
 )
@@ -359,8 +360,9 @@ export:
         "schemes; choose from int8_static, 8a4w, 16a8w, 16a4w",
         "r.yaml:7:5: export.overrides.head: the backend qnn leaves no part of a quantised model in "
         "floats; choose from int8_static, 8a4w, 16a8w, 16a4w",
-        "r.yaml:8:5: export.overrides.4 takes none, fp16, int8_static, int8_dynamic, 8da4w, 8a4w, "
-        "16a8w, 16a4w or 16a4w_block, not '16a9w' (did you mean '16a8w'?)",
+        "r.yaml:8:5: export.overrides.4 takes none, fp16, int8_static, int8_dynamic, 8da4w, "
+        "8da8w, 8a4w, 16a8w, 16a4w, 16a4w_block, or one of them with groups of its own: "
+        "{quantization: 8da4w, group_size: 64}, not '16a9w' (did you mean '16a8w'?)",
     ]
 
 
@@ -368,10 +370,22 @@ export:
     ("backend", "scheme", "message"),
     [
         (
+            "vulkan",
+            "int8_static",
+            "the backend vulkan quantises the whole model by one scheme; overrides apply to "
+            "xnnpack, qnn only",
+        ),
+        (
             "xnnpack",
             "int8_static",
-            "the backend xnnpack quantises the whole model by one scheme; overrides apply to qnn "
-            "only",
+            "with quantization 'int8_static', xnnpack has no overrides; the quantization has to be "
+            "one of 8da4w, 8da8w",
+        ),
+        (
+            "xnnpack",
+            "none",
+            "with quantization 'none', xnnpack has no overrides; the quantization has to be one of "
+            "8da4w, 8da8w",
         ),
         (
             "qnn",
@@ -390,6 +404,91 @@ export:
   overrides: {{head: 16a8w}}
 """
     assert problems(write("r.yaml", text)) == [f"r.yaml:5:3: export.overrides: {message}"]
+
+
+def test_a_part_may_have_groups_of_its_own() -> None:
+    text = """\
+model: {example: mlp}
+export:
+  quantization: 8da8w
+  overrides:
+    head: {quantization: 8da4w, group_size: 64}
+    body: none
+"""
+    overrides = load_recipe(write("r.yaml", text)).recipe.export.overrides
+    assert overrides == {
+        "head": PartQuantization(quantization="8da4w", group_size=64),
+        "body": "none",
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            "{quantization: 8da8w, group_size: 64}",
+            "quantization '8da8w' does not use groups; only '8da4w' and '16a4w_block' do",
+        ),
+        (
+            "{quantization: 16a8w}",
+            "the backend xnnpack does not mix '16a8w' with other schemes; choose from none, 8da4w, "
+            "8da8w",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit(part: str, message: str) -> None:
+    text = (
+        f"model: {{example: mlp}}\nexport:\n  quantization: 8da4w\n  overrides: {{head: {part}}}\n"
+    )
+    assert problems(write("r.yaml", text)) == [f"r.yaml:4:15: export.overrides.head: {message}"]
+
+
+@pytest.mark.parametrize(
+    "part", ["{quantization: 8da4w, group_size: 33}", "{group_size: 64}", "[]"]
+)
+def test_a_part_that_cannot_be_read_says_what_it_takes(part: str) -> None:
+    text = (
+        f"model: {{example: mlp}}\nexport:\n  quantization: 8da4w\n  overrides: {{head: {part}}}\n"
+    )
+    [problem] = problems(write("r.yaml", text))
+    assert problem.startswith("r.yaml:4:15: export.overrides.head takes none, fp16, ")
+    assert "{quantization: 8da4w, group_size: 64}" in problem
+
+
+@pytest.mark.parametrize(
+    ("backend", "scheme", "message"),
+    [
+        (
+            "vulkan",
+            "none",
+            "a program for the backend vulkan has its tables of embeddings in floats; embeddings "
+            "apply to portable, xnnpack only",
+        ),
+        (
+            "xnnpack",
+            "int8_dynamic",
+            "with quantization 'int8_dynamic', tables of embeddings stay in floats; the "
+            "quantization has to be one of none, 8da4w, 8da8w",
+        ),
+    ],
+)
+def test_embeddings_that_cannot_be_quantised(backend: str, scheme: str, message: str) -> None:
+    text = (
+        "model: {example: transformer}\n"
+        f"export: {{backend: {backend}, quantization: {scheme}, embeddings: 8w}}\n"
+    )
+    [problem] = problems(write("r.yaml", text))
+    assert problem.endswith(f": export.embeddings: {message}")
+    assert (
+        load_recipe(write("r.yaml", text.replace("8w", "none"))).recipe.export.embeddings == "none"
+    )
+
+
+def test_embeddings_in_groups_use_the_group_size() -> None:
+    text = "model: {example: transformer}\nexport: {group_size: 64, embeddings: 4w}\n"
+    assert load_recipe(write("r.yaml", text)).recipe.export.embeddings == "4w"
+    [problem] = problems(write("r.yaml", text.replace("4w", "8w")))
+    assert problem.endswith("'none' does not use groups; only '8da4w' and '16a4w_block' do")
 
 
 def test_overrides_of_nothing_are_none() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from etdeploy.backends.registry import release_of
-from etdeploy.backends.schemes import GROUPED_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.lower_failures import explaining
@@ -62,9 +61,9 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
     if spec.generation:
         # A cache is written in place then, in microseconds, and not copied whole for each token.
         config.run_reinplace_pass = True
-        # A quantised embedding is looked up by an operator of its own; without, the whole table is
-        # made floats for each token.
-        config.do_quant_fusion_and_const_prop = spec.quantization in GROUPED_SCHEMES
+    # A quantised embedding is looked up by an operator of its own; without, the whole table is made
+    # floats for each token.
+    config.do_quant_fusion_and_const_prop = spec.embeddings is not None
     lowering_of(spec).adjust(config)
     return config
 

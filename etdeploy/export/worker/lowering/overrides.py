@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ _NAMED = 8
 
 def scheme_of(spec: ExportSpec, node: torch.fx.Node) -> str | None:
     """The scheme that overrides the spec's for a node; None where none does."""
-    found = _override(spec, module_path(node))
+    found = first_match(spec, [module_path(node)])
     return found[1] if found else None
 
 
@@ -41,12 +41,26 @@ def check_overrides(spec: ExportSpec, traced: Mapping[str, torch.export.Exported
         WorkerError: There is one.
     """
     paths = {module_path(node) for program in traced.values() for node in _calls(program)}
-    modules = dict.fromkeys(each for path in sorted(paths) for each in _around(path))
-    for pattern, _ in spec.overrides:
+    check_patterns(spec, lambda _: sorted(paths), "no module that computes something")
+
+
+def check_patterns(spec: ExportSpec, paths: Callable[[str], Iterable[str]], nothing: str) -> None:
+    """Refuses a pattern that matches no module.
+
+    Args:
+        spec: Has the patterns.
+        paths: Gives those of the modules that a scheme can be for.
+        nothing: The subject of the message: `no module that computes something`.
+
+    Raises:
+        WorkerError: There is one.
+    """
+    for pattern, scheme in spec.overrides:
+        modules = dict.fromkeys(each for path in paths(scheme) for each in _around(path))
         if not any(fnmatchcase(module, pattern) for module in modules):
             raise fail(
                 "quantization",
-                f"export.overrides: no module that computes something matches {pattern!r}",
+                f"export.overrides: {nothing} matches {pattern!r}",
                 file=spec.place("export", "overrides", pattern),
                 remedy=_near(pattern, list(modules)),
             )
@@ -54,7 +68,7 @@ def check_overrides(spec: ExportSpec, traced: Mapping[str, torch.export.Exported
 
 def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> Iterator[str]:
     """What of a method is quantised in another way than the rest, as a sentence."""
-    counts = Counter(_override(spec, module_path(node)) for node in _calls(program))
+    counts = Counter(first_match(spec, [module_path(node)]) for node in _calls(program))
     parts = [
         f"{pattern} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
         for pattern, scheme in spec.overrides
@@ -63,8 +77,14 @@ def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> I
         yield f"Quantised with {spec.quantization}, except: {', '.join(parts)}."
 
 
-def _override(spec: ExportSpec, path: str) -> tuple[str, str] | None:
-    around = _around(path)
+def first_match(spec: ExportSpec, paths: Iterable[str]) -> tuple[str, str] | None:
+    """The pattern with its scheme that overrides the spec's for a module; None where none does.
+
+    Args:
+        spec: Has the patterns.
+        paths: Of the module, which may have one in each method.
+    """
+    around = [each for path in paths for each in _around(path)]
     for pattern, scheme in spec.overrides:
         if any(fnmatchcase(module, pattern) for module in around):
             return pattern, scheme

@@ -1,0 +1,1 @@
+"""Weights of layers, quantised in place before the model is traced."""

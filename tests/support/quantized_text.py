@@ -1,0 +1,112 @@
+"""Exports a tiny quantised language model in several ways, each step against the eager model.
+
+`python -m tests.support.quantized_text FOLDER NAME...` writes one line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import executorch
+import torch
+import transformers
+from executorch.runtime import Runtime
+
+from etdeploy.export.worker.backends.base import Traced
+from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.lowering.lower import emit, lower
+from etdeploy.export.worker.lowering.quantize import quantize
+from etdeploy.export.worker.tracing.tensors import buffers_restored
+from etdeploy.export.worker.tracing.trace import trace
+from etdeploy.program.inspect import inspect_file
+from tests.support.export import spec_of
+
+# ExecuTorch's Python runtime has no quantised kernels of its own; this registers them in it.
+_KERNELS = Path(executorch.__path__[0]) / "lib" / "libexecutorch_kernels_quantized.so"
+CONTEXT, TOKENS = 32, 24
+EXPORTS: dict[str, dict[str, Any]] = {
+    "8da8w": {"quantization": "8da8w"},
+    "mixed": {
+        "quantization": "8da4w",
+        "embeddings": "4w",
+        "overrides": {
+            "lm_head": "8da8w",
+            "model.layers.0.mlp.down_proj": "none",
+            "model.layers.*.self_attn": {"quantization": "8da4w", "group_size": 64},
+        },
+    },
+    "floats": {},
+    "floats_4w": {"embeddings": "4w"},
+    "int8_dynamic": {"quantization": "int8_dynamic"},
+    "int8_static": {"quantization": "int8_static"},
+}
+_SIZES: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+
+
+def tiny() -> Any:
+    """A model with random weights, large enough that its logits differ from each other."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**_SIZES)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.15)
+    return model
+
+
+def found(name: str, folder: Path) -> dict[str, Any]:
+    """How far the program's logits are from the quantised model's, and what is in the program."""
+    spec = spec_of({"model": {"hf": str(folder)}, "export": EXPORTS[name]})
+    made = generation_sources(tiny(), context=CONTEXT, prefill_tokens=8, path="fast")
+    sources = {"decode": made.sources["decode"]}
+    tokens = torch.randint(3, 128, (1, TOKENS))
+    before = _eager(sources["decode"].module, tokens)
+    quantized = quantize(spec, sources)["decode"]
+    wanted = _eager(quantized.module, tokens)
+    path = folder / f"{name}.pte"
+    _export(spec, sources, quantized.module, path)
+    decode = Runtime.get().load_program(str(path)).load_method("decode")
+    logits = torch.stack(
+        [decode.execute((tokens[:, at : at + 1], torch.tensor([at])))[0][0] for at in range(TOKENS)]
+    )
+    [method] = inspect_file(path).methods
+    return {
+        "notes": quantized.notes,
+        "moved": float((before - wanted).abs().max()),
+        "distance": float((logits - wanted).abs().max()),
+        "largest": float(wanted.abs().max()),
+        "cosine": float(torch.cosine_similarity(logits.flatten(), wanted.flatten(), dim=0)),
+        "operators": [operator.name for operator in method.operators],
+    }
+
+
+def _eager(module: Any, tokens: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad(), buffers_restored([buffer for _, buffer in module.named_buffers()]):
+        steps = [module(tokens[:, at : at + 1], torch.tensor([at])) for at in range(TOKENS)]
+        return torch.cat(steps).clone()
+
+
+def _export(spec: Any, sources: Any, module: Any, path: Path) -> None:
+    source = sources["decode"]
+    program = trace(module, source.inputs, source.dynamic_shapes, strict=False)
+    traced = {"decode": Traced(module, source, program)}
+    with path.open("wb") as stream:
+        emit(spec, lower(spec, traced), traced).write_to_file(stream)
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(str(_KERNELS))
+    told = {name: found(name, Path(sys.argv[1])) for name in sys.argv[2:]}
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
