@@ -162,12 +162,14 @@ class Capabilities(Value):
         shares_cores: Whether they run on this machine's processors, so that a run here and one
             there would disturb each other.
         streams: Whether its runs are a StreamingRun.
+        converses: Whether they are a ConversingRun.
     """
 
     launches: tuple[str, ...] = ("process",)
     is_here: bool = False
     shares_cores: bool = False
     streams: bool = False
+    converses: bool = False
 
 
 class ProcessLaunch(Value):
@@ -315,6 +317,53 @@ class StreamingRun(RunFolder, Protocol):
             timeout_s: As for `run`.
             on_line: Called with each line of stdout as soon as it is there, perhaps in another
                 thread; must not raise.
+        """
+        ...
+
+
+class Talk(Protocol):
+    """A program that was started, and that is talked with line by line, from one thread."""
+
+    def say(self, line: str) -> None:
+        """Writes a line to its input; does nothing where it no longer listens.
+
+        Raises:
+            DeviceError: The device went away.
+        """
+        ...
+
+    def hear(self, wait_s: float) -> str | None:
+        """The next line of its stdout, as soon as it is there; None at the end.
+
+        Raises:
+            TimeoutError: There was none for that long.
+            DeviceError: The device went away.
+            Interrupted: The run was asked to stop.
+        """
+        ...
+
+    def end(self) -> RunOutcome:
+        """Ends the program if it has not ended by itself, and tells how it ended.
+
+        It has timed out if it had to be ended. `stdout` is empty: all of it was to be heard.
+
+        Raises:
+            DeviceError: The device went away.
+        """
+        ...
+
+
+class ConversingRun(StreamingRun, Protocol):
+    """A run whose program can be talked with."""
+
+    def converse(self, arguments: Sequence[str]) -> AbstractContextManager[Talk]:
+        """Launches the bundle as `run` does; the program is ended with the block.
+
+        Nothing limits its time but a day on the device, for a connection that is gone without a
+        word.
+
+        Raises:
+            DeviceError: The device went away, or cannot start the program at all.
         """
         ...
 

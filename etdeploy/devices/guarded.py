@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from etdeploy.core.blame import Origin, blamed, given, one_given
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,
+    ConversingRun,
     Device,
     DeviceFacts,
     DeviceListing,
@@ -23,9 +24,12 @@ from etdeploy.devices.base import (
     RunFolder,
     RunOutcome,
     StreamingRun,
+    Talk,
 )
 from etdeploy.devices.kinds import DeviceKind
 from etdeploy.devices.spec import DeviceSpec
+
+T = TypeVar("T")
 
 
 def guarded(kind: DeviceKind, origin: Origin) -> DeviceKind:
@@ -88,7 +92,7 @@ class _Device:
 
     def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RunFolder]:
         context = self._asked("open_run", AbstractContextManager, bundle, run_id)
-        return _OpenRun(context, self._origin)
+        return _Opened(context, self._origin, "open_run", _Folder)
 
     def clean(self) -> Mapping[str, int]:
         freed: Mapping[str, int] = self._asked("clean", Mapping)
@@ -98,15 +102,21 @@ class _Device:
         self._asked("close", object)
 
 
-class _OpenRun(AbstractContextManager[RunFolder]):
-    """The folder of a run, from its making to its removal."""
+class _Opened(AbstractContextManager[T]):
+    """What a hook opens, from its beginning to its end."""
 
-    def __init__(self, inner: AbstractContextManager[RunFolder], origin: Origin) -> None:
-        self._inner, self._origin = inner, origin
+    def __init__(
+        self,
+        inner: AbstractContextManager[T],
+        origin: Origin,
+        hook: str,
+        guard: Callable[[T, Origin], T],
+    ) -> None:
+        self._inner, self._origin, self._hook, self._guard = inner, origin, hook, guard
 
-    def __enter__(self) -> RunFolder:
-        with blamed(self._origin, "open_run"):
-            return _Folder(self._inner.__enter__(), self._origin)
+    def __enter__(self) -> T:
+        with blamed(self._origin, self._hook):
+            return self._guard(self._inner.__enter__(), self._origin)
 
     def __exit__(
         self,
@@ -119,7 +129,7 @@ class _OpenRun(AbstractContextManager[RunFolder]):
         except BaseException as raised:
             if raised is error:  # came from the block, and passes through
                 raise
-            with blamed(self._origin, "open_run"):
+            with blamed(self._origin, self._hook):
                 raise
 
 
@@ -145,6 +155,31 @@ class _Folder:
         with blamed(self._origin, "put"):
             cast(StreamingRun, self._inner).put(source, relative)
 
+    def converse(self, arguments: Sequence[str]) -> AbstractContextManager[Talk]:
+        with blamed(self._origin, "converse"):
+            context = cast(ConversingRun, self._inner).converse(arguments)
+            given(context, AbstractContextManager)
+        return _Opened(context, self._origin, "converse", _Talk)
+
     def pull(self, relative: str, to: Path) -> None:
         with blamed(self._origin, "pull"):
             self._inner.pull(relative, to)
+
+
+class _Talk:
+    def __init__(self, inner: Talk, origin: Origin) -> None:
+        self._inner, self._origin = inner, origin
+
+    def say(self, line: str) -> None:
+        with blamed(self._origin, "say"):
+            self._inner.say(line)
+
+    def hear(self, wait_s: float) -> str | None:
+        with blamed(self._origin, "hear", TimeoutError):
+            line: str | None = given(self._inner.hear(wait_s), (str, type(None)))
+            return line
+
+    def end(self) -> RunOutcome:
+        with blamed(self._origin, "end"):
+            outcome: RunOutcome = given(self._inner.end(), RunOutcome)
+            return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,7 +37,33 @@ class Lines:
             return
         *lines, self._begun = (self._begun + part).split(b"\n")
         for line in lines:
-            self._on_line(line.decode(errors="replace").rstrip("\r"))
+            self._on_line(_text(line))
+
+
+class Received:
+    """The whole lines of an output that comes in pieces, when they are asked for."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque()
+        self._begun = b""
+
+    def add(self, part: bytes) -> None:
+        """The next piece."""
+        *lines, self._begun = (self._begun + part).split(b"\n")
+        self._lines.extend(lines)
+
+    def line(self) -> str | None:
+        """The next line, without its end; None if it is not whole yet."""
+        return _text(self._lines.popleft()) if self._lines else None
+
+    def rest(self) -> str | None:
+        """What is left at the end of the output; None if that is nothing."""
+        begun, self._begun = self._begun, b""
+        return _text(begun) if begun else None
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r")
 
 
 def marked(command: str, marker: str) -> str:

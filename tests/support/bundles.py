@@ -38,6 +38,18 @@ int main(int argc, char **argv) {
     fclose(file);
     printf("no end of line");
   }
+  if (!strcmp(what, "talk")) {
+    static char line[1 << 18];
+    while (fgets(line, sizeof line, stdin)) {
+      if (!strncmp(line, "exit ", 5)) return atoi(line + 5);
+      if (!strcmp(line, "crash\n")) raise(SIGSEGV);
+      if (!strcmp(line, "hang\n")) for (;;) pause();
+      printf("%d %.20s", (int)strlen(line), line);
+      if (strlen(line) > 20) printf("\n");
+      fflush(stdout);
+    }
+    return 7;
+  }
   if (!strcmp(what, "write")) {
     FILE *file = fopen(argv[2], "w");
     if (!file) return 3;

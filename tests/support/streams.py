@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from etdeploy.devices.base import Bundle, Device, RunOutcome, StreamingRun
+import pytest
+
+from etdeploy.devices.base import Bundle, ConversingRun, Device, RunOutcome, StreamingRun
+
+_LONG = "x" * 200_000
 
 
 def awaited(device: Device, bundle: Bundle, folder: Path) -> tuple[list[str], RunOutcome]:
@@ -37,4 +41,39 @@ def is_whole(lines: list[str], outcome: RunOutcome) -> bool:
         and (outcome.exit_code, outcome.timed_out) == (0, False)
         and outcome.stdout.splitlines() == [*expected, "no end of line"]
         and outcome.stderr.startswith("err ")
+    )
+
+
+def talked(device: Device, bundle: Bundle) -> tuple[list[str | None], list[RunOutcome]]:
+    """What a program answers line by line, and how it ends: by itself, by a signal, and by us."""
+    assert device.capabilities.converses
+    device.push(bundle)
+    lines: list[str | None] = []
+    outcomes: list[RunOutcome] = []
+    with device.open_run(bundle, "r1") as opened:
+        run = cast(ConversingRun, opened)
+        for last in ("exit 5", "crash", "hang"):
+            with run.converse(["talk", "it's"]) as talk:
+                for line in ("it's one", "", _LONG):
+                    talk.say(line)
+                lines += [talk.hear(20) for _ in range(4)]
+                talk.say(last)
+                if last == "hang":
+                    with pytest.raises(TimeoutError):
+                        talk.hear(0.5)
+                else:
+                    lines.append(talk.hear(20))
+                outcomes.append(talk.end())
+    return lines, outcomes
+
+
+def was_talk(lines: list[str | None], outcomes: list[RunOutcome]) -> bool:
+    """Whether all lines and ends came."""
+    said = ["out talk", "9 it's one", "1 ", f"{len(_LONG) + 1} {'x' * 20}"]
+    crashed, hung = outcomes[1:]
+    return (
+        lines == [*said, None, *said, None, *said]
+        and [outcome.exit_code for outcome in outcomes] == [5, 139, None]
+        and (crashed.signal_name, hung.timed_out) == ("SIGSEGV", True)
+        and all(outcome.stderr.startswith("err ") for outcome in outcomes)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import time
-from contextlib import suppress
 from typing import IO, Protocol
 
 from etdeploy.core import cancel
@@ -67,9 +66,13 @@ class Conversation:
 
     def say(self, words: bytes) -> None:
         """Writes to its standard input; does nothing where it no longer listens."""
-        if self._words is not None:
-            with suppress(BrokenPipeError):
-                os.write(self._words, words)
+        left = memoryview(words)
+        while self._words is not None and left:
+            try:
+                # A signal may end it in the middle.
+                left = left[os.write(self._words, left) :]
+            except BrokenPipeError:
+                return
 
     def end_input(self) -> None:
         """Closes its standard input."""

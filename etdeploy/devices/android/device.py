@@ -38,7 +38,7 @@ class AndroidDevice(RemoteDevice):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(streams=True)
+        return Capabilities(streams=True, converses=True)
 
     def facts(self) -> DeviceFacts:
         output = self._facts_output

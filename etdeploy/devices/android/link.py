@@ -161,12 +161,25 @@ class AndroidConversation:
 
     def hear(self, doing: str, idle_s: float | None = None) -> str:
         with self.link.errors(doing):
-            while b"\n" not in self.heard and len(self.heard) < _LONGEST_LINE:
-                if not self._receive(idle_s):
-                    break
+            return (self._next(idle_s) or "").strip()
+
+    def line(self, doing: str, idle_s: float) -> str | None:
+        with self.link.errors(doing):
+            try:
+                return self._next(idle_s)
+            except AdbTimeoutError as error:
+                raise SilentError from error
+
+    def _next(self, idle_s: float | None) -> str | None:
+        """The next line; None at the end."""
+        while b"\n" not in self.heard and len(self.heard) < _LONGEST_LINE:
+            if not self._receive(idle_s):
+                break
+        if not self.heard:
+            return None
         line, _, rest = self.heard.partition(b"\n")
         self.heard[:] = rest
-        return line.decode(errors="replace").strip()
+        return line.decode(errors="replace").rstrip("\r")
 
     def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
         with self.link.errors(doing):

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from etdeploy.devices.local import facts as local_facts
 from etdeploy.devices.local import leftovers as local_leftovers
 from etdeploy.devices.local.sampling import sampled
 from etdeploy.devices.local.store import LocalStore
+from etdeploy.devices.local.talk import LocalTalk, talking
 from etdeploy.targets import qemu
 from etdeploy.targets.platforms import host_target
 
@@ -89,7 +90,9 @@ class LocalDevice:
     @property
     def capabilities(self) -> Capabilities:
         # One must not run while the other is timed.
-        return Capabilities(is_here=self._emulator is None, shares_cores=True, streams=True)
+        return Capabilities(
+            is_here=self._emulator is None, shares_cores=True, streams=True, converses=True
+        )
 
     def facts(self) -> DeviceFacts:
         return DeviceFacts(
@@ -159,29 +162,44 @@ class LocalRun:
         timeout_s: float,
         on_line: Callable[[str], None] | None,
     ) -> RunOutcome:
+        request = replace(self._request(arguments), timeout_s=timeout_s, on_line=on_line)
+        kills = local_facts.oom_kills()
+        with self._start_errors(), sampled() as samples:
+            outcome = process.run(request)
+        return replace(_run_outcome(outcome, kills), states=samples.states)
+
+    @contextmanager
+    def converse(self, arguments: Sequence[str]) -> Iterator[LocalTalk]:
+        request = self._request(arguments)
+        kills = local_facts.oom_kills()
+
+        def outcome(exit_code: int, stderr: str, seconds: float) -> RunOutcome:
+            ended = process.Outcome(request.argv, exit_code, "", stderr, seconds)
+            return _run_outcome(ended, kills)
+
+        with ExitStack() as stack:
+            with self._start_errors():
+                talk = stack.enter_context(talking(request, outcome))
+            yield talk
+
+    def _request(self, arguments: Sequence[str]) -> process.Request:
         folders = (str(self._bundle_folder), str(self._folder))
         argv = command_line(self._bundle, arguments, *folders)
-        program = argv[0]
         variables = environment(self._bundle, *folders)
         if self._emulator:
             argv, variables = self._emulator.command(argv, variables), {}
-        request = process.Request(
-            tuple(argv),
-            cwd=self._folder,
-            env=variables,
-            timeout_s=timeout_s,
-            on_line=on_line,
-            apart=True,
-        )
-        kills = local_facts.oom_kills()
+        return process.Request(tuple(argv), cwd=self._folder, env=variables, apart=True)
+
+    @contextmanager
+    def _start_errors(self) -> Iterator[None]:
+        """Turns errors of starting the bundle's program into one for the user."""
         try:
-            with sampled() as samples:
-                outcome = process.run(request)
+            yield
         except OSError as error:
+            program = command_line(self._bundle, (), str(self._bundle_folder), str(self._folder))[0]
             raise DeviceError(
                 f"cannot start the program: {error.strerror or error}", place=program
             ) from error
-        return replace(_run_outcome(outcome, kills), states=samples.states)
 
     def put(self, source: Path, relative: str) -> None:
         target = inside(self._folder, relative)

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
+from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import Bundle, BundleFile
 from etdeploy.devices.remote.sampling import Sampling, loop_lines
 from etdeploy.devices.remote.shell import Place
@@ -245,34 +246,101 @@ def start_command(
         end: If given, the program's stdout is printed, followed by this at the end of a line.
     """
     stdout = "" if end else ">.stdout "
-    exports = [f"export {name}={quote(value)}" for name, value in variables.items()]
     return "\n".join(
         (
-            f"cd {quote(folder)} || exit 1",
-            "echo $$ >.pid; exec 3<&0",
+            *_begin_lines(folder, limit_s),
             "( trap '' HUP; read -r _ <&3; kill -9 -$$ ) >/dev/null 2>&1 &",
             "watch=$!; echo $watch >.watch",
-            # `$!` in the trap, since it may come at any time.
-            f"( trap '' HUP; trap 'kill -9 $!; exit' TERM; sleep {limit_s} & wait $!; kill -9 -$$ )"
-            " </dev/null 3<&- >/dev/null 2>&1 &",
-            "limit=$!",
-            "kills() { grep '^oom_kill ' /proc/vmstat 2>/dev/null; }; before=$(kills)",
             *loop_lines(sampling),
-            "(",
-            *exports,
-            f"exec {' '.join(map(quote, argv))} </dev/null 3<&- {stdout}2>.stderr",
-            ")",
+            *_program_lines(argv, variables, f"</dev/null 3<&- {stdout}2>.stderr"),
             "code=$?; kill -9 $watch $sampler; kill $limit",
-            *([f"echo {end}"] if end else []),
-            'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"',
+            *_end_lines(end),
         )
     )
+
+
+def talk_command(
+    folder: str,
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    limit_s: int,
+    end: str,
+    marker: str,
+) -> str:
+    """Does what `start_command` does, for a program that reads the connection.
+
+    The shell that hands over its input waits for the end of the connection, and ends the group
+    then: also one whose program has ended.
+
+    Args:
+        folder: The run's.
+        argv: The program with its arguments.
+        variables: For its environment.
+        limit_s: After so many seconds the device ends the group by itself.
+        end: Follows the program's stdout, at the end of a line.
+        marker: Begins the last line.
+    """
+    return "\n".join(
+        (
+            *_begin_lines(folder, limit_s),
+            # adb's user may make no named pipe. A shell's own number is not in `$$` here.
+            "( trap '' HUP; read -r watch _ </proc/self/stat; echo $watch >.watch",
+            "  cat <&3; kill -9 -$$ ) 2>/dev/null | (",
+            "exec 3<&-",
+            *_program_lines(argv, variables, "2>.stderr"),
+            "code=$?",
+            *_end_lines(end),
+            f"echo {marker}:0 )",
+        )
+    )
+
+
+def _begin_lines(folder: str, limit_s: int) -> tuple[str, ...]:
+    """Goes into a run's folder, and limits the time; 3 is the connection."""
+    return (
+        f"cd {quote(folder)} || exit 1",
+        "echo $$ >.pid; exec 3<&0",
+        # `$!` in the trap, since it may come at any time.
+        f"( trap '' HUP; trap 'kill -9 $!; exit' TERM; sleep {limit_s} & wait $!; kill -9 -$$ )"
+        " </dev/null 3<&- >/dev/null 2>&1 &",
+        "limit=$!",
+        "kills() { grep '^oom_kill ' /proc/vmstat 2>/dev/null; }; before=$(kills)",
+    )
+
+
+def _program_lines(
+    argv: Sequence[str], variables: Mapping[str, str], streams: str
+) -> tuple[str, ...]:
+    exports = (f"export {name}={quote(value)}" for name, value in variables.items())
+    # What the shell itself says of a crash would come among the program's lines.
+    return ("exec 2>/dev/null", "(", *exports, f"exec {' '.join(map(quote, argv))} {streams}", ")")
+
+
+def _end_lines(end: str) -> tuple[str, ...]:
+    told = 'echo "exit code $code"; echo "before: $before"; echo "after: $(kills)"'
+    return (f"echo {end}", told) if end else (told,)
 
 
 def parse_exit_code(output: str) -> int | None:
     """The program's exit code in the output of `start_command`."""
     match = re.search(r"^exit code (\d+)\s*$", output, re.MULTILINE)
     return int(match[1]) if match else None
+
+
+def require_exit_code(output: str, device: str) -> int:
+    """The same.
+
+    Raises:
+        DeviceError: The device did not start the program; it may have said why.
+    """
+    exit_code = parse_exit_code(output)
+    if exit_code is None:
+        raise DeviceError(
+            f"the device cannot start the program: {output.strip()}",
+            place=device,
+            remedy="Run the same command again.",
+        )
+    return exit_code
 
 
 def parse_out_of_memory(output: str) -> bool | None:

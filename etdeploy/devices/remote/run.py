@@ -7,7 +7,7 @@ import posixpath
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from shlex import quote
 
@@ -24,6 +24,7 @@ from etdeploy.devices.remote import layout
 from etdeploy.devices.remote.heard import Heard
 from etdeploy.devices.remote.sampling import FILE, Sampling
 from etdeploy.devices.remote.shell import RefusedError, RemoteShell, SilentError
+from etdeploy.devices.remote.talk import RemoteTalk, talking
 from etdeploy.devices.sampling import parse_samples
 from etdeploy.devices.signals import signal_of
 
@@ -81,16 +82,23 @@ class RemoteRun:
         heard = Heard(on_line, f"etdeploy-{secrets.token_hex(8)}", timeout_s)
         return self._run(arguments, timeout_s, heard)
 
+    def converse(self, arguments: Sequence[str]) -> AbstractContextManager[RemoteTalk]:
+        argv, variables = self._program(arguments)
+        return talking(self._shell, self._folder, argv, variables)
+
+    def _program(self, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        folders = (self._bundle_folder, self._folder)
+        return command_line(self._bundle, arguments, *folders), environment(self._bundle, *folders)
+
     def _run(self, arguments: Sequence[str], timeout_s: float, heard: Heard | None) -> RunOutcome:
-        argv = command_line(self._bundle, arguments, self._bundle_folder, self._folder)
-        variables = environment(self._bundle, self._bundle_folder, self._folder)
+        argv, variables = self._program(arguments)
         limit_s = math.ceil(timeout_s) + _LOST_S
         end = heard.end if heard else ""
         command = layout.start_command(self._folder, argv, variables, limit_s, self._sampling, end)
         started = time.monotonic()
         said = self._wait(command, timeout_s, heard)
         seconds = time.monotonic() - started
-        exit_code = None if said is None else self._exit_code(said)
+        exit_code = None if said is None else layout.require_exit_code(said, self._shell.name)
         return RunOutcome(
             exit_code=exit_code,
             signal_name=None if exit_code is None else signal_of(exit_code),
@@ -160,16 +168,6 @@ class RemoteRun:
         if seconds > timeout_s:
             return None
         return heard.after(result.output) if heard else result.output
-
-    def _exit_code(self, said: str) -> int:
-        exit_code = layout.parse_exit_code(said)
-        if exit_code is None:
-            raise DeviceError(
-                f"the device cannot start the program: {said.strip()}",
-                place=self._shell.name,
-                remedy="Run the same command again.",
-            )
-        return exit_code
 
     def _kill(self) -> None:
         self._shell.tidy(layout.kill_command(self._folder))

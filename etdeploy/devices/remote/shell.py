@@ -107,6 +107,14 @@ class Held(Protocol):
         """The next line that it prints, as soon as it is there; empty at its end."""
         ...
 
+    def line(self, doing: str, idle_s: float) -> str | None:
+        """The next line without its end, as soon as it is there; None at the end of all.
+
+        Raises:
+            SilentError: It printed none for that long.
+        """
+        ...
+
     def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
         """What it prints up to a line with a marker and an exit code.
 

@@ -81,8 +81,11 @@ class Channel:
         while part := self.read(idle_s):
             yield part
 
-    def line(self, idle_s: float) -> str:
-        """The next line, or all that came before the end. Raises what `begin` does."""
+    def line(self, idle_s: float) -> str | None:
+        """The next line, or what came before the end; None at the end.
+
+        Raises what `begin` does.
+        """
         said = bytearray()
         while b"\n" not in said:
             part = self.read(idle_s)
@@ -91,7 +94,7 @@ class Channel:
             said += part
         line, _, rest = bytes(said).partition(b"\n")
         self._waiting = rest + self._waiting
-        return line.decode(errors="replace").strip()
+        return line.decode(errors="replace").rstrip("\r") if said else None
 
     def result(self, marker: str, idle_s: float) -> ShellResult | None:
         """What comes up to a line with a marker and an exit code; None when the end is first.

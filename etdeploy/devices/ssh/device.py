@@ -44,7 +44,7 @@ class SshDevice(RemoteDevice):
     @property
     def capabilities(self) -> Capabilities:
         is_here = self._board.boot_id is not None and self._board.boot_id == _own_boot_id()
-        return Capabilities(is_here=is_here, shares_cores=is_here, streams=True)
+        return Capabilities(is_here=is_here, shares_cores=is_here, streams=True, converses=True)
 
     def facts(self) -> DeviceFacts:
         board = self._board

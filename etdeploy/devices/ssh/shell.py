@@ -206,7 +206,14 @@ class SshHeld:
 
     def hear(self, doing: str, idle_s: float | None = None) -> str:
         with self.shell.errors(doing):
-            return self.channel.line(idle_s or self.idle_s)
+            return (self.channel.line(idle_s or self.idle_s) or "").strip()
+
+    def line(self, doing: str, idle_s: float) -> str | None:
+        with self.shell.errors(doing):
+            try:
+                return self.channel.line(idle_s)
+            except TimeoutError as error:
+                raise SilentError from error
 
     def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:
         with self.shell.errors(doing):

@@ -11,7 +11,7 @@ import pytest
 
 from etdeploy.core.blame import Origin
 from etdeploy.core.errors import DeviceError, PluginError
-from etdeploy.devices.base import Device, StreamingRun
+from etdeploy.devices.base import ConversingRun, Device, StreamingRun
 from etdeploy.devices.guarded import guarded
 from etdeploy.devices.kinds import DeviceKind
 from etdeploy.devices.spec import DeviceSpec
@@ -107,6 +107,21 @@ class _Runs:
     def put(self, *_: Any) -> None:
         raise KeyError("room")
 
+    @contextmanager
+    def converse(self, *_: Any) -> Iterator[Any]:
+        yield self
+
+    def say(self, line: str) -> None:
+        raise ValueError(line)
+
+    def hear(self, wait_s: float) -> Any:
+        if wait_s:
+            raise TimeoutError
+        return b"bytes"
+
+    def end(self) -> Any:
+        return 7
+
 
 def test_the_folder_of_a_run_is_guarded_and_closed(tmp_path: Path) -> None:
     lab = _Runs()
@@ -121,6 +136,21 @@ def test_the_folder_of_a_run_is_guarded_and_closed(tmp_path: Path) -> None:
         with pytest.raises(PluginError, match="in its hook put: KeyError"):
             streaming.put(tmp_path, "prompt.bin")
     assert lab.closed
+
+
+def test_what_is_said_and_heard_is_guarded() -> None:
+    with _opened(_Runs()).open_run(_BUNDLE, "r") as run:
+        with cast(ConversingRun, run).converse([]) as talk:
+            with pytest.raises(PluginError, match="in its hook say: ValueError: hello"):
+                talk.say("hello")
+            with pytest.raises(PluginError, match="in its hook hear: TypeError: it gave b'bytes'"):
+                talk.hear(0)
+            with pytest.raises(TimeoutError):
+                talk.hear(1)
+            with pytest.raises(PluginError, match="in its hook end: TypeError: it gave 7"):
+                talk.end()
+        with pytest.raises(ZeroDivisionError), cast(ConversingRun, run).converse([]):
+            _ = 1 / 0
 
 
 def test_what_is_raised_within_a_run_is_not_the_devices_mistake() -> None:

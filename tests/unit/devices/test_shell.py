@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.shell import Lines, ShellResult, parse_marked, take_marked
+from etdeploy.devices.shell import Lines, Received, ShellResult, parse_marked, take_marked
 
 
 def test_the_marker_gives_the_exit_code() -> None:
@@ -43,3 +43,12 @@ def test_lines_come_out_when_they_are_whole() -> None:
     lines.take(b"e\r\n\nb\xc3")
     lines.take(b"\xa9b\xc3\xa9\nrest")
     assert heard == ["one", "", "b\u00e9b\u00e9"]
+
+
+def test_lines_that_came_in_pieces_are_whole_when_they_are_asked_for() -> None:
+    received = Received()
+    assert received.line() is None
+    for part in (b"on", b"e\r\n\ntw", b"o"):
+        received.add(part)
+    assert [received.line() for _ in range(3)] == ["one", "", None]
+    assert [received.rest(), received.rest()] == ["two", None]

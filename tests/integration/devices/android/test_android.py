@@ -39,7 +39,7 @@ from tests.support.adbd import (
 from tests.support.adbd_root import ARM64, X86_64, Flavour
 from tests.support.bundles import compile_program, make_bundle, of_size
 from tests.support.reached import Reached, no_request_left, reached, wait_until_empty
-from tests.support.streams import awaited, is_whole
+from tests.support.streams import awaited, is_whole, talked, was_talk
 
 pytestmark = pytest.mark.integration
 
@@ -507,6 +507,13 @@ def test_output_is_heard_while_the_program_runs(
 ) -> None:
     heard = awaited(reached.device, bundle, tmp_path)
     assert is_whole(*heard), heard
+
+
+def test_a_program_is_talked_with(reached: Reached, bundle: Bundle) -> None:
+    found = talked(reached.device, bundle)
+    assert was_talk(*found), found
+    assert reached.root.wait_for_processes(0, "/fate talk")
+    assert reached.root.wait_for_processes(0, "cat")
 
 
 def test_a_run_that_ends_too_late_has_timed_out(reached: Reached, bundle: Bundle) -> None:

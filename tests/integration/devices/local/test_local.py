@@ -21,7 +21,7 @@ from etdeploy.devices.local.facts import oom_kills
 from etdeploy.devices.local.leftovers import find_leftovers
 from etdeploy.devices.registry import open_device
 from tests.support.bundles import compile_program, make_bundle
-from tests.support.streams import awaited, is_whole
+from tests.support.streams import awaited, is_whole, talked, was_talk
 
 pytestmark = pytest.mark.integration
 
@@ -185,6 +185,16 @@ def test_output_is_heard_while_the_program_runs(
     program = host_program if name == "host" else request.getfixturevalue("arm_program")
     heard = awaited(open_device(name, workspace), make_bundle({"fate": program}), tmp_path)
     assert is_whole(*heard), heard
+
+
+@pytest.mark.parametrize("name", ["host", "qemu"])
+def test_a_program_is_talked_with(
+    name: str, workspace: Workspace, host_program: Path, request: pytest.FixtureRequest
+) -> None:
+    program = host_program if name == "host" else request.getfixturevalue("arm_program")
+    found = talked(open_device(name, workspace), make_bundle({"fate": program}))
+    assert was_talk(*found), found
+    assert not list(find_leftovers(workspace.root / "bundles"))
 
 
 def test_a_stop_request_ends_the_run(host: Device, bundle: Bundle, workspace: Workspace) -> None:

@@ -23,7 +23,7 @@ from etdeploy.devices.remote import run as run_module
 from tests.support.bundles import compile_program, make_bundle, of_size
 from tests.support.processes import eventually
 from tests.support.sshd import MakeBoard, SshBoard, make_board, make_key
-from tests.support.streams import awaited, is_whole
+from tests.support.streams import awaited, is_whole, talked, was_talk
 
 pytestmark = pytest.mark.integration
 
@@ -164,6 +164,12 @@ def test_output_is_heard_while_the_program_runs(
 ) -> None:
     heard = awaited(device, bundle, tmp_path)
     assert is_whole(*heard), heard
+
+
+def test_a_program_is_talked_with(device: Device, board: SshBoard, bundle: Bundle) -> None:
+    found = talked(device, bundle)
+    assert was_talk(*found), found
+    assert eventually(lambda: not board.processes("fate"))
 
 
 def test_a_stop_ends_the_program_and_cleans_up(

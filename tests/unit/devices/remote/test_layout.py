@@ -134,6 +134,9 @@ def test_every_word_from_outside_is_quoted_for_the_shell() -> None:
     command = layout.start_command("/r", [nasty], {"A": nasty}, 90, Sampling())
     assert f"export A={shlex.quote(nasty)}" in command
     assert f"exec {shlex.quote(nasty)} <" in command
+    command = layout.talk_command("/r'", [nasty], {"A": nasty}, 90, "end", "marker")
+    assert f"export A={shlex.quote(nasty)}" in command
+    assert f"exec {shlex.quote(nasty)} 2>" in command
     bundle = linked(nasty)
     for script in (
         layout.survey_command(PLACE, bundle, "d"),

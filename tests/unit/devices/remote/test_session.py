@@ -28,6 +28,9 @@ class FakeHeld:
     def hear(self, doing: str, idle_s: float | None = None) -> str:  # noqa: ARG002
         return self.lines.pop(0)
 
+    def line(self, doing: str, idle_s: float) -> str | None:  # noqa: ARG002
+        return self.lines.pop(0) if self.lines else None
+
     def result(self, marker: str, doing: str, idle_s: float | None = None) -> ShellResult:  # noqa: ARG002
         return self.results.pop(0)
 
