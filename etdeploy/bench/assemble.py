@@ -21,7 +21,7 @@ from etdeploy.bench.notes import (
     simulation_note,
     workload_notes,
 )
-from etdeploy.bench.passes import MEMORY, SUSTAINED, TEXT, TIMING, PassResult, Results
+from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING, PassResult, Results
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.memory import Memory
 from etdeploy.bench.records.record import (
@@ -169,9 +169,8 @@ def assemble(
 
 def _notes_on_workload(subject: Subject, workload: Inference | TextGeneration) -> Iterator[str]:
     if isinstance(workload, TextGeneration):
-        profile = subject.loaded.recipe.benchmark.profile and not subject.simulated
         has_tokenizer = bool(subject.work and subject.work.generation.tokenizer)
-        yield from generation_notes(workload, profile=profile, has_tokenizer=has_tokenizer)
+        yield from generation_notes(workload, has_tokenizer=has_tokenizer)
     elif workload.sustained:
         yield from sustained_notes(workload.sustained)
 
@@ -214,6 +213,7 @@ def _generation(subject: Subject, work: Work, series: Series, results: Results) 
         first_ttft_ms=series.first_inference_ms,
         runs=series.starts,
         spread=series.spread,
+        methods=results[PROFILE].methods if PROFILE in results else (),
     )
 
 

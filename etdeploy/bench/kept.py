@@ -6,10 +6,12 @@ import os
 import shutil
 from pathlib import Path
 
-from etdeploy.bench.passes import ETDUMP, RUNNER_LOG, Results
+from etdeploy.bench.passes import ETDUMP, PROFILE, RUNNER_LOG, PassResult, Results
+from etdeploy.bench.records.record import TRACE, trace_role
 from etdeploy.bench.records.stored import RECORD_FILE
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import ETRECORD_FILE, EXPORT_INFO, PROGRAM_INFO
+from etdeploy.runner.generation import trace_of
 
 PLAN_FILE = "plan.json"
 
@@ -32,7 +34,10 @@ DESCRIPTIONS = {
     "program_info": "methods of the program with inputs, outputs, operators and delegates",
     "export": "how the program was made: source, versions, times, what quantisation cost",
     "plan": "components and cmake options of the runner, each with its reason",
-    "etdump": "the trace of the profile pass, for ExecuTorch's Inspector",
+    "etdump": "the trace of the profile pass, for ExecuTorch's Inspector; absent where text was "
+    "generated",
+    "etdump.decode": "the same for the method `decode` of a program that generates text, and so on "
+    "for every method that the pass called",
     "etrecord": "the model's graph and weights, with which the Inspector names what is in the "
     "trace; a hard link to the cache's file where the file system supports it, else a copy",
 }
@@ -72,12 +77,19 @@ def keep_files(
     if plan:
         plan.save(here / PLAN_FILE)
         files["plan"] = PLAN_FILE
-    if "profile" in results:
-        files["etdump"] = ETDUMP
+    if PROFILE in results:
+        files |= _traces(results[PROFILE])
         if (program_folder / ETRECORD_FILE).is_file():
             _link_or_copy(program_folder / ETRECORD_FILE, here / ETRECORD_FILE)
             files["etrecord"] = ETRECORD_FILE
     return files
+
+
+def _traces(result: PassResult) -> dict[str, str]:
+    if result.generated is None:
+        return {TRACE: ETDUMP}
+    traced = result.generated.generation.traced
+    return {trace_role(method): trace_of(ETDUMP, method) for method in traced}
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

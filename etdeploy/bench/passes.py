@@ -9,7 +9,7 @@ last, since it heats the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +17,9 @@ from typing import Literal
 
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.bench.generation.results import as_inferences
+from etdeploy.bench.generation.traced import traced_methods
 from etdeploy.bench.records.conditions import Disturbance
+from etdeploy.bench.records.generation import MethodTrace
 from etdeploy.bench.state.observed import UNOBSERVED, Observed
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError, RunError
@@ -25,12 +27,13 @@ from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome, TimedState
 from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
-from etdeploy.runner.generation import GenerationResults, generation_arguments
+from etdeploy.runner.generation import GenerationResults, generation_arguments, trace_of
 from etdeploy.runner.protocol import RunnerResults, load_results, load_results_of
 
 TIMING = "timing"
 MEMORY = "memory"
 TEXT = "text"
+PROFILE = "profile"
 SUSTAINED = "sustained"
 OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
@@ -114,6 +117,7 @@ class PassResult:
         observed: Of the device around it.
         disturbances: What made it slower, or may have.
         generated: All points, where text was generated.
+        methods: Those of them that were traced.
     """
 
     step: Pass
@@ -125,6 +129,7 @@ class PassResult:
     observed: Observed = UNOBSERVED
     disturbances: tuple[Disturbance, ...] = ()
     generated: GenerationResults | None = None
+    methods: tuple[MethodTrace, ...] = ()
 
     @property
     def file(self) -> str:
@@ -150,6 +155,7 @@ def runner_arguments(step: Pass) -> tuple[str, ...]:
             step.results,
             threads=step.threads,
             watched=step.watched,
+            etdump=ETDUMP if step.etdump else None,
         )
     arguments = [
         "--program", f"{{bundle}}/{PROGRAM_FILE}",
@@ -218,12 +224,20 @@ def run_pass(
     folder.pull(step.results, here / step.results)
     if step.outputs:
         folder.pull(step.outputs_folder, here / step.outputs_folder)
-    if step.etdump:
-        folder.pull(ETDUMP, here / ETDUMP)
     results, generated = _load(step, here / step.results)
+    for trace in traces_of(generated) if step.etdump else ():
+        folder.pull(trace, here / trace)
     return PassResult(
-        step, results, outcome.seconds, started, states=outcome.states, generated=generated
-    )
+        step, results, outcome.seconds, started, states=outcome.states, generated=generated,
+        methods=traced_methods(generated, here / ETDUMP) if generated else (),
+    )  # fmt: skip
+
+
+def traces_of(generated: GenerationResults | None) -> Sequence[str]:
+    """The traces that a pass leaves: one, or one for each method that generated text."""
+    if generated is None:
+        return (ETDUMP,)
+    return [trace_of(ETDUMP, method) for method in generated.generation.traced]
 
 
 def _load(step: Pass, path: Path) -> tuple[RunnerResults, GenerationResults | None]:

@@ -165,7 +165,7 @@ def _with_operators(
 
     if comparison.verdict == Verdict.NOT_COMPARABLE:
         return comparison
-    if not all("etdump" in run.record.files for run in runs):
+    if not all(run.record.traces for run in runs):
         return comparison
     try:
         times = [

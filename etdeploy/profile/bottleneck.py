@@ -29,6 +29,7 @@ class Circumstances:
         threads: Of the runner.
         cores: Of the device; None where it is not known.
         threaded: Whether one of the backends uses the runner's threads.
+        whole: What was traced, as words in a sentence.
         tracer: Share of the traced inference, from 0 to 1, that it takes longer than without the
             tracer. Most of that is between operators, and no cost of the model's.
         schemes: Schemes with fewer bits than the program has that its backend can run.
@@ -40,6 +41,7 @@ class Circumstances:
     threaded: bool
     schemes: tuple[str, ...]
     tracer: float = 0.0
+    whole: str = "an inference"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def bottleneck_of(
 def _sentence(groups: list[_Group], shares: Mapping[str, float], about: Circumstances) -> str:
     moved = sum(shares.get(kind, 0.0) for kind in MOVING)
     if shares[RUNTIME] >= max(_MUCH, moved, shares[REST]):
-        return _runtime(shares[RUNTIME], groups)
+        return _runtime(shares[RUNTIME], groups, about)
     if moved >= max(_MUCH, shares[REST]):
         return _moving(moved, shares, groups, about)
     if shares[REST] >= _MUCH:
@@ -97,9 +99,9 @@ def _sentence(groups: list[_Group], shares: Mapping[str, float], about: Circumst
     return _delegate(groups, shares, about)
 
 
-def _runtime(share: float, groups: list[_Group]) -> str:
+def _runtime(share: float, groups: list[_Group], about: Circumstances) -> str:
     calls = sum(group.calls for group in groups)
-    text = f"{_percent(share)} of an inference is in no operator: the runtime calls {calls}"
+    text = f"{_percent(share)} of {about.whole} is in no operator: the runtime calls {calls}"
     if calls < _MANY_CALLS:
         return f"{text}, and the model is small for a measurement of its parts."
     return f"{text}, and each call costs time of its own. Larger partitions have fewer calls."
@@ -111,8 +113,8 @@ def _moving(
     kind = max(MOVING, key=lambda each: shares.get(each, 0.0))
     most = next(g for g in groups if not g.delegate and kind_of(g.name) == kind)
     text = (
-        f"{_percent(share)} of an inference moves values without computing: mostly {_MOVED[kind]}, "
-        f"{most.name} ({most.times}{most.where})"
+        f"{_percent(share)} of {about.whole} moves values without computing: mostly "
+        f"{_MOVED[kind]}, {most.name} ({most.times}{most.where})"
     )
     if about.backend == "portable":
         return f"{text}. {OTHER_BACKEND}"
@@ -127,7 +129,7 @@ def _moving(
 def _kernel(share: float, groups: list[_Group], about: Circumstances) -> str:
     most = next(g for g in groups if not g.delegate and kind_of(g.name) == REST)
     text = (
-        f"{_percent(most.share)} of an inference is {most.name} on the CPU's kernels "
+        f"{_percent(most.share)} of {about.whole} is {most.name} on the CPU's kernels "
         f"({most.times}{most.where}); all kernels that compute there have {_percent(share)}"
     )
     if about.backend == "portable":
@@ -142,7 +144,7 @@ def _delegate(groups: list[_Group], shares: Mapping[str, float], about: Circumst
         return f"No kind of work stands out: {most.name} has {_percent(most.share)}."
     backend = max({g.delegate for g in delegates}, key=lambda each: shares.get(each, 0.0))
     most = next(g for g in delegates if g.delegate == backend)
-    text = f"{_percent(shares[backend])} of an inference is in {backend}"
+    text = f"{_percent(shares[backend])} of {about.whole} is in {backend}"
     calls = [g for g in delegates if g.delegate == backend and g.name.startswith(backend)]
     around = sum(g.share for g in calls)
     if around >= _MUCH and len(calls) < len([g for g in delegates if g.delegate == backend]):

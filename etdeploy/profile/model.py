@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from etdeploy.bench.records.generation import MethodTrace
 from etdeploy.core.values import Value
+from etdeploy.program.folder import FORWARD
 
 
 class OperatorTime(Value):
@@ -81,12 +83,17 @@ class Profile(Value):
         untraced_ms: Median time of one in the timing pass; the tracer is not in it.
         operators: The most expensive first.
         modules: The model as a tree; null without an ETRecord.
+        outside_delegates: Share of `inference_ms` that is in no delegate, from 0 to 1: what the
+            runtime does between operators is in it.
         shares: From 0 to 1, of `inference_ms`: each delegate by its name, `copy_`, `index_put`,
             `views` (slice, expand, view and other copies of layout), `rest`, `runtime` (time of the
             inference in no event).
         bottleneck: One sentence, with the remedy where there is one.
         spans: Of one inference, in the order in which they began.
         notes: What a reader has to know, such as what is missing and why.
+        method: Of the program, that was traced.
+        text: Which of the method's calls were traced, of a program that generates text; null for
+            others. An inference is a call of the method.
     """
 
     run_id: str
@@ -96,6 +103,28 @@ class Profile(Value):
     operators: tuple[OperatorTime, ...]
     modules: ModuleTime | None
     shares: dict[str, float]
+    outside_delegates: float
     bottleneck: str
     spans: tuple[Span, ...] = ()
     notes: tuple[str, ...] = ()
+    method: str = FORWARD
+    text: MethodTrace | None = None
+
+    @property
+    def unit(self) -> str:
+        """What was traced: an inference, or a call of the method."""
+        return "inference" if self.text is None else f"call of {self.method}"
+
+
+class TextProfile(Value):
+    """Where the time of a program that generates text goes, for each of its methods.
+
+    Attributes:
+        run_id: Of the run.
+        method: The one that stands for the run.
+        methods: By name; that one first.
+    """
+
+    run_id: str
+    method: str
+    methods: dict[str, Profile]

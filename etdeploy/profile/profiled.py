@@ -21,20 +21,31 @@ from etdeploy.profile.calls import (
     inferences,
 )
 from etdeploy.profile.matching import require_same_program
-from etdeploy.profile.model import OperatorTime, Profile
+from etdeploy.profile.model import OperatorTime, Profile, TextProfile
 from etdeploy.profile.modules import module_tree
-from etdeploy.profile.notes import LONGER, profile_notes
+from etdeploy.profile.notes import LONGER, method_trace, profile_notes, untraced_ms
 from etdeploy.profile.protocol import Trace
 from etdeploy.profile.reasons import Reasons
-from etdeploy.profile.shares import shares_of
+from etdeploy.profile.shares import outside_delegates, shares_of
 from etdeploy.profile.timeline import spans_of
-from etdeploy.profile.trace import read_trace
+from etdeploy.profile.trace import read_traces
+from etdeploy.program.model import Program
 
 
 def profile_of(run: StoredRun, workspace: Workspace, progress: Progress = silent) -> Profile:
-    """Where the time of a run's inferences goes.
+    """Where the time of a run's inferences goes; of text, that of the method that stands for it.
 
-    The trace is read by a child process that imports ExecuTorch, in some seconds, and kept in the
+    Raises:
+        EtdeployError: As for `profiles_of`.
+    """
+    found = profiles_of(run, workspace, progress)
+    return found.methods[found.method]
+
+
+def profiles_of(run: StoredRun, workspace: Workspace, progress: Progress = silent) -> TextProfile:
+    """Where the time of a run goes, for each method that was traced.
+
+    The traces are read by a child process that imports ExecuTorch, in some seconds, and kept in the
     cache: the next time it takes milliseconds.
 
     Args:
@@ -48,15 +59,38 @@ def profile_of(run: StoredRun, workspace: Workspace, progress: Progress = silent
         RunError: The Inspector crashed.
         Interrupted: The run was asked to stop.
     """
-    trace = read_trace(run, workspace, progress)
+    traces = read_traces(run, workspace, progress)
+    own = run.record.program.method
+    order = sorted(traces, key=lambda method: method != own)
+    profiles = {method: _profile(run, method, traces[method]) for method in order}
+    return TextProfile(run_id=run.record.run_id, method=order[0], methods=profiles)
+
+
+def _profile(run: StoredRun, method: str, trace: Trace) -> Profile:
     if not executions(trace):
         raise UsageError(
             "the trace has no inference in it; it is damaged, or the profile pass was cut short",
-            place=str(run.path("etdump")),
+            place=str(run.path(run.record.traces[method])),
             remedy=f"Measure again: {measure_again(run)}",
         )
     require_same_program(run, trace)
-    return profile_from(run.record, trace, Reasons.of(run))
+    return profile_from(_about(run, method), trace, Reasons.of(run, method))
+
+
+def _about(run: StoredRun, method: str) -> RunRecord:
+    """The run's record, its program's method being this one."""
+    record, path = run.record, run.path("program_info")
+    if method == record.program.method:
+        return record
+    program = Program.load_or_none(path) if path else None
+    found = next((m for m in program.methods if m.name == method), None) if program else None
+    known = {
+        "method": method,
+        "operator_calls": found.operators if found else (),
+        "delegates": found.delegates if found else (),
+    }
+    changed = record.program.model_copy(update=known)
+    return record.model_copy(update={"program": changed})
 
 
 def profile_from(record: RunRecord, trace: Trace, reasons: Reasons) -> Profile:
@@ -70,13 +104,16 @@ def profile_from(record: RunRecord, trace: Trace, reasons: Reasons) -> Profile:
         run_id=record.run_id,
         inferences=inferences(trace),
         inference_ms=whole_ms,
-        untraced_ms=record.inference.latency_ms.median,
+        untraced_ms=untraced_ms(record),
         operators=operators,
         modules=module_tree(calls) if trace.graph is not None else None,
         shares=shares,
+        outside_delegates=outside_delegates(calls, whole_ms),
         bottleneck=bottleneck_of(operators, shares, _circumstances(record, whole_ms)),
         spans=spans_of(calls, executions(trace)),
         notes=tuple(profile_notes(trace, calls, record)),
+        method=record.program.method,
+        text=method_trace(record),
     )
 
 
@@ -112,7 +149,7 @@ def _operators(
 
 
 def _circumstances(record: RunRecord, traced_ms: float) -> Circumstances:
-    untraced_ms = record.inference.latency_ms.median
+    without_ms = untraced_ms(record) or traced_ms
     found = [backend_of(each) for each in _backends(record)]
     return Circumstances(
         backend=record.program.backend,
@@ -120,7 +157,8 @@ def _circumstances(record: RunRecord, traced_ms: float) -> Circumstances:
         cores=record.device.facts.cpu_count,
         threaded=any(backend and backend.threaded for backend in found),
         schemes=_schemes(record),
-        tracer=1.0 - untraced_ms / traced_ms if traced_ms > LONGER * untraced_ms > 0 else 0.0,
+        tracer=1.0 - without_ms / traced_ms if traced_ms > LONGER * without_ms > 0 else 0.0,
+        whole=f"a call of {record.program.method}" if method_trace(record) else "an inference",
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from etdeploy.core.values import Value
 
 REQUEST_FILE = "request.json"
-TRACE_FILE = "trace.json"
 FAILURE_FILE = "failure.json"
 
 
+def trace_file(number: int) -> str:
+    """What is in a trace, by its number in the request from 0 on."""
+    return f"trace-{number}.json"
+
+
 class TraceRequest(Value):
-    """The files of a run.
+    """The trace of a method.
 
     Attributes:
         etdump: The trace, absolute.
@@ -21,6 +25,16 @@ class TraceRequest(Value):
     etdump: str
     etrecord: str | None
     method: str
+
+
+class TraceRequests(Value):
+    """The traces of a run. One process reads them all, since its imports take seconds.
+
+    Attributes:
+        requests: At least one.
+    """
+
+    requests: tuple[TraceRequest, ...]
 
 
 class GraphNode(Value):

@@ -30,13 +30,13 @@ class Reasons:
         self._backend = backend
 
     @classmethod
-    def of(cls, run: StoredRun) -> Reasons:
-        """Those of a run's program; nothing is known of a finished one."""
+    def of(cls, run: StoredRun, method: str) -> Reasons:
+        """Those of a method of a run's program; nothing is known of a finished one."""
         backend = run.record.program.backend
         try:
             path = run.path("export")
             provenance = Provenance.load_or_none(path) if path else None
-            known = provenance.of(run.record.program.method) if provenance else None
+            known = provenance.of(method) if provenance else None
         except (ValueError, KeyError, ValidationError):
             known = None
         delegation = known.details.get("delegation", {}) if known else {}

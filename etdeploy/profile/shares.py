@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from etdeploy.profile.calls import Call
+from etdeploy.runner.etdump import outside_share
 
 COPY, INDEX_PUT, VIEWS, REST, RUNTIME = "copy_", "index_put", "views", "rest", "runtime"
 # Work that only moves values.
@@ -23,6 +24,12 @@ def kind_of(name: str) -> str:
         return INDEX_PUT
     is_view = base in _VIEWS or (base.endswith("_copy") and base not in _NO_VIEWS)
     return VIEWS if is_view else REST
+
+
+def outside_delegates(calls: Iterable[Call], inference_ms: float) -> float:
+    """Share of an inference that is in no delegate, from 0 to 1, as records have it."""
+    delegated = (call.total_ms for call in calls if call.depth == 0 and call.delegate)
+    return outside_share(inference_ms, sum(delegated))
 
 
 def shares_of(calls: Iterable[Call], inference_ms: float) -> dict[str, float]:

@@ -50,27 +50,27 @@ def _material(
     run: StoredRun, name: str, workspace: Workspace | None, progress: Progress
 ) -> Material:
     plan, no_plan = plan_of(run)
-    profile, no_profile = _profile(run, workspace, progress)
-    return Material(run, name, plan, profile, no_plan, no_profile)
+    profiles, no_profile = _profiles(run, workspace, progress)
+    return Material(run, name, plan, profiles, no_plan, no_profile)
 
 
-def _profile(
+def _profiles(
     run: StoredRun, workspace: Workspace | None, progress: Progress
-) -> tuple[Profile | None, tuple[str, ...]]:
+) -> tuple[tuple[Profile, ...], tuple[str, ...]]:
     if run.record.simulated:
-        return None, (_NO_PROFILE.format("a simulator's times are no device's"),)
+        return (), (_NO_PROFILE.format("a simulator's times are no device's"),)
     if workspace is None:
-        return None, (_NO_PROFILE.format("the report was made with --no-profile"),)
-    from etdeploy.profile.profiled import profile_of
+        return (), (_NO_PROFILE.format("the report was made with --no-profile"),)
+    from etdeploy.profile.profiled import profiles_of
 
     try:
-        return profile_of(run, workspace, progress), ()
+        return tuple(profiles_of(run, workspace, progress).methods.values()), ()
     except Interrupted:
         raise
     except EtdeployError as error:
         text = _NO_PROFILE.format(error.message.rstrip("."))
         # Without a full stop, which would be copied with a command.
-        return None, (f"{text} {error.remedy}" if error.remedy else text,)
+        return (), (f"{text} {error.remedy}" if error.remedy else text,)
 
 
 def _compared(first: Material, other: Material) -> Comparison:

@@ -26,7 +26,8 @@ class Material:
         run: The record with its folder.
         name: Tells it apart from the report's other runs.
         plan: Of its runner; None where its file is missing or from another release.
-        profile: Where its time goes; None where that is not known.
+        profiles: Where its time goes, for each method that was traced; that of the method which
+            stands for the run is first. Empty where that is not known.
         no_plan: Why there is no plan, in a sentence.
         no_profile: Why there is no profile, in a sentence or two.
     """
@@ -34,13 +35,18 @@ class Material:
     run: StoredRun
     name: str
     plan: RuntimePlan | None = None
-    profile: Profile | None = None
+    profiles: tuple[Profile, ...] = ()
     no_plan: tuple[str, ...] = ()
     no_profile: tuple[str, ...] = ()
 
     @property
     def record(self) -> RunRecord:
         return self.run.record
+
+    @property
+    def profile(self) -> Profile | None:
+        """Of the method that stands for the run; None where it is not known."""
+        return self.profiles[0] if self.profiles else None
 
     @property
     def disturbances(self) -> tuple[Disturbance, ...]:

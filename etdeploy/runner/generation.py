@@ -82,15 +82,31 @@ class Generated(Value):
     stopped: bool
 
 
+class TracedCalls(Value):
+    """The calls of a method that its trace has, one after the other.
+
+    Attributes:
+        calls: Their number.
+        tokens: Taken in all of them together.
+        position: Of the first of these tokens in the sequence.
+    """
+
+    calls: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    position: int = Field(ge=0)
+
+
 class RunnerGeneration(Value):
     """What a runner with --generation adds to results.json, as `generation`.
 
     Attributes:
         load_methods_ms: Loading each method, by name.
+        traced: What is in each trace, by the method's name; empty without --etdump.
         runs: In the order in which they ran.
     """
 
     load_methods_ms: dict[str, float] = Field(min_length=1)
+    traced: dict[str, TracedCalls] = {}
     runs: tuple[Generated, ...] = Field(min_length=1)
 
 
@@ -171,5 +187,9 @@ def generation_arguments(
 
 
 def trace_of(etdump: str, method: str) -> str:
-    """The file with the trace of the last call of a method; only methods that ran have one."""
+    """The file with a method's trace; only methods that were called have one.
+
+    It has the last calls of the method, ten at most, of the last repetition that called it; where
+    only filling the cache did, of that.
+    """
     return f"{etdump}.{method}"

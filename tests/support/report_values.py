@@ -101,6 +101,7 @@ def make_profile(count: int = 60, **changes: Any) -> Profile:
         ),
         "modules": root,
         "shares": {"XnnpackBackend": 0.7, "copy_": 0.1, "rest": 0.15, "runtime": 0.05},
+        "outside_delegates": 0.3,
         "bottleneck": "A third of the time is spent in layer norms on CPU kernels.",
         "notes": ("The delegate gives durations only.",),
     }
@@ -217,7 +218,7 @@ def make_full_record(base_ms: float = 12.0, **changes: Any) -> RunRecord:
 def make_material(name: str = "mlp", base_ms: float = 12.0, **changes: Any) -> Material:
     """A run in which no part is missing."""
     run = StoredRun(FOLDER, make_full_record(base_ms, **changes))
-    return Material(run, name, make_plan(), make_profile())
+    return Material(run, name, make_plan(), (make_profile(),))
 
 
 def renamed(run: Material, recipe: str, run_id: str = "") -> Material:
@@ -226,7 +227,7 @@ def renamed(run: Material, recipe: str, run_id: str = "") -> Material:
     named = record.recipe.model_copy(update={"name": recipe})
     changes = {"recipe": named, "run_id": run_id or f"{record.run_id}-{recipe}"}
     return Material(StoredRun(FOLDER, record.model_copy(update=changes)), recipe, run.plan,
-                    run.profile, run.no_plan, run.no_profile)  # fmt: skip
+                    run.profiles, run.no_plan, run.no_profile)  # fmt: skip
 
 
 def make_comparison(b: Material, verdict: Verdict = Verdict.SLOWER, **changes: Any) -> Comparison:

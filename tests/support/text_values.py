@@ -13,7 +13,7 @@ from etdeploy.bench.generation.request import point_name, warmup_name
 from etdeploy.bench.generation.results import as_inferences
 from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.bench.passes import TIMING, Pass, PassResult
-from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.generation import MethodTrace, TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.timing.series import Series
@@ -35,6 +35,17 @@ METHODS = (
     GenerationMethod(name="prefill", role="prefill", max_tokens=32, dynamic=True, capacity=256),
     GenerationMethod(name="decode", role="decode", max_tokens=1, dynamic=False, capacity=256),
     GenerationMethod(name="decode_64", role="decode", max_tokens=1, dynamic=False, capacity=64),
+)
+
+
+# Of a text of 4 tokens after 8.
+TRACED = (
+    MethodTrace(
+        method="decode", calls=3, tokens=3, position=8, call_ms=5.5, outside_delegates=0.045
+    ),
+    MethodTrace(
+        method="prefill", calls=1, tokens=8, position=0, call_ms=6.0, outside_delegates=0.03
+    ),
 )
 
 

@@ -6,20 +6,12 @@ from collections.abc import Iterator
 
 from etdeploy.bench.records.generation import TextGeneration
 
-_NO_PROFILE = (
-    "The profile pass was left out: where the time goes is not read yet of programs that generate "
-    "text."
-)
 
-
-def generation_notes(
-    workload: TextGeneration, *, profile: bool, has_tokenizer: bool
-) -> Iterator[str]:
+def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterator[str]:
     """Sentences about texts and about what was not measured.
 
     Args:
         workload: As the record has it.
-        profile: Whether the recipe asks for a profile.
         has_tokenizer: Whether the program has one.
     """
     for point in workload.points:
@@ -34,5 +26,3 @@ def generation_notes(
             "The record has token ids and no text, because the model's tokenizer cannot be read: "
             "pip install 'etdeploy[llm]'"
         )
-    if profile:
-        yield _NO_PROFILE

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from etdeploy.bench.generation.request import MEMORY_REQUEST, TEXT_REQUEST, TIMING_REQUEST
+from etdeploy.bench.generation.request import (
+    MEMORY_REQUEST,
+    PROFILE_REQUEST,
+    TEXT_REQUEST,
+    TIMING_REQUEST,
+)
 from etdeploy.bench.generation.work import Work
-from etdeploy.bench.passes import MEMORY, TEXT, TIMING, Pass
+from etdeploy.bench.passes import MEMORY, PROFILE, TEXT, TIMING, Pass
 from etdeploy.bench.timing.planning import Plan
 from etdeploy.bench.timing.threads import Threads
 from etdeploy.recipe.model import Recipe
@@ -15,8 +21,8 @@ from etdeploy.recipe.model import Recipe
 def plan_generation(
     recipe: Recipe, work: Work, threads: Threads, *, simulated: bool = False
 ) -> Plan:
-    """The passes: the whole grid in each start, then the texts that are known of the model, and the
-    first point once for the memory.
+    """The passes: the whole grid in each start, then the texts that are known of the model, the
+    first point once for the memory, and traces.
 
     Args:
         recipe: What is requested.
@@ -40,7 +46,12 @@ def plan_generation(
         return Plan(((timing,),), texts)
     runs = recipe.benchmark.runs
     starts = tuple((replace(timing, start=number),) for number in range(1, runs + 1))
-    memory = replace(
-        timing, name=MEMORY, warmup=0, iterations=1, watched=True, request=MEMORY_REQUEST
-    )
-    return Plan(starts, (*texts, *((memory,) if recipe.benchmark.memory else ())))
+    return Plan(starts, (*texts, *_rest(recipe, work, replace(timing, warmup=0))))
+
+
+def _rest(recipe: Recipe, work: Work, once: Pass) -> Iterator[Pass]:
+    if recipe.benchmark.memory:
+        yield replace(once, name=MEMORY, iterations=1, watched=True, request=MEMORY_REQUEST)
+    if recipe.benchmark.profile:
+        number = len(work.traced)
+        yield replace(once, name=PROFILE, iterations=number, etdump=True, request=PROFILE_REQUEST)

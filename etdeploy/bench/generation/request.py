@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.bench.generation.work import Work, WorkPoint
@@ -13,6 +14,9 @@ FOLDER = "generation"
 TIMING_REQUEST = f"{FOLDER}/timing.txt"
 MEMORY_REQUEST = f"{FOLDER}/memory.txt"
 TEXT_REQUEST = f"{FOLDER}/text.txt"
+PROFILE_REQUEST = f"{FOLDER}/profile.txt"
+# Tokens of a warm-up before traced calls: most of these have a text of their own before them.
+_WARMUP_TOKENS = 4
 
 
 def point_name(index: int) -> str:
@@ -35,8 +39,11 @@ def write_request(work: Work, folder: Path) -> Mapping[str, Path]:
     Returns:
         The files by their paths in the bundle.
     """
+    # A text that ends early would leave methods untraced.
+    endless = replace(work, stop_ids=())
     files = {TIMING_REQUEST: _requested(work, _timed(work.points)),
-             MEMORY_REQUEST: _requested(work, _short(work.points))}  # fmt: skip
+             MEMORY_REQUEST: _requested(work, _short(work.points)),
+             PROFILE_REQUEST: _requested(endless, _traced(work))}  # fmt: skip
     files |= {
         f"{FOLDER}/{_prompt_file(i)}": prompt_bytes(point.prompt)
         for i, point in enumerate(work.points)
@@ -81,6 +88,15 @@ def _timed(points: Sequence[WorkPoint]) -> Iterator[Point]:
 def _short(points: Sequence[WorkPoint]) -> Iterator[Point]:
     """The first point, once."""
     yield _point(point_name(0), 0, points[0], 1)
+
+
+def _traced(work: Work) -> Iterator[Point]:
+    """Once each, the first point last: a trace is of the last generation that calls a method."""
+    for i in reversed(work.traced):
+        point = work.points[i]
+        short = replace(point, new_tokens=min(point.new_tokens, _WARMUP_TOKENS))
+        yield _point(warmup_name(i), i, short, 1)
+        yield _point(point_name(i), i, point, 1)
 
 
 def _point(name: str, index: int, point: WorkPoint, repetitions: int) -> Point:

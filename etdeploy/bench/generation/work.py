@@ -63,6 +63,16 @@ class Work:
     prompt: str | None
 
     @property
+    def traced(self) -> tuple[int, ...]:
+        """Numbers of the points that the profile pass generates.
+
+        The first one, and those with the fewest and the most positions: a method serves up to a
+        position, so these call what the others do.
+        """
+        order = sorted(range(len(self.points)), key=lambda i: self.points[i].positions)
+        return tuple(dict.fromkeys((0, order[0], order[-1])))
+
+    @property
     def method(self) -> str:
         """The method that decodes the first point's tokens, or the one that takes its prompt."""
         first = self.points[0]

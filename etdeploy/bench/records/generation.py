@@ -75,6 +75,44 @@ class GenerationPoint(Value):
         return self.prompt_tokens, self.new_tokens, self.depth
 
 
+class MethodTrace(Value):
+    """Where a method of the program spends its time, from its trace in the profile pass.
+
+    The trace has the last calls of the method, ten at most, of a generation of the first point. A
+    method that the first point does not call is traced where the points with the most and with the
+    fewest positions call it; one that only fills the cache up to a `depth`, there.
+
+    Attributes:
+        method: Its name.
+        calls: How many were traced, one after the other.
+        tokens: Taken in all of them together.
+        position: Of the first of these tokens in the sequence.
+        call_ms: Mean time of a call while it was traced.
+        outside_delegates: Share of that time that is in no delegate, from 0 to 1, with what the
+            runtime does between operators: (`Method::execute` - `DELEGATE_CALL`) /
+            `Method::execute`.
+    """
+
+    method: str
+    calls: int
+    tokens: int
+    position: int
+    call_ms: float
+    outside_delegates: float
+
+    @property
+    def positions(self) -> str:
+        """Of the tokens in the sequence: `154 to 163`."""
+        last = f" to {self.position + self.tokens - 1:,}" if self.tokens > 1 else ""
+        return f"{self.position:,}{last}"
+
+    @property
+    def where(self) -> str:
+        """The calls in words: `10 calls at positions 154 to 163`."""
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return f"{calls} at position{'s' if self.tokens > 1 else ''} {self.positions}"
+
+
 class TextGeneration(Value):
     """A workload that generates text: each prompt is taken in chunks, then one token follows the
     other.
@@ -99,6 +137,7 @@ class TextGeneration(Value):
             first token of their first generation, and `warmup` counts the generations before those
             that were timed.
         spread: Within and between the starts.
+        methods: One entry for each method that the profile pass traced; empty without one.
     """
 
     kind: Literal[WorkloadKind.GENERATION] = WorkloadKind.GENERATION
@@ -110,6 +149,7 @@ class TextGeneration(Value):
     first_ttft_ms: float
     runs: tuple[Start, ...]
     spread: Spread
+    methods: tuple[MethodTrace, ...] = ()
 
     @property
     def first(self) -> GenerationPoint:

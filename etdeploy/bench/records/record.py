@@ -25,7 +25,9 @@ from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
 
-SCHEMA_VERSION: Literal[6] = 6
+SCHEMA_VERSION: Literal[7] = 7
+TRACE = "etdump"
+"""The role, in `files`, of the trace of a run's only method."""
 
 
 class DeviceRecord(Value):
@@ -232,6 +234,11 @@ class Inference(Value):
         )
 
 
+def trace_role(method: str) -> str:
+    """The role, in `files`, of the trace of one of several methods."""
+    return f"{TRACE}.{method}"
+
+
 Workload = Annotated[Inference | TextGeneration, Field(discriminator="kind")]
 
 
@@ -279,7 +286,7 @@ class RunRecord(Value):
             the outputs count. null where the program ran on what it is for.
     """
 
-    schema_version: Literal[6] = SCHEMA_VERSION
+    schema_version: Literal[7] = SCHEMA_VERSION
     run_id: str
     started_at: str
     workload: Workload
@@ -298,6 +305,14 @@ class RunRecord(Value):
     disturbances: tuple[Disturbance, ...] = ()
     interleaved_with: str | None = None
     simulated: Simulated | None = None
+
+    @property
+    def traces(self) -> dict[str, str]:
+        """The roles of traces in `files`, by the method that was traced."""
+        begin = trace_role("")
+        own = {self.program.method: TRACE} if TRACE in self.files else {}
+        several = {role.removeprefix(begin): role for role in self.files if role.startswith(begin)}
+        return own | several
 
     @property
     def inference(self) -> Inference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from etdeploy.bench.passes import MEMORY, SUSTAINED, TIMING, Pass
+from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TIMING, Pass
 from etdeploy.bench.timing.threads import Threads
 from etdeploy.program.folder import FORWARD
 from etdeploy.recipe.model import Recipe
@@ -98,7 +98,7 @@ def _rest(recipe: Recipe, at_sizes: Sequence[Pass]) -> Iterator[Pass]:
     if wanted.profile:
         given = _PROFILE_WARMUP if wanted.warmup == "auto" else wanted.warmup
         few, warmup = min(wanted.iterations, _PROFILE_ITERATIONS), min(given, _PROFILE_WARMUP)
-        yield replace(first, name="profile", warmup=warmup, iterations=few, etdump=True)
+        yield replace(first, name=PROFILE, warmup=warmup, iterations=few, etdump=True)
     if wanted.sustained_s:
         # Its own start is its warm-up: more would warm the device.
         work = replace(first, name=SUSTAINED, warmup=0, iterations=1)

@@ -14,7 +14,7 @@ from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
     from etdeploy.core.files.results import ResultFile
-    from etdeploy.profile.model import Profile
+    from etdeploy.profile.model import Profile, TextProfile
 
 _TEXT, _PERFETTO, _MODEL_EXPLORER = "text", "perfetto", "model-explorer"
 # Has an option of its own.
@@ -55,6 +55,12 @@ _STDOUT = Path("-")
     show_default=True,
     help="How many levels of modules the text shows.",
 )
+@click.option(
+    "--method",
+    metavar="NAME",
+    help="Of a program that generates text: the method that is shown. [default: the one that "
+    "decodes; with --json all]",
+)
 @runs_in_option
 @json_option
 @quiet_option
@@ -64,11 +70,14 @@ def command(
     output: Path | None,
     rows: int,
     depth: int,
+    method: str | None,
     runs_in: Path,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Show where the time of a run's inferences goes, and why.
+
+    Of generated text, it is that of each method's calls.
 
     RUN is a run's folder, its record, its id or the end of that, or `last`, the newest. Operators,
     delegates' nodes and modules come from the trace of the run's profile pass.
@@ -79,13 +88,14 @@ def command(
     written = output if output != _STDOUT else None
     if written:
         _file(form).require_free(written)
-    profile = _profile(run, runs_in, quiet)
+    profiles = _profiles(run, runs_in, quiet)
+    chosen = _chosen(profiles, method)
     if form == _TEXT:
-        from etdeploy.profile.formats.text import profile_text
-
-        text = profile_text(profile, rows, depth, None if written else console.width())
+        text = _for_people(profiles, chosen, rows, depth, None if written else console.width())
+    elif form == _JSON:
+        text = _as_json(profiles, chosen, method)
     else:
-        text = _for_programs(profile, form)
+        text = _for_programs(chosen, form)
     if written:
         path = _file(form).write(f"{text}\n", written)
         console.message(f"written: {path}")
@@ -93,19 +103,48 @@ def command(
         console.result(text)
 
 
-def _profile(run: str, runs_in: Path, quiet: bool) -> Profile:
+def _profiles(run: str, runs_in: Path, quiet: bool) -> TextProfile:
     from etdeploy.bench.records.find import find_run
     from etdeploy.cli.traces import reading_traces
-    from etdeploy.profile.profiled import profile_of
+    from etdeploy.profile.profiled import profiles_of
 
     found = find_run(run, runs_in)
     with reading_traces(quiet) as (workspace, tell):
-        return profile_of(found, workspace, tell)
+        return profiles_of(found, workspace, tell)
+
+
+def _chosen(profiles: TextProfile, method: str | None) -> Profile:
+    """The profile of the method that is asked for, or of the one that stands for the run."""
+    name = method or profiles.method
+    if name not in profiles.methods:
+        known = ", ".join(profiles.methods)
+        raise UsageError(
+            f"the run has no trace of a method {name}",
+            remedy=f"Name one that has a trace: {known}",
+        )
+    return profiles.methods[name]
+
+
+def _for_people(
+    profiles: TextProfile, chosen: Profile, rows: int, depth: int, width: int | None
+) -> str:
+    """The profile of a method; above it those of the others in a line each."""
+    from etdeploy.profile.formats.text import methods_text, profile_text
+
+    text = profile_text(chosen, rows, depth, width)
+    return "\n\n".join(filter(None, (methods_text(profiles, width), text)))
+
+
+def _as_json(profiles: TextProfile, chosen: Profile, method: str | None) -> str:
+    """The profile of an inference; of text, all methods', or the one that is asked for."""
+    shown: Profile | TextProfile = chosen
+    if chosen.text:
+        own = {chosen.method: chosen} if method else profiles.methods
+        shown = profiles.model_copy(update={"method": chosen.method, "methods": own})
+    return json.dumps(shown.model_dump(mode="json"), indent=2, ensure_ascii=False)
 
 
 def _for_programs(profile: Profile, form: str) -> str:
-    if form == _JSON:
-        return json.dumps(profile.model_dump(mode="json"), indent=2, ensure_ascii=False)
     if form == _PERFETTO:
         from etdeploy.profile.formats.perfetto import trace_events
 

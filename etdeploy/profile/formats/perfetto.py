@@ -31,7 +31,11 @@ def trace_events(profile: Profile) -> dict[str, Any]:
     numbers = {name: number for number, name in enumerate(threads, start=1)}
     return {
         "traceEvents": [
-            _named("process_name", 0, f"inference of {profile.run_id}"),
+            _named(
+                "process_name",
+                0,
+                f"{'inference' if profile.text is None else profile.method} of {profile.run_id}",
+            ),
             *(_named("thread_name", number, name) for name, number in numbers.items()),
             *(
                 _event(each, numbers[each.span.delegate if each.span.depth else "runtime"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.units import TimeUnit, unit_for
 from etdeploy.core.text.layout import cut, fit, table
-from etdeploy.profile.model import ModuleTime, OperatorTime, Profile
+from etdeploy.profile.model import ModuleTime, OperatorTime, Profile, TextProfile
 
 # Kinds of work as a person reads them; a delegate has its own name.
 _KINDS = {
@@ -21,8 +21,9 @@ _LEAST_SHARE = 0.01
 # Columns of an operator's name, and of what stands beside it in a terminal.
 _SHORTEST_NAME, _LONGEST_NAME, _OTHER_COLUMNS = 20, 64, 50
 _TWO_NUMBERS = 18
-TRACED = "per inference while traced ("
+TRACED = " while traced ("
 """Stands in every profile's text."""
+_METHODS = ("method", "calls", "tokens", "positions", "ms a call", "outside delegates")
 
 
 def profile_text(profile: Profile, rows: int = 20, depth: int = 3, width: int | None = None) -> str:
@@ -46,14 +47,30 @@ def profile_text(profile: Profile, rows: int = 20, depth: int = 3, width: int | 
     return "\n\n".join(part for part in parts if part)
 
 
+def methods_text(profiles: TextProfile, width: int | None = None) -> str:
+    """A line for each method of a program that generates text.
+
+    Args:
+        profiles: Of a run.
+        width: The maximum line length; None for lines of any length.
+    """
+    rows = [
+        (name, text.calls, text.tokens, text.positions, f"{profile.inference_ms:.4g}",
+         _percent(profile.outside_delegates))
+        for name, profile in profiles.methods.items() if (text := profile.text)
+    ]  # fmt: skip
+    return table(_METHODS, rows, right=_METHODS[1:], width=width) if rows else ""
+
+
 def _traced(profile: Profile, unit: TimeUnit) -> str:
     number = profile.inferences
-    text = f"{unit.number(profile.inference_ms)} {unit.name} {TRACED}{number}"
-    text += " inference" if number == 1 else " inferences"
-    if profile.untraced_ms is None:
-        return f"{text})"
-    untraced = f"{unit.number(profile.untraced_ms, profile.inference_ms)} {unit.name}"
-    return f"{text}), {untraced} without the tracer"
+    text = f"{unit.number(profile.inference_ms)} {unit.name} per {profile.unit}{TRACED}"
+    own = "1 inference" if number == 1 else f"{number} inferences"
+    text += f"{profile.text.where if profile.text else own})"
+    if profile.untraced_ms is not None:
+        untraced = unit.number(profile.untraced_ms, profile.inference_ms)
+        text += f", {untraced} {unit.name} without the tracer"
+    return f"{text}; {_percent(profile.outside_delegates)} of it outside of delegates"
 
 
 def _shares(profile: Profile, unit: TimeUnit, width: int | None) -> str:

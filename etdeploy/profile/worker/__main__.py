@@ -10,10 +10,11 @@ from pathlib import Path
 from etdeploy.profile.protocol import (
     FAILURE_FILE,
     REQUEST_FILE,
-    TRACE_FILE,
     Trace,
     TraceFailure,
     TraceRequest,
+    TraceRequests,
+    trace_file,
 )
 from etdeploy.profile.worker.record import Record, UnreadableError, read_record
 
@@ -27,16 +28,21 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     # Warnings of the libraries are not about the user's files; they belong in the log.
     warnings.simplefilter("default")
-    request = TraceRequest.load(folder / REQUEST_FILE)
+    requests = TraceRequests.load(folder / REQUEST_FILE).requests
     try:
         # Before the seconds that the Inspector's imports take.
-        record = read_record(Path(request.etrecord), request.method) if request.etrecord else None
-        _read(request, record).save(folder / TRACE_FILE)
+        records = [_record(each) for each in requests]
+        for number, (request, record) in enumerate(zip(requests, records, strict=True)):
+            _read(request, record).save(folder / trace_file(number))
     except UnreadableError as error:
         traceback.print_exc()
         TraceFailure(file=str(error.file), message=str(error)).save(folder / FAILURE_FILE)
         return 1
     return 0
+
+
+def _record(request: TraceRequest) -> Record | None:
+    return read_record(Path(request.etrecord), request.method) if request.etrecord else None
 
 
 def _read(request: TraceRequest, record: Record | None) -> Trace:

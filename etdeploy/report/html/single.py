@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.profile.model import Profile
 from etdeploy.report import generation, shown
 from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
 from etdeploy.report.html.cards import badges, cards, notices
@@ -16,6 +17,7 @@ from etdeploy.report.html.operators import operators_table
 from etdeploy.report.html.tables import (
     device_state,
     latencies,
+    methods_table,
     modules_table,
     options,
     outputs,
@@ -84,26 +86,32 @@ def _tokens(workload: TextGeneration) -> Iterator[Block]:
 
 def _profile(run: Material) -> Iterator[Block]:
     yield from map(Text, run.no_profile)
-    if profile := run.profile:
-        yield Text(_traced(run))
-        if profile.shares:
-            yield shares_bar("plot-shares", profile.shares)
-            yield shares_table(profile.shares, profile.inference_ms)
-        if profile.modules:
-            yield icicle("plot-modules", profile, profile.modules)
-            yield modules_table(profile.modules, profile.inference_ms)
-        if profile.operators:
-            yield operators_table("operators", profile)
-        yield from (Text(note) for note in profile.notes)
+    if len(run.profiles) > 1:
+        yield methods_table(run.profiles)
+    for number, profile in enumerate(run.profiles):
+        yield from _profile_of(profile, f"-{profile.method}" if number else "")
     yield placement(run.record)
 
 
-def _traced(run: Material) -> str:
-    profile = run.profile
-    assert profile  # noqa: S101 - for the type checker
+def _profile_of(profile: Profile, key: str) -> Iterator[Block]:
+    """One method's profile; `key` tells the blocks of several apart."""
+    yield Text(_traced(profile), title=f"{profile.method}." if profile.text else "")
+    if profile.shares:
+        yield shares_bar(f"plot-shares{key}", profile.shares)
+        yield shares_table(profile.shares, profile.inference_ms)
+    if profile.modules:
+        yield icicle(f"plot-modules{key}", profile, profile.modules)
+        yield modules_table(profile.modules, profile.inference_ms)
+    if profile.operators:
+        yield operators_table(f"operators{key}", profile)
+    yield from (Text(note) for note in profile.notes)
+
+
+def _traced(profile: Profile) -> str:
+    what = profile.text.where if profile.text else f"{profile.inferences:,} traced inferences"
     text = (
-        f"Mean of {profile.inferences:,} traced inferences, "
-        f"{shown.duration(profile.inference_ms)} each."
+        f"Mean of {what}, {shown.duration(profile.inference_ms)} each, "
+        f"{shown.percent(100 * profile.outside_delegates)} of it outside of delegates."
     )
     if profile.untraced_ms is None:
         return text

@@ -14,7 +14,7 @@ from etdeploy.bench.records.starts import ThreadsRecord
 from etdeploy.core.console import count
 from etdeploy.core.values import Explained
 from etdeploy.devices.base import DeviceState
-from etdeploy.profile.model import ModuleTime
+from etdeploy.profile.model import ModuleTime, Profile
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.report import generation, shown
 from etdeploy.report.html.blocks import (
@@ -108,6 +108,17 @@ def shares_table(shares: Mapping[str, float], inference_ms: float) -> Folded:
     columns = ("what", "share", "time")
     content = table("Shares of the time", columns, rows, right=columns[1:])
     return Folded("Shares as a table", (content,))
+
+
+def methods_table(profiles: Sequence[Profile]) -> Table:
+    """A row for each method of a program that generates text."""
+    rows = [
+        [code(profile.method), text.calls, text.tokens, text.positions,
+         shown.duration(profile.inference_ms), shown.percent(100 * profile.outside_delegates)]
+        for profile in profiles if (text := profile.text)
+    ]  # fmt: skip
+    columns = ("method", "calls", "tokens", "positions", "per call", "outside of delegates")
+    return table("Methods that were traced", columns, rows, right=columns[1:])
 
 
 def modules_table(root: ModuleTime, inference_ms: float) -> Folded:

@@ -78,6 +78,8 @@ def _facts(run: Material) -> Iterator[tuple[str, str]]:
         yield f"load, {first_of}", f"{shown.duration(record.load_ms)}, {first}"
         if record.peak_rss_bytes is not None:
             yield "peak memory", f"{shown.size(record.peak_rss_bytes)} resident"
+    if isinstance(record.workload, TextGeneration) and record.workload.methods:
+        yield "outside of delegates", prose(generation.outside(record.workload))
     yield "outputs", f"**{shown.outputs(record)}**"
     if isinstance(record.workload, TextGeneration):
         yield from _quality(record.workload)
@@ -125,8 +127,9 @@ def _warnings(run: Material) -> str:
 
 def _folded(run: Material) -> Iterator[str]:
     record = run.record
-    if run.profile:
-        yield details("Where the time goes", _operators(run.profile))
+    for profile in run.profiles:
+        of = f" in {profile.method}" if profile.text else ""
+        yield details(f"Where the time goes{of}", _operators(profile))
     if not record.simulated and len(starts_of(record)) > 1:
         yield details("Every start", _starts(record))
     if isinstance(record.workload, TextGeneration):

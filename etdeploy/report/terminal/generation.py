@@ -9,7 +9,7 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import duration
 from etdeploy.core.console import count, table
 from etdeploy.core.text.layout import cut
-from etdeploy.report.generation import COLUMNS, DEFINITIONS, point_cells, texts, told_text
+from etdeploy.report.generation import COLUMNS, DEFINITIONS, outside, point_cells, texts, told_text
 from etdeploy.report.terminal.layout import wrapped
 
 _LONGEST_TEXT = 400
@@ -35,5 +35,9 @@ def generation_lines(record: RunRecord, workload: TextGeneration) -> Iterator[st
             f"token of a new process after {duration(workload.first_ttft_ms)}"
         ],
     )
+    if workload.methods:
+        yield wrapped(
+            "delegates", [f"time outside of them: {outside(workload)}; etdeploy profile shows what"]
+        )
     for name, meaning in DEFINITIONS.items():
         yield wrapped(name, [meaning])

@@ -10,6 +10,9 @@ using executorch::runtime::EventTracer;
 using executorch::runtime::MethodMeta;
 using executorch::runtime::TensorInfo;
 
+// The most calls of a method that its trace has: a trace grows with each, and shares settle quickly.
+constexpr int64_t kTracedCalls = 10;
+
 // Whether there are several, whose buffers have to share their memory.
 inline bool share_memory(const std::vector<GenerationMethod>& methods) {
   return std::any_of(methods.begin(), methods.end(),
@@ -38,7 +41,8 @@ inline TensorInfo tensor_info(const MethodMeta& meta, const std::string& what, s
 
 class Calls {
  public:
-  // Traces of methods go to files that begin with `trace`; where it is empty, there are none.
+  // Traces of methods go to files that begin with `trace`; where it is empty, there are none. Each
+  // has the last calls of its method, of the last text in which it was called.
   Calls(Module& module, const std::vector<GenerationMethod>& methods, const std::string& trace)
       : module_(module), trace_(trace) {
     for (const GenerationMethod& method : methods) {
@@ -52,6 +56,23 @@ class Calls {
   // Number of logits, and of positions that a sequence may have.
   size_t vocabulary() const { return static_cast<size_t>(vocabulary_); }
   int64_t context() const { return context_; }
+
+  // From here on, calls belong to another text.
+  void begin_text() { ++text_; }
+
+  // Which calls are in the traces, by method.
+  std::string json_traced() const {
+    std::string text;
+    for (const Loaded& loaded : loaded_) {
+      if (loaded.tracer != nullptr && loaded.traced.calls != 0) {
+        text += (text.empty() ? "" : ", ") + json_string(loaded.name) +
+            ": {\"calls\": " + std::to_string(loaded.traced.calls) +
+            ", \"tokens\": " + std::to_string(loaded.traced.tokens) +
+            ", \"position\": " + std::to_string(loaded.traced.position) + "}";
+      }
+    }
+    return "{" + text + "}";
+  }
 
   // Times of loading, by method.
   std::string json() const {
@@ -67,10 +88,12 @@ class Calls {
   //
   // tokens: Of which the first is at `position`.
   // logits: Gets those of the last token that was taken; they stay until the next call.
-  int64_t take(const int64_t* tokens, int64_t count, int64_t position, const float*& logits) {
+  // later: How many tokens will be taken after these, one by one.
+  int64_t take(const int64_t* tokens, int64_t count, int64_t position, const float*& logits,
+               int64_t later = 0) {
     const auto [method, taken] = choose(count, position);
     Loaded& loaded = loaded_[method->loaded];
-    restart_trace(loaded.tracer.get()); // the last call is of interest
+    trace_call(loaded, method->facts, taken, position, count + later);
     std::memcpy(tokens_.data(), tokens, static_cast<size_t>(taken) * sizeof(int64_t));
     std::memcpy(position_.data(), &position, sizeof position);
     std::vector<executorch::extension::TensorPtr> inputs{
@@ -85,26 +108,30 @@ class Calls {
         module_.execute(loaded.name, std::vector<EValue>(inputs.begin(), inputs.end()));
     require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
             std::to_string(position));
-    loaded.called = true;
     logits = outputs->at(0).toTensor().const_data_ptr<float>();
     return taken;
   }
 
   void write_traces() const {
     for (const Loaded& loaded : loaded_) {
-      if (loaded.called) {
+      if (loaded.traced.calls != 0) {
         write_trace(loaded.tracer.get(), trace_ + "." + loaded.name);
       }
     }
   }
 
  private:
+  // Calls of one text, one after the other.
+  struct Traced {
+    uint64_t text = 0;
+    int64_t calls = 0, tokens = 0, position = 0;
+  };
   struct Loaded {
     std::string name;
     int64_t took_ns;
     std::unique_ptr<EventTracer> tracer;
     std::vector<Bytes> outputs;
-    bool called;
+    Traced traced;
   };
   struct Method {
     GenerationMethod facts;
@@ -127,7 +154,7 @@ class Calls {
       throw Failure(kInputs, "method " + name + " shares no buffers with the others: the program is "
                     "exported without share_mutable_buffers");
     }
-    loaded_.push_back({name, took_ns, std::move(tracer), provide_outputs(module_, meta), false});
+    loaded_.push_back({name, took_ns, std::move(tracer), provide_outputs(module_, meta), {}});
     return loaded_.size() - 1;
   }
 
@@ -151,6 +178,20 @@ class Calls {
         tokens_.size(), static_cast<size_t>(facts.max_tokens) * sizeof(int64_t) + kPadding));
     context_ = std::max(context_, facts.dynamic || facts.max_tokens == 1 ? facts.capacity : 0);
     methods_.push_back(std::move(method));
+  }
+
+  // Begins the trace of a method anew for another text, and as long as enough calls of it follow.
+  // left: Tokens that are still to be taken, those of this call among them.
+  void trace_call(Loaded& loaded, const GenerationMethod& facts, int64_t taken, int64_t position,
+                  int64_t left) {
+    const int64_t own = std::min(left, facts.capacity - position);
+    const int64_t calls = (own + facts.max_tokens - 1) / facts.max_tokens;
+    if (loaded.traced.text != text_ || calls >= kTracedCalls) {
+      restart_trace(loaded.tracer.get());
+      loaded.traced = {text_, 0, 0, position};
+    }
+    loaded.traced.calls += 1;
+    loaded.traced.tokens += taken;
   }
 
   // The call that takes the most tokens; of several, one for decoding, and the one with the least
@@ -183,4 +224,5 @@ class Calls {
   // Memory of the inputs; what is in the prefix does not count.
   Bytes tokens_, position_ = Bytes(sizeof(int64_t) + kPadding), prefix_;
   int64_t vocabulary_ = 0, context_ = 0;
+  uint64_t text_ = 1;
 };

@@ -77,6 +77,7 @@ class Generator {
     for (size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = point.prompt[i % point.prompt.size()];
     }
+    calls_.begin_text();
     take(tokens, 0, [](int64_t) {});
   }
 
@@ -96,6 +97,7 @@ class Generator {
     Text text;
     text.point = &point;
     sampler_.restart();
+    calls_.begin_text();
     const int64_t started = now_ns();
     take(point.prompt, point.depth, [&](int64_t ns) { text.prefill_ns.push_back(ns); });
     int64_t position = point.depth + static_cast<int64_t>(point.prompt.size());
@@ -104,7 +106,8 @@ class Generator {
     tell(text);
     while (!text.stopped && static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
       const int64_t before = now_ns();
-      calls_.take(&text.tokens.back(), 1, position++, logits_);
+      const int64_t later = point.new_tokens - 1 - static_cast<int64_t>(text.tokens.size());
+      calls_.take(&text.tokens.back(), 1, position++, logits_, later);
       choose(text, position);
       text.token_ns.push_back(now_ns() - before);
       tell(text);
@@ -162,6 +165,7 @@ inline void generate(Arguments& arguments) {
   json << json_processors(before, Processors())
        << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
+       << ", \"traced\": " << calls.json_traced()
        << ", \"runs\": " << json_list(runs, json_text) << "}";
   if (watch) {
     json << watch->json(texts["--program"]);

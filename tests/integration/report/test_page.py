@@ -44,7 +44,7 @@ def _written(folder: Path, report: Report) -> Path:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with 5,000 operators."""
     run = make_material()
-    run = Material(run.run, run.name, run.plan, make_profile(5_000))
+    run = Material(run.run, run.name, run.plan, (make_profile(5_000),))
     return _written(tmp_path_factory.mktemp("large"), Report((run,)))
 
 
@@ -226,7 +226,7 @@ def test_no_name_becomes_markup(browser: Browser, tmp_path: Path) -> None:
         operators=(operator,), bottleneck=HOSTILE, shares={HOSTILE: 0.5, "@blue": 0.5},
         modules=root.model_copy(update={"path": HOSTILE, "kind": HOSTILE}),
     )  # fmt: skip
-    run = Material(run.run, HOSTILE, run.plan, profile)
+    run = Material(run.run, HOSTILE, run.plan, (profile,))
     single = _written(tmp_path, Report((run,)))
     with opened(browser, single) as page:
         assert HOSTILE in page.locator("h1").inner_text()

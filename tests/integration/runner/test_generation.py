@@ -21,6 +21,7 @@ from etdeploy.devices.registry import open_device
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.check import check_program
+from etdeploy.runner.etdump import read_executed
 from etdeploy.runner.generation import Point, Sampling, request_lines
 from etdeploy.targets.platforms import host_target
 from tests.support.bundles import make_bundle
@@ -201,7 +202,7 @@ def test_an_arm64_runner_generates_the_same(
     assert found["greedy"] != found["sampled"]
 
 
-def test_a_trace_has_the_last_call_of_each_method(
+def test_a_trace_has_the_last_calls_of_each_method(
     runner: Start, programs: Programs, tmp_path: Path
 ) -> None:
     _write(tmp_path, [((1, 2, 3), {"new_tokens": 5})])
@@ -210,12 +211,38 @@ def test_a_trace_has_the_last_call_of_each_method(
     assert {p.name for p in tmp_path.glob("trace*")} == {"trace.etdp.prefill", "trace.etdp.decode"}
     # Each event has its name in the file. To import a reader would take longer than all the rest.
     trace = (tmp_path / "trace.etdp.decode").read_bytes()
-    assert trace.count(b"Method::execute") == 1
-    assert trace.count(b"native_call_mm.out") == 6
+    assert trace.count(b"Method::execute") == 4
+    assert trace.count(b"native_call_mm.out") == 4 * 6
+    traced = run.generated.generation.traced
+    assert {method: tuple(each.model_dump().values()) for method, each in traced.items()} == {
+        "prefill": (1, 3, 0), "decode": (4, 4, 3),
+    }  # fmt: skip
     # A method that no token went through has no trace.
     _write(tmp_path, [((1,), {"new_tokens": 2})])
     run = runner.generate(programs.path("dynamic"), tmp_path, etdump="short.etdp")
     assert {p.name for p in tmp_path.glob("short*")} == {"short.etdp.decode"}
+
+
+def test_a_trace_is_no_longer_than_ten_calls_of_one_text(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    points: list[tuple[Sequence[int], dict[str, Any]]] = [
+        ((1, 2, 3), {"new_tokens": 25, "depth": 2, "repetitions": 2}),
+        ((1, 2), {"new_tokens": 1, "depth": 9}),
+    ]
+    _write(tmp_path, points, "static")
+    run = runner.generate(programs.path("static"), tmp_path, etdump="trace.etdp")
+    assert run.exit_code == 0, run.stderr
+    traced = run.generated.generation.traced
+    assert {method: tuple(each.model_dump().values()) for method, each in traced.items()} == {
+        # What filled the cache; the prompt of the last text, token by token; the first one's end.
+        "prefill": (1, 8, 0), "decode_half": (2, 2, 9), "decode": (10, 10, 19),
+    }  # fmt: skip
+    for method, each in traced.items():
+        content = (tmp_path / f"trace.etdp.{method}").read_bytes()
+        assert content.count(b"Method::execute") == each.calls
+        assert read_executed(content).calls == each.calls
+    assert run.generated.generation.runs[0].token_ids == run.generated.generation.runs[1].token_ids
 
 
 @pytest.mark.parametrize(

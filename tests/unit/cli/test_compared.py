@@ -203,7 +203,7 @@ def test_operators_come_from_both_profiles(
         )
         return Profile(
             run_id="x", inferences=1, inference_ms=2.0, untraced_ms=None, operators=(row, row),
-            modules=None, shares={}, bottleneck="",
+            modules=None, shares={}, outside_delegates=0.0, bottleneck="",
         )  # fmt: skip
 
     monkeypatch.setattr(profiled, "profile_of", profile)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.cli.main import run_cli
 from etdeploy.profile import profiled
-from etdeploy.profile.model import OperatorTime, Profile
+from etdeploy.profile.model import OperatorTime, Profile, TextProfile
 from tests.support.bench_values import FOLDER, make_record
+from tests.support.text_values import TRACED, make_text_record, make_text_workload
 
 Capture = pytest.CaptureFixture[str]
 _FORMS: tuple[list[str], ...] = (
@@ -28,19 +30,27 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs whose profile was asked for."""
     found: list[str] = []
 
-    def profile(run: Any, *_: Any) -> Profile:
+    def profiles(run: Any, *_: Any) -> TextProfile:
         found.append(run.record.run_id)
         row = OperatorTime(
             name="conv", calls=1, total_ms=1.0, self_ms=1.0, share=0.5, module="stem"
         )
-        return Profile(
+        made = Profile(
             run_id=run.record.run_id, inferences=1, inference_ms=2.0, untraced_ms=None,
-            operators=(row,), modules=None, shares={}, bottleneck="It waits.",
+            operators=(row,), modules=None, shares={}, outside_delegates=0.5,
+            bottleneck="It waits.",
         )  # fmt: skip
+        if not isinstance(run.record.workload, TextGeneration):
+            return TextProfile(run_id=made.run_id, method="forward", methods={"forward": made})
+        methods = {
+            each.method: made.model_copy(update={"method": each.method, "text": each})
+            for each in run.record.workload.methods
+        }
+        return TextProfile(run_id=made.run_id, method="decode", methods=methods)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(profiled, "profile_of", profile)
+    monkeypatch.setattr(profiled, "profiles_of", profiles)
     make_record().save(tmp_path / "etdeploy-out" / FOLDER.name / "record.json")
     return found
 
@@ -92,3 +102,47 @@ def test_what_is_no_file_is_refused(
     assert message in capsys.readouterr().err
     assert asked == []
     assert not (tmp_path / "typo").exists()
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    """The id of a run that generated text."""
+    record = make_text_record(workload=make_text_workload(methods=TRACED), run_id="text")
+    record.save(tmp_path / "etdeploy-out/text/record.json")
+    return str(tmp_path / "etdeploy-out/text")
+
+
+def test_of_text_the_method_that_decodes_is_shown_and_json_has_all(
+    text: str, capsys: Capture
+) -> None:
+    assert _profile(text) == 0
+    shown = capsys.readouterr().out
+    assert "2.000 ms per call of decode while traced (3 calls at positions 8 to 10); 50.0%" in shown
+    assert [line.split()[0] for line in shown.splitlines()[:4]] == [
+        "method", "-------", "decode", "prefill",
+    ]  # fmt: skip
+    assert _profile(text, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["method"], list(found["methods"])) == ("decode", ["decode", "prefill"])
+
+
+@pytest.mark.parametrize("form", _FORMS)
+def test_an_option_chooses_the_method(form: list[str], text: str, capsys: Capture) -> None:
+    assert _profile(text, *form, "--method", "prefill") == 0
+    out = capsys.readouterr().out
+    if form == ["--json"]:
+        found = json.loads(out)
+        assert (found["method"], list(found["methods"])) == ("prefill", ["prefill"])
+    if not form:
+        assert "per call of prefill while traced (1 call at positions 0 to 7)" in out
+    assert _profile(text, *form, "-o", "mine", "--method", "prefill") == 0
+    assert _profile(text, *form, "-o", "mine") == 0, "an earlier profile is replaced"
+
+
+def test_a_method_without_a_trace_is_refused_with_those_that_have_one(
+    text: str, capsys: Capture
+) -> None:
+    assert _profile(text, "--method", "forward") == 2
+    told = capsys.readouterr().err
+    assert "the run has no trace of a method forward" in told
+    assert "Name one that has a trace: decode, prefill" in told

@@ -8,7 +8,10 @@ from etdeploy.profile.profiled import profile_from
 from etdeploy.profile.protocol import Trace
 from etdeploy.profile.reasons import Reasons
 from etdeploy.program.model import Operator
+from etdeploy.runner.etdump import read_executed
 from tests.support.bench_values import make_program, make_record
+from tests.support.etdumps import make_etdump
+from tests.support.text_values import TRACED, make_text_record, make_text_workload
 from tests.support.traces import TRACE, make_event, repeated
 
 _UNKNOWN = Reasons(None, None)
@@ -103,3 +106,24 @@ def test_what_is_missing_is_said(trace: Trace, note: str) -> None:
 def test_a_tracer_that_costs_much_is_said() -> None:
     profile = profile_from(make_record([5.0]), TRACE, _UNKNOWN)
     assert "100% longer with the tracer" in profile.notes[0]
+
+
+def test_the_share_outside_of_delegates_is_the_records() -> None:
+    profile = _profile()
+    call = [("DELEGATE_CALL", 0, 6_000_000), ("Method::execute", 0, 10_000_000)]
+    assert profile.outside_delegates == pytest.approx(0.4)
+    assert profile.outside_delegates == pytest.approx(read_executed(make_etdump(call)).outside)
+
+
+@pytest.mark.parametrize(("method", "untraced_ms"), [("decode", 5.055), ("prefill", 5.005)])
+def test_calls_of_a_method_are_compared_with_the_same_work_untraced(
+    method: str, untraced_ms: float
+) -> None:
+    record = make_text_record(
+        workload=make_text_workload(methods=TRACED), program=make_program(method=method)
+    )
+    profile = profile_from(record, TRACE, _UNKNOWN)
+    assert profile.untraced_ms == pytest.approx(untraced_ms, abs=1e-3)
+    assert (profile.method, profile.unit) == (method, f"call of {method}")
+    assert f"of a call of {method} is" in profile.bottleneck
+    assert any(f"A call of {method} takes" in note for note in profile.notes)

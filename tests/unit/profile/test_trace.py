@@ -12,10 +12,19 @@ from etdeploy.core.errors import EtdeployError, ExportError, RunError
 from etdeploy.core.processes import process
 from etdeploy.core.processes.process import Outcome, Request
 from etdeploy.profile import trace
-from etdeploy.profile.protocol import FAILURE_FILE, TraceFailure, TraceRequest
-from etdeploy.profile.trace import read_trace
+from etdeploy.profile.protocol import (
+    FAILURE_FILE,
+    REQUEST_FILE,
+    Trace,
+    TraceFailure,
+    TraceRequest,
+    TraceRequests,
+    trace_file,
+)
+from etdeploy.profile.trace import read_traces
 from tests.support.bench_values import SIMULATED, make_record
 from tests.support.text_values import make_text_record
+from tests.support.traces import make_event
 
 _FILES = {"record": "record.json", "etdump": "etdump.etdp", "etrecord": "etrecord.bin"}
 _CONTENT = b"\x0c\0\0\0\x08\0\0\0ED00" + b"\0" * 4
@@ -29,7 +38,7 @@ def _run(folder: Path, etdump: bytes | None = _CONTENT, **changes: Any) -> Store
 
 def _told(run: StoredRun, tmp_path: Path) -> str:
     with pytest.raises(EtdeployError) as caught:
-        read_trace(run, Workspace(tmp_path / "cache"))
+        read_traces(run, Workspace(tmp_path / "cache"))
     assert caught.value.exit_code == 2
     return str(caught.value)
 
@@ -81,7 +90,7 @@ def test_without_the_inspector_the_command_that_installs_it_is_told(
 ) -> None:
     monkeypatch.setattr(trace, "installed_version", lambda _: None)
     with pytest.raises(ExportError, match="torch and executorch are not installed") as caught:
-        read_trace(_run(tmp_path), Workspace(tmp_path / "cache"))
+        read_traces(_run(tmp_path), Workspace(tmp_path / "cache"))
     assert 'pip install "etdeploy[export]"' in str(caught.value)
 
 
@@ -89,7 +98,7 @@ def test_a_record_that_was_made_otherwise_is_read_again(tmp_path: Path) -> None:
     def key() -> str:
         files = {"etdump": tmp_path / "etdump.etdp", "etrecord": tmp_path / "etrecord.bin"}
         request = TraceRequest(**{k: str(file) for k, file in files.items()}, method="forward")
-        return trace._key(request, run)
+        return trace._key([request], run)
 
     def write(content: str) -> None:
         with ZipFile(tmp_path / "etrecord.bin", "w") as archive:
@@ -129,10 +138,33 @@ def test_a_worker_that_was_killed_is_no_fault_of_the_files(
 ) -> None:
     monkeypatch.setattr(process, "run", _ending(-9, stderr="one\nlast words\n\n"))
     with pytest.raises(RunError, match=r"ended early \(SIGKILL\): last words"):
-        read_trace(_run(tmp_path), Workspace(tmp_path / "cache"))
+        read_traces(_run(tmp_path), Workspace(tmp_path / "cache"))
     assert not list((tmp_path / "cache/traces").glob("[!.]*"))
 
 
-def test_generated_text_has_no_profile_yet(tmp_path: Path) -> None:
-    run = StoredRun(tmp_path, make_text_record())
-    assert "not read yet of programs that generate text" in _told(run, tmp_path)
+def test_every_method_that_generated_text_has_a_trace_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"etdump.{m}": f"etdump.etdp.{m}" for m in ("prefill", "decode")}
+    run = StoredRun(tmp_path, make_text_record(files={"record": "record.json", **files}))
+    for name in files.values():
+        (tmp_path / name).write_bytes(_CONTENT)
+    asked: list[TraceRequest] = []
+
+    def work(request: Request) -> Outcome:
+        folder = Path(request.argv[-1])
+        asked.extend(TraceRequests.load(folder / REQUEST_FILE).requests)
+        for number, each in enumerate(asked):
+            event = make_event(each.method, 0.0, 1.0)
+            Trace(blocks=((event,),)).save(folder / trace_file(number))
+        return Outcome(request.argv, 0, "", "", 1.0)
+
+    monkeypatch.setattr(process, "run", work)
+    found = read_traces(run, Workspace(tmp_path / "cache"))
+    assert [each.etdump for each in asked] == [str(tmp_path / name) for name in files.values()]
+    assert {method: each.blocks[0][0].name for method, each in found.items()} == {
+        "prefill": "prefill", "decode": "decode",
+    }  # fmt: skip
+    # One process read both, and neither is read again.
+    assert read_traces(run, Workspace(tmp_path / "cache")) == found
+    assert len(asked) == 2

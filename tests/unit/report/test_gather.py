@@ -11,6 +11,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.compare.model import Verdict
 from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.profile import profiled
+from etdeploy.profile.model import TextProfile
 from etdeploy.report.gather import gather
 from tests.support.bench_values import FOLDER, SIMULATED, make_record, make_run
 from tests.support.report_values import make_profile
@@ -18,17 +19,18 @@ from tests.support.report_values import make_profile
 
 def _with_profile(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
     operator = make_profile().operators[0]
-    profiles = iter(
+    profiles = (
         make_profile(operators=(operator.model_copy(update={"self_ms": ms}),)) for ms in times
     )
-    monkeypatch.setattr(profiled, "profile_of", lambda *_: next(profiles))
+    found = (TextProfile(run_id="x", method="forward", methods={"forward": p}) for p in profiles)
+    monkeypatch.setattr(profiled, "profiles_of", lambda *_: next(found))
 
 
 def _failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(profiled, "profile_of", fail)
+    monkeypatch.setattr(profiled, "profiles_of", fail)
 
 
 def _workspace(tmp_path: Path) -> Workspace:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from etdeploy.bench.generation.work import WorkPoint
-from etdeploy.report.generation import COLUMNS, headline, point_cells, texts, told_text
-from tests.support.text_values import make_text_workload, make_work
+from etdeploy.report.generation import COLUMNS, headline, outside, point_cells, texts, told_text
+from tests.support.text_values import TRACED, make_text_workload, make_work
 
 PROMPT_ONLY = make_text_workload(work=make_work(WorkPoint(tuple(range(8)), 1, 0, 1, 2)))
 
@@ -36,3 +36,7 @@ def test_numbers_of_generations_are_a_range_where_points_differ() -> None:
     one = make_text_workload().first
     assert texts([one]) == "6"
     assert texts([one, one.model_copy(update={"generations": 3})]) == "3 to 6"
+
+
+def test_each_method_has_its_share_outside_of_delegates() -> None:
+    assert outside(make_text_workload(methods=TRACED)) == "decode 4.5 %, prefill 3 %"

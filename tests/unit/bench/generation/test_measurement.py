@@ -25,6 +25,7 @@ from etdeploy.devices.base import Bundle, RunOutcome
 from etdeploy.program.model import Method, Program
 from tests.support.bench_device import FakeDevice, FakeRun
 from tests.support.bench_values import make_program_folder, make_runner
+from tests.support.etdumps import make_etdump
 from tests.support.text_values import (
     generated,
     make_evaluation,
@@ -64,8 +65,12 @@ class GeneratingRun(FakeRun):
             for _, name, _, new, repetitions, _ in points
             for _ in range(int(repetitions))
         ]
-        results = make_generated(*runs).model_dump_json().encode()
-        self._files[given["--results"]] = results
+        made = make_generated(*runs).model_dump(mode="json")
+        if "--etdump" in given:
+            made["generation"]["traced"] = {"decode_64": {"calls": 2, "tokens": 2, "position": 9}}
+            call = [("DELEGATE_CALL", 0, 900), ("Method::execute", 0, 1000)]
+            self._files[given["--etdump"] + ".decode_64"] = make_etdump(call, call)
+        self._files[given["--results"]] = json.dumps(made).encode()
         return RunOutcome(0, None, "", "", 0.25)
 
 
@@ -118,7 +123,8 @@ def _measured(folder: Path, **benchmark: Any) -> tuple[StoredRun, GeneratingDevi
 def test_the_bundle_has_the_request_in_place_of_inputs(tmp_path: Path) -> None:
     bundle = _prepared(tmp_path).bundle
     assert [file.path for file in bundle.files][2:] == [
-        "program.pte", "generation/timing.txt", "generation/memory.txt", "generation/prompt-0.bin",
+        "program.pte", "generation/timing.txt", "generation/memory.txt",
+        "generation/profile.txt", "generation/prompt-0.bin",
     ]  # fmt: skip
 
 
@@ -126,7 +132,7 @@ def test_the_runner_is_told_to_generate(tmp_path: Path) -> None:
     _, device = _measured(tmp_path, runs=2)
     assert [given["--generation"] for given in device.folder.arguments] == [
         "{bundle}/generation/timing.txt", "{bundle}/generation/timing.txt",
-        "{bundle}/generation/memory.txt",
+        "{bundle}/generation/memory.txt", "{bundle}/generation/profile.txt",
     ]  # fmt: skip
     assert all("--method" not in given for given in device.folder.arguments)
 
@@ -146,9 +152,31 @@ def test_the_record_has_every_point_and_start(tmp_path: Path) -> None:
     assert workload.spread.between_percent == pytest.approx(50)
     assert (record.load_ms, record.program.method) == (3.5, "decode_64")
     assert record.peak_rss_bytes == 9_000_000
-    assert [p.iterations for p in record.passes.values()] == [4, 4, 4, 2]
-    assert "the profile pass was left out" in record.notes[-1].lower()
+    assert [p.iterations for p in record.passes.values()] == [4, 4, 4, 2, 2]
     assert load_run(run.folder) == run
+
+
+def test_every_method_that_was_traced_has_its_share_outside_of_delegates(tmp_path: Path) -> None:
+    run, device = _measured(tmp_path, runs=1)
+    assert [given.get("--etdump") for given in device.folder.arguments] == [
+        None, None, "etdump.etdp",
+    ]  # fmt: skip
+    workload = run.record.workload
+    assert isinstance(workload, TextGeneration)
+    [found] = workload.methods
+    assert (found.method, found.where) == ("decode_64", "2 calls at positions 9 to 10")
+    assert found.call_ms == pytest.approx(0.001)
+    assert found.outside_delegates == pytest.approx(0.1)
+    path = run.path(run.record.traces["decode_64"])
+    assert path
+    assert path.name == "etdump.etdp.decode_64"
+    assert path.is_file()
+
+
+def test_without_a_profile_pass_nothing_is_traced(tmp_path: Path) -> None:
+    run, _ = _measured(tmp_path, runs=1, profile=False)
+    assert isinstance(run.record.workload, TextGeneration)
+    assert (run.record.workload.methods, run.record.traces) == ((), {})
 
 
 def test_starts_that_are_far_apart_are_told_and_tokens_do_not_drift(tmp_path: Path) -> None:
@@ -180,7 +208,7 @@ def test_texts_are_compared_with_the_models(tmp_path: Path) -> None:
     run, device = _measured(tmp_path, runs=1, program=program, generation={"temperature": 1})
     assert [given["--generation"] for given in device.folder.arguments] == [
         "{bundle}/generation/timing.txt", "{bundle}/generation/text.txt",
-        "{bundle}/generation/memory.txt",
+        "{bundle}/generation/memory.txt", "{bundle}/generation/profile.txt",
     ]  # fmt: skip
     workload = run.record.workload
     assert isinstance(workload, TextGeneration)

@@ -14,8 +14,8 @@ def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
     work = make_work(WorkPoint((5, 6, 7), 4, 0, 1, 2), WorkPoint((5,), 1, 16, 0, 3), stop_ids=(2,))
     files = write_request(work, tmp_path)
     assert list(files) == [
-        "generation/timing.txt", "generation/memory.txt", "generation/prompt-0.bin",
-        "generation/prompt-1.bin",
+        "generation/timing.txt", "generation/memory.txt", "generation/profile.txt",
+        "generation/prompt-0.bin", "generation/prompt-1.bin",
     ]  # fmt: skip
     assert files["generation/timing.txt"].read_text().splitlines()[3:] == [
         "sampling 0.0 0 1.0 0",
@@ -49,3 +49,21 @@ def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path)
     ]
     assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 6)
     assert ids_in(files["generation/text-prompt-1.bin"]) == (7,)
+
+
+def test_the_first_point_is_traced_last_and_the_shortest_and_longest_before(tmp_path: Path) -> None:
+    points = [
+        WorkPoint((5,), new, depth, 1, 9) for new, depth in ((8, 50), (8, 0), (2, 20), (9, 99))
+    ]
+    text = write_request(make_work(*points, stop_ids=(2,)), tmp_path)["generation/profile.txt"]
+    lines = text.read_text().splitlines()
+    # No token ends a text, which could leave a method without a trace.
+    assert "stop" in lines
+    assert [line for line in lines if line.startswith("point")] == [
+        "point warmup-3 99 4 1 prompt-3.bin",
+        "point point-3 99 9 1 prompt-3.bin",
+        "point warmup-1 0 4 1 prompt-1.bin",
+        "point point-1 0 8 1 prompt-1.bin",
+        "point warmup-0 50 4 1 prompt-0.bin",
+        "point point-0 50 8 1 prompt-0.bin",
+    ]

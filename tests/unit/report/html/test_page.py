@@ -61,7 +61,7 @@ def _hostile() -> Report:
     )  # fmt: skip
     run = renamed(make_material(notes=(HOSTILE,)), HOSTILE)
     profile = make_profile(operators=(operator,), bottleneck=HOSTILE, shares={HOSTILE: 0.5})
-    return Report((Material(run.run, HOSTILE, run.plan, profile),))
+    return Report((Material(run.run, HOSTILE, run.plan, (profile,)),))
 
 
 def test_it_begins_with_the_mark_and_is_the_same_again() -> None:
@@ -109,7 +109,7 @@ def test_a_comparing_page_has_every_record() -> None:
 
 def test_a_page_with_five_thousand_operators_is_small() -> None:
     run = make_material()
-    run = Material(run.run, run.name, run.plan, make_profile(5_000))
+    run = Material(run.run, run.name, run.plan, (make_profile(5_000),))
     text = text_of(Report((run,)), Format.HTML)
     assert run.profile
     assert len(run.profile.operators) >= 4_900

@@ -13,8 +13,8 @@ from etdeploy.report.html.blocks import Facts, Figure, Operators, Page, Table, T
 from etdeploy.report.html.single import single_page
 from etdeploy.report.material import Material
 from tests.support.bench_values import FOLDER, SIMULATED, UNCOMPARED, make_check, make_run
-from tests.support.report_values import make_material
-from tests.support.text_values import make_text_record
+from tests.support.report_values import make_material, make_profile
+from tests.support.text_values import TRACED, make_text_record, make_text_workload
 
 
 def _figures(page: Page) -> list[str]:
@@ -22,7 +22,7 @@ def _figures(page: Page) -> list[str]:
 
 
 def _bare(*arguments: Any, **changes: Any) -> Page:
-    return single_page(Material(make_run(*arguments, **changes), "mlp", None, None, ("No plan.",),
+    return single_page(Material(make_run(*arguments, **changes), "mlp", None, (), ("No plan.",),
                                 ("No profile.",)))  # fmt: skip
 
 
@@ -130,3 +130,15 @@ def test_generated_text_has_its_points_and_rates() -> None:
         "Histogram of the time per token of 18 tokens", "The time per token of each token in "
         "3 starts",
     ]  # fmt: skip
+
+
+def test_each_method_that_generated_text_has_a_profile_of_its_own() -> None:
+    record = make_text_record(workload=make_text_workload(methods=TRACED))
+    profiles = tuple(make_profile(60, method=each.method, text=each) for each in TRACED)
+    page = single_page(Material(StoredRun(FOLDER, record), "tiny", None, profiles))
+    assert [key for key in _figures(page) if "latency" not in key and "starts" not in key] == [
+        "plot-shares", "plot-modules", "plot-shares-prefill", "plot-modules-prefill",
+    ]  # fmt: skip
+    texts = [block.text for block in all_blocks(page.sections) if isinstance(block, Text)]
+    assert any(text.startswith("Mean of 3 calls at positions 8 to 10, ") for text in texts)
+    assert any(text.startswith("Mean of 1 call at positions 0 to 7, ") for text in texts)

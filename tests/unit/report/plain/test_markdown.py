@@ -20,7 +20,7 @@ from tests.support.report_values import (
     make_profile,
     renamed,
 )
-from tests.support.text_values import make_text_record
+from tests.support.text_values import TRACED, make_text_record, make_text_workload
 
 # GitHub's limit of a comment.
 LIMIT = 65_536
@@ -76,7 +76,7 @@ def test_a_comment_is_not_too_long(count: int) -> None:
 def test_what_does_not_fit_is_left_out_and_said() -> None:
     long = make_profile().operators[0].model_copy(update={"name": "x" * 5000})
     profile = make_profile(operators=(long,) * 15)
-    run = Material(make_material().run, "mlp", None, profile)
+    run = Material(make_material().run, "mlp", None, (profile,))
     text = markdown(Report((run,)))
     assert len(text) < LIMIT
     assert "_1 section left out" in text
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
 def test_a_name_stays_a_name() -> None:
     hostile = make_profile().operators[0].model_copy(update={"name": HOSTILE, "module": HOSTILE})
     run = renamed(make_material(), HOSTILE)
-    run = Material(run.run, HOSTILE, run.plan, make_profile(operators=(hostile,)))
+    run = Material(run.run, HOSTILE, run.plan, (make_profile(operators=(hostile,)),))
     several = Report((run, run), (make_comparison(run, reason=HOSTILE),))
     for text in (markdown(Report((run,))), markdown(several)):
         for markup in ("<script", "<b>", "@team", "](http", "*b*", "`a`", "://evil"):
@@ -116,3 +116,12 @@ def test_generated_text_has_its_points_with_what_they_mean() -> None:
     assert "| 8 | 4 | 0 | 5.005 ms | 1,598 | 198 | 5.055 ms | 5.128 ms |" in text
     assert "- decode: tokens after the first by the time" in text
     assert "inference" not in text
+
+
+def test_each_method_that_generated_text_has_its_operators() -> None:
+    record = make_text_record(workload=make_text_workload(methods=TRACED))
+    profiles = tuple(make_profile(method=each.method, text=each) for each in TRACED)
+    text = markdown(Report((Material(StoredRun(FOLDER, record), "tiny", None, profiles),)))
+    assert "<summary>Where the time goes in decode</summary>" in text
+    assert "<summary>Where the time goes in prefill</summary>" in text
+    assert "| outside of delegates | decode 4.5 %, prefill 3 % |" in text

@@ -1,0 +1,75 @@
+"""How much of a trace's time is in delegates, read without ExecuTorch's Inspector.
+
+The Inspector takes seconds and needs torch; this takes milliseconds, so that a record can have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
+
+_EXECUTE, _DELEGATE_CALL = b"Method::execute", b"DELEGATE_CALL"
+# A size stands before the FlatBuffer.
+_PREFIX_BYTES = 4
+# Slots: executorch/devtools/etdump/etdump_schema_flatcc.fbs
+_RUNS, _EVENTS, _PROFILED = 1, 3, 0
+_NAME, _START, _END = 0, 6, 7
+
+
+@dataclass(frozen=True)
+class Executed:
+    """Calls of a method in a trace.
+
+    Attributes:
+        calls: Their number.
+        total_ms: Their time together.
+        delegated_ms: What of it is in delegates' calls.
+    """
+
+    calls: int
+    total_ms: float
+    delegated_ms: float
+
+    @property
+    def outside(self) -> float:
+        """Share of the time outside of delegates, from 0 to 1."""
+        return outside_share(self.total_ms, self.delegated_ms)
+
+
+def outside_share(total_ms: float, delegated_ms: float) -> float:
+    """Share of a method's time outside of delegates, from 0 to 1; what it calls them with included.
+
+    Args:
+        total_ms: Of its executions (`Method::execute`).
+        delegated_ms: Of its delegates' calls (`DELEGATE_CALL`).
+    """
+    return min(1.0, max(0.0, 1.0 - delegated_ms / total_ms)) if total_ms > 0 else 0.0
+
+
+def read_executed(data: bytes) -> Executed:
+    """The calls in an ETDump.
+
+    Args:
+        data: The file's content. ExecuTorch's clock on Linux, Android and Apple's systems counts
+            nanoseconds.
+
+    Raises:
+        CorruptError: It is no ETDump, or was cut off.
+    """
+    content = memoryview(data)[_PREFIX_BYTES:]
+    if bytes(content[4:8]) != b"ED00" or int.from_bytes(data[:4], "little") > len(content):
+        raise CorruptError("this is not a whole ETDump")
+    times: dict[bytes, list[int]] = {_EXECUTE: [], _DELEGATE_CALL: []}
+    for run in FlatBuffer(content).root().tables(_RUNS):
+        for each in _profiled(run):
+            name = bytes(each.content(_NAME))
+            if name in times:
+                times[name].append(max(0, each.uint64(_END) - each.uint64(_START)))
+    executed = times[_EXECUTE]
+    return Executed(len(executed), sum(executed) / 1e6, sum(times[_DELEGATE_CALL]) / 1e6)
+
+
+def _profiled(run: Table) -> Iterator[Table]:
+    return (each for event in run.tables(_EVENTS) if (each := event.table(_PROFILED)))
