@@ -14,7 +14,8 @@ from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.core.text.install import pip_command
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, is_whole
-from etdeploy.export.hf.evaluated import EVALUATE, read_excerpt
+from etdeploy.export.hf.evaluated import EVALUATE, Excerpt, no_tokenizer, read_excerpt
+from etdeploy.export.hf.files import has_tokenizer
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
@@ -80,7 +81,10 @@ def _check_evaluated(spec: ExportSpec) -> None:
     asked = spec.generation
     if asked is None or asked.evaluate is None:
         return
-    found = read_excerpt(Path(asked.evaluate), asked.evaluate_tokens)
+    path = Path(asked.evaluate)
+    found: Excerpt | Refusal = read_excerpt(path, asked.evaluate_tokens)
+    if spec.hf and spec.hf.folder and not has_tokenizer(Path(spec.hf.folder)):
+        found = no_tokenizer(path, "the model comes without a tokenizer")
     if isinstance(found, Refusal):
         raise ExportError(found.message, place=spec.place(*found.key), remedy=found.remedy)
 

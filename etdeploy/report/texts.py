@@ -1,4 +1,4 @@
-"""Whether generated text is the model's, and how good the model is, in words."""
+"""Whether generated text is the model's, in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.texts import TextCheck
 from etdeploy.core.console import count
-from etdeploy.program.expected import Evaluation, QuantizationCost
 from etdeploy.report import shown
 
 
@@ -51,28 +50,6 @@ def original_lines(texts: Sequence[TextCheck]) -> Iterator[str]:
             f"before it is quantised, the model gives another text from token {at} of "
             f"{len(text.original_ids or ())} on ({text.name})"
         )
-
-
-def quality_lines(evaluation: Evaluation) -> Iterator[str]:
-    """Perplexity, and what quantisation costs."""
-    cost, on = evaluation.quantized, f"on {count(evaluation.tokens, 'token')} of {evaluation.file}"
-    original = shown.number(evaluation.perplexity, 4)
-    if cost is None:
-        yield f"perplexity {original} {on}"
-        return
-    yield f"perplexity {shown.number(cost.perplexity, 4)} {on}; before quantisation {original}"
-    yield cost_clause(cost)
-
-
-def cost_clause(cost: QuantizationCost) -> str:
-    """How far the quantised model is from the original."""
-    return (
-        f"the same token is the most probable at {cost.same_top_percent:.1f} % of positions; KL "
-        f"divergence {shown.number(cost.mean_kl_divergence)} on average, at most "
-        f"{shown.number(cost.max_kl_divergence)}; logits "
-        f"{shown.number(cost.logit_rms_error)} apart (root mean square), at most "
-        f"{shown.number(cost.logit_max_abs_error)}"
-    )
 
 
 def one_line(text: str | None) -> str:

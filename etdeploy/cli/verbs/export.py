@@ -60,6 +60,7 @@ def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
     from etdeploy.graph.stage_values import load_program
     from etdeploy.program.describe import describe
     from etdeploy.program.folder import load_provenance
+    from etdeploy.program.quality import quality_lines
 
     recipe, overrides, quiet = named.recipes[0], named.overrides, named.quiet
     with invoke(recipe, overrides, (StepName.EXPORT,), quiet=quiet, copy_to=output) as job:
@@ -67,12 +68,17 @@ def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
         folder = Path(exported.folder)
         if output:
             folder = deliver(job, folder, output, "export")
-        notes = load_provenance(folder).notes
+        made = load_provenance(folder)
+        evaluation = made.generation.evaluation if made.generation else None
         if as_json:
-            told = {"program": program.model_dump(mode="json"), "notes": notes}
+            told = {"program": program.model_dump(mode="json"), "notes": made.notes}
+            if evaluation:
+                told["evaluation"] = evaluation.model_dump(mode="json")
             console.result_json({"folder": str(folder), **told})
         else:
             text = describe(program, str(folder / "program.pte"))
+            quality = quality_lines(evaluation) if evaluation else ()
+            labelled = [("quality", line) for line in quality] + [("note", n) for n in made.notes]
             # As wide as a terminal: what cannot be delegated may take a paragraph.
-            lines = (fit(f"  {'note':<10} {note}", console.width() or 100) for note in notes)
-            console.result("\n".join([text, *([""] if notes else []), *lines]))
+            lines = (fit(f"  {name:<10} {line}", console.width() or 100) for name, line in labelled)
+            console.result("\n".join([text, *([""] if labelled else []), *lines]))

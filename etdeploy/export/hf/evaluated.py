@@ -26,6 +26,20 @@ class Excerpt:
     whole: bool
 
 
+def no_tokenizer(path: Path, why: str) -> Refusal:
+    """The refusal of a text for which there is no tokenizer.
+
+    Args:
+        path: Of the text.
+        why: A clause about the model.
+    """
+    return Refusal(
+        f"{path.name} cannot be split into tokens: {why}",
+        "Put the model's tokenizer into its folder, or evaluate nothing: leave the key out.",
+        key=EVALUATE,
+    )
+
+
 def read_excerpt(path: Path, tokens: int) -> Excerpt | Refusal:
     """The beginning of a file, or why it cannot be evaluated.
 

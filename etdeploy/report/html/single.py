@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.profile.model import Profile
+from etdeploy.program.quality import quality_lines
 from etdeploy.report import generation, shown
 from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
 from etdeploy.report.html.cards import badges, cards, notices
@@ -31,7 +32,7 @@ from etdeploy.report.html.tables import (
     threads_table,
 )
 from etdeploy.report.material import Material, starts_of
-from etdeploy.report.texts import one_line, original_lines, quality_lines
+from etdeploy.report.texts import one_line, original_lines
 
 # A device that reports its state once gives no line.
 _LEAST_POINTS = 2

@@ -10,10 +10,11 @@ from etdeploy.bench.records.record import RunRecord
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
+from etdeploy.program.quality import quality_lines
 from etdeploy.report import generation, shown
 from etdeploy.report.material import Material, Report, spread_of, starts_of
 from etdeploy.report.plain.markdown_text import details, name, prose, table
-from etdeploy.report.texts import quality_lines, verdict_lines
+from etdeploy.report.texts import verdict_lines
 
 # Tells a later report of the same file from somebody's notes.
 MARK = "<!-- etdeploy report -->"

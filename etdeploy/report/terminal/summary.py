@@ -15,6 +15,7 @@ from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
+from etdeploy.program.quality import quality_lines
 from etdeploy.report import generation
 from etdeploy.report.disturbed import disturbed_lines, mark
 from etdeploy.report.terminal.generation import generation_lines, points_table
@@ -23,7 +24,7 @@ from etdeploy.report.terminal.layout import LABEL, indented, wrapped
 from etdeploy.report.terminal.resources import memory_lines, sustained_lines
 from etdeploy.report.terminal.sizes import SIMULATED, simulated_sizes, sizes_table
 from etdeploy.report.terminal.threads import threads_table
-from etdeploy.report.texts import quality_lines, verdict_lines
+from etdeploy.report.texts import verdict_lines
 
 _MOST_OPERATORS = 6
 _MOST_OUTPUTS = 5

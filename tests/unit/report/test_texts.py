@@ -9,7 +9,7 @@ from etdeploy.report.html.single import single_page
 from etdeploy.report.material import Material, Report
 from etdeploy.report.plain.markdown import markdown
 from etdeploy.report.terminal.summary import summary
-from etdeploy.report.texts import original_lines, quality_lines, verdict_lines
+from etdeploy.report.texts import original_lines, verdict_lines
 from tests.support.bench_values import FOLDER
 from tests.support.text_values import (
     make_evaluation,
@@ -63,18 +63,6 @@ def test_what_quantisation_does_to_the_text() -> None:
         "before it is quantised, the model gives another text from token 2 of 2 on (text_0)"
     ]
     assert next(verdict_lines(_workload(same))).startswith("correct: token for token the quantised")
-
-
-def test_quality() -> None:
-    assert list(quality_lines(make_evaluation())) == ["perplexity 14 on 100 tokens of text.txt"]
-    assert list(quality_lines(make_evaluation(14.5))) == [
-        "perplexity 14.5 on 100 tokens of text.txt; before quantisation 14",
-        "the same token is the most probable at 95.2 % of positions; KL divergence 0.0123 on "
-        "average, at most 0.4; logits 0.312 apart (root mean square), at most 2.4",
-    ]
-    assert list(quality_lines(make_evaluation(perplexity=None))) == [
-        "perplexity – on 100 tokens of text.txt"
-    ]
 
 
 def test_every_report_says_it() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.core.console import count
-from etdeploy.export.hf.evaluated import EVALUATE, read_excerpt
+from etdeploy.export.hf.evaluated import EVALUATE, no_tokenizer, read_excerpt
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.expected.evaluation import windows
@@ -59,12 +59,8 @@ def evaluation_text(spec: ExportSpec, loaded: LoadedModel) -> EvaluationText | N
         return None
     place, path = spec.place(*EVALUATE), Path(asked.evaluate)
     if loaded.tokenizer.loaded is None:
-        raise fail(
-            "evaluation",
-            f"{path.name} cannot be evaluated: {loaded.tokenizer.note}",
-            remedy="Put the model's tokenizer into its folder, or leave the key out.",
-            file=place,
-        )
+        refusal = no_tokenizer(path, "the model has no tokenizer that can be loaded")
+        raise fail("evaluation", refusal.message, remedy=refusal.remedy, file=place)
     excerpt = read_excerpt(path, asked.evaluate_tokens)
     if isinstance(excerpt, Refusal):
         raise fail("evaluation", excerpt.message, remedy=excerpt.remedy, file=place)
