@@ -82,8 +82,9 @@ def _check_evaluated(spec: ExportSpec) -> None:
     if asked is None or asked.evaluate is None:
         return
     path = Path(asked.evaluate)
-    found: Excerpt | Refusal = read_excerpt(path, asked.evaluate_tokens)
-    if spec.hf and spec.hf.folder and not has_tokenizer(Path(spec.hf.folder)):
+    found = read_excerpt(path, asked.evaluate_tokens)
+    folder = spec.hf.folder if spec.hf else None
+    if isinstance(found, Excerpt) and folder and not has_tokenizer(Path(folder)):
         found = no_tokenizer(path, "the model comes without a tokenizer")
     if isinstance(found, Refusal):
         raise ExportError(found.message, place=spec.place(*found.key), remedy=found.remedy)

@@ -156,7 +156,7 @@ def _exported(
 
 def _quantizes(spec: ExportSpec) -> bool:
     """Whether the model is quantised before it is lowered."""
-    return spec.quantization not in (None, *FLOAT_SCHEMES)
+    return bool(spec.embeddings) or spec.quantization not in (None, *FLOAT_SCHEMES)
 
 
 def _texts(
