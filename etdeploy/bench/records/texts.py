@@ -15,13 +15,13 @@ class TextCheck(Value):
     Attributes:
         name: `text_0` and so on.
         prompt_tokens: Tokens of the prompt.
-        prompt: The same as text; null where the program has no tokenizer that can be read.
+        prompt: The prompt as text; null where the program has no tokenizer that can be read.
         token_ids: What the device gave.
-        text: The same as text.
+        text: `token_ids` as text; null likewise.
         expected_ids: What the model gives, after quantisation where it is quantised.
         equal_tokens: How many are equal, before the first that is not.
-        gap: There, how much smaller the eager model's logit of the device's token is than that of
-            its own; null where all tokens are equal.
+        gap: At that first one, how much smaller the eager model's logit of the device's token is
+            than that of its own token; null where all tokens are equal.
         gap_is_exact: Whether it is that; else it is at least that, since the logits of only a few
             tokens are kept.
         tolerance_gap: Up to which another token may be the most probable on the device: twice what
