@@ -119,6 +119,10 @@ class Table:
             raise CorruptError("a name is not readable text")
         return text
 
+    def position(self, slot: int) -> int | None:
+        """Where in the buffer a field's value stands; None when absent."""
+        return self._field(slot)
+
     def table(self, slot: int) -> Table | None:
         """The table that the field refers to; None when absent."""
         field = self._field(slot)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from etdeploy.backends.payload import Payload
@@ -203,8 +203,14 @@ def _payload(root: Table, reference: Table | None, pte: PteFile) -> memoryview:
 
 
 def _segment(root: Table, index: int, pte: PteFile) -> memoryview:
+    begin, end = _segment_range(root, index, pte)
+    return pte.segments[begin:end]
+
+
+def _segment_range(root: Table, index: int, pte: PteFile) -> tuple[int, int]:
     segment = root.table_at(_SEGMENTS, index)
-    return pte.segment(segment.uint64(0), segment.uint64(1))
+    offset, size = segment.uint64(0), segment.uint64(1)
+    return offset, offset + len(pte.segment(offset, size))
 
 
 def _constant_bytes(root: Table, pte: PteFile) -> int:
@@ -216,7 +222,16 @@ def _constant_bytes(root: Table, pte: PteFile) -> int:
         # Index 0 of the offsets stands for "no constant": a shorter segment is not used.
         if part.length(1, item_bytes=8) > 1:
             segments.add(part.uint32(0))
-    return inline + sum(len(_segment(root, index, pte)) for index in segments)
+    return inline + _covered(_segment_range(root, index, pte) for index in segments)
+
+
+def _covered(ranges: Iterable[tuple[int, int]]) -> int:
+    """Bytes of ranges, once where one lies in another, as tied weights may."""
+    total = reached = 0
+    for begin, end in sorted(ranges):
+        total += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def _planned_bytes(plan: Table) -> int:

@@ -45,11 +45,15 @@ def pte(
     constant_segment: int | None = None,
     named: Sequence[int] = (),
     identifier: bytes = b"ET12",
+    constants: Sequence[int] = (0, 0),
 ) -> bytes:
-    """A program with an extended header, its segments behind the FlatBuffer."""
-    return _with_segments(
-        bytes(_program(plans, segments, constant_segment, named, identifier)), segments
-    )
+    """A program with an extended header, its segments behind the FlatBuffer.
+
+    `constants` are the offsets in the constant segment, the first of them that of no constant.
+    """
+    of_constants = None if constant_segment is None else (constant_segment, tuple(constants))
+    flatbuffer = _program(plans, segments, of_constants, named, identifier)
+    return _with_segments(bytes(flatbuffer), segments)
 
 
 def xnnpack_payload(nodes: int) -> bytes:
@@ -65,7 +69,7 @@ def xnnpack_payload(nodes: int) -> bytes:
 def _program(
     plans: Sequence[Plan],
     segments: Sequence[bytes],
-    constant_segment: int | None,
+    constants: tuple[int, tuple[int, ...]] | None,
     named: Sequence[int],
     identifier: bytes,
 ) -> bytearray:
@@ -79,9 +83,9 @@ def _program(
             for o, s in zip(offsets, segments, strict=True)
         ],
     )
-    if constant_segment is not None:
-        values = _numbers(builder, (0, 0), 8)
-        fields[5] = _table(builder, 2, {1: values}, u32={0: constant_segment})
+    if constants is not None:
+        values = _numbers(builder, constants[1], 8)
+        fields[5] = _table(builder, 2, {1: values}, u32={0: constants[0]})
     fields[7] = _tables(builder, [partial(_table, builder, 2, {}, u32={1: i}) for i in named])
     builder.Finish(_table(builder, 8, fields), identifier)
     output: bytearray = builder.Output()

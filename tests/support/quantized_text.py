@@ -17,9 +17,11 @@ import transformers
 from executorch.runtime import Runtime
 
 from etdeploy.export.worker.backends.base import Traced
+from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.lowering.lower import emit, lower
-from etdeploy.export.worker.lowering.quantize import quantize
+from etdeploy.export.worker.lowering.quantize import Quantized, quantize
+from etdeploy.export.worker.lowering.stored_once import store_once
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.inspect import inspect_file
@@ -43,6 +45,11 @@ EXPORTS: dict[str, dict[str, Any]] = {
     "floats_4w": {"embeddings": "4w"},
     "int8_dynamic": {"quantization": "int8_dynamic"},
     "int8_static": {"quantization": "int8_static"},
+}
+MISTAKES: dict[str, dict[str, Any]] = {
+    "no such module": {"lm_haed": "8da8w"},
+    "only a table": {"model.embed_tokens": "8da8w"},
+    "nothing left": {"*": "none"},
 }
 _SIZES: dict[str, Any] = {
     "vocab_size": 128,
@@ -73,10 +80,12 @@ def found(name: str, folder: Path) -> dict[str, Any]:
     sources = {"decode": made.sources["decode"]}
     tokens = torch.randint(3, 128, (1, TOKENS))
     before = _eager(sources["decode"].module, tokens)
-    quantized = quantize(spec, sources)["decode"]
+    own = Quantized(sources["decode"].module)
+    quantized = quantize(spec, sources).get("decode", own)
     wanted = _eager(quantized.module, tokens)
     path = folder / f"{name}.pte"
     _export(spec, sources, quantized.module, path)
+    saved = store_once(path, least_bytes=1024)
     decode = Runtime.get().load_program(str(path)).load_method("decode")
     logits = torch.stack(
         [decode.execute((tokens[:, at : at + 1], torch.tensor([at])))[0][0] for at in range(TOKENS)]
@@ -84,6 +93,7 @@ def found(name: str, folder: Path) -> dict[str, Any]:
     [method] = inspect_file(path).methods
     return {
         "notes": quantized.notes,
+        "saved": saved,
         "moved": float((before - wanted).abs().max()),
         "distance": float((logits - wanted).abs().max()),
         "largest": float(wanted.abs().max()),
@@ -106,7 +116,23 @@ def _export(spec: Any, sources: Any, module: Any, path: Path) -> None:
         emit(spec, lower(spec, traced), traced).write_to_file(stream)
 
 
+def refused(name: str, folder: Path) -> list[str | None]:
+    """What the user is told of overrides that cannot apply, and where."""
+    export = {"quantization": "8da4w", "embeddings": "8w", "overrides": MISTAKES[name]}
+    spec = spec_of({"model": {"hf": str(folder)}, "export": export})
+    made = generation_sources(tiny(), context=CONTEXT, prefill_tokens=8, path="fast")
+    try:
+        quantize(spec, made.sources)
+    except WorkerError as error:
+        return [error.failure.message, error.failure.file, error.failure.remedy]
+    return []
+
+
+def _told(name: str, folder: Path) -> Any:
+    return refused(name, folder) if name in MISTAKES else found(name, folder)
+
+
 if __name__ == "__main__":
     ctypes.CDLL(str(_KERNELS))
-    told = {name: found(name, Path(sys.argv[1])) for name in sys.argv[2:]}
+    told = {name: _told(name, Path(sys.argv[1])) for name in sys.argv[2:]}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

@@ -113,7 +113,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
     lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
     with steps.step("write", "writing the program", 0.95):
         written = write_methods(folder, lowered)
-        write_program(folder, lowered)
+        lowered = write_program(spec, folder, lowered)
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
     files = sources.files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.lowering.output_steps import output_quantization
+from etdeploy.export.worker.lowering.stored_once import store_once
+from etdeploy.export.worker.lowering.tied import tied_notes
 from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
 from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes
 from etdeploy.export.worker.tracing.sizes import SizedCall, write_sets
@@ -68,12 +70,14 @@ class Lowered:
     Attributes:
         shared_bytes: Of the weights that several methods have in common, as the factory made them.
         language: The language model that it is; None for another model.
+        saved_bytes: By which the program is smaller, since equal weights are stored once.
     """
 
     methods: dict[str, Method]
     program: Any
     shared_bytes: int
     language: LanguageModel | None = None
+    saved_bytes: int = 0
 
     @property
     def graphs(self) -> list[Any]:
@@ -81,8 +85,11 @@ class Lowered:
         return graphs({name: method.traced for name, method in self.methods.items()})
 
 
-def write_program(folder: Path, lowered: Lowered) -> None:
+def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
     """Writes the program and its ETRecord.
+
+    Returns:
+        The same, with what storing equal weights once has saved.
 
     Raises:
         WorkerError: ExecuTorch cannot write it.
@@ -95,6 +102,8 @@ def write_program(folder: Path, lowered: Lowered) -> None:
         lowered.program.write_to_file(stream)
     with explaining("writing the ETRecord failed:", lowered.graphs, spared=OSError):
         lowered.program.get_etrecord().save(str(folder / ETRECORD_FILE))
+    once = lowering_of(spec).stores_once
+    return replace(lowered, saved_bytes=store_once(folder / PROGRAM_FILE) if once else 0)
 
 
 def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:
@@ -173,6 +182,9 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
     for name, method in methods.items():
         what = "the model" if len(methods) == 1 else f"the method {name}"
         yield from delegation_notes(spec.backend, method.counts, lowering.apart, what)
+    if lowering.stores_once:
+        model = lowered.language.loaded.model if lowered.language else None
+        yield from tied_notes(model, lowered.saved_bytes)
     shares = lowering.shares_weights(spec) if lowered.shared_bytes else True
     if shares is None:
         yield from packed_weights_note(str(spec.backend), folder, lowered.shared_bytes)

@@ -48,6 +48,8 @@ class Lowering:
         apart: Whether its partitions run elsewhere than on the CPU, so that what stays there and
             the tensors that pass between both cost time: the user is told of them.
         meanings: What exceptions of its lowering mean, by patterns of their text.
+        stores_once: Whether its named data may begin at any multiple of 16 bytes: it can then lie
+            among the program's constants if one of these has equal bytes.
         sharing: How weights that methods share could be stored once; empty where they cannot.
     """
 
@@ -55,6 +57,7 @@ class Lowering:
     grouped_outputs = 1
     apart = False
     meanings: Meanings = ()
+    stores_once = False
     sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:

@@ -13,6 +13,8 @@ from etdeploy.export.worker.backends.base import Lowering, Traced
 class XnnpackLowering(Lowering):
     """ExecuTorch's quantiser and partitioner for XNNPACK."""
 
+    stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialisation
+
     def quantizer(self, spec: ExportSpec) -> Any:
         """Symmetric, with a scale for each channel of the weights."""
         from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (

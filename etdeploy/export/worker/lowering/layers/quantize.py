@@ -50,5 +50,5 @@ def _check_overrides(
     check_patterns(
         spec,
         lambda scheme: of_linears + of_tables if scheme in FLOAT_SCHEMES else of_linears,
-        "no module with a layer that this quantises",
+        "no module with a linear layer",
     )

@@ -1,0 +1,108 @@
+"""Quantised language models: every step of the program gives the quantised model's logits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.processes import process
+
+pytest.importorskip("transformers", reason="needs etdeploy[llm]")
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+_NAMES = ("8da8w", "mixed", "floats", "no such module", "only a table", "nothing left")
+_BYTES, _NIBBLES = (
+    "quantized_decomposed::embedding_byte.out",
+    "quantized_decomposed::embedding_4bit.out",
+)
+# Of the tied tensor: 128 tokens of 64 values.
+_VALUES = 128 * 64
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = str(tmp_path_factory.mktemp("quantized"))
+    arguments = ("-W", "ignore", "-m", "tests.support.quantized_text", folder, *_NAMES)
+    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    told: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize("name", ["8da8w", "mixed"])
+def test_the_program_computes_what_the_quantised_model_does(
+    found: dict[str, Any], name: str
+) -> None:
+    told = found[name]
+    # Of weights that nobody quantised, and of others: a wrong scale or nibble moves logits by ones.
+    assert told["moved"] > 0.05
+    assert told["cosine"] > 0.999
+    assert told["distance"] < 0.03 * told["largest"]
+
+
+def test_a_model_that_is_not_quantised_is_exact(found: dict[str, Any]) -> None:
+    told = found["floats"]
+    assert (told["moved"], told["notes"]) == (0, [])
+    assert told["distance"] < 1e-4
+    assert not {_BYTES, _NIBBLES} & set(told["operators"])
+
+
+def test_the_rows_of_a_table_are_looked_up_in_their_bits(found: dict[str, Any]) -> None:
+    for name, operator in (("8da8w", _BYTES), ("mixed", _NIBBLES)):
+        assert operator in found[name]["operators"]
+        assert "aten::embedding.out" not in found[name]["operators"]
+
+
+def test_tied_weights_of_equal_bytes_are_stored_once(found: dict[str, Any]) -> None:
+    saved = {name: found[name]["saved"] for name in ("8da8w", "mixed", "floats")}
+    assert saved == {"8da8w": _VALUES, "mixed": 0, "floats": 4 * _VALUES}
+
+
+def test_notes_say_what_was_quantised_and_how(found: dict[str, Any]) -> None:
+    assert found["8da8w"]["notes"] == [
+        "8da8w quantised 8 linear layers.",
+        "The weights of embeddings have 8 bits, with a scale for each token.",
+    ]
+    assert found["mixed"]["notes"] == [
+        "8da4w quantised 2 linear layers.",
+        "Quantised with 8da4w, except: lm_head with 8da8w (1 linear layer), "
+        "model.layers.0.mlp.down_proj with none (1 linear layer), model.layers.*.self_attn with "
+        "8da4w in groups of 64 (4 linear layers).",
+        "The weights of embeddings have 4 bits, with a scale for each 32 of them.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "message", "remedy"),
+    [
+        (
+            "no such module",
+            ".lm_haed",
+            "export.overrides: no module with a linear layer matches 'lm_haed'",
+            "Its modules are: lm_head and others.",
+        ),
+        (
+            "only a table",
+            ".model.embed_tokens",
+            "export.overrides: no module with a linear layer matches 'model.embed_tokens'",
+            None,
+        ),
+        (
+            "nothing left",
+            "",
+            "export.overrides leaves every linear layer in floats",
+            "Leave a pattern out, or set export.quantization: none without export.overrides.",
+        ),
+    ],
+)
+def test_overrides_that_cannot_apply(
+    found: dict[str, Any], name: str, key: str, message: str, remedy: str | None
+) -> None:
+    told = found[name]
+    assert told[:2] == [message, f"export.overrides{key}"]
+    assert remedy in (None, told[2])

@@ -1,0 +1,85 @@
+"""Equal bytes of constants and of named data become one range of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.flatbuffer import FlatBuffer
+from etdeploy.export.worker.lowering.stored_once import store_once
+from etdeploy.program.inspect import inspect_file
+from etdeploy.program.pte import map_pte
+from tests.support.program_files import Plan, pte
+
+TABLE, OTHER = bytes(range(64)), bytes(range(64, 128))
+SCALES, PAYLOAD, LAST = b"s" * 16, b"p" * 48, b"l" * 32
+
+
+def write(path: Path, *segments: bytes, named: tuple[int, ...], constants: tuple[int, ...]) -> Path:
+    path.write_bytes(
+        pte(Plan(), segments=segments, constant_segment=0, named=named, constants=constants)
+    )
+    return path
+
+
+def segments(path: Path) -> list[bytes]:
+    """What each segment holds, as the runtime finds it: by offset and size."""
+    file = map_pte(path)
+    root = FlatBuffer(file.flatbuffer).root()
+    return [bytes(file.segment(t.uint64(0), t.uint64(1))) for t in root.tables(4)]
+
+
+def test_equal_weights_are_stored_once(tmp_path: Path) -> None:
+    parts = (SCALES + TABLE + OTHER, PAYLOAD, TABLE, LAST, OTHER)
+    path = write(tmp_path / "m.pte", *parts, named=(2, 3, 4), constants=(0, 0, 16, 80))
+    before = path.stat().st_size
+    assert store_once(path, 64) == 128
+    assert path.stat().st_size == before - 128
+    assert segments(path) == list(parts)
+    assert map_pte(path).size_bytes == before - 128
+    assert inspect_file(path).constant_bytes == len(SCALES + TABLE + OTHER + LAST)
+    assert [each.name for each in tmp_path.iterdir()] == ["m.pte"]
+
+
+def test_what_is_stored_once_already_stays_as_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.pte", TABLE, PAYLOAD, TABLE, named=(2,), constants=(0, 0))
+    assert store_once(path, 64) == 64
+    written = path.read_bytes()
+    assert store_once(path, 64) == 0
+    assert path.read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("parts", "constants", "least_bytes"),
+    [
+        ((TABLE, PAYLOAD, OTHER), (0, 0), 64),
+        ((TABLE, PAYLOAD, TABLE), (0, 0), 65),
+        ((TABLE + OTHER, PAYLOAD, TABLE), (0, 0), 64),  # of one constant, another size
+        ((OTHER + TABLE, PAYLOAD, TABLE), (0, 0, 96), 64),  # equal bytes, but no constant of them
+    ],
+)
+def test_different_weights_stay_apart(
+    tmp_path: Path, parts: tuple[bytes, ...], constants: tuple[int, ...], least_bytes: int
+) -> None:
+    path = write(tmp_path / "m.pte", *parts, named=(2,), constants=constants)
+    written = path.read_bytes()
+    assert store_once(path, least_bytes) == 0
+    assert path.read_bytes() == written
+
+
+def test_padding_after_a_constant_does_not_count(tmp_path: Path) -> None:
+    short = TABLE[:60]
+    path = write(
+        tmp_path / "m.pte", short + b"\0" * 4 + OTHER, short, LAST, named=(1,), constants=(0, 0, 64)
+    )
+    assert store_once(path, 32) == 60
+    assert segments(path) == [short + b"\0" * 4 + OTHER, short, LAST]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 an archive", pte(Plan())])
+def test_another_file_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.pte"
+    path.write_bytes(content)
+    assert store_once(path, 1) == 0
+    assert path.read_bytes() == content
