@@ -9,7 +9,7 @@ from typing import Any
 
 from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import GROUPED_EMBEDDINGS, GROUPED_SCHEMES, LINEAR_SCHEMES
+from etdeploy.backends.schemes import GROUPED_EMBEDDINGS, GROUPED_SCHEMES
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
@@ -211,7 +211,7 @@ def export_spec(
         quantization=export.quantization,
         overrides=_overrides(export),
         override_groups=_override_groups(export),
-        embeddings=_embeddings(recipe),
+        embeddings=recipe.embeddings,
         calibration=_reference("export.calibration", export.calibration),
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
@@ -237,21 +237,9 @@ def _override_groups(export: Export) -> dict[str, int]:
     return {pattern: part.group_size for pattern, part in parts.items() if part.group_size}
 
 
-def _embeddings(recipe: Recipe) -> str | None:
-    """What the recipe says; else 8 bits beside quantised layers, for a language model.
-
-    Its table is then a large part of the file, and only looked up: 8 bits cost no time.
-    """
-    export = recipe.export
-    if export.embeddings:
-        return None if export.embeddings == "none" else export.embeddings
-    quantised = bool(recipe.model.hf) and export.quantization in LINEAR_SCHEMES
-    return "8w" if quantised and "8w" in backend_named(export.backend).embeddings else None
-
-
 def _has_groups(recipe: Recipe) -> bool:
     schemes = {recipe.export.quantization, *dict(_overrides(recipe.export)).values()}
-    return bool(schemes & set(GROUPED_SCHEMES)) or _embeddings(recipe) in GROUPED_EMBEDDINGS
+    return bool(schemes & set(GROUPED_SCHEMES)) or recipe.embeddings in GROUPED_EMBEDDINGS
 
 
 def _hf_model(model: Model) -> HfModel | None:

@@ -18,6 +18,7 @@ from etdeploy.program.model import Method, Program
 from etdeploy.recipe.model import Recipe
 
 _NAMES_SHOWN = 4
+_BITS = {"8w": 8, "4w": 4}
 _EVERY_RUNNER = "every runner loads programs with it"
 
 
@@ -124,6 +125,11 @@ def _of_recipe(recipe: Recipe) -> Requirements:
         reasons[KERNELS_QUANTIZED] = (
             f"export.quantization {export.quantization} may leave quantise and dequantise "
             "operators outside the delegates; nothing is exported yet"
+        )
+    elif recipe.embeddings:
+        reasons[KERNELS_QUANTIZED] = (
+            f"embeddings in {_BITS[recipe.embeddings]} bits are looked up outside the delegates; "
+            "nothing is exported yet"
         )
     return Requirements(reasons, (delegate_id,) if delegate_id else ())
 

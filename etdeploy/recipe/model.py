@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_names, find_backend
+from etdeploy.backends.schemes import LINEAR_SCHEMES
 from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_EVALUATED,
@@ -479,6 +480,20 @@ class Recipe(Section):
         sections = ("model", "export", "benchmark")
         require(recipe_rules({name: vars(getattr(self, name)) for name in sections}))
         return self
+
+    @property
+    def embeddings(self) -> str | None:
+        """How tables of embeddings are quantised; None where they stay in floats.
+
+        By default to 8 bits beside the quantised layers of a language model: its table is then a
+        large part of the file, and only looked up, which costs no time.
+        """
+        export, backend = self.export, find_backend(self.export.backend)
+        if export.embeddings:
+            return None if export.embeddings == "none" else export.embeddings
+        if self.model.hf is None or export.quantization not in LINEAR_SCHEMES or backend is None:
+            return None
+        return "8w" if "8w" in backend.embeddings else None
 
 
 _TASK: Task = "text-generation"

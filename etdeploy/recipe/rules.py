@@ -262,11 +262,26 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[Finding]:
         for key in _OF_ONE_METHOD:
             if benchmark.get(key):
                 yield f"benchmark.{key}", "a model of `hf` is measured by `benchmark.generation`"
+        yield from _language_findings(export)
     elif sources:
         for name, section in (("export", export), ("benchmark", benchmark)):
             if section.get("generation") is not None:
                 text = f"this section is for a model of `hf`, and this one is of `{sources[0]}`"
                 yield f"{name}.generation", text
+
+
+def _language_findings(export: Mapping[str, Any]) -> Iterator[Finding]:
+    """Ranges of activations would be those of one example: a cache has no calibration inputs."""
+    scheme = export.get("quantization")
+    if scheme not in STATIC_SCHEMES:
+        return
+    backend = find_backend(str(export.get("backend") or DEFAULT))
+    offered = [s for s in backend.quantizations if s not in STATIC_SCHEMES] if backend else []
+    yield (
+        "export.quantization",
+        f"{scheme!r} needs calibration inputs, and a model of `hf` takes none; choose from "
+        f"{', '.join(offered)}",
+    )
 
 
 def keys_needing_build(section: Mapping[str, Any]) -> list[str]:

@@ -42,9 +42,7 @@ EXPORTS: dict[str, dict[str, Any]] = {
         },
     },
     "floats": {},
-    "floats_4w": {"embeddings": "4w"},
     "int8_dynamic": {"quantization": "int8_dynamic"},
-    "int8_static": {"quantization": "int8_static"},
 }
 MISTAKES: dict[str, dict[str, Any]] = {
     "no such module": {"lm_haed": "8da8w"},

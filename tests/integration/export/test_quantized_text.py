@@ -15,7 +15,15 @@ pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
-_NAMES = ("8da8w", "mixed", "floats", "no such module", "only a table", "nothing left")
+_NAMES = (
+    "8da8w",
+    "mixed",
+    "floats",
+    "int8_dynamic",
+    "no such module",
+    "only a table",
+    "nothing left",
+)
 _BYTES, _NIBBLES = (
     "quantized_decomposed::embedding_byte.out",
     "quantized_decomposed::embedding_4bit.out",
@@ -34,7 +42,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("name", ["8da8w", "mixed"])
+@pytest.mark.parametrize("name", ["8da8w", "mixed", "int8_dynamic"])
 def test_the_program_computes_what_the_quantised_model_does(
     found: dict[str, Any], name: str
 ) -> None:

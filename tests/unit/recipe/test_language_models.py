@@ -113,6 +113,12 @@ def test_code_may_run_only_for_the_model_that_it_names(folder: Path) -> None:
         ("model: {hf: a/b}\nexport: {generation: {context: 64, prefill_tokens: 65}}",
          "2:36: export.generation.prefill_tokens: 65 tokens at once do not fit into a context of "
          "64"),
+        ("model: {hf: a/b}\nexport: {quantization: int8_static}",
+         "2:10: export.quantization: 'int8_static' needs calibration inputs, and a model of `hf` "
+         "takes none; choose from none, int8_dynamic, 8da4w, 8da8w"),
+        ("model: {hf: a/b}\nexport: {backend: qnn, quantization: 16a4w}",
+         "2:24: export.quantization: '16a4w' needs calibration inputs, and a model of `hf` takes "
+         "none; choose from none, fp16"),
         ("model: {hf: a/b}\nexport: {generation: {batch: 2}}",
          "2:23: unknown key 'export.generation.batch' (text is generated for one sequence at a "
          "time)"),
