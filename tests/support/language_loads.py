@@ -69,6 +69,54 @@ def _damaged_tokenizer(folder: Path) -> HfModel:
     return HfModel(folder=str(folder))
 
 
+def _of_float16(folder: Path) -> HfModel:
+    save_llama(folder, dtype="float16")
+    return HfModel(folder=str(folder))
+
+
+def _in_parts(folder: Path) -> HfModel:
+    from transformers import LlamaForCausalLM
+
+    save_llama(folder)
+    LlamaForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="64KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    return HfModel(folder=str(folder))
+
+
+def _tied(folder: Path) -> HfModel:
+    save_llama(folder, tie_word_embeddings=True)
+    return HfModel(folder=str(folder))
+
+
+def _tied_with_a_head(folder: Path) -> HfModel:
+    """The file has the output layer, and the configuration says that it is the embeddings."""
+    save_llama(folder)
+    _edit(folder, tie_word_embeddings=True)
+    return HfModel(folder=str(folder))
+
+
+def _without_a_head(folder: Path) -> HfModel:
+    save_llama(folder, tie_word_embeddings=True)
+    _edit(folder, tie_word_embeddings=False)
+    return HfModel(folder=str(folder))
+
+
+def _more_layers(folder: Path) -> HfModel:
+    save_llama(folder)
+    _edit(folder, num_hidden_layers=1)
+    return HfModel(folder=str(folder))
+
+
+def _token_objects(folder: Path) -> HfModel:
+    save_llama(folder)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    for name in ("bos_token", "eos_token"):
+        config[name] = {"content": config[name], "lstrip": False, "normalized": True}
+    path.write_text(json.dumps(config))
+    return HfModel(folder=str(folder))
+
+
 def _mismatch(folder: Path) -> HfModel:
     save_llama(folder)
     _edit(folder, intermediate_size=80, num_hidden_layers=3)
@@ -99,6 +147,13 @@ def _code_of_another(folder: Path) -> HfModel:
 MODELS: dict[str, Callable[[Path], HfModel]] = {
     "plain": _plain,
     "of_bfloat16": _of_bfloat16,
+    "of_float16": _of_float16,
+    "in_parts": _in_parts,
+    "tied": _tied,
+    "tied_with_a_head": _tied_with_a_head,
+    "without_a_head": _without_a_head,
+    "more_layers": _more_layers,
+    "token_objects": _token_objects,
     "several_stops": _several_stops,
     "without_tokenizer": _without_tokenizer,
     "damaged_tokenizer": _damaged_tokenizer,

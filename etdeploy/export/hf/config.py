@@ -6,15 +6,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from etdeploy.export.hf.files import CONFIG, read_object
+from etdeploy.export.hf.files import CONFIG, PIPELINE, read_object
 from etdeploy.export.hf.refusal import Refusal
 
+_ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
-_FACTORY = (
+FACTORY = (
     "Export another model with a factory that returns (module, example_inputs):\n"
     "--set model.python=my_model.py:make   docs/inputs.md says what it can return."
 )
+# Layers that have no cache by position, as transformers names them, ...
+_OTHER_LAYERS = ("linear_attention", "mamba", "recurrent", "hybrid", "chunked_attention")
+# ... and keys of configurations of models that have such layers only, or name none.
+_STATES = ("state_size", "ssm_state_size", "ssm_cfg", "mamba_d_state", "rescale_every")
 # The most positions, by the names that configs have for it.
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 
@@ -25,6 +30,8 @@ def read_config(folder: Path) -> dict[str, Any] | Refusal:
     try:
         return read_object(path)
     except FileNotFoundError:
+        if (folder / PIPELINE).is_file():
+            return pipeline_refusal(str(folder))
         return Refusal(
             f"there is no {CONFIG}, so this is no model as transformers saves it",
             "Name the folder that save_pretrained wrote, or the id of a model on the hub.",
@@ -32,6 +39,15 @@ def read_config(folder: Path) -> dict[str, Any] | Refusal:
         )
     except (OSError, ValueError) as error:
         return Refusal(f"the file cannot be read: {error}", place=str(path))
+
+
+def pipeline_refusal(place: str) -> Refusal:
+    """The refusal of what the library diffusers saved, at a folder or as an id."""
+    return Refusal(
+        f"this is a pipeline of diffusers ({PIPELINE}), which generates no text; {_ONLY}",
+        FACTORY,
+        place=place,
+    )
 
 
 def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iterator[Refusal]:
@@ -43,6 +59,7 @@ def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iter
         context: Positions that the recipe asks for.
     """
     yield from _of_architecture(config, place)
+    yield from _of_layers(config, place)
     method = config.get("quantization_config")
     if isinstance(method, Mapping):
         name = method.get("quant_method", "an unknown scheme")
@@ -84,16 +101,41 @@ def _classes(config: Mapping[str, Any]) -> list[str]:
 
 
 def _of_architecture(config: Mapping[str, Any], place: str) -> Iterator[Refusal]:
-    listed = config.get("architectures")
-    names = [str(name) for name in listed] if isinstance(listed, list) else []
-    name = ", ".join(names) or str(config.get("model_type", "a model of an unknown type"))
-    only = "model.hf takes models that predict the next token, named ...ForCausalLM"
+    names, name = _architectures(config), _name(config)
     if config.get("is_encoder_decoder"):
-        text = f"{name} is an encoder with a decoder; {only}"
+        text = f"{name} is an encoder with a decoder; {_ONLY}"
     elif not names or any(each.endswith(_CAUSAL) for each in names):
         return
     elif "vision_config" in config or "audio_config" in config:
-        text = f"{name} takes more than text; {only}"
+        text = f"{name} takes more than text; {_ONLY}"
     else:
-        text = f"{name} generates no text; {only}"
-    yield Refusal(text, _FACTORY, place=place)
+        text = f"{name} generates no text; {_ONLY}"
+    yield Refusal(text, FACTORY, place=place)
+
+
+def _of_layers(config: Mapping[str, Any], place: str) -> Iterator[Refusal]:
+    listed = config.get("layer_types")
+    kinds = [str(kind) for kind in listed] if isinstance(listed, list) else []
+    other = next((kind for kind in kinds if kind in _OTHER_LAYERS), None)
+    if other:
+        what = f"has layers of the kind {other}"
+    elif any(config.get(key) is not None for key in _STATES):
+        what = "keeps one state of all tokens, which cannot be set back to a position"
+    else:
+        return
+    yield Refusal(
+        f"{_name(config)} {what}; model.hf takes models whose layers are full or sliding attention "
+        "or short convolutions",
+        FACTORY,
+        place=place,
+    )
+
+
+def _architectures(config: Mapping[str, Any]) -> list[str]:
+    listed = config.get("architectures")
+    return [str(name) for name in listed] if isinstance(listed, list) else []
+
+
+def _name(config: Mapping[str, Any]) -> str:
+    named = ", ".join(_architectures(config))
+    return named or str(config.get("model_type", "a model of an unknown type"))

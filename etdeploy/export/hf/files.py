@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 CONFIG = "config.json"
+# What the library diffusers saves has this in its place.
+PIPELINE = "model_index.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 WEIGHTS = "model.safetensors"

@@ -14,7 +14,10 @@ from typing import Any
 
 from etdeploy.core.console import count
 from etdeploy.core.text.shell import quoted
+from etdeploy.export.hf.config import pipeline_refusal
 from etdeploy.export.hf.files import (
+    CONFIG,
+    PIPELINE,
     WEIGHTS,
     WEIGHTS_INDEX,
     are_pickles,
@@ -59,6 +62,8 @@ def no_weights(names: list[str], place: str) -> Refusal:
         names: Of the files that are there.
         place: The folder, or the repository's id.
     """
+    if PIPELINE in names and CONFIG not in names:
+        return pipeline_refusal(place)
     others = other_weights(names)
     if are_pickles(others):
         return Refusal(

@@ -46,7 +46,10 @@ def loads(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["plain", "of_bfloat16"])
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "of_bfloat16", "of_float16", "in_parts", "tied", "tied_with_a_head", "token_objects"],
+)
 def test_a_model_is_of_float32_and_comes_with_its_tokenizer(
     loads: dict[str, dict[str, Any]], name: str
 ) -> None:
@@ -91,6 +94,21 @@ def test_weights_of_another_model(loads: dict[str, dict[str, Any]]) -> None:
         "[64, 96] and not [64, 80]; model.layers.0.mlp.gate_proj.weight is [96, 64] and not "
         "[80, 64]; model.layers.0.mlp.up_proj.weight is [96, 64] and not [80, 64]; and more"
     )
+
+
+def test_an_output_layer_that_is_neither_there_nor_tied(loads: dict[str, dict[str, Any]]) -> None:
+    assert loads["without_a_head"]["failure"]["message"] == (
+        "the weights of without_a_head do not fit its config.json: 1 tensor missing "
+        "(lm_head.weight)"
+    )
+
+
+def test_weights_that_nothing_uses_are_told(loads: dict[str, dict[str, Any]]) -> None:
+    assert loads["more_layers"]["notes"] == [
+        "The checkpoint has 9 tensors of which its config.json knows nothing: "
+        "model.layers.1.input_layernorm.weight, model.layers.1.mlp.down_proj.weight, "
+        "model.layers.1.mlp.gate_proj.weight and more."
+    ]
 
 
 def test_code_of_a_model_runs_only_if_it_is_named(loads: dict[str, dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from etdeploy.export.hf.config import code_files, foreign_code
 from etdeploy.export.hf.files import has_tokenizer, loaded_files
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.room import cache_bytes
-from etdeploy.export.hf.weights import parameter_count
+from etdeploy.export.hf.weights import no_weights, parameter_count
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
 
 
@@ -122,6 +122,18 @@ def test_weights_that_were_not_copied_to_their_end(tmp_path: Path) -> None:
     )
 
 
+def test_a_pipeline_of_diffusers_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text("{}")
+    found = refusal(tmp_path)
+    assert found.message.startswith("this is a pipeline of diffusers (model_index.json)")
+    assert no_weights(["README.md", "model_index.json"], "org/images").message == found.message
+
+
+def test_layers_with_a_cache_by_position(tmp_path: Path) -> None:
+    kinds = ["conv", "sliding_attention", "full_attention"]
+    assert list(checkpoint_refusals(write_checkpoint(tmp_path, layer_types=kinds), 64)) == []
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -130,6 +142,12 @@ def test_weights_that_were_not_copied_to_their_end(tmp_path: Path) -> None:
          "T5ForConditionalGeneration is an encoder with a decoder"),
         ({"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}},
          "LlavaForConditionalGeneration takes more than text"),
+        ({"architectures": ["MambaForCausalLM"], "state_size": 16},
+         "MambaForCausalLM keeps one state of all tokens, which cannot be set back to a position; "
+         "model.hf takes models whose layers are full or sliding attention or short convolutions"),
+        ({"architectures": ["Qwen3NextForCausalLM"],
+          "layer_types": ["full_attention", "linear_attention"]},
+         "Qwen3NextForCausalLM has layers of the kind linear_attention; model.hf takes"),
         ({"quantization_config": {"quant_method": "gptq"}},
          "the checkpoint is quantised already (gptq)"),
     ],

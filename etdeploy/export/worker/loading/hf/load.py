@@ -58,10 +58,10 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
     notes = tuple(memory_notes(folder, context))
     tell(f"loading {spec.source}", 0.1)
     require_code(spec, folder)
-    model = _eager(spec, folder, remote_code=spec.hf.remote_code)
+    model, unused = _eager(spec, folder, remote_code=spec.hf.remote_code)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
-    told = (*notes, *([tokenizer.note] if tokenizer.note else []))
-    return LoadedModel(model, checkpoint, tokenizer, told)
+    told = filter(None, (*notes, unused, tokenizer.note))
+    return LoadedModel(model, checkpoint, tokenizer, tuple(told))
 
 
 def _version() -> str:
@@ -70,8 +70,11 @@ def _version() -> str:
     return str(transformers.__version__)
 
 
-def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> Any:
-    """The model in float32: of bfloat16, each value is one of float32 too."""
+def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, str | None]:
+    """The model in float32, and a note where its checkpoint has more.
+
+    Of bfloat16, each value is one of float32 too.
+    """
     from transformers import AutoModelForCausalLM
 
     place = spec.place("model", "hf")
@@ -105,7 +108,18 @@ def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> Any:
             "them.",
             file=place,
         )
-    return model.eval()
+    return model.eval(), _unused_note(info)
+
+
+def _unused_note(info: dict[str, Any]) -> str | None:
+    """A sentence about weights that nothing in the model uses; None where there are none."""
+    unused = sorted(info["unexpected_keys"])
+    if not unused:
+        return None
+    return (
+        f"The checkpoint has {count(len(unused), 'tensor')} of which its {CONFIG} knows nothing: "
+        f"{_listed(unused)}."
+    )
 
 
 def _mismatches(info: dict[str, Any]) -> str | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etdeploy.export.hf.files import TOKENIZER_FILES, has_tokenizer
+from etdeploy.export.hf.files import TOKENIZER_CONFIG, TOKENIZER_FILES, has_tokenizer, read_object
 from etdeploy.export.worker.failures import exception_text
 
 TOKENIZER_FOLDER = "tokenizer"
+_TOKEN_KEYS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
 _WITHOUT = "The program takes and gives the ids of tokens only"
 
 
@@ -70,13 +71,38 @@ def load_tokenizer(folder: Path, *, remote_code: bool) -> Tokenizer:
         return Tokenizer(note=f"{_WITHOUT}: the model comes without a tokenizer.")
     try:
         loaded = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=remote_code
+            folder,
+            local_files_only=True,
+            trust_remote_code=remote_code,
+            **_token_objects(folder),
         )
     except Exception as error:  # of its own code, or of a library that is not installed
         return Tokenizer(
             note=f"{_WITHOUT}: the model's tokenizer cannot be loaded ({exception_text(error)})."
         )
     return Tokenizer(folder, loaded)
+
+
+def _token_objects(folder: Path) -> dict[str, Any]:
+    """Special tokens that are objects without the type that transformers looks for.
+
+    So older releases wrote them: {"content": "<s>", "lstrip": false, ...}.
+    """
+    from transformers import AddedToken
+
+    try:
+        config = read_object(folder / TOKENIZER_CONFIG)
+    except (OSError, ValueError):
+        return {}  # from_pretrained tells what is wrong
+    return {
+        name: AddedToken(**{key: value for key, value in token.items() if key in _TOKEN_KEYS})
+        for name, token in config.items()
+        if name.endswith("_token") and _is_untyped(token)
+    }
+
+
+def _is_untyped(token: Any) -> bool:
+    return isinstance(token, dict) and "content" in token and "__type" not in token
 
 
 def stop_ids(model: Any, tokenizer: Tokenizer, vocabulary: int) -> tuple[int, ...]:
