@@ -13,6 +13,7 @@ import torch
 from etdeploy.export.protocol import Failure
 from etdeploy.export.worker.failures import WorkerError, first_line, is_user_file, user_line
 from etdeploy.export.worker.known_errors import user_remedy
+from etdeploy.export.worker.tracing.complex_numbers import real_numbers
 from etdeploy.export.worker.tracing.structure import Call
 
 _STRICT_REMEDY = "Rewrite that line with tensor operators, or try --set export.strict=true"
@@ -42,7 +43,7 @@ def trace(
     """
     try:
         with torch.no_grad():
-            return torch.export.export(
+            program = torch.export.export(
                 module,
                 call.args,
                 dict(call.keywords),
@@ -53,6 +54,8 @@ def trace(
         raise
     except Exception as error:
         raise WorkerError(trace_failure(error, strict=strict)) from error
+    real_numbers(program)
+    return program
 
 
 def trace_failure(error: BaseException, *, strict: bool) -> Failure:
