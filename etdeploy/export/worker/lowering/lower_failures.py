@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -155,7 +155,11 @@ def _operator_failure(error: Exception, graphs: Graphs) -> Failure | None:
 def _place(operator: str, traced: torch.export.ExportedProgram) -> Place:
     """Where the model calls the operator, itself or through one that decomposes into it."""
     place = node_place(traced, operator)
-    return place if place[0] else node_place(traced.run_decompositions(), operator)
+    if not place[0]:
+        # Lowering may have taken constants away, without which the program decomposes no more.
+        with suppress(KeyError):
+            return node_place(traced.run_decompositions(), operator)
+    return place
 
 
 def _shape_failure(error: Exception) -> Failure | None:
