@@ -3,7 +3,9 @@
 Every method takes token ids, int64 of shape (1, S), and the position of the first of them in the
 sequence, int64 of shape (1,), and gives the logits of the last one, float32 of shape
 (1, vocabulary). Keys and values of all tokens before that position are in buffers that all methods
-share. A position may be set back: what is in the buffers from there on does not count.
+share. A position may be set back: what is in the buffers from there on does not count. To 0 that is
+always possible, else by `Generation.rewind` at most, from the furthest end of a call since position
+0: layers with a sliding window keep no more.
 
 A method that looks at a part of the cache only has a third input, uint8 of shape (N,), whose length
 says how many positions the attention looks at: at least position + S. Its contents do not count.
@@ -57,6 +59,8 @@ class Generation(Value):
         path_reason: Why.
         expected: Texts that the program has to give; empty where the model gives none eagerly.
         evaluation: How well the model predicts the recipe's text; null where it names none.
+        rewind: How far a position may be set back, unless to 0; null where there is no limit. At
+            least `max_tokens` of any method.
     """
 
     methods: tuple[GenerationMethod, ...]
@@ -71,6 +75,7 @@ class Generation(Value):
     path_reason: str
     expected: tuple[ExpectedText, ...] = ()
     evaluation: Evaluation | None = None
+    rewind: int | None = None
 
     def method_for(self, role: Literal["prefill", "decode"], end: int) -> GenerationMethod | None:
         """The method that serves a call which ends before position `end`; None where none does."""

@@ -3,14 +3,19 @@
 The request is a file of lines, words separated by one space:
 
     method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY PREFIX_STEP
+    rewind TOKENS
     sampling TEMPERATURE TOP_K TOP_P SEED
     stop ID ID ...
     point NAME DEPTH NEW_TOKENS REPETITIONS PATH
 
-DYNAMIC is 0 or 1. With TEMPERATURE 0, the most probable token is taken. PATH, which may have
-spaces, is a file of little-endian int64 token ids, relative to the request. DEPTH tokens are in the
-cache before the prompt, made of its tokens again and again; filling it is not timed. The last new
-token is chosen and not fed back: DEPTH + prompt + NEW_TOKENS - 1 positions have to be there.
+DYNAMIC is 0 or 1. Without the line `rewind`, a position may be set back to any other
+(etdeploy/program/generation.py). With TEMPERATURE 0, the most probable token is taken. PATH, which
+may have spaces, is a file of little-endian int64 token ids, relative to the request.
+
+DEPTH tokens are in the cache before the prompt, made of its tokens again and again; filling it is
+not timed, and is done anew for a repetition where the one before went too far to be set back. The
+last new token is chosen and not fed back: DEPTH + prompt + NEW_TOKENS - 1 positions have to be
+there.
 
 No repetition is a warm-up: a point of its own, before the others, can be one. Every repetition
 starts the generator of random numbers anew, so all repetitions of a point give the same text.
@@ -137,12 +142,15 @@ def request_lines(
     sampling: Sampling,
     stop_ids: Sequence[int],
     points: Sequence[Point],
+    rewind: int | None = None,
 ) -> str:
-    """The text of the file that the runner's --generation names."""
+    """The text of the file that the runner's --generation names; `rewind` is the program's."""
     lines = [
         f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity} {m.prefix_step}"
         for m in methods
     ]
+    if rewind is not None:
+        lines.append(f"rewind {rewind}")
     s = sampling
     lines.append(f"sampling {s.temperature!r} {s.top_k} {s.top_p!r} {s.seed}")
     lines.append(" ".join(["stop", *map(str, stop_ids)]))

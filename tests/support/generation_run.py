@@ -21,7 +21,8 @@ from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
 
-CONTEXT, PART, TOKENS, WINDOW = 96, 16, 72, 24
+# A ring of 64 places, which the prefill goes around, too.
+CONTEXT, PART, TOKENS, WINDOW = 160, 16, 150, 24
 _SIZES: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 64,
@@ -73,18 +74,27 @@ def found(name: str, folder: Path) -> dict[str, Any]:
         logits = methods[method].execute(inputs)[0]
         return float((logits[0] - wanted[end - 1]).abs().max())
 
-    prefill = [distance("prefill", start, start + PART) for start in range(0, 48, PART)]
-    prefill.append(distance("prefill", 48, 50))  # fewer than it takes
-    decode = [distance("decode", at, at + 1) for at in range(50, TOKENS)]
-    again = [distance("decode", at, at + 1) for at in range(30, 40)]  # set back
+    prefill = [distance("prefill", start, start + PART) for start in range(0, 96, PART)]
+    prefill.append(distance("prefill", 96, 98))  # fewer than it takes
+    decode = [distance("decode", at, at + 1) for at in range(98, TOKENS)]
+    # Set back, as far as that is possible, and to the beginning.
+    back = 30 if made.rewind is None else TOKENS - made.rewind
+    again = [distance("decode", at, at + 1) for at in range(back, back + 10)]
+    again += [distance("prefill", 0, PART), distance("decode", PART, PART + 1)]
     operators = {m.name: [o.name for o in m.operators] for m in inspect_file(path).methods}
     return {
         "path": made.path,
         "prefill": max(prefill),
         "decode": max(decode),
         "again": max(again),
+        "rewind": made.rewind,
+        "places": [buffer.shape[1] for buffer in _keys(made.sources["decode"].module)],
         "operators": operators,
     }
+
+
+def _keys(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [buffer for name, buffer in module.cache.named_buffers() if name.startswith("key_")]
 
 
 def _export(sources: Any, path: Path) -> None:

@@ -114,5 +114,8 @@ def _prompt_file(index: int) -> str:
 
 
 def _requested(work: Work, points: Iterator[Point]) -> bytes:
-    methods = work.generation.methods
-    return request_lines(methods, work.sampling, work.stop_ids, list(points)).encode()
+    made = work.generation
+    lines = request_lines(
+        made.methods, work.sampling, work.stop_ids, list(points), rewind=made.rewind
+    )
+    return lines.encode()

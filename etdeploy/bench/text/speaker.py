@@ -96,7 +96,7 @@ class Speaker:
     def _send(self, prompt: Sequence[int], new_tokens: int, sampling: Sampling) -> None:
         point = Point(name="prompt", new_tokens=new_tokens, path=_PROMPT)
         made = self.generation
-        request = request_lines(made.methods, sampling, made.stop_ids, [point])
+        request = request_lines(made.methods, sampling, made.stop_ids, [point], rewind=made.rewind)
         write_atomic(self.here / _REQUEST, request)
         write_atomic(self.here / _PROMPT, prompt_bytes(prompt))
         for name in (_REQUEST, _PROMPT):

@@ -20,10 +20,10 @@ def least_memory_bytes(parameters: int, config: Mapping[str, Any], context: int)
 
 
 def cache_bytes(config: Mapping[str, Any], context: int) -> int:
-    """The cache of a model with attention in each layer, by the names of Llama's configuration.
+    """The least that the cache of a model takes, by the names of Llama's configuration.
 
-    2 x layers x heads of keys x size of a head x positions; 0 where the configuration has other
-    names.
+    2 x heads of keys x size of a head x positions, for each layer; a layer with a sliding window
+    has at least its positions. 0 where the configuration has other names.
     """
     layers, heads = (config.get(name) for name in ("num_hidden_layers", "num_attention_heads"))
     hidden, shared = config.get("hidden_size"), config.get("num_key_value_heads")
@@ -32,7 +32,17 @@ def cache_bytes(config: Mapping[str, Any], context: int) -> int:
     head = config.get("head_dim")
     head_size = head if isinstance(head, int) else hidden // max(heads, 1)
     kv_heads = shared if isinstance(shared, int) else heads
-    return 2 * layers * kv_heads * head_size * context * _FLOAT_BYTES
+    return 2 * kv_heads * head_size * _positions(config, layers, context) * _FLOAT_BYTES
+
+
+def _positions(config: Mapping[str, Any], layers: int, context: int) -> int:
+    """The sum of all layers' positions, of which those with a window may need fewer."""
+    window, kinds = config.get("sliding_window"), config.get("layer_types")
+    if not isinstance(window, int) or config.get("use_sliding_window") is False:
+        return layers * context
+    # Without a list, it may be any of the layers: older files do not say.
+    whole = kinds.count("full_attention") if isinstance(kinds, list) else 0
+    return whole * context + (layers - whole) * min(window, context)
 
 
 def memory_refusal(least_bytes: int, total_bytes: int, place: str) -> Refusal | None:

@@ -43,10 +43,10 @@ class Calls {
  public:
   // Traces of methods go to files that begin with `trace`; where it is empty, there are none. Each
   // has the last calls of its method, of the last text in which it was called.
-  Calls(Module& module, const std::vector<GenerationMethod>& methods, const std::string& trace)
-      : module_(module), trace_(trace) {
-    for (const GenerationMethod& method : methods) {
-      add(method, share_memory(methods));
+  Calls(Module& module, const Request& request, const std::string& trace)
+      : module_(module), trace_(trace), rewind_(request.rewind) {
+    for (const GenerationMethod& method : request.methods) {
+      add(method, share_memory(request.methods));
     }
     if (context_ == 0) {
       throw Failure(kInputs, "the request has no method that takes a single token");
@@ -74,6 +74,9 @@ class Calls {
     return "{" + text + "}";
   }
 
+  // Whether what tokens at this position look back to is still there.
+  bool reaches(int64_t position) const { return position == 0 || end_ - position <= rewind_; }
+
   // Times of loading, by method.
   std::string json() const {
     std::string text = json_list(loaded_, [](const Loaded& loaded) {
@@ -91,6 +94,7 @@ class Calls {
   // later: How many tokens will be taken after these, one by one.
   int64_t take(const int64_t* tokens, int64_t count, int64_t position, const float*& logits,
                int64_t later = 0) {
+    require_reach(position);
     const auto [method, taken] = choose(count, position);
     Loaded& loaded = loaded_[method->loaded];
     trace_call(loaded, method->facts, taken, position, count + later);
@@ -108,6 +112,7 @@ class Calls {
         module_.execute(loaded.name, std::vector<EValue>(inputs.begin(), inputs.end()));
     require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
             std::to_string(position));
+    end_ = std::max(position == 0 ? 0 : end_, position + taken);
     logits = outputs->at(0).toTensor().const_data_ptr<float>();
     return taken;
   }
@@ -138,6 +143,14 @@ class Calls {
     std::vector<TensorInfo> inputs;
     size_t loaded;
   };
+
+  void require_reach(int64_t position) const {
+    if (!reaches(position)) {
+      throw Failure(kInputs, "the position cannot be set back from " + std::to_string(end_) + " to " +
+                    std::to_string(position) + ": the program keeps " + std::to_string(rewind_) +
+                    " tokens to go back over");
+    }
+  }
 
   // A method may have two roles; it is loaded once.
   size_t load(const std::string& name, bool shared) {
@@ -225,4 +238,7 @@ class Calls {
   Bytes tokens_, position_ = Bytes(sizeof(int64_t) + kPadding), prefix_;
   int64_t vocabulary_ = 0, context_ = 0;
   uint64_t text_ = 1;
+  // The furthest end of a call since position 0.
+  int64_t end_ = 0;
+  const int64_t rewind_;
 };

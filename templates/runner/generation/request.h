@@ -32,6 +32,8 @@ struct Point {
 
 struct Request {
   std::vector<GenerationMethod> methods;
+  // How far a position may be set back, unless to 0; without a limit if none is given.
+  int64_t rewind = std::numeric_limits<int64_t>::max();
   Sampling sampling;
   std::set<int64_t> stop_ids;
   std::vector<Point> points;
@@ -134,12 +136,14 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   const std::string kind = words.word("a word");
   if (kind == "method") {
     request.methods.push_back(read_method(words));
+  } else if (kind == "rewind") {
+    request.rewind = words.number("a number of tokens from 1 on", 1);
   } else if (kind == "sampling") {
     request.sampling = read_sampling(words);
   } else if (kind == "point") {
     request.points.push_back(read_point(words, folder));
   } else {
-    words.require(kind == "stop", "method, sampling, stop or point");
+    words.require(kind == "stop", "method, rewind, sampling, stop or point");
     while (words.more()) {
       request.stop_ids.insert(words.number("ids from 0 on", 0));
     }

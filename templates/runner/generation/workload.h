@@ -58,13 +58,15 @@ class Generator {
   Generator(const Request& request, Calls& calls, bool stream)
       : request_(request), calls_(calls), sampler_(request.sampling), stream_(stream) {}
 
-  // All points; the cache is filled once for each, and what a repetition adds does not count for
-  // the next.
+  // All points; the cache is filled once for each, or for each repetition where the one before has
+  // taken what is needed. Else what a repetition adds does not count for the next.
   std::vector<Text> run() {
     std::vector<Text> texts;
     for (const Point& point : request_.points) {
-      fill(point);
       for (int64_t i = 0; i < point.repetitions; ++i) {
+        if (i == 0 || !calls_.reaches(point.depth)) {
+          fill(point);
+        }
         texts.push_back(generate(point));
       }
     }
@@ -154,7 +156,7 @@ inline void generate(Arguments& arguments) {
   }
   Module module(texts["--program"], Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
   json << load_program(module, texts["--program"]);
-  Calls calls(module, request.methods, texts["--etdump"]);
+  Calls calls(module, request, texts["--etdump"]);
   json << ",\n  \"rss_after_load_bytes\": " << peak_rss_bytes();
   if (watch) {
     watch->loaded();

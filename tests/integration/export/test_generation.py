@@ -42,6 +42,17 @@ def test_every_step_gives_the_logits_of_the_models_own_forward(
     assert told["again"] < 1e-4
 
 
+def test_layers_with_a_window_keep_no_more_than_a_ring(found: dict[str, dict[str, Any]]) -> None:
+    told = found["Gemma3Text"]
+    # 24 positions of the window, 15 more for a part of a prompt, and what fills a block.
+    assert told["places"] == [64, 160]
+    assert told["rewind"] == 41
+    assert {"aten::floor.out", "aten::div.out", "aten::clamp.out"}.isdisjoint(
+        told["operators"]["decode"]
+    )
+    assert (found["Llama"]["places"], found["Llama"]["rewind"]) == ([160], None)
+
+
 @pytest.mark.parametrize("name", _MODELS)
 def test_the_cache_is_written_in_place_and_never_copied(
     found: dict[str, dict[str, Any]], name: str

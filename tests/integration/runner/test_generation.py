@@ -84,13 +84,14 @@ def _write(
     name: str = "dynamic",
     sampling: Sampling | None = None,
     stop: Sequence[int] = (),
+    rewind: int | None = None,
 ) -> None:
     """Writes a request and its prompts."""
     listed = []
     for i, (prompt, asked) in enumerate(points):
         (folder / f"{i}.bin").write_bytes(np.array(prompt, "<i8").tobytes())
         listed.append(Point(name=f"p{i}", path=f"{i}.bin", **asked))
-    text = request_lines(METHODS[name], sampling or Sampling(), stop, listed)
+    text = request_lines(METHODS[name], sampling or Sampling(), stop, listed, rewind)
     (folder / "request.txt").write_text(text)
 
 
@@ -154,6 +155,19 @@ def test_a_filled_cache_is_a_longer_prompt(
     first, again, longer = _ids(run)
     assert first == again == longer
     assert [len(text.prefill_ms) for text in run.generated.generation.runs] == [1, 1, 2]
+
+
+def test_the_cache_is_filled_again_where_a_ring_has_lost_what_is_needed(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    points: list[tuple[Sequence[int], dict[str, Any]]] = [
+        ((3, 1, 4), {"new_tokens": 6, "depth": 11, "repetitions": 3})
+    ]
+    _write(tmp_path, points)
+    wanted = _ids(runner.generate(programs.path("dynamic"), tmp_path))
+    for rewind in (8, 7):  # from 19 to 11 and no further; a call would refuse what is further
+        _write(tmp_path, points, rewind=rewind)
+        assert _ids(runner.generate(programs.path("dynamic"), tmp_path)) == wanted
 
 
 def test_a_stop_token_ends_the_text_and_is_told(
@@ -301,7 +315,8 @@ def test_logits_that_are_no_numbers_are_told(
         (4, "point p0 0 1 1 gone.bin", "the prompt gone.bin cannot be read"),
         (4, "point p0 0 1 1 odd.bin", "the prompt odd.bin has 9 bytes, ids have 8 each"),
         (4, "stop", "the request request.txt has no point"),
-        (4, "temperature 1", "request.txt:5 expects method, sampling, stop or point"),
+        (4, "temperature 1", "request.txt:5 expects method, rewind, sampling, stop or point"),
+        (4, "rewind 0", "request.txt:5 expects a number of tokens from 1 on"),
     ],
 )
 def test_a_damaged_request_is_told(

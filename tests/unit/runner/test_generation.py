@@ -62,6 +62,11 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
         "point warmup 0 1 1 short.bin\n"
         "point p128 512 64 3 ids of it.bin\n"
     )
+    limited = request_lines(_METHODS, sampling, (), points, rewind=129).splitlines()
+    assert limited[2:4] == [
+        "rewind 129",
+        "sampling 0.30000000000000004 40 0.95 9223372036854775807",
+    ]
     assert "\nsampling 0.0 0 1.0 0\nstop\n" in request_lines(_METHODS, Sampling(), (), points)
 
 

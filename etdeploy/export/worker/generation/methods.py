@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.generation.cache import Buffers, Step
+from etdeploy.export.worker.generation.cache import Buffers
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.program.generation import GenerationMethod
@@ -35,12 +35,10 @@ class Method(torch.nn.Module):  # type: ignore[misc]
         """
         length = tokens.shape[1]
         positions = position if length == 1 else position + torch.arange(length)
-        slots = self.cache.slots
-        seen = slots if self.prefix == slots.shape[0] else slots[: self.prefix]
         out = self.model(
             input_ids=tokens,
             position_ids=positions.unsqueeze(0),
-            past_key_values=self.cache.layers(Step(positions, seen, self.batched)),
+            past_key_values=self.cache.layers(positions, self.prefix, batched=self.batched),
             use_cache=True,
             **self.options,
         )

@@ -32,12 +32,14 @@ class GenerationSources:
         methods: As the runner is told of them.
         path: How the cache and the attention are computed.
         path_reason: Why.
+        rewind: How far a position may be set back, as `program.generation` has it.
     """
 
     sources: dict[str, Source]
     methods: tuple[GenerationMethod, ...]
     path: Path
     path_reason: str
+    rewind: int | None
 
 
 def generation_sources(
@@ -60,18 +62,19 @@ def generation_sources(
     reasons = []
     for each in wanted:
         try:
-            cache = _fitting(model, each, context)
+            cache = _fitting(model, each, context, prefill_tokens)
         except MisfitError as misfit:
             reasons.append(str(misfit))
             continue
         methods = methods_for(context, prefill_tokens)
         batched = each == "plain"
         sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
-        return GenerationSources(sources, methods, each, _why(path, reasons))
+        rewind = cache.ring.rewind if cache.ring else None
+        return GenerationSources(sources, methods, each, _why(path, reasons), rewind)
     raise _refused(model, wanted, reasons)
 
 
-def _fitting(model: Any, path: Path, context: int) -> Buffers:
+def _fitting(model: Any, path: Path, context: int, most_tokens: int) -> Buffers:
     """The cache of a path on which the model gives the logits of its own forward.
 
     Raises:
@@ -81,7 +84,7 @@ def _fitting(model: Any, path: Path, context: int) -> Buffers:
     tokens = torch.arange(1, _PROMPT + _SINGLE + 1).unsqueeze(0) % model.config.vocab_size
     try:
         with torch.no_grad():
-            cache = Buffers(model, context)
+            cache = Buffers(model, context, most_tokens)
             wanted = model(input_ids=tokens, use_cache=False).logits[:, -1]
             model.set_attn_implementation(GROUPED if path == "fast" else WHOLE)
             found = _in_parts(model, cache, tokens, batched=path == "plain")

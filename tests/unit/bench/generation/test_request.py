@@ -27,6 +27,12 @@ def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
     assert [ids_in(files[f"generation/prompt-{i}.bin"]) for i in (0, 1)] == [(5, 6, 7), (5,)]
 
 
+def test_the_runner_is_told_how_far_a_position_may_be_set_back(tmp_path: Path) -> None:
+    work = make_work(generation=make_generation(rewind=129))
+    text = write_request(work, tmp_path)["generation/timing.txt"].read_text()
+    assert "\nrewind 129\n" in text
+
+
 def test_the_memory_is_that_of_the_first_point_once(tmp_path: Path) -> None:
     work = make_work(WorkPoint((5,), 4, 0, 1, 9), WorkPoint((6,), 1, 16, 0, 3))
     text = write_request(work, tmp_path)["generation/memory.txt"].read_text()

@@ -196,6 +196,23 @@ def test_memory_is_compared_before_anything_is_loaded(
     assert check._memory() == (needed, needed)
 
 
+@pytest.mark.parametrize(
+    ("changes", "positions"),
+    [
+        ({"sliding_window": None}, 2 * 64),
+        ({"sliding_window": 16}, 2 * 16),
+        ({"sliding_window": 100}, 2 * 64),
+        ({"sliding_window": 16, "use_sliding_window": False}, 2 * 64),
+        ({"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}, 16 + 64),
+    ],
+)
+def test_a_layer_with_a_window_keeps_no_more_than_that(
+    changes: dict[str, Any], positions: int
+) -> None:
+    config = LLAMA | {"num_hidden_layers": 2} | changes
+    assert cache_bytes(config, 64) == 2 * 2 * 4 * positions * 4
+
+
 def test_the_files_that_count(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path)
     for name in ("README.md", "modeling_x.py", "vocab.json", "training_args.bin"):

@@ -97,5 +97,6 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         revision=loaded.checkpoint.commit,
         path=made.path,
         path_reason=made.path_reason,
+        rewind=made.rewind,
     )
     return LanguageModel(made.sources, generation, loaded, eager)
