@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +17,10 @@ from etdeploy.cli.options import (
 )
 from etdeploy.core import console
 from etdeploy.graph.stage_values import StepName
+
+if TYPE_CHECKING:
+    from etdeploy.program.folder import Provenance
+    from etdeploy.program.model import Program
 
 
 @click.command()
@@ -56,11 +61,8 @@ def command(
 
 def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
     from etdeploy.cli.invocation import deliver, invoke
-    from etdeploy.core.text.layout import fit
     from etdeploy.graph.stage_values import load_program
-    from etdeploy.program.describe import describe
     from etdeploy.program.folder import load_provenance
-    from etdeploy.program.quality import quality_lines
 
     recipe, overrides, quiet = named.recipes[0], named.overrides, named.quiet
     with invoke(recipe, overrides, (StepName.EXPORT,), quiet=quiet, copy_to=output) as job:
@@ -69,16 +71,33 @@ def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
         if output:
             folder = deliver(job, folder, output, "export")
         made = load_provenance(folder)
-        evaluation = made.generation.evaluation if made.generation else None
         if as_json:
-            told = {"program": program.model_dump(mode="json"), "notes": made.notes}
-            if evaluation:
-                told["evaluation"] = evaluation.model_dump(mode="json")
-            console.result_json({"folder": str(folder), **told})
+            console.result_json(told_as_json(folder, program, made))
         else:
-            text = describe(program, str(folder / "program.pte"))
-            quality = quality_lines(evaluation) if evaluation else ()
-            labelled = [("quality", line) for line in quality] + [("note", n) for n in made.notes]
-            # As wide as a terminal: what cannot be delegated may take a paragraph.
-            lines = (fit(f"  {name:<10} {line}", console.width() or 100) for name, line in labelled)
-            console.result("\n".join([text, *([""] if labelled else []), *lines]))
+            console.result(told_as_text(folder, program, made))
+
+
+def told_as_json(folder: Path, program: Program, made: Provenance) -> dict[str, Any]:
+    """What --json prints of an export; `evaluation` where the recipe names a text."""
+    evaluation = made.generation.evaluation if made.generation else None
+    return {
+        "folder": str(folder),
+        "program": program.model_dump(mode="json"),
+        "notes": made.notes,
+        **({"evaluation": evaluation.model_dump(mode="json")} if evaluation else {}),
+    }
+
+
+def told_as_text(folder: Path, program: Program, made: Provenance) -> str:
+    """The program, how good a language model is, and notes."""
+    from etdeploy.core.text.layout import fit
+    from etdeploy.program.describe import describe
+    from etdeploy.program.quality import quality_lines
+
+    evaluation = made.generation.evaluation if made.generation else None
+    labelled = [("quality", line) for line in (quality_lines(evaluation) if evaluation else ())]
+    labelled += [("note", note) for note in made.notes]
+    # As wide as a terminal: what cannot be delegated may take a paragraph.
+    lines = (fit(f"  {name:<10} {line}", console.width() or 100) for name, line in labelled)
+    text = describe(program, str(folder / "program.pte"))
+    return "\n".join([text, *([""] if labelled else []), *lines])
