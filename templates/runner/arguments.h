@@ -26,9 +26,10 @@ struct Arguments {
       {"--generation", ""}};
   // The first inference stands alone; warm-up comes between it and the timed iterations, as many
   // or, with `auto`, until the times are steady.
-  // --threads 0 leaves ExecuTorch's choice.
+  // --threads 0 leaves ExecuTorch's choice; --listen 0 listens to nobody.
   std::map<std::string, unsigned> counts{{"--warmup", 5}, {"--iterations", 50}, {"--threads", 0},
-      {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}, {"--stream", 0}};
+      {"--watch-memory", 0}, {"--sustained-ms", 0}, {"--digest", 0}, {"--stream", 0},
+      {"--listen", 0}};
   std::set<std::string> given;
 
   Arguments(int argc, char** argv) {
@@ -60,7 +61,7 @@ struct Arguments {
     const std::set<std::string> others = generates
         ? std::set<std::string>{"--method", "--inputs", "--outputs", "--warmup", "--iterations",
                                 "--sustained-ms", "--digest"}
-        : std::set<std::string>{"--stream"};
+        : std::set<std::string>{"--stream", "--listen"};
     for (const std::string& option : others) {
       if (given.count(option) != 0) {
         throw Failure(kArguments, option + (generates ? " does not go with" : " needs") +

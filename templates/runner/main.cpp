@@ -1,6 +1,6 @@
 // Loads a program, runs one of its methods or generates text, and writes times, memory and outputs to
-// files. The list of kernels goes to stdout, as do tokens that are streamed, messages for people to
-// stderr.
+// files, or answers requests from stdin. The list of kernels goes to stdout, as do tokens that are
+// streamed and answers, messages for people to stderr.
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 
 #include <executorch/runtime/platform/runtime.h>
 
-#include "generation/workload.h"
+#include "generation/listen.h"
 #include "sustained.h"
 #include "warmup.h"
 
@@ -109,6 +109,8 @@ int main(int argc, char** argv) {
     Arguments arguments(argc, argv);
     if (arguments.list_kernels) {
       std::fputs(json_kernels().c_str(), stdout);
+    } else if (arguments.counts["--listen"] != 0) {
+      listen(arguments);
     } else {
       arguments.given.count("--generation") ? generate(arguments) : infer_all(arguments);
     }

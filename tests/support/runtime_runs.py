@@ -111,11 +111,12 @@ class Start:
             folder, *generation_arguments(str(program), request, "results.json", **asked)
         )
 
-    def start(self, folder: Path, *arguments: str) -> Run:
+    def start(self, folder: Path, *arguments: str, said: str = "") -> Run:
         executable = Path(self.runner.path) / self.runner.executable
         ended = subprocess.run(
             [*self.prefix, str(executable), *arguments],
             cwd=folder, env=self.environment, capture_output=True, text=True, timeout=300,
+            input=said,
         )  # fmt: skip
         return Run(ended.returncode, ended.stderr, folder, ended.stdout)
 

@@ -151,7 +151,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   words.require(!words.more(), "nothing more");
 }
 
-inline Request read_request(const std::string& path) {
+// Where the runner listens, requests come later, and there is no point yet.
+inline Request read_request(const std::string& path, bool listens = false) {
   Request request;
   std::ifstream file(path);
   if (!file) {
@@ -162,9 +163,9 @@ inline Request read_request(const std::string& path) {
     Words words(path + ":" + std::to_string(++number), line);
     read_line(words, std::filesystem::path(path).parent_path(), request);
   }
-  if (request.methods.empty() || request.points.empty()) {
-    throw Failure(kInputs, "the request " + path + " has no " +
-                  (request.methods.empty() ? "method" : "point"));
+  if (request.methods.empty() || request.points.empty() != listens) {
+    throw Failure(kInputs, "the request " + path + " has " +
+                  (request.methods.empty() ? "no method" : listens ? "a point" : "no point"));
   }
   return request;
 }

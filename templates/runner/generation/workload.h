@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ctime>
+#include <functional>
 #include <optional>
 
 #include "../arguments.h"
@@ -12,6 +13,8 @@
 // One repetition of a point.
 struct Text {
   const Point* point;
+  // How much of the prompt is in the cache.
+  size_t taken = 0;
   // Of each call of the prefill, until the first token, and of each further one.
   std::vector<int64_t> prefill_ns;
   int64_t first_token_ns = 0;
@@ -30,33 +33,35 @@ inline std::string json_text(const Text& text) {
 }
 
 // Everything is checked before anything runs: a run may take minutes.
-inline void check_points(const Request& request, const Calls& calls) {
+inline void check_point(const Point& point, const Calls& calls) {
   const int64_t context = calls.context();
   const auto vocabulary = static_cast<int64_t>(calls.vocabulary());
-  for (const Point& point : request.points) {
-    const auto prompt = static_cast<int64_t>(point.prompt.size());
-    // Differences, since a sum of what is given may be too large.
-    if (prompt > context || point.depth > context - prompt ||
-        point.new_tokens - 1 > context - prompt - point.depth) {
-      throw Failure(kInputs, "point " + point.name + ": " + std::to_string(point.depth) +
-                    " tokens in the cache, a prompt of " + std::to_string(prompt) + " and " +
-                    std::to_string(point.new_tokens) + " new tokens do not fit into a context of " +
-                    std::to_string(context));
-    }
-    for (const int64_t id : point.prompt) {
-      if (id < 0 || id >= vocabulary) {
-        throw Failure(kInputs, "point " + point.name + ": the prompt has the id " +
-                      std::to_string(id) + ", the vocabulary " + std::to_string(vocabulary) +
-                      " tokens");
-      }
+  const auto prompt = static_cast<int64_t>(point.prompt.size());
+  // Differences, since a sum of what is given may be too large.
+  if (prompt > context || point.depth > context - prompt ||
+      point.new_tokens - 1 > context - prompt - point.depth) {
+    throw Failure(kInputs, "point " + point.name + ": " + std::to_string(point.depth) +
+                  " tokens in the cache, a prompt of " + std::to_string(prompt) + " and " +
+                  std::to_string(point.new_tokens) + " new tokens do not fit into a context of " +
+                  std::to_string(context));
+  }
+  for (const int64_t id : point.prompt) {
+    if (id < 0 || id >= vocabulary) {
+      throw Failure(kInputs, "point " + point.name + ": the prompt has the id " +
+                    std::to_string(id) + ", the vocabulary " + std::to_string(vocabulary) +
+                    " tokens");
     }
   }
 }
 
+// Called after each call that took a part of a prompt, and after each new token; tells whether the
+// text goes on.
+using Told = std::function<bool(const Text&)>;
+
 class Generator {
  public:
-  Generator(const Request& request, Calls& calls, bool stream)
-      : request_(request), calls_(calls), sampler_(request.sampling), stream_(stream) {}
+  Generator(const Request& request, Calls& calls, Told told)
+      : request_(request), calls_(calls), sampler_(request.sampling), told_(std::move(told)) {}
 
   // All points; the cache is filled once for each, or for each repetition where the one before has
   // taken what is needed. Else what a repetition adds does not count for the next.
@@ -73,6 +78,30 @@ class Generator {
     return texts;
   }
 
+  // One repetition; what is in the cache before it is as the point says.
+  Text generate(const Point& point) {
+    Text text;
+    text.point = &point;
+    sampler_.restart();
+    calls_.begin_text();
+    const int64_t started = now_ns();
+    if (!prefill(text)) {
+      return text;
+    }
+    int64_t position = point.depth + static_cast<int64_t>(point.prompt.size());
+    choose(text, position);
+    text.first_token_ns = now_ns() - started;
+    while (told_(text) && !text.stopped &&
+           static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
+      const int64_t before = now_ns();
+      const int64_t later = point.new_tokens - 1 - static_cast<int64_t>(text.tokens.size());
+      calls_.take(&text.tokens.back(), 1, position++, logits_, later);
+      choose(text, position);
+      text.token_ns.push_back(now_ns() - before);
+    }
+    return text;
+  }
+
  private:
   void fill(const Point& point) {
     std::vector<int64_t> tokens(static_cast<size_t>(point.depth));
@@ -80,41 +109,31 @@ class Generator {
       tokens[i] = point.prompt[i % point.prompt.size()];
     }
     calls_.begin_text();
-    take(tokens, 0, [](int64_t) {});
+    take(tokens, 0, [](int64_t, size_t) { return true; });
   }
 
-  // Takes all tokens, in as many calls as it needs, and tells the time of each.
+  // Takes all tokens, in as many calls as it needs, and tells the time of each, and how many were
+  // taken; whether nothing ended it before.
   template <typename Tell>
-  void take(const std::vector<int64_t>& tokens, int64_t position, Tell tell) {
+  bool take(const std::vector<int64_t>& tokens, int64_t position, Tell tell) {
     for (size_t taken = 0; taken < tokens.size();) {
       const int64_t started = now_ns();
       taken += static_cast<size_t>(
           calls_.take(tokens.data() + taken, static_cast<int64_t>(tokens.size() - taken),
                       position + static_cast<int64_t>(taken), logits_));
-      tell(now_ns() - started);
+      if (!tell(now_ns() - started, taken)) {
+        return false;
+      }
     }
+    return true;
   }
 
-  Text generate(const Point& point) {
-    Text text;
-    text.point = &point;
-    sampler_.restart();
-    calls_.begin_text();
-    const int64_t started = now_ns();
-    take(point.prompt, point.depth, [&](int64_t ns) { text.prefill_ns.push_back(ns); });
-    int64_t position = point.depth + static_cast<int64_t>(point.prompt.size());
-    choose(text, position);
-    text.first_token_ns = now_ns() - started;
-    tell(text);
-    while (!text.stopped && static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
-      const int64_t before = now_ns();
-      const int64_t later = point.new_tokens - 1 - static_cast<int64_t>(text.tokens.size());
-      calls_.take(&text.tokens.back(), 1, position++, logits_, later);
-      choose(text, position);
-      text.token_ns.push_back(now_ns() - before);
-      tell(text);
-    }
-    return text;
+  bool prefill(Text& text) {
+    return take(text.point->prompt, text.point->depth, [&](int64_t ns, size_t taken) {
+      text.prefill_ns.push_back(ns);
+      text.taken = taken;
+      return told_(text);
+    });
   }
 
   void choose(Text& text, int64_t position) {
@@ -127,19 +146,21 @@ class Generator {
     text.stopped = request_.stop_ids.count(text.tokens.back()) != 0;
   }
 
-  void tell(const Text& text) const {
-    if (stream_) {
-      std::printf("%lld\n", static_cast<long long>(text.tokens.back()));
-      std::fflush(stdout);
-    }
-  }
-
   const Request& request_;
   Calls& calls_;
   Sampler sampler_;
-  const bool stream_;
+  const Told told_;
   const float* logits_ = nullptr;
 };
+
+// Prints each token as soon as it is chosen.
+inline bool stream(const Text& text) {
+  if (!text.tokens.empty()) {
+    std::printf("%lld\n", static_cast<long long>(text.tokens.back()));
+    std::fflush(stdout);
+  }
+  return true;
+}
 
 inline void generate(Arguments& arguments) {
   auto& [listing, texts, counts, given] = arguments;
@@ -161,9 +182,13 @@ inline void generate(Arguments& arguments) {
   if (watch) {
     watch->loaded();
   }
-  check_points(request, calls);
+  for (const Point& point : request.points) {
+    check_point(point, calls);
+  }
   const Processors before;
-  const std::vector<Text> runs = Generator(request, calls, counts["--stream"] != 0).run();
+  const Told silent = [](const Text&) { return true; };
+  const Told told = counts["--stream"] != 0 ? Told(stream) : silent;
+  const std::vector<Text> runs = Generator(request, calls, told).run();
   json << json_processors(before, Processors())
        << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
