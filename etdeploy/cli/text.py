@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,12 +18,13 @@ from etdeploy.graph.stage_values import StepName
 
 if TYPE_CHECKING:
     from etdeploy.bench.text.answer import Answer
-    from etdeploy.bench.text.speaker import Speaker
+    from etdeploy.bench.text.speaker import Speaker, Speaks
     from etdeploy.program.text.tokenizer import Tokenizer
     from etdeploy.recipe.model import Recipe
     from etdeploy.runner.generation import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SIZES = "export.generation"
 _OTHER_MODEL = "Name one: --model ID_OR_FOLDER"
 
 
@@ -41,6 +43,17 @@ def text_options(function: F) -> F:
     return function
 
 
+def context_option(function: F) -> F:
+    """--context."""
+    return click.option(
+        "--context",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Export a program for texts of so many tokens, the prompt included; by default as "
+        "many as the recipe says.",
+    )(function)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a command line of `generate` or `chat` says.
@@ -48,6 +61,7 @@ class Wanted:
     Attributes:
         recipe, overrides, device, target, quiet: As the options have them.
         max_new_tokens: The most that are generated at once.
+        context: Tokens of a text with its prompt; as the recipe says where it is None.
         sampling: The options that were given, by their names in Sampling.
     """
 
@@ -57,6 +71,7 @@ class Wanted:
     target: str | None
     quiet: bool
     max_new_tokens: int
+    context: int | None
     sampling: dict[str, float | int | None]
 
 
@@ -65,16 +80,18 @@ class Voice:
     """A program on a device, with what is needed to talk with it.
 
     Attributes:
-        speaker: The program.
+        speaker: The program, started for each prompt.
         tokenizer: The model's own; None for a model that has none.
         sampling: How tokens are chosen.
         max_new_tokens: The most that are generated at once.
+        lasting: The program that stays loaded; None where that is not so.
     """
 
     speaker: Speaker
     tokenizer: Tokenizer | None
     sampling: Sampling
     max_new_tokens: int
+    lasting: Speaks | None = None
 
     def answer(
         self, prompt: Sequence[int], show: Callable[[str], None], stop: Flag | None = None
@@ -92,9 +109,10 @@ class Voice:
         fitting = room(generation, len(prompt))
         reply = Reply(self.tokenizer, prompt, generation.stop_ids, show)
         most = min(fitting, self.max_new_tokens)
-        generated = self.speaker.say(prompt, most, self.sampling, reply.take, stop)
+        speaks = self.lasting or self.speaker
+        spoken = speaks.say(prompt, most, self.sampling, reply.take, stop)
         reply.end()
-        return answer_of(generated, prompt, reply.text, fitting, self.max_new_tokens)
+        return answer_of(spoken, prompt, reply.text, fitting, self.max_new_tokens)
 
     def summary(self, answer: Answer) -> str:
         """One line about an answer."""
@@ -119,8 +137,9 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
     recipe = load_recipe(wanted.recipe, wanted.overrides).recipe
     _require_language_model(recipe, wanted.recipe)
     sampling = _sampling(recipe, wanted.sampling)
+    overrides = (*wanted.overrides, *_sizes(recipe, wanted.context))
     with invoke(
-        wanted.recipe, wanted.overrides, (StepName.PUSH,),
+        wanted.recipe, overrides, (StepName.PUSH,),
         device=wanted.device, target=wanted.target, quiet=wanted.quiet,
     ) as job:  # fmt: skip
         from etdeploy.bench.text.speaker import opened_speaker
@@ -132,6 +151,8 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
         if generation is None or job.device is None:
             raise _generates_nothing(wanted.recipe)
         tokenizer = load_tokenizer(generation, folder)
+        # Before the wait, in which another run may make another one.
+        bundle = load_bundle(job)
         log = job.state / "text.stderr.txt"
         with ExitStack() as stack:
             with (
@@ -140,9 +161,37 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
             ):
                 stack.enter_context(job.device_lock(tell))
             speaker = stack.enter_context(
-                opened_speaker(job.device, load_bundle(job), generation, recipe, log)
+                opened_speaker(job.device, bundle, generation, recipe, log)
             )
             yield Voice(speaker, tokenizer, sampling, wanted.max_new_tokens)
+
+
+@contextmanager
+def lasting(voice: Voice, *, quiet: bool) -> Iterator[Voice]:
+    """The same program, loaded once for all prompts; as it was where its device cannot do that.
+
+    Raises:
+        RunError: The runner crashed, or took too long to load it.
+        DeviceError: The device went away.
+    """
+    from etdeploy.bench.text.dialogue import Dialogue
+
+    device = voice.speaker.device
+    if not device.capabilities.converses:
+        if not quiet:
+            console.message(
+                f"{device.name} hands over no input to a running program: it is loaded for each "
+                "answer."
+            )
+        yield voice
+        return
+    with ExitStack() as stack:
+        with console.TaskDisplay(quiet=quiet) as display:
+            display.start("load")
+            began = time.monotonic()
+            dialogue = stack.enter_context(Dialogue(voice.speaker))
+            display.end("load", "ready", time.monotonic() - began)
+        yield replace(voice, lasting=dialogue)
 
 
 def _require_language_model(recipe: Recipe, name: str) -> None:
@@ -156,6 +205,17 @@ def _generates_nothing(recipe: str) -> UsageError:
         place=recipe,
         remedy=_OTHER_MODEL,
     )
+
+
+def _sizes(recipe: Recipe, context: int | None) -> Iterator[str]:
+    """What --context changes; what is computed at once has to fit, too."""
+    from etdeploy.recipe.model import ExportGeneration
+
+    if context is None:
+        return
+    yield f"{_SIZES}.context={context}"
+    if (recipe.export.generation or ExportGeneration()).prefill_tokens > context:
+        yield f"{_SIZES}.prefill_tokens={context}"
 
 
 def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> Sampling:

@@ -44,14 +44,62 @@ def printing(tokens: Sequence[int], *, stopped: bool = False, lines: Sequence[st
     return end
 
 
+class ListeningTalk:
+    """A runner that listens, and answers as it is told.
+
+    Args:
+        answers: The lines of each answer; what is called instead happens before the next line.
+        outcome: How it ends once it has no answer left.
+    """
+
+    def __init__(self, answers: Sequence[Sequence[str | Callable[[], None]]], outcome: RunOutcome):
+        self.said: list[str] = []
+        self.closed = False
+        self._answers = [list(answer) for answer in answers]
+        self._lines: list[str | Callable[[], None]] = ["ready"]
+        self._outcome = outcome
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+        if line == "stop":
+            self._lines = ["end stop"]
+        elif self._answers:
+            self._lines = self._answers.pop(0)
+
+    def hear(self, wait_s: float) -> str | None:
+        assert wait_s >= 0
+        while self._lines:
+            line = self._lines.pop(0)
+            if isinstance(line, str):
+                return line
+            line()
+        return None
+
+    def end(self) -> RunOutcome:
+        return self._outcome
+
+
+def told(tokens: Sequence[int], taken: Sequence[int] = (1,), why: str = "stop_token") -> list[str]:
+    """The lines of an answer: 10 ms for the first token, 2 ms for each further one."""
+    times = [10, *[2] * (len(tokens) - 1)]
+    return [
+        *(f"taken {number}" for number in taken),
+        *(f"token {token} {ms * 1_000_000}" for token, ms in zip(tokens, times, strict=True)),
+        f"end {why}",
+    ]
+
+
 class TalkingDevice:
     """A device whose runs end as they are told, one after another."""
 
     name = identity = "lab"
 
-    def __init__(self, *endings: Ending, streams: bool = True) -> None:
-        self.capabilities = Capabilities(streams=streams)
+    def __init__(
+        self, *endings: Ending, streams: bool = True, talks: Sequence[ListeningTalk] = ()
+    ) -> None:
+        self.capabilities = Capabilities(streams=streams, converses=bool(talks))
         self.endings = list(endings)
+        self.talks = list(talks)
         self.given: list[dict[str, bytes]] = []
         self.arguments: list[tuple[str, ...]] = []
         self.open = False
@@ -89,6 +137,16 @@ class TalkingDevice:
         self.arguments.append(tuple(arguments))
         self.given.append(dict(self._files))
         return self.endings.pop(0)(on_line, self._files)
+
+    @contextmanager
+    def converse(self, arguments: Sequence[str]) -> Iterator[ListeningTalk]:
+        self.arguments.append(tuple(arguments))
+        self.given.append(dict(self._files))
+        talk = self.talks.pop(0)
+        try:
+            yield talk
+        finally:
+            talk.closed = True
 
     def pull(self, relative: str, to: Path) -> None:
         to.write_bytes(self._files[relative])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
@@ -54,6 +55,10 @@ _SIGNALS = {
     "SIGTERM": Cause("something on the device asked it to end", "Run the same command again."),
 }  # fmt: skip
 
+# The pass of `generate` and `chat`, which measures nothing.
+TEXT = "generation"
+_FEWER_TOKENS = "--set benchmark.iterations=1 --set benchmark.generation.new_tokens=16"
+
 # What the runner's own exit codes ask for, also of a finished program;
 # templates/runner/arguments.h names them.
 _EXITS = {
@@ -65,6 +70,9 @@ _EXITS = {
     ),
     6: ("Check free space and write permission on the device: etdeploy clean --device {device}",),
 }
+
+# The same of a program that generates text: it has prompts, and no inputs of its own.
+_TEXT_EXITS = {4: ("Export the model again: etdeploy clean programs",)}
 
 # Texts of ExecuTorch 1.5.1's log and of the runner; the first that is found counts.
 _WORDS: tuple[Word, ...] = (
@@ -132,7 +140,7 @@ def run_error(
 
     Args:
         outcome: How it ended.
-        pass_name: timing, memory, profile or sustained.
+        pass_name: timing, memory, profile, sustained or TEXT.
         recipe: For the remedies.
         device: The device's name.
         log: The file with the runner's output.
@@ -140,7 +148,7 @@ def run_error(
         iterations: Of the pass, where they may be fewer than the recipe's.
         limit_s: Of the pass, where it is not the recipe's.
     """
-    known = _cause(outcome, recipe, device, iterations or recipe.benchmark.iterations)
+    known = _cause(outcome, recipe, device, pass_name, iterations or recipe.benchmark.iterations)
     ending = _ending(outcome, limit_s or recipe.benchmark.timeout_s)
     message = f"the runner {ending} in the {pass_name} pass"
     if known:
@@ -192,9 +200,11 @@ def _ending(outcome: RunOutcome, limit_s: float) -> str:
     return f"ended with exit code {outcome.exit_code}"
 
 
-def _cause(outcome: RunOutcome, recipe: Recipe, device: str, iterations: int) -> Cause | None:
+def _cause(
+    outcome: RunOutcome, recipe: Recipe, device: str, name: str, iterations: int
+) -> Cause | None:
     if outcome.timed_out:
-        return _too_slow(recipe, iterations)
+        return _too_slow(recipe, name, iterations)
     found = _of_a_backend(outcome.stderr, device) or first_cause(outcome.stderr, _WORDS)
     if found:
         return found
@@ -202,7 +212,7 @@ def _cause(outcome: RunOutcome, recipe: Recipe, device: str, iterations: int) ->
         return _KILLED
     if outcome.signal_name:
         return _SIGNALS.get(outcome.signal_name)
-    return _own_words(outcome)
+    return _own_words(outcome, _EXITS | (_TEXT_EXITS if recipe.model.hf is not None else {}))
 
 
 def _of_a_backend(text: str, device: str) -> Cause | None:
@@ -211,22 +221,25 @@ def _of_a_backend(text: str, device: str) -> Cause | None:
     return next(filter(None, causes), None)
 
 
-def _too_slow(recipe: Recipe, iterations: int) -> Cause:
+def _too_slow(recipe: Recipe, name: str, iterations: int) -> Cause:
     doubled = min(2 * recipe.benchmark.timeout_s, 86_400)
     cause, remedy = (
         "it hangs, or the model is too slow on this device",
         f"Give it more time: --set benchmark.timeout_s={doubled:g}",
     )
-    if iterations > 1:
+    if recipe.model.hf is not None:
+        cause += " for so many tokens"
+        remedy += f"\nor less to do: {'--max-new-tokens 16' if name == TEXT else _FEWER_TOKENS}"
+    elif iterations > 1:
         cause += " for so many iterations"
         remedy += f"\nor less to do: --set benchmark.iterations={max(1, iterations // 10)}"
     return Cause(cause, remedy)
 
 
-def _own_words(outcome: RunOutcome) -> Cause | None:
+def _own_words(outcome: RunOutcome, exits: Mapping[int, tuple[str, ...]]) -> Cause | None:
     """The runner's own message: the line with which it ends when it cannot continue."""
     for line in reversed(outcome.stderr.splitlines()):
         if line.startswith(_PREFIX):
-            remedies = _EXITS.get(outcome.exit_code or 0, (_CRASHED,))
+            remedies = exits.get(outcome.exit_code or 0, (_CRASHED,))
             return Cause(line.removeprefix(_PREFIX), *remedies)
     return None

@@ -10,9 +10,27 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.values import Value
 from etdeploy.program.generation import Generation
-from etdeploy.runner.generation import Generated, tokens_per_s
+from etdeploy.runner.generation import tokens_per_s
 
 Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
+
+
+class Spoken(Value):
+    """What a program generated after a prompt.
+
+    Attributes:
+        taken: Tokens of the prompt that were computed; those before them were in the cache.
+        first_token_ms: From the start of the prefill until the first token was chosen.
+        token_ms: Time of each further token.
+        token_ids: All new tokens, with the one that ended the text.
+        stopped: Whether a stop token ended it.
+    """
+
+    taken: int
+    first_token_ms: float
+    token_ms: tuple[float, ...]
+    token_ids: tuple[int, ...]
+    stopped: bool
 
 
 class Answer(Value):
@@ -20,16 +38,18 @@ class Answer(Value):
 
     Attributes:
         prompt_tokens: Of the prompt, with those that the tokenizer adds.
+        cached_tokens: Those of them that were in the cache already.
         token_ids: All new tokens, with the one that ended the text.
         text: Of them; null for a model without a tokenizer.
         ttft_ms: From the start of the prefill until the first token was chosen.
-        prefill_tokens_per_s: The prompt's tokens by that time.
+        prefill_tokens_per_s: The prompt's other tokens by that time.
         decode_tokens_per_s: Those after the first by the time that they took; null for
             none.
         stopped: Why it ended: a stop token, as many tokens as were asked for, or a full context.
     """
 
     prompt_tokens: int
+    cached_tokens: int = 0
     token_ids: tuple[int, ...]
     text: str | None
     ttft_ms: float
@@ -52,37 +72,41 @@ def room(generation: Generation, prompt_tokens: int) -> int:
     raise UsageError(
         f"{count(prompt_tokens, 'token')} of prompt do not fit the program's context of "
         f"{generation.context:,}",
-        remedy=f"Shorten it, or export for more: {more_context(generation)}",
+        remedy=f"Shorten it, or export for more: {more_context(generation, prompt_tokens)}",
     )
 
 
-def more_context(generation: Generation) -> str:
-    """The option that exports a program with twice the context."""
-    return f"--set export.generation.context={2 * generation.context}"
+def more_context(generation: Generation, prompt_tokens: int = 0) -> str:
+    """The option that exports a program with twice the context, or as often as a prompt needs."""
+    context = 2 * generation.context
+    while context <= prompt_tokens:
+        context *= 2
+    return f"--context {context}"
 
 
 def answer_of(
-    generated: Generated, prompt: Sequence[int], text: str | None, fitting: int, wanted: int
+    spoken: Spoken, prompt: Sequence[int], text: str | None, fitting: int, wanted: int
 ) -> Answer:
-    """The answer in a runner's results.
+    """The answer in what was generated.
 
     Args:
-        generated: By the runner.
+        spoken: What the program generated.
         prompt: Its token ids.
         text: Of the new tokens.
         fitting: New tokens that the context has room for.
         wanted: New tokens that were asked for.
     """
-    tokens = len(generated.token_ms)
+    tokens = len(spoken.token_ms)
     ended: Stopped = "context_full" if fitting < wanted else "max_new_tokens"
     return Answer(
         prompt_tokens=len(prompt),
-        token_ids=generated.token_ids,
+        cached_tokens=len(prompt) - spoken.taken,
+        token_ids=spoken.token_ids,
         text=text,
-        ttft_ms=generated.first_token_ms,
-        prefill_tokens_per_s=tokens_per_s(len(prompt), generated.first_token_ms),
-        decode_tokens_per_s=tokens_per_s(tokens, sum(generated.token_ms)) if tokens else None,
-        stopped="stop_token" if generated.stopped else ended,
+        ttft_ms=spoken.first_token_ms,
+        prefill_tokens_per_s=tokens_per_s(spoken.taken, spoken.first_token_ms),
+        decode_tokens_per_s=tokens_per_s(tokens, sum(spoken.token_ms)) if tokens else None,
+        stopped="stop_token" if spoken.stopped else ended,
     )
 
 
@@ -91,11 +115,16 @@ def summary(answer: Answer, generation: Generation) -> str:
     decode = answer.decode_tokens_per_s
     parts = [
         f"first token after {duration(answer.ttft_ms)}",
-        f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({answer.prompt_tokens:,})",
+        f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({_prefilled(answer)})",
         *([] if decode is None else [f"decode {decode:.1f} tokens/s ({len(answer.token_ids):,})"]),
         _why(answer, generation),
     ]
     return ", ".join(parts)
+
+
+def _prefilled(answer: Answer) -> str:
+    computed = f"{answer.prompt_tokens - answer.cached_tokens:,}"
+    return f"{computed} of {answer.prompt_tokens:,}" if answer.cached_tokens else computed
 
 
 def _why(answer: Answer, generation: Generation) -> str:

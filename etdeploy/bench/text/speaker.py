@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Protocol, cast
 
-from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.bench.failures.diagnosis import TEXT, run_error
+from etdeploy.bench.text.answer import Spoken
 from etdeploy.bench.timing.threads import choose_threads
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, RunError, UsageError
@@ -20,7 +21,6 @@ from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.generation import (
-    Generated,
     GenerationResults,
     Point,
     Sampling,
@@ -30,6 +30,8 @@ from etdeploy.runner.generation import (
 )
 from etdeploy.runner.protocol import load_results_of
 
+PROGRAM = f"{{bundle}}/{PROGRAM_FILE}"
+"""The program, as a runner on the device sees it."""
 _REQUEST, _PROMPT, _RESULTS = "request.txt", "prompt.bin", "results.json"
 
 
@@ -60,8 +62,8 @@ class Speaker:
         sampling: Sampling,
         on_token: Callable[[int], None],
         stop: cancel.Flag | None = None,
-    ) -> Generated:
-        """Generates once.
+    ) -> Spoken:
+        """Generates once, in a process of its own.
 
         Args:
             prompt: Token ids.
@@ -78,47 +80,67 @@ class Speaker:
         """
         self._send(prompt, new_tokens, sampling)
         arguments = generation_arguments(
-            f"{{bundle}}/{PROGRAM_FILE}", _REQUEST, _RESULTS, threads=self._threads(), stream=True
+            PROGRAM, _REQUEST, _RESULTS, threads=self.threads, stream=True
         )
         tokens = _Tokens(on_token, stop or cancel.Flag(cancel.current()))
         limit_s = self.recipe.benchmark.timeout_s
         try:
             with cancel.bound(tokens.stop):
                 outcome = self.folder.stream(arguments, limit_s, tokens.take)
-                self._check(outcome)
+                if self.is_failure(outcome):
+                    raise self.failure(outcome)
         except Interrupted:
             tokens.raise_failure()
             raise
         tokens.raise_failure()
         self.folder.pull(_RESULTS, self.here / _RESULTS)
-        return load_results_of(GenerationResults, self.here / _RESULTS).generation.runs[0]
+        made = load_results_of(GenerationResults, self.here / _RESULTS).generation.runs[0]
+        return Spoken(
+            taken=len(prompt),
+            first_token_ms=made.first_token_ms,
+            token_ms=made.token_ms,
+            token_ids=made.token_ids,
+            stopped=made.stopped,
+        )
 
     def _send(self, prompt: Sequence[int], new_tokens: int, sampling: Sampling) -> None:
         point = Point(name="prompt", new_tokens=new_tokens, path=_PROMPT)
         made = self.generation
         request = request_lines(made.methods, sampling, made.stop_ids, [point], rewind=made.rewind)
-        write_atomic(self.here / _REQUEST, request)
-        write_atomic(self.here / _PROMPT, prompt_bytes(prompt))
-        for name in (_REQUEST, _PROMPT):
-            self.folder.put(self.here / name, name)
+        self.put(_REQUEST, request)
+        self.put(_PROMPT, prompt_bytes(prompt))
 
-    def _threads(self) -> int:
+    def put(self, name: str, content: str | bytes) -> None:
+        """Writes a file in the run's folder."""
+        write_atomic(self.here / name, content)
+        self.folder.put(self.here / name, name)
+
+    @property
+    def threads(self) -> int:
+        """How many the recipe wants here; 0 for ExecuTorch's choice."""
         wanted = self.recipe.runtime.threads
         if not isinstance(wanted, int | str):
             return 0
         state = self.device.state() if isinstance(wanted, str) else DeviceState()
         return choose_threads(wanted, state).numbers[0]
 
-    def _check(self, outcome: RunOutcome) -> None:
+    def is_failure(self, outcome: RunOutcome) -> bool:
+        """Whether the runner failed; what it said goes to the log.
+
+        Raises:
+            Interrupted: A stop ended it, which is not its fault.
+        """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(self.log, outcome.stderr)
-        if outcome.exit_code == 0:
-            return
-        # A stop ends the runner too, and is not its fault.
-        cancel.checkpoint()
-        raise run_error(
+        if outcome.exit_code != 0:
+            cancel.checkpoint()
+        return outcome.exit_code != 0
+
+    def failure(self, outcome: RunOutcome) -> RunError:
+        """The error for a runner that failed."""
+        return run_error(
             outcome,
-            "generation",
+            TEXT,
             self.recipe,
             self.device.name,
             self.log,
@@ -154,6 +176,22 @@ class _Tokens:
     def _fail(self, error: Exception) -> None:
         self._failure = error
         self.stop.set()
+
+
+class Speaks(Protocol):
+    """A program that is ready to generate, in one process or in several."""
+
+    @property
+    def generation(self) -> Generation: ...
+
+    def say(
+        self,
+        prompt: Sequence[int],
+        new_tokens: int,
+        sampling: Sampling,
+        on_token: Callable[[int], None],
+        stop: cancel.Flag | None = None,
+    ) -> Spoken: ...
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import json
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,16 +16,18 @@ from etdeploy.cli.options import (
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import Voice, Wanted, opened_voice, text_options
+from etdeploy.cli.text import Voice, Wanted, context_option, lasting, opened_voice, text_options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from etdeploy.program.text.template import ChatTemplate
-    from etdeploy.program.text.tokenizer import Tokenizer
+    from etdeploy.bench.text.conversation import Conversation
 
-_RESET, _EXIT = "/reset", "/exit"
-_HOW = f"{_RESET} forgets the conversation; {_EXIT} or Ctrl-D ends the chat; Ctrl-C ends an answer."
+_RESET, _EXIT, _HELP = "/reset", "/exit", "/help"
+_HOW = (
+    f"{_RESET} forgets the conversation; {_EXIT} or Ctrl-D ends the chat.\n"
+    "Ctrl-C ends an answer, and the chat where nothing is being answered."
+)
 
 
 @click.command()
@@ -40,7 +44,11 @@ _HOW = f"{_RESET} forgets the conversation; {_EXIT} or Ctrl-D ends the chat; Ctr
     metavar="N",
     help="The most that an answer has.",
 )
+@context_option
 @text_options
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print each answer as a line of JSON, when it is whole."
+)
 @quiet_option
 def command(
     recipe: str,
@@ -49,29 +57,34 @@ def command(
     target: str | None,
     system: str | None,
     max_new_tokens: int,
+    context: int | None,
+    as_json: bool,
     quiet: bool,
     **sampling: float | int | None,
 ) -> None:
     """Talk with a language model on the device, line by line.
 
-    The whole conversation goes to the model each time, in the form of its own chat template.
-    Without a terminal, lines are read to the end of standard input.
+    The program is loaded once, and computes what is new of the conversation, in the form of the
+    model's own chat template. Without a terminal, lines are read to the end of standard input.
     """
-    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, sampling)
-    with opened_voice(wanted) as voice:
-        chat = Chat(voice, *chat_needs(voice), system, quiet)
-        if console.is_typed() and not quiet:
-            console.message(f"\n{_HOW}")
-        while (line := _next_line()) is not None and line != _EXIT:
-            chat.hear(line)
+    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, context, sampling)
+    with opened_voice(wanted) as opened:
+        conversation = conversation_with(opened, system)
+        with lasting(opened, quiet=quiet) as voice:
+            chat = Chat(voice, conversation, quiet, as_json)
+            if console.is_typed() and not quiet:
+                console.message(f"\n{_HOW}")
+            while (line := _next_line()) is not None and line != _EXIT:
+                chat.hear(line)
 
 
-def chat_needs(voice: Voice) -> tuple[Tokenizer, ChatTemplate]:
-    """The tokenizer and the chat template of a model.
+def conversation_with(voice: Voice, system: str | None = None) -> Conversation:
+    """A conversation that has not begun.
 
     Raises:
-        UsageError: It has none.
+        UsageError: The model has no tokenizer, or no chat template.
     """
+    from etdeploy.bench.text.conversation import Conversation
     from etdeploy.program.text.template import load_template
 
     remedy = "Use etdeploy generate, or a model that is made for chats."
@@ -80,28 +93,24 @@ def chat_needs(voice: Voice) -> tuple[Tokenizer, ChatTemplate]:
     template = load_template(voice.tokenizer.folder)
     if template is None:
         raise UsageError("the model has no chat template, so it cannot chat", remedy=remedy)
-    return voice.tokenizer, template
+    return Conversation(voice.tokenizer, template, voice.speaker.generation, system)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Chat:
-    """A conversation.
+    """A conversation that is shown.
 
     Attributes:
         voice: What answers.
-        tokenizer: The model's own.
-        template: Gives the conversation the model's form.
-        system: What the model is told before it.
+        conversation: What was said.
         quiet: Whether only answers are shown.
-        messages: What was said so far, without `system`.
+        as_json: Whether each is a line of JSON.
     """
 
     voice: Voice
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    system: str | None
+    conversation: Conversation
     quiet: bool
-    messages: list[dict[str, str]] = field(default_factory=list)
+    as_json: bool = False
 
     def hear(self, line: str) -> None:
         """Does what a line says, or answers it.
@@ -111,40 +120,54 @@ class Chat:
             Interrupted: The chat was stopped.
         """
         if line == _RESET:
-            self.messages.clear()
+            self.conversation.clear()
         elif line.startswith("/"):
-            console.message(f"There is no command {line.split()[0]}. {_HOW}")
+            known = "" if line == _HELP else f"There is no command {line.split()[0]}. "
+            console.message(f"{known}{_HOW}")
         elif line.strip():
-            self.messages.append({"role": "user", "content": line})
             try:
-                self._answer()
-            except UsageError as error:  # the conversation is too long, or not for this model
-                self.messages.pop()
+                prompt, forgotten = self.conversation.ask(line, self.voice.max_new_tokens)
+            except UsageError as error:  # the line is too long, or not for this model
                 console.message(f"{error}\nYour line was not answered. {_RESET} begins anew.")
+                self._tell_json(line, error=str(error))
+                return
+            if forgotten:
+                console.message(f"[{forgotten}]")
+            self._answer(line, prompt)
 
-    def _answer(self) -> None:
+    def _answer(self, line: str, prompt: tuple[int, ...]) -> None:
         said: list[str] = []
         stop = cancel.Flag(cancel.current())
 
         def show(text: str) -> None:
             said.append(text)
-            console.part(text)
+            if not self.as_json:
+                console.part(text)
 
-        before = [{"role": "system", "content": self.system}] if self.system else []
-        text = self.template.render([*before, *self.messages])
-        prompt = self.tokenizer.encode_rendered(text)
         try:
-            with cancel.first_interrupt(stop):
+            # Without somebody at a keyboard, there is no next line that Ctrl-C could be for.
+            with cancel.first_interrupt(stop) if console.is_typed() else nullcontext():
                 answer = self.voice.answer(prompt, show, stop)
-            told = self.voice.summary(answer)
-            worth = not self.quiet or answer.stopped == "context_full"
         except Interrupted:
             cancel.checkpoint()  # not only the answer was to stop
-            told, worth = "stopped", not self.quiet
-        console.part("\n")
+            self._end("stopped", not self.quiet)
+            self._tell_json(line, text="".join(said), stopped="interrupt")
+        else:
+            worth = not self.quiet or answer.stopped == "context_full"
+            self._end(self.voice.summary(answer), worth and not self.as_json)
+            self._tell_json(line, **answer.model_dump(mode="json"))
+        self.conversation.answer("".join(said))
+
+    def _end(self, told: str, worth: bool) -> None:
+        if not self.as_json:
+            console.part("\n")
         if worth:
             console.message(f"[{told}]")
-        self.messages.append({"role": "assistant", "content": "".join(said)})
+
+    def _tell_json(self, line: str, **told: Any) -> None:
+        if self.as_json:
+            text = json.dumps({"prompt": line, **told}, ensure_ascii=False)
+            console.result(text.encode(errors="replace").decode())
 
 
 def _next_line() -> str | None:
@@ -155,6 +178,6 @@ def _next_line() -> str | None:
     except KeyboardInterrupt:
         if not console.is_typed():
             raise
-        console.message(f"\n{_EXIT} or Ctrl-D ends the chat.")
-        return ""
+        console.message("")
+        return None
     return None if line is None else line.strip()

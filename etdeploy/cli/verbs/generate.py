@@ -14,7 +14,7 @@ from etdeploy.cli.options import (
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import Wanted, opened_voice, text_options
+from etdeploy.cli.text import Wanted, context_option, opened_voice, text_options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
@@ -44,6 +44,7 @@ _STDIN = "-"
     metavar="N",
     help="The most that are generated; a stop token or a full context may end the text before.",
 )
+@context_option
 @text_options
 @json_option
 @quiet_option
@@ -54,6 +55,7 @@ def command(
     target: str | None,
     prompt: str,
     max_new_tokens: int,
+    context: int | None,
     as_json: bool,
     quiet: bool,
     **sampling: float | int | None,
@@ -65,7 +67,7 @@ def command(
     applies the model's chat template.
     """
     text = _read() if prompt == _STDIN else prompt
-    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, sampling)
+    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, context, sampling)
     with opened_voice(wanted) as voice:
         ids = prompt_ids(voice.tokenizer, text)
         if voice.tokenizer is None and not quiet:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
 from etdeploy.core.text.install import pip_command
@@ -39,19 +40,39 @@ class Tokenizer:
     bos_id: int | None = None
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of a text as the model was trained with it: with the tokens that it adds."""
-        ids = tuple(self.inner.encode(text).ids)
+        """The ids of a text as the model was trained with it: with the tokens that it adds.
+
+        Raises:
+            UsageError: It was made of bytes that are no text.
+        """
+        ids = tuple(self.inner.encode(_sound(text)).ids)
         # Some models say in another file only that it is added.
         missing = self.bos_id is not None and ids[:1] != (self.bos_id,)
         return (self.bos_id, *ids) if missing and self.bos_id is not None else ids
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
-        """The ids of what a chat template gave, which has all special tokens already."""
-        return tuple(self.inner.encode(text, add_special_tokens=False).ids)
+        """The ids of what a chat template gave, which has all special tokens already.
+
+        Raises:
+            UsageError: It was made of bytes that are no text.
+        """
+        return tuple(self.inner.encode(_sound(text), add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special tokens."""
         return str(self.inner.decode(list(ids)))
+
+
+def _sound(text: str) -> str:
+    """The text itself, if it has no byte of a command line or a terminal that is no UTF-8."""
+    strange = [c for c in text if "\ud800" <= c <= "\udfff"]
+    if not strange:
+        return text
+    raise UsageError(
+        f"the text is not UTF-8, in {count(len(strange), 'byte')}: "
+        + ", ".join(f"0x{ord(c) & 0xFF:02X}" for c in strange[:4]),
+        remedy="Give it in UTF-8; iconv converts other encodings.",
+    )
 
 
 def load_tokenizer(generation: Generation, program_folder: Path) -> Tokenizer | None:

@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etdeploy.bench.text.speaker import opened_speaker
+from etdeploy.bench.text.answer import Spoken
+from etdeploy.bench.text.dialogue import Dialogue
+from etdeploy.bench.text.speaker import Speaker, opened_speaker
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RunError
 from etdeploy.devices.registry import open_device
@@ -23,6 +27,7 @@ from etdeploy.program.inspect import inspect_file
 from etdeploy.runner.check import check_program
 from etdeploy.runner.etdump import read_executed
 from etdeploy.runner.generation import Point, Sampling, request_lines
+from etdeploy.runner.listening import listening_arguments
 from etdeploy.targets.platforms import host_target
 from tests.support.bundles import make_bundle
 from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, UNDEFINED, VOCABULARY
@@ -363,6 +368,8 @@ def test_methods_that_share_no_buffers_are_told(
         (("--generation", "r.txt", "--iterations", "3"), "--iterations does not go with --gener"),
         (("--generation", "r.txt", "--inputs", "i.txt"), "--inputs does not go with --generation"),
         (("--stream", "1"), "--stream needs --generation"),
+        (("--listen", "9"), "--listen needs --generation"),
+        (("--generation", "r.txt", "--listen", "9", "--stream", "1"), "--stream does not go with"),
     ],
 )
 def test_options_of_the_other_workload_are_refused(
@@ -373,23 +380,32 @@ def test_options_of_the_other_workload_are_refused(
     assert message in run.error
 
 
-def test_a_device_streams_the_eager_models_text(
-    runner: Start, programs: Programs, tmp_path: Path, workspace: Workspace
-) -> None:
+@contextmanager
+def _speaking(
+    runner: Start, programs: Programs, workspace: Workspace, log: Path
+) -> Iterator[Speaker]:
+    """The dynamic program, pushed to this machine."""
     built = Path(runner.runner.path)
     files = {p.relative_to(built).as_posix(): p for p in built.rglob("*") if p.is_file()}
     executable = runner.runner.executable
     bundle = make_bundle(
         {**files, "program.pte": programs.path("dynamic")}, (executable,), (executable,)
     )
-    device, prompt = open_device("host", workspace), PROMPTS[1]
+    device = open_device("host", workspace)
     device.push(bundle)
     generation = Generation(
         methods=METHODS["dynamic"], vocabulary=VOCABULARY, context=CAPACITY, model="m",
         path="plain", path_reason="a test",
     )  # fmt: skip
-    log = tmp_path / "log.txt"
     with opened_speaker(device, bundle, generation, make_recipe(), log) as speaker:
+        yield speaker
+
+
+def test_a_device_streams_the_eager_models_text(
+    runner: Start, programs: Programs, tmp_path: Path, workspace: Workspace
+) -> None:
+    prompt, log = PROMPTS[1], tmp_path / "log.txt"
+    with _speaking(runner, programs, workspace, log) as speaker:
         for new_tokens in (CAPACITY + 1 - len(prompt), 2):
             heard: list[int] = []
             said = speaker.say(prompt, new_tokens, Sampling(), heard.append)
@@ -398,3 +414,62 @@ def test_a_device_streams_the_eager_models_text(
         with pytest.raises(RunError, match="the prompt has the id 48, the vocabulary 48 tokens"):
             speaker.say((VOCABULARY,), 1, Sampling(), heard.append)
         assert "etdeploy-runner: error" in log.read_text()
+
+
+def test_a_dialogue_is_the_eager_models_text(
+    runner: Start, programs: Programs, tmp_path: Path, workspace: Workspace
+) -> None:
+    whole, log = programs.texts[1], tmp_path / "log.txt"
+    with (
+        _speaking(runner, programs, workspace, log) as speaker,
+        Dialogue(speaker, forgotten_s=1) as dialogue,
+    ):
+
+        def asked(tokens: int, new_tokens: int) -> Spoken:
+            return dialogue.say(whole[:tokens], new_tokens, Sampling(), lambda _: None)
+
+        # A prompt, more of the text than what was said, and less of it.
+        for tokens, new_tokens, taken in ((8, 5, 8), (14, 6, 2), (10, 9, 1)):
+            said = asked(tokens, new_tokens)
+            assert list(said.token_ids) == whole[tokens : tokens + new_tokens]
+            assert (said.taken, said.stopped) == (taken, False)
+        assert list(asked(20, 13).token_ids) == whole[20:33]
+        time.sleep(1.5)  # by now it has ended itself
+        assert asked(20, 13).taken == 20
+        with pytest.raises(RunError, match="13 tokens in the cache, a prompt of 7 and 14 new"):
+            asked(20, 14)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("answer 3 1 0 0 1 0 5", "line 1 of the input expects a position up to 0"),
+        ("answer 0 1 0 0 1 0", "line 1 of the input expects ids"),
+        ("answer 0 1 0 0 1 0 48", "point of line 1: the prompt has the id 48"),
+        ("tell 1", "line 1 of the input expects answer or stop"),
+    ],
+)
+def test_a_line_that_cannot_be_answered_is_told(
+    runner: Start, programs: Programs, tmp_path: Path, line: str, message: str
+) -> None:
+    (tmp_path / "request.txt").write_text(request_lines(METHODS["dynamic"], Sampling(), (), ()))
+    arguments = listening_arguments(
+        str(programs.path("dynamic")), str(tmp_path / "request.txt"), forgotten_s=60
+    )
+    run = runner.start(tmp_path, *arguments, said=f"stop\n{line}\n")
+    assert (run.exit_code, message in run.error) == (4, True), run.error
+    assert run.stdout == "ready\n"
+
+
+def test_an_answer_ends_with_a_word_and_a_runner_with_its_input(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    (tmp_path / "request.txt").write_text(request_lines(METHODS["dynamic"], Sampling(), (), ()))
+    arguments = listening_arguments(
+        str(programs.path("dynamic")), str(tmp_path / "request.txt"), forgotten_s=60
+    )
+    said = "answer 0 30 0 0 1 0 3\nstop\nanswer 1 30 0 0 1 0 4 5\nno end of line"
+    run = runner.start(tmp_path, *arguments, said=said)
+    # The input has ended before the other answer has.
+    ends = "ready\ntaken 1\nend stop\ntaken 2\nend stop\n"
+    assert (run.exit_code, run.stdout) == (0, ends)

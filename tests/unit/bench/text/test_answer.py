@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.bench.text.answer import Answer, answer_of, room, summary
+from etdeploy.bench.text.answer import Answer, Spoken, answer_of, room, summary
 from etdeploy.core.errors import UsageError
-from etdeploy.runner.generation import Generated
 from tests.support.talk_values import GENERATION
 
 
 def _answer(
-    new: int = 5, *, fitting: int = 61, wanted: int = 5, stopped: bool = False, first_ms: float = 20
+    new: int = 5,
+    *,
+    fitting: int = 61,
+    wanted: int = 5,
+    stopped: bool = False,
+    first_ms: float = 20,
+    taken: int = 4,
 ) -> Answer:
-    generated = Generated(
-        point="prompt", prefill_ms=(19.0,), first_token_ms=first_ms, token_ms=(4.0,) * (new - 1),
+    spoken = Spoken(
+        taken=taken, first_token_ms=first_ms, token_ms=(4.0,) * (new - 1),
         token_ids=tuple(range(new)), stopped=stopped,
     )  # fmt: skip
-    return answer_of(generated, (1, 2, 3, 4), "text", fitting, wanted)
+    return answer_of(spoken, (1, 2, 3, 4), "text", fitting, wanted)
 
 
 def test_rates_are_of_the_prompt_and_of_the_tokens_after_the_first() -> None:
@@ -37,7 +42,7 @@ def test_rates_are_of_the_prompt_and_of_the_tokens_after_the_first() -> None:
         (
             {"fitting": 5, "wanted": 9},
             "context_full",
-            "ended because the context of 64 tokens is full (--set export.generation.context=128)",
+            "ended because the context of 64 tokens is full (--context 128)",
         ),
         ({"fitting": 5, "wanted": 9, "stopped": True}, "stop_token", "stop token"),
     ],
@@ -55,6 +60,13 @@ def test_a_line_for_people() -> None:
     )
 
 
+def test_what_was_in_the_cache_is_not_counted_as_prefilled() -> None:
+    answer = _answer(taken=1)
+    assert (answer.prompt_tokens, answer.cached_tokens) == (4, 3)
+    assert answer.prefill_tokens_per_s == pytest.approx(50)
+    assert "prefill 50.0 tokens/s (1 of 4)" in summary(answer, GENERATION)
+
+
 def test_the_last_token_needs_no_room() -> None:
     assert room(GENERATION, 64) == 1
     assert room(GENERATION, 1) == 64
@@ -66,3 +78,9 @@ def test_the_last_token_needs_no_room() -> None:
 def test_a_prompt_that_cannot_be_answered(tokens: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         room(GENERATION, tokens)
+
+
+def test_a_remedy_has_room_for_the_prompt() -> None:
+    with pytest.raises(UsageError) as caught:
+        room(GENERATION, 700)
+    assert str(caught.value.remedy).endswith("--context 1024")

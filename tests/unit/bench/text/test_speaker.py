@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from etdeploy.bench.text.answer import Spoken
 from etdeploy.bench.text.speaker import opened_speaker
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, OutputError, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
-from etdeploy.runner.generation import Generated, Sampling
+from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
 from tests.support.talk_values import GENERATION, STOP, TalkingDevice, printing
 
@@ -21,7 +22,7 @@ _BUNDLE = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
 
 def _say(
     device: TalkingDevice, tmp_path: Path, on_token: Callable[[int], None], **given: Any
-) -> Generated:
+) -> Spoken:
     recipe = make_recipe(**given)
     log = tmp_path / "log" / "text.txt"
     with opened_speaker(cast(Device, device), _BUNDLE, GENERATION, recipe, log) as speaker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,10 +13,11 @@ from typing import cast
 
 import pytest
 
+from etdeploy.bench.text.conversation import Conversation
 from etdeploy.bench.text.speaker import opened_speaker
-from etdeploy.cli.text import Voice
+from etdeploy.cli.text import Voice, lasting
 from etdeploy.cli.verbs import chat as module
-from etdeploy.cli.verbs.chat import Chat, chat_needs
+from etdeploy.cli.verbs.chat import Chat, conversation_with
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, RunError, UsageError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
@@ -23,7 +25,15 @@ from etdeploy.program.text.template import ChatTemplate
 from etdeploy.program.text.tokenizer import Tokenizer
 from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
-from tests.support.talk_values import GENERATION, STOP, Ending, TalkingDevice, printing
+from tests.support.talk_values import (
+    GENERATION,
+    STOP,
+    Ending,
+    ListeningTalk,
+    TalkingDevice,
+    printing,
+    told,
+)
 from tests.support.tokenizers import byte_level, save
 
 Capture = pytest.CaptureFixture[str]
@@ -38,13 +48,17 @@ def _saying(text: str) -> Ending:
 
 
 @contextmanager
-def _chat(device: TalkingDevice, tmp_path: Path, *, quiet: bool = True) -> Iterator[Chat]:
+def _chat(
+    device: TalkingDevice, tmp_path: Path, *, quiet: bool = True, as_json: bool = False
+) -> Iterator[Chat]:
     bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
     with opened_speaker(
         cast(Device, device), bundle, GENERATION, make_recipe(), tmp_path / "log"
     ) as speaker:
+        conversation = Conversation(_TOKENIZER, _TEMPLATE, GENERATION)
         voice = Voice(speaker, _TOKENIZER, Sampling(), 100)
-        yield Chat(voice, _TOKENIZER, _TEMPLATE, None, quiet)
+        with lasting(voice, quiet=True) as voice:
+            yield Chat(voice, conversation, quiet, as_json)
 
 
 def _prompts(device: TalkingDevice) -> list[str]:
@@ -54,7 +68,7 @@ def _prompts(device: TalkingDevice) -> list[str]:
 def test_the_whole_conversation_is_the_prompt(tmp_path: Path, capsys: Capture) -> None:
     device = TalkingDevice(_saying("hi"), _saying("no"), _saying("yes"))
     with _chat(device, tmp_path) as chat:
-        chat.system = "Be."
+        chat.conversation.system = "Be."
         for line in ("one", "", "two", "/reset", "three"):
             chat.hear(line)
     assert _prompts(device) == ["s:Be.;u:one;", "s:Be.;u:one;a:hi;u:two;", "s:Be.;u:three;"]
@@ -83,7 +97,7 @@ def test_a_conversation_that_is_too_long_goes_on_without_the_line(
 ) -> None:
     device = TalkingDevice(_saying("hi"), _saying("ho"))
     with _chat(device, tmp_path) as chat:
-        for line in ("one", "x" * 60, "two"):
+        for line in ("one", "x" * 80, "two"):
             chat.hear(line)
     told = capsys.readouterr().err
     assert "do not fit the program's context of 64" in told
@@ -91,16 +105,61 @@ def test_a_conversation_that_is_too_long_goes_on_without_the_line(
     assert _prompts(device)[-1] == "u:one;a:hi;u:two;"
 
 
+def test_the_oldest_lines_are_forgotten_with_a_word(tmp_path: Path, capsys: Capture) -> None:
+    device = TalkingDevice(_saying("hi"), _saying("ho"), _saying("yes"))
+    with _chat(device, tmp_path) as chat:
+        for line in ("one" * 5, "two", "three" * 3):
+            chat.hear(line)
+    assert _prompts(device)[-1] == "u:two;a:ho;u:threethreethree;"
+    assert capsys.readouterr().err == (
+        "[the oldest line and its answer are forgotten: the context of 64 tokens is full "
+        "(--context 128)]\n"
+    )
+
+
+def test_each_line_is_answered_by_a_line_of_json(tmp_path: Path, capsys: Capture) -> None:
+    device = TalkingDevice(_saying("hi"))
+    with _chat(device, tmp_path, quiet=False, as_json=True) as chat:
+        chat.hear("one")
+        chat.hear("x" * 80)
+    answer, refused = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (answer["prompt"], answer["text"], answer["stopped"]) == ("one", "hi", "stop_token")
+    assert (answer["ttft_ms"], answer["decode_tokens_per_s"]) == (10.0, 500.0)
+    assert refused["prompt"] == "x" * 80
+    assert "do not fit the program's context of 64" in refused["error"]
+
+
+def test_one_process_answers_all_lines(tmp_path: Path, capsys: Capture) -> None:
+    answer = [*_TOKENIZER.encode("hi"), STOP]
+    talk = ListeningTalk([told(answer), told(answer)], RunOutcome(0, None, "", "", 1.0))
+    device = TalkingDevice(talks=[talk])
+    with _chat(device, tmp_path) as chat:
+        chat.hear("one")
+        chat.hear("two")
+    assert capsys.readouterr().out == "hi\nhi\n"
+    assert len(device.arguments) == 1
+    assert talk.closed
+
+
 def test_a_full_context_is_told_even_when_quiet(tmp_path: Path, capsys: Capture) -> None:
     device = TalkingDevice(printing(_TOKENIZER.encode("hi")))
     with _chat(device, tmp_path) as chat:
         chat.hear("one")
-    assert "the context of 64 tokens is full (--set export.generation.context=128)" in (
-        capsys.readouterr().err
-    )
+    assert "the context of 64 tokens is full (--context 128)" in (capsys.readouterr().err)
 
 
-def test_ctrl_c_ends_the_answer_and_not_the_chat(tmp_path: Path, capsys: Capture) -> None:
+class Typed(io.StringIO):
+    """What somebody writes on a keyboard."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_chat(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Typed())
+
     def stopped(on_line: Callable[[str], None], _: object) -> RunOutcome:
         for token in _TOKENIZER.encode("half"):
             on_line(str(token))
@@ -150,4 +209,4 @@ def test_a_model_that_cannot_chat_is_refused(tmp_path: Path, missing: str) -> No
     tokenizer = None if missing == "tokenizer" else Tokenizer(tmp_path, byte_level())
     voice = Voice(cast(object, None), tokenizer, Sampling(), 9)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=f"has no {missing}, so it cannot chat"):
-        chat_needs(voice)
+        conversation_with(voice)

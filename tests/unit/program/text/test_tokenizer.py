@@ -9,7 +9,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.program.generation import Generation
-from etdeploy.program.text.tokenizer import load_tokenizer
+from etdeploy.program.text.tokenizer import Tokenizer, load_tokenizer
 from tests.support.tokenizers import byte_level, save
 
 
@@ -69,3 +69,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: str | None) -> None:
 def test_a_folder_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leads out of"):
         load_tokenizer(_generation("../tokenizer"), tmp_path)
+
+
+@pytest.mark.parametrize("rendered", [False, True])
+def test_bytes_that_are_no_text_are_told(rendered: bool) -> None:
+    tokenizer = Tokenizer(Path("tokenizer"), byte_level())
+    encode = tokenizer.encode_rendered if rendered else tokenizer.encode
+    text = b"caf\xe9 \xff".decode(errors="surrogateescape")
+    with pytest.raises(UsageError, match="not UTF-8, in 2 bytes: 0xE9, 0xFF"):
+        encode(text)
