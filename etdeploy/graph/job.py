@@ -54,8 +54,11 @@ class Job:
 
     @property
     def state(self) -> Path:
-        """The folder of this recipe on this device; it stays the same when the recipe changes."""
-        origin = str(self.loaded.path or self.loaded.name) + self.variant
+        """The folder of this recipe on this device; it stays the same when the recipe changes.
+
+        Each model of --model has its own: a chat with one must not get what is made of another.
+        """
+        origin = str(self.loaded.path or self.loaded.name) + self.variant + self.loaded.named_model
         recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
         return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 

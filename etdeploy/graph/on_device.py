@@ -14,6 +14,7 @@ from etdeploy.bench.records.stored import is_readable
 from etdeploy.bench.units import duration
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core import console
+from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import Bundle, Device, PushReport
 from etdeploy.export.methods import values_of_method
@@ -83,17 +84,21 @@ def bundle_step(resolved: Resolved) -> Step:
 
 
 def _request(job: Job, provenance: Provenance, folder: Path) -> Mapping[str, Path] | None:
-    """The files that say what a program generates; None for one that does not.
+    """The files that say what a measurement generates; None for a program that generates nothing.
 
-    Raises:
-        UsageError: What the recipe wants does not fit the program.
+    There are none where that does not fit the program: the measurement tells it, and a text or a
+    chat has no need of them.
     """
     if provenance.generation is None:
         return None
     from etdeploy.bench.generation.request import FOLDER, write_request
     from etdeploy.bench.generation.work import work_of
 
-    return write_request(work_of(job.loaded, provenance.generation, folder), job.state / FOLDER)
+    try:
+        work = work_of(job.loaded, provenance.generation, folder)
+    except UsageError:
+        return {}
+    return write_request(work, job.state / FOLDER)
 
 
 def _generated(job: Job) -> dict[str, object]:

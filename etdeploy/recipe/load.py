@@ -21,6 +21,7 @@ from etdeploy.recipe.rules import MODEL_SOURCES
 
 # An override that is the value of model.hf itself, and not read as YAML.
 MODEL_OPTION = "--model="
+_MODEL_SHOWN = "--model"
 
 __all__ = [
     "LoadedRecipe",
@@ -50,6 +51,12 @@ class LoadedRecipe:
     recipe: Recipe
     files: tuple[tuple[Path, str], ...]
     places: Mapping[KeyPath, Place] = field(default_factory=dict)
+
+    @property
+    def named_model(self) -> str:
+        """The model that --model names; empty where it is the recipe's own."""
+        place = self.places.get(("model", "hf"))
+        return self.recipe.model.hf or "" if place and place.file == _MODEL_SHOWN else ""
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,7 @@ def _overrides(given: Overrides, below: Document) -> Document:
         text, option = override.text, override.option
         if text.startswith(MODEL_OPTION):
             model = text.removeprefix(MODEL_OPTION)
-            _put(above, ("model", "hf"), model, below, "--model")
+            _put(above, ("model", "hf"), model, below, _MODEL_SHOWN)
             continue
         key, equals, value_text = text.partition("=")
         keys = tuple(key.split("."))
