@@ -67,8 +67,9 @@ def _expected(work: Work) -> dict[str, bytes]:
         )
         for i, text in enumerate(texts)
     ]
-    request = request_lines(work.generation.methods, Sampling(), (), points).encode()
-    return {TEXT_REQUEST: request} | {
+    made = work.generation
+    request = request_lines(made.methods, Sampling(), (), points, rewind=made.rewind)
+    return {TEXT_REQUEST: request.encode()} | {
         f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes(text.prompt_ids)
         for i, text in enumerate(texts)
     }

@@ -50,6 +50,9 @@ class Dialogue:
         self._talk: Talk | None = None
         # Ids whose keys and values the program has.
         self._cache: list[int] = []
+        # The most that it had since it was empty: a ring of the cache has forgotten what is far
+        # before.
+        self._furthest = 0
 
     def __enter__(self) -> Dialogue:
         self._started()
@@ -98,7 +101,7 @@ class Dialogue:
         on_token: Callable[[int], None],
         stop: cancel.Flag | None,
     ) -> Spoken:
-        known = kept(self._cache, prompt)
+        known = self._within_reach(kept(self._cache, prompt))
         self._cache = list(prompt[:known])
         told = _Told(prompt, known, self._cache, on_token)
         try:
@@ -107,9 +110,16 @@ class Dialogue:
         except BaseException:
             self._end()  # nobody knows what it says next
             raise
+        finally:
+            self._furthest = max(self._furthest if known else 0, len(self._cache))
         if told.end and told.end.reason == "stop":
             raise Interrupted
         return told.spoken()
+
+    def _within_reach(self, known: int) -> int:
+        """Where the program goes on: at a position that it can be set back to, or anew."""
+        rewind = self.generation.rewind
+        return known if rewind is None or self._furthest - known <= rewind else 0
 
     def _listen(self, talk: Talk, told: _Told, stop: cancel.Flag | None) -> None:
         """Hears an answer to its end, which a stop brings nearer."""
@@ -124,13 +134,14 @@ class Dialogue:
     def _started(self) -> Talk:
         """Starts the runner, and waits until it has loaded the program."""
         made = self.generation
-        self._speaker.put(_REQUEST, request_lines(made.methods, Sampling(), made.stop_ids, []))
+        request = request_lines(made.methods, Sampling(), made.stop_ids, [], rewind=made.rewind)
+        self._speaker.put(_REQUEST, request)
         arguments = listening_arguments(
             PROGRAM, _REQUEST, forgotten_s=self._forgotten_s, threads=self._speaker.threads
         )
         folder = cast(ConversingRun, self._speaker.folder)
         deadline = time.monotonic() + self._speaker.recipe.benchmark.timeout_s
-        self._cache = []
+        self._cache, self._furthest = [], 0
         try:
             talk = self._held.enter_context(folder.converse(arguments))
             if (line := self._hear(talk, deadline)) != READY:

@@ -14,6 +14,7 @@ from etdeploy.bench.text.speaker import opened_speaker
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted, OutputError, RunError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
+from etdeploy.program.generation import Generation
 from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
 from tests.support.talk_values import GENERATION, STOP, ListeningTalk, TalkingDevice, told
@@ -24,11 +25,13 @@ Lines = list[str | Callable[[], None]]
 
 
 @contextmanager
-def _opened(tmp_path: Path, *talks: ListeningTalk) -> Iterator[Dialogue]:
+def _opened(
+    tmp_path: Path, *talks: ListeningTalk, generation: Generation = GENERATION
+) -> Iterator[Dialogue]:
     device = cast(Device, TalkingDevice(talks=talks))
     recipe = make_recipe(runtime={"threads": 3}, benchmark={"timeout_s": 9})
     with (
-        opened_speaker(device, _BUNDLE, GENERATION, recipe, tmp_path / "log") as speaker,
+        opened_speaker(device, _BUNDLE, generation, recipe, tmp_path / "log") as speaker,
         Dialogue(speaker, forgotten_s=7) as dialogue,
     ):
         yield dialogue
@@ -58,6 +61,19 @@ def test_only_what_is_new_is_computed(tmp_path: Path) -> None:
     assert [said.taken for said in (first, second, third)] == [3, 2, 1]
     assert [said.stopped for said in (first, second, third)] == [True, True, False]
     assert talk.closed
+
+
+def test_a_cache_that_forgets_is_filled_anew_where_it_cannot_go_back(tmp_path: Path) -> None:
+    talk = ListeningTalk([told([5, 6, STOP], [3]), told([8], [1]), told([9], [3])], _WELL)
+    ring = GENERATION.model_copy(update={"rewind": 2})
+    with _opened(tmp_path, talk, generation=ring) as dialogue:
+        dialogue.say((1, 2, 3), 9, Sampling(), _nothing)
+        dialogue.say((1, 2, 3, 5, 7), 1, Sampling(), _nothing)
+        dialogue.say((1, 2, 4), 1, Sampling(), _nothing)
+    # Position 4 is one before the fifth; position 2 is three before it, though the cache held four
+    # tokens and one more meanwhile.
+    assert [line.split()[1] for line in talk.said] == ["0", "4", "0"]
+    assert talk.said[2].endswith(" 1 2 4")
 
 
 def test_the_runner_is_told_how_it_is_to_listen(tmp_path: Path) -> None:
