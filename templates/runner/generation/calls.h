@@ -97,7 +97,8 @@ class Calls {
     require_reach(position);
     const auto [method, taken] = choose(count, position);
     Loaded& loaded = loaded_[method->loaded];
-    trace_call(loaded, method->facts, taken, position, count + later);
+    trace_call(loaded, method->facts, taken, position,
+               method->facts.prefill ? count : count + later);
     std::memcpy(tokens_.data(), tokens, static_cast<size_t>(taken) * sizeof(int64_t));
     std::memcpy(position_.data(), &position, sizeof position);
     std::vector<executorch::extension::TensorPtr> inputs{
@@ -194,7 +195,7 @@ class Calls {
   }
 
   // Begins the trace of a method anew for another text, and as long as enough calls of it follow.
-  // left: Tokens that are still to be taken, those of this call among them.
+  // left: Tokens that it may still take, those of this call among them.
   void trace_call(Loaded& loaded, const GenerationMethod& facts, int64_t taken, int64_t position,
                   int64_t left) {
     const int64_t own = std::min(left, facts.capacity - position);

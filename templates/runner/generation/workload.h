@@ -109,18 +109,18 @@ class Generator {
       tokens[i] = point.prompt[i % point.prompt.size()];
     }
     calls_.begin_text();
-    take(tokens, 0, [](int64_t, size_t) { return true; });
+    take(tokens, 0, 0, [](int64_t, size_t) { return true; });
   }
 
   // Takes all tokens, in as many calls as it needs, and tells the time of each, and how many were
-  // taken; whether nothing ended it before.
+  // taken; whether nothing ended it before. `later` tokens come after them, one by one.
   template <typename Tell>
-  bool take(const std::vector<int64_t>& tokens, int64_t position, Tell tell) {
+  bool take(const std::vector<int64_t>& tokens, int64_t position, int64_t later, Tell tell) {
     for (size_t taken = 0; taken < tokens.size();) {
       const int64_t started = now_ns();
       taken += static_cast<size_t>(
           calls_.take(tokens.data() + taken, static_cast<int64_t>(tokens.size() - taken),
-                      position + static_cast<int64_t>(taken), logits_));
+                      position + static_cast<int64_t>(taken), logits_, later));
       if (!tell(now_ns() - started, taken)) {
         return false;
       }
@@ -129,11 +129,13 @@ class Generator {
   }
 
   bool prefill(Text& text) {
-    return take(text.point->prompt, text.point->depth, [&](int64_t ns, size_t taken) {
+    const Point& point = *text.point;
+    const auto told = [&](int64_t ns, size_t taken) {
       text.prefill_ns.push_back(ns);
       text.taken = taken;
       return told_(text);
-    });
+    };
+    return take(point.prompt, point.depth, point.new_tokens - 1, told);
   }
 
   void choose(Text& text, int64_t position) {

@@ -23,6 +23,7 @@ from etdeploy.compare.runs import compare_runs
 from etdeploy.core.errors import MismatchError
 from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import open_host
+from etdeploy.profile.profiled import profiles_of
 from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance
 from etdeploy.program.generation import Generation
@@ -156,3 +157,24 @@ def test_the_models_texts_are_expected_and_another_one_is_wrong(chain: Chain) ->
 def _text_of(ids: tuple[int, ...]) -> str:
     """Of ids of single bytes."""
     return str(byte_level().decode(list(ids)))
+
+
+def test_every_method_has_a_profile_at_the_positions_of_the_first_point(chain: Chain) -> None:
+    grid = {"prompt_tokens": [12, 4], "new_tokens": [12], "depth": [0]}
+    run = chain.measure(grid, runs=1, iterations=11, memory=False)
+    workload = run.record.workload
+    assert isinstance(workload, TextGeneration)
+    where = {method.method: (method.calls, method.positions) for method in workload.methods}
+    # Of 12 tokens, 8 are a chunk; the rest and the new ones are taken one by one.
+    assert where == {
+        "prefill": (1, "0 to 7"), "decode_half": (8, "8 to 15"), "decode": (7, "16 to 22"),
+    }  # fmt: skip
+    found = profiles_of(run, Workspace.default())
+    assert found.method == run.record.program.method == "decode"
+    assert found.methods.keys() == where.keys()
+    for traced in workload.methods:
+        profile = found.methods[traced.method]
+        assert (profile.inferences, profile.text) == (traced.calls, traced)
+        assert profile.inference_ms == pytest.approx(traced.call_ms, rel=0.01)
+        assert profile.outside_delegates == traced.outside_delegates == 1.0
+        assert "aten::mm.out" in {operator.name for operator in profile.operators}

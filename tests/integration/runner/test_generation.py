@@ -249,6 +249,8 @@ def test_a_trace_is_no_longer_than_ten_calls_of_one_text(
         ((1, 2, 3), {"new_tokens": 25, "depth": 2, "repetitions": 2}),
         ((1, 2), {"new_tokens": 1, "depth": 9}),
     ]
+    # A prompt's rest and the tokens after it are calls of one method.
+    rest: list[tuple[Sequence[int], dict[str, Any]]] = [(range(23), {"new_tokens": 6})]
     _write(tmp_path, points, "static")
     run = runner.generate(programs.path("static"), tmp_path, etdump="trace.etdp")
     assert run.exit_code == 0, run.stderr
@@ -261,6 +263,11 @@ def test_a_trace_is_no_longer_than_ten_calls_of_one_text(
         content = (tmp_path / f"trace.etdp.{method}").read_bytes()
         assert content.count(b"Method::execute") == each.calls
         assert read_executed(content).calls == each.calls
+    _write(tmp_path, rest, "static")
+    run_of_rest = runner.generate(programs.path("static"), tmp_path, etdump="rest.etdp")
+    assert run_of_rest.generated.generation.traced["decode"].model_dump() == {
+        "calls": 10, "tokens": 10, "position": 18,
+    }  # fmt: skip
     assert run.generated.generation.runs[0].token_ids == run.generated.generation.runs[1].token_ids
 
 
