@@ -61,3 +61,8 @@ def test_the_cache_is_written_in_place_and_never_copied(
         assert "aten::index_put_" in operators
         assert not _SLOW & set(operators)
     assert "aten::expand_copy.out" not in found[name]["operators"]["decode"]
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_norms_part_no_delegate(found: dict[str, dict[str, Any]], name: str) -> None:
+    assert not any("aten::mean.out" in each for each in found[name]["operators"].values())

@@ -54,10 +54,12 @@ class XnnpackLowering(Lowering):
         if not spec.generation:
             return super().lower(spec, methods)
         from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
+        from etdeploy.export.worker.generation.norms import means_as_products
         from etdeploy.export.worker.generation.passes import exact_activations
 
         for method in methods.values():
             exact_activations(method.program)
+            means_as_products(method.program)
         with needed_passes_only():
             return super().lower(spec, methods)
 
