@@ -20,7 +20,8 @@ from etdeploy.export.worker.expected.forward import (
     own_attention,
 )
 from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text
-from etdeploy.export.worker.expected.prompts import Prompt
+from etdeploy.export.worker.expected.prompts import Prompt, long_prompt_length
+from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from tests.support.generation_run import tiny
 
@@ -115,6 +116,10 @@ def main() -> None:
         "quality": quality(tiny("Llama"), other),
         "texts": {name: texts(tiny(name)) for name in ("Llama", "Gemma3Text")},
         "undefined": undefined(tiny("Llama")),
+        "long": [
+            long_prompt_length(methods_for(context, part), context)
+            for context, part in ((2048, 128), (2048, 512), (256, 128), (64, 32), (64, 64))
+        ],
         "windows": windows((1, 5, 6, 7, 8, 9), 4, 1),
     }
     sys.stdout.write("\n" + json.dumps(found) + "\n")

@@ -73,3 +73,8 @@ def test_logits_that_are_no_numbers_give_no_numbers(found: dict[str, Any]) -> No
 
 def test_each_window_begins_as_a_text_does(found: dict[str, Any]) -> None:
     assert found["windows"] == [[1, 5, 6, 7], [1, 8, 9]]
+
+
+def test_a_long_prompt_needs_every_method_and_several_calls(found: dict[str, Any]) -> None:
+    # Beyond the 256 positions of the shorter methods, or what one call takes, if that is not far.
+    assert found["long"] == [264, 264, 136, 40, None]
