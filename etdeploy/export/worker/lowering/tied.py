@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from etdeploy.core.console import size
 
-_BITS = {torch.int4: 4, torch.int8: 8}
+# By the text of torch's type.
+_BITS = {"torch.int4": 4, "torch.int8": 8}
 _FLOAT_BITS = 32
 
 
@@ -35,8 +34,8 @@ def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
         )
 
 
-def _stored(weight: torch.Tensor) -> str:
+def _stored(weight: Any) -> str:
     """`14.2 MB in 4 bits`, without the scales."""
     # torchao keeps one byte for each value until the program is written.
-    bits = _BITS.get(getattr(weight, "target_dtype", None), _FLOAT_BITS)
+    bits = _BITS.get(str(getattr(weight, "target_dtype", "")), _FLOAT_BITS)
     return f"{size(weight.numel() * bits // 8)} in {bits} bits"
