@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
     release = release_of(str(spec.backend))
     whose = f" of the package {release}" if release else ""
     lowering, prefix = lowering_of(spec), f"lowering to {spec.backend}{whose} failed:"
-    with explaining(prefix, graphs(methods), meanings=lowering.meanings):
+    with explaining(prefix, graphs(methods), meanings=lowering.meanings), _shortened(spec):
         return lowering.lower(spec, methods)
 
 
@@ -38,8 +39,17 @@ def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
         WorkerError: An operator has no kernel with an output argument, a shape no bound, or methods
             share state in a way that ExecuTorch cannot.
     """
-    with explaining("making the program failed:", graphs(methods)):
+    with explaining("making the program failed:", graphs(methods)), _shortened(spec):
         return edge.to_executorch(_backend_config(spec, edge, methods))
+
+
+def _shortened(spec: ExportSpec) -> AbstractContextManager[None]:
+    """For language models, whose several large methods take minutes."""
+    if not spec.generation:
+        return nullcontext()
+    from etdeploy.export.worker.lowering.shortcuts import shortcuts
+
+    return shortcuts()
 
 
 def graphs(methods: Mapping[str, Traced]) -> list[torch.export.ExportedProgram]:

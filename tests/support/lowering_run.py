@@ -1,0 +1,83 @@
+"""Lowers tiny language models with and without what makes that faster.
+
+`python -m tests.support.lowering_run` writes one line of JSON at the end: for each model and scheme
+the digests of both programs, and how often each side traced a graph again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+from executorch.exir.pass_base import ExportPass
+
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends import xnnpack_passes
+from etdeploy.export.worker.backends.base import Traced
+from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.lowering import lower as lowering
+from etdeploy.export.worker.lowering.quantize import quantize
+from etdeploy.export.worker.tracing.trace import trace
+from tests.support.export import spec_of
+from tests.support.generation_run import tiny
+
+CASES = (("Llama", "8da4w"), ("Gemma3Text", "none"))
+
+
+def programs(name: str, scheme: str) -> dict[str, Any]:
+    """What becomes of a model in both ways."""
+    export = {"quantization": scheme, "generation": {"context": 32}}
+    spec = spec_of({"model": {"hf": "org/model"}, "export": export})
+    made = generation_sources(tiny(name), context=32, prefill_tokens=8, path="auto")
+    if scheme != "none":
+        quantize(spec, made.sources)
+    found: dict[str, Any] = {}
+    for side in ("fast", "whole"):
+        with _traces() as count, nullcontext() if side == "fast" else _everything():
+            found[side] = _digest(spec, made.sources)
+        found[f"{side} traces"] = len(count)
+    return found
+
+
+def _digest(spec: ExportSpec, sources: Any) -> str:
+    methods = {
+        name: Traced(s.module, s, trace(s.module, s.inputs, s.dynamic_shapes, strict=False))
+        for name, s in sources.items()
+    }
+    stream = io.BytesIO()
+    lowering.emit(spec, lowering.lower(spec, methods), methods).write_to_file(stream)
+    return hashlib.sha256(stream.getvalue()).hexdigest()
+
+
+@contextmanager
+def _everything() -> Iterator[None]:
+    """While the block runs, models are lowered as ExecuTorch does it."""
+    with (
+        patch.object(lowering, "_shortened", lambda _: nullcontext()),
+        patch.object(xnnpack_passes, "needed_passes_only", nullcontext),
+    ):
+        yield
+
+
+@contextmanager
+def _traces() -> Iterator[list[None]]:
+    """An element for each time that a pass traces a graph again."""
+    found, call = list[None](), ExportPass.call_submodule
+
+    def counted(self: Any, *args: Any) -> Any:
+        found.append(None)
+        return call(self, *args)
+
+    with patch.object(ExportPass, "call_submodule", counted):
+        yield found
+
+
+if __name__ == "__main__":
+    told = {f"{name} {scheme}": programs(name, scheme) for name, scheme in CASES}
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
