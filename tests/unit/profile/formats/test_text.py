@@ -12,7 +12,7 @@ from tests.support.traces import TRACE
 _PROFILE = profile_from(make_record([9.0]), TRACE, Reasons(None, None))
 _TEXT = """\
 60% of an inference is in XnnpackBackend, 40% in Gemm (one call in layers). Fewer bits may make it \
-faster: export.quantization (int8_static, int8_dynamic, 8da4w).
+faster: export.quantization (int8_static, int8_dynamic, 8da4w, 8da8w).
 
 10.00 ms per inference while traced (1 inference), 9.00 ms without the tracer; 40.0% of it outside \
 of delegates
