@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 import torch
 
+from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.export.worker.generation import experts
 from etdeploy.export.worker.generation.attention import GROUPED, WHOLE, register
 from etdeploy.export.worker.generation.cache import Buffers
 from etdeploy.export.worker.generation.methods import Method, methods_for, source_of
@@ -21,6 +23,10 @@ Path = Literal["fast", "plain"]
 _PROMPT, _SINGLE = 5, 2
 # Of logits, relative to the largest: float32 sums in another order.
 _TOLERANCE = 1e-3
+_LAYERS = (
+    "model.hf takes models of transformers whose layers are full or sliding attention or short "
+    f"convolutions.\n{FACTORY}"
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class GenerationSources:
         path: How the cache and the attention are computed.
         path_reason: Why.
         rewind: How far a position may be set back, as `program.generation` has it.
+        notes: Sentences for the user.
     """
 
     sources: dict[str, Source]
@@ -40,6 +47,7 @@ class GenerationSources:
     path: Path
     path_reason: str
     rewind: int | None
+    notes: tuple[str, ...] = ()
 
 
 def generation_sources(
@@ -57,12 +65,13 @@ def generation_sources(
         WorkerError: The model does not fit the path that the recipe names, or none.
     """
     register()
-    _use_exportable_parts(model, context)
+    experts.register()
+    own = _own_logits(model)
     wanted: tuple[Path, ...] = ("fast", "plain") if path == "auto" else (path,)
     reasons = []
     for each in wanted:
         try:
-            cache = _fitting(model, each, context, prefill_tokens)
+            cache = _fitting(model, each, context, prefill_tokens, own)
         except MisfitError as misfit:
             reasons.append(str(misfit))
             continue
@@ -70,32 +79,68 @@ def generation_sources(
         batched = each == "plain"
         sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
         rewind = cache.ring.rewind if cache.ring else None
-        return GenerationSources(sources, methods, each, _why(path, reasons), rewind)
+        note = experts.cost_note(model)
+        return GenerationSources(
+            sources, methods, each, _why(path, reasons), rewind, (note,) if note else ()
+        )
     raise _refused(model, wanted, reasons)
 
 
-def _fitting(model: Any, path: Path, context: int, most_tokens: int) -> Buffers:
+def _fitting(
+    model: Any, path: Path, context: int, most_tokens: int, wanted: torch.Tensor
+) -> Buffers:
     """The cache of a path on which the model gives the logits of its own forward.
 
     Raises:
         MisfitError: It does not.
     """
     own = model.config._attn_implementation
-    tokens = torch.arange(1, _PROMPT + _SINGLE + 1).unsqueeze(0) % model.config.vocab_size
     try:
         with torch.no_grad():
+            _use_exportable_parts(model, context)
             cache = Buffers(model, context, most_tokens)
-            wanted = model(input_ids=tokens, use_cache=False).logits[:, -1]
             model.set_attn_implementation(GROUPED if path == "fast" else WHOLE)
-            found = _in_parts(model, cache, tokens, batched=path == "plain")
+            found = _in_parts(model, cache, _tokens(model), batched=path == "plain")
         _compare(wanted, found)
     except (MemoryError, MisfitError):
         model.set_attn_implementation(own)
         raise
     except Exception as error:  # the model's code, given a cache that it may not know
         model.set_attn_implementation(own)
-        raise MisfitError(f"its forward raised {exception_text(error)}") from error
+        raise MisfitError(_raised(model, path, error)) from error
     return cache
+
+
+def _raised(model: Any, path: Path, error: Exception) -> str:
+    config = model.config.get_text_config(decoder=True)
+    if path == "fast" and getattr(config, "kv_lora_rank", None):
+        return "it keeps keys and values compressed (MLA), and expands all of them for each token"
+    return f"its forward raised {exception_text(error)}"
+
+
+def _own_logits(model: Any) -> torch.Tensor:
+    """Of the last token, as the model computes them before any part of it is exchanged.
+
+    Raises:
+        WorkerError: It cannot.
+    """
+    try:
+        with torch.no_grad():
+            logits: torch.Tensor = model(input_ids=_tokens(model), use_cache=False).logits[:, -1]
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise fail(
+            "outputs",
+            f"the model, a {type(model).__name__}, raised in its own forward, "
+            f"{exception_text(error)}",
+            remedy=FACTORY,
+        ) from error
+    return logits
+
+
+def _tokens(model: Any) -> torch.Tensor:
+    return torch.arange(1, _PROMPT + _SINGLE + 1).unsqueeze(0) % model.config.vocab_size
 
 
 def _in_parts(model: Any, cache: Buffers, tokens: torch.Tensor, *, batched: bool) -> torch.Tensor:
@@ -115,17 +160,18 @@ def _compare(wanted: torch.Tensor, found: torch.Tensor) -> None:
 
 
 def _use_exportable_parts(model: Any, context: int) -> None:
-    """Chooses, of what transformers offers, what torch.export can trace."""
-    if model._can_set_experts_implementation():
-        # The default loops over the experts that tokens have chosen, which cannot be traced. What
-        # transformers has for it (batched_mm) can be, but ExecuTorch 1.5.1 fails to run it: 0x12.
-        raise fail(
-            "outputs",
-            f"the model, a {type(model).__name__}, has layers of experts, and ExecuTorch does not "
-            "run the program of such a model",
-            remedy="Name a model of the same family without experts.",
-        )
+    """Chooses, of what transformers offers, what torch.export can trace.
+
+    Raises:
+        MisfitError: It offers nothing for a part of the model.
+    """
+    if not model._can_set_attn_implementation():
+        raise MisfitError("its attention is code of its own, and takes no other implementation")
+    experts.join_experts(model)
     for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            # Of gradients only. With it, ExecuTorch knows no quantised embedding.
+            module.padding_idx = None
         kind = getattr(module, "rope_type", None)
         if not isinstance(kind, str) or not (kind == "longrope" or "dynamic" in kind):
             continue
@@ -145,10 +191,9 @@ def _why(wanted: str, reasons: list[str]) -> str:
 
 
 def _refused(model: Any, wanted: tuple[Path, ...], reasons: list[str]) -> WorkerError:
-    other = "Leave export.generation.path at auto." if len(wanted) == 1 else None
+    name = type(model).__name__
+    if len(set(reasons)) == 1 < len(wanted):
+        return fail("outputs", f"the model, a {name}, fits no path: {reasons[0]}", remedy=_LAYERS)
     told = "; ".join(f"{path}: {reason}" for path, reason in zip(wanted, reasons, strict=True))
-    return fail(
-        "outputs",
-        f"the model, a {type(model).__name__}, does not fit the path {told}",
-        remedy=other,
-    )
+    other = "Leave export.generation.path at auto." if len(wanted) == 1 else _LAYERS
+    return fail("outputs", f"the model, a {name}, does not fit the path {told}", remedy=other)

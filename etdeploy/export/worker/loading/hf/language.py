@@ -99,4 +99,5 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         path_reason=made.path_reason,
         rewind=made.rewind,
     )
-    return LanguageModel(made.sources, generation, loaded, eager)
+    told = replace(loaded, notes=(*loaded.notes, *made.notes))
+    return LanguageModel(made.sources, generation, told, eager)
