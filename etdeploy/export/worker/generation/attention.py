@@ -68,6 +68,10 @@ def grouped_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     length = query.shape[2]
     queries = (query * scale).reshape(groups, heads // groups * length, query.shape[-1])
+    # XNNPACK packs the second operand in every call, which is most of a long cache's cost. Still,
+    # nothing took less for a token at 1,900 of 2,048 than these two products, with AVX-512: keys as
+    # the first operand 1.04-1.10 of it, keys kept transposed 1.04, values kept transposed 1.21 and,
+    # as the first operand, 1.47; a buffer for each head 1.02.
     scores = _capped(torch.bmm(queries, key.transpose(1, 2)), softcap)
     weights = torch.softmax(scores + attention_mask, dim=-1)
     out = torch.bmm(weights, value)
