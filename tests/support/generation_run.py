@@ -15,6 +15,7 @@ import transformers
 from executorch.runtime import Runtime
 
 from etdeploy.export.worker.backends.base import Traced
+from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.tracing.trace import trace
@@ -111,6 +112,12 @@ def _export(sources: Any, path: Path) -> None:
         emit(spec, lower(spec, traced), traced).write_to_file(stream)
 
 
+def named(context: int) -> list[str]:
+    """The methods of a program."""
+    return [method.name for method in methods_for(context, 128)]
+
+
 if __name__ == "__main__":
-    told = {name: found(name, Path(sys.argv[1])) for name in sys.argv[2:]}
+    told: dict[str, Any] = {name: found(name, Path(sys.argv[1])) for name in sys.argv[2:]}
+    told["methods"] = {context: named(context) for context in (64, 512, 2048, 8192)}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

@@ -42,6 +42,18 @@ def test_every_step_gives_the_logits_of_the_models_own_forward(
     assert told["again"] < 1e-4
 
 
+def test_methods_look_at_a_part_of_a_long_cache(found: dict[str, dict[str, Any]]) -> None:
+    assert found["methods"] == {
+        "64": ["prefill", "decode"],
+        "512": ["prefill", "decode_256", "decode"],
+        "2048": ["prefill_512", "prefill", "decode_256", "decode_1024", "decode"],
+        "8192": [
+            *("prefill_512", "prefill_2048", "prefill"),
+            *("decode_256", "decode_1024", "decode_4096", "decode"),
+        ],
+    }
+
+
 def test_layers_with_a_window_keep_no_more_than_a_ring(found: dict[str, dict[str, Any]]) -> None:
     told = found["Gemma3Text"]
     # 24 positions of the window, 15 more for a part of a prompt, and what fills a block.

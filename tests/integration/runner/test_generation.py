@@ -232,7 +232,8 @@ def test_a_trace_has_the_last_calls_of_each_method(
     trace = (tmp_path / "trace.etdp.decode").read_bytes()
     assert trace.count(b"Method::execute") == 4
     assert trace.count(b"native_call_mm.out") == 4 * 6
-    traced = run.generated.generation.traced
+    generation = run.generated.generation  # before another run writes results in their place
+    traced = generation.traced
     assert {method: tuple(each.model_dump().values()) for method, each in traced.items()} == {
         "prefill": (1, 3, 0), "decode": (4, 4, 3),
     }  # fmt: skip
@@ -254,7 +255,8 @@ def test_a_trace_is_no_longer_than_ten_calls_of_one_text(
     _write(tmp_path, points, "static")
     run = runner.generate(programs.path("static"), tmp_path, etdump="trace.etdp")
     assert run.exit_code == 0, run.stderr
-    traced = run.generated.generation.traced
+    generation = run.generated.generation  # before another run writes results in their place
+    traced = generation.traced
     assert {method: tuple(each.model_dump().values()) for method, each in traced.items()} == {
         # What filled the cache; the prompt of the last text, token by token; the first one's end.
         "prefill": (1, 8, 0), "decode_half": (2, 2, 9), "decode": (10, 10, 19),
@@ -268,7 +270,7 @@ def test_a_trace_is_no_longer_than_ten_calls_of_one_text(
     assert run_of_rest.generated.generation.traced["decode"].model_dump() == {
         "calls": 10, "tokens": 10, "position": 18,
     }  # fmt: skip
-    assert run.generated.generation.runs[0].token_ids == run.generated.generation.runs[1].token_ids
+    assert generation.runs[0].token_ids == generation.runs[1].token_ids
 
 
 @pytest.mark.parametrize(

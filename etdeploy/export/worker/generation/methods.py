@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -13,8 +13,11 @@ from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.program.generation import GenerationMethod
 
-# A step looks at so many positions at least; fewer cost no less.
-_LEAST = 256
+# The least positions that a call looks at: with fewer, a token takes no less time, and a part of a
+# prompt hardly less. The next method looks at _STEP times as many. Each is lowered on its own, with
+# all layers, so there are few.
+_LEAST = {"prefill": 512, "decode": 256}
+_STEP = 4
 
 
 class Method(torch.nn.Module):  # type: ignore[misc]
@@ -46,28 +49,38 @@ class Method(torch.nn.Module):  # type: ignore[misc]
 
 
 def methods_for(context: int, prefill_tokens: int) -> tuple[GenerationMethod, ...]:
-    """The methods of a program with a cache of so many positions."""
+    """The methods of a program with a cache of so many positions.
+
+    The attention's cost follows a method's capacity, so there are several: of 2048 positions, a
+    prompt is taken by methods of 512 and 2048, single tokens by those of 256, 1024 and 2048.
+    """
     return tuple(_methods(context, min(prefill_tokens, context)))
 
 
 def _methods(context: int, tokens: int) -> Iterator[GenerationMethod]:
-    for capacity in _capacities(context):
-        end = "" if capacity == context else f"_{capacity}"
-        if capacity >= tokens:
+    roles: tuple[tuple[Literal["prefill", "decode"], int], ...] = (
+        ("prefill", tokens),
+        ("decode", 1),
+    )
+    for role, most in roles:
+        for capacity in _capacities(_LEAST[role], context):
+            if capacity < most:
+                continue
             yield GenerationMethod(
-                name=f"prefill{end}",
-                role="prefill",
-                max_tokens=tokens,
-                dynamic=True,
+                name=role if capacity == context else f"{role}_{capacity}",
+                role=role,
+                max_tokens=most,
+                dynamic=role == "prefill",
                 capacity=capacity,
             )
-        yield GenerationMethod(
-            name=f"decode{end}", role="decode", max_tokens=1, dynamic=False, capacity=capacity
-        )
 
 
-def _capacities(context: int) -> list[int]:
-    return [_LEAST, context] if context >= 2 * _LEAST else [context]
+def _capacities(least: int, context: int) -> Iterator[int]:
+    """Those of one role; one that is more than half of the context would save little."""
+    while 2 * least <= context:
+        yield least
+        least *= _STEP
+    yield context
 
 
 def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool) -> Source:
