@@ -1,0 +1,89 @@
+"""Language models of many families: the program's text is that of transformers' own generate."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.processes import process
+from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.inspect import inspect_file
+from etdeploy.runner.generation import Point, Sampling, request_lines
+from etdeploy.targets.platforms import host_target
+from tests.support.export import export_workspace  # noqa: F401 - fixture
+from tests.support.language_families import FAMILIES, NEW, prompt
+from tests.support.runtime_runs import Start, build, plan_here
+
+pytest.importorskip("transformers", reason="needs etdeploy[llm]")
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+_QEMU = shutil.which("qemu-aarch64-static")
+# Their cache holds what keys and values are made of.
+_COMPRESSED = ("deepseek-v3", "deepseek-v2-8da4w")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gets the programs that `found` exports."""
+    return tmp_path_factory.mktemp("families")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, dict[str, Any]]:
+    arguments = ("-m", "tests.support.language_families", str(folder), *FAMILIES)
+    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    told: dict[str, dict[str, Any]] = json.loads(outcome.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_text_is_that_of_the_eager_model(found: dict[str, dict[str, Any]], name: str) -> None:
+    told = found[name]
+    plain = name in _COMPRESSED or FAMILIES[name].path == "plain"
+    assert told["path"] == ("plain" if plain else "fast"), told["why"]
+    assert told["text"] == told["wanted"]
+    # One token again and again would be right by chance.
+    assert len(set(told["text"])) > NEW // 3
+
+
+def test_experts_are_linear_layers_whose_cost_is_told(found: dict[str, dict[str, Any]]) -> None:
+    assert found["mixtral"]["notes"] == [
+        "Each token computes all 4 experts of a layer, 2 of which its router chooses: a program "
+        "cannot leave out what only depends on values."
+    ]
+    assert found["llama3"]["notes"] == []
+    # Of one layer: four of the attention, the experts' three, and the output's.
+    told = found["mixtral-plain-8da4w"]["quantized"]
+    assert "8da4w quantised 8 linear layers." in told
+
+
+@pytest.mark.skipif(
+    host_target().name != "linux-x86_64" or not (shutil.which("aarch64-linux-gnu-g++") and _QEMU),
+    reason="needs Linux x86_64, g++-aarch64-linux-gnu and qemu-user-static",
+)
+def test_llama_on_arm64(
+    found: dict[str, dict[str, Any]],
+    folder: Path,
+    tmp_path: Path,
+    export_workspace: Workspace,  # noqa: F811
+) -> None:
+    path = folder / "llama3.pte"
+    built = build(plan_here(inspect_file(path), "linux-aarch64"), export_workspace)
+    (tmp_path / "prompt.bin").write_bytes(np.array(prompt(), "<i8").tobytes())
+    points = [Point(name="p", new_tokens=NEW, path="prompt.bin")]
+    methods = [GenerationMethod.model_validate(m) for m in found["llama3"]["methods"]]
+    (tmp_path / "request.txt").write_text(request_lines(methods, Sampling(), (), points))
+    arm64 = Start(built, prefix=(str(_QEMU), "-L", "/usr/aarch64-linux-gnu"))
+    run = arm64.generate(path, tmp_path)
+    assert run.exit_code == 0, run.stderr
+    [text] = run.generated.generation.runs
+    assert list(text.token_ids) == found["llama3"]["wanted"]
