@@ -7,8 +7,7 @@ share. A position may be set back: what is in the buffers from there on does not
 always possible, else by `Generation.rewind` at most, from the furthest end of a call since position
 0: layers with a sliding window keep no more.
 
-A method that looks at a part of the cache only has a third input, uint8 of shape (N,), whose length
-says how many positions the attention looks at: at least position + S. Its contents do not count.
+The attention of a method looks at as many positions as its capacity, whatever the position is.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ class GenerationMethod(Value):
         dynamic: Whether it takes fewer, too, from two on: one token is for `decode`.
         capacity: It serves calls for which position + S is at most this. Of several that serve a
             call, the one with the least capacity is the fastest.
-        prefix_step: The length of the third input is rounded up to a multiple of this, to be seldom
-            another; 0 where there is no third input.
     """
 
     name: str
@@ -38,7 +35,6 @@ class GenerationMethod(Value):
     max_tokens: int
     dynamic: bool
     capacity: int
-    prefix_step: int = 0
 
 
 class Generation(Value):

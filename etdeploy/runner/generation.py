@@ -2,7 +2,7 @@
 
 The request is a file of lines, words separated by one space:
 
-    method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY PREFIX_STEP
+    method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
     rewind TOKENS
     sampling TEMPERATURE TOP_K TOP_P SEED
     stop ID ID ...
@@ -146,8 +146,7 @@ def request_lines(
 ) -> str:
     """The text of the file that the runner's --generation names; `rewind` is the program's."""
     lines = [
-        f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity} {m.prefix_step}"
-        for m in methods
+        f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity}" for m in methods
     ]
     if rewind is not None:
         lines.append(f"rewind {rewind}")

@@ -30,10 +30,10 @@ class TinyModel(torch.nn.Module):  # type: ignore[misc]
     Every module is made with the same weights; the one token `UNDEFINED` gives NaN.
 
     Args:
-        seen: Positions that the attention looks at; None for as many as the third input has.
+        seen: Positions that the attention looks at.
     """
 
-    def __init__(self, seen: int | None) -> None:
+    def __init__(self, seen: int) -> None:
         super().__init__()
         self.seen = seen
         chance = torch.Generator().manual_seed(5)
@@ -49,36 +49,37 @@ class TinyModel(torch.nn.Module):  # type: ignore[misc]
         self.register_buffer("keys", torch.zeros(CAPACITY, _WIDTH))
         self.register_buffer("values", torch.zeros(CAPACITY, _WIDTH))
 
-    def forward(
-        self, tokens: torch.Tensor, position: torch.Tensor, prefix: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         at = position + torch.arange(tokens.shape[1])
         x = self.tokens[tokens[0]] + self.places[at]
         self.keys.index_copy_(0, at, x @ self.key)
         self.values.index_copy_(0, at, x @ self.value)
-        seen = self.seen if prefix is None else prefix.shape[0]
-        keys, values = self.keys.narrow(0, 0, seen), self.values.narrow(0, 0, seen)
-        later = torch.arange(seen).unsqueeze(0) > at.unsqueeze(1)
+        keys, values = self.keys[: self.seen], self.values[: self.seen]
+        later = torch.arange(self.seen).unsqueeze(0) > at.unsqueeze(1)
         scores = (x @ self.query) @ keys.T / _WIDTH + later * -1e9
         return ((scores.softmax(-1) @ values + x) @ self.head)[-1:]
 
 
+class TokensOnly(TinyModel):
+    """One that is not told the position."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(tokens, torch.zeros(1, dtype=torch.long))
+
+
 def main(folder: Path) -> None:
     length = torch.export.Dim("length", min=2, max=CHUNK)
-    seen = torch.export.Dim("seen", min=2, max=CAPACITY)
     several, one = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)
     whole = torch.ones(1, CHUNK, dtype=torch.long)
-    prefix = torch.zeros(CHUNK, dtype=torch.uint8)
     position = torch.tensor([0])
-    sizes = {"tokens": None, "position": None, "prefix": {0: seen}}
     export = torch.export.export
     dynamic = {
         "prefill": export(
-            TinyModel(None), (several, position, prefix),
-            dynamic_shapes=sizes | {"tokens": {1: length}},
+            TinyModel(CAPACITY), (several, position), dynamic_shapes=({1: length}, None)
         ),
-        "decode": export(TinyModel(None), (one, position, prefix), dynamic_shapes=sizes),
-    }  # fmt: skip
+        "decode": export(TinyModel(CAPACITY), (one, position)),
+        "of_one_input": export(TokensOnly(CAPACITY), (one,)),
+    }
     static = {
         "prefill": export(TinyModel(CAPACITY), (whole, position)),
         "decode_half": export(TinyModel(CAPACITY // 2), (one, position)),

@@ -21,12 +21,10 @@ _HALF = CAPACITY // 2
 METHODS = {
     "dynamic": (
         GenerationMethod(
-            name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY,
-            prefix_step=4,
+            name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY
         ),
         GenerationMethod(
-            name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY,
-            prefix_step=4,
+            name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY
         ),
     ),
     "static": (

@@ -104,11 +104,6 @@ class Calls {
     std::vector<executorch::extension::TensorPtr> inputs{
         make_tensor({1, taken}, tokens_, method->inputs[0]),
         make_tensor({1}, position_, method->inputs[1])};
-    if (const int64_t step = method->facts.prefix_step; step != 0) {
-      const int64_t seen = (position + taken + step - 1) / step * step;
-      inputs.push_back(
-          make_tensor({std::min(seen, method->facts.capacity)}, prefix_, method->inputs[2]));
-    }
     const auto outputs =
         module_.execute(loaded.name, std::vector<EValue>(inputs.begin(), inputs.end()));
     require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
@@ -175,17 +170,12 @@ class Calls {
   void add(const GenerationMethod& facts, bool shared) {
     Method method{facts, {}, load(facts.name, shared)};
     const MethodMeta meta = *module_.method_meta(facts.name);
-    const size_t count = facts.prefix_step != 0 ? 3 : 2;
-    if (meta.num_inputs() != count) {
+    if (meta.num_inputs() != 2) {
       throw Failure(kInputs, "method " + facts.name + " takes " + std::to_string(meta.num_inputs()) +
-                    " inputs, to generate it would take " + std::to_string(count));
+                    " inputs, to generate it would take 2");
     }
     method.inputs = {tensor_info(meta, "input", 0, ScalarType::Long, {1, facts.max_tokens}),
                      tensor_info(meta, "input", 1, ScalarType::Long, {1})};
-    if (count == 3) {
-      method.inputs.push_back(tensor_info(meta, "input", 2, ScalarType::Byte, {facts.capacity}));
-      prefix_.resize(std::max(prefix_.size(), static_cast<size_t>(facts.capacity) + kPadding));
-    }
     vocabulary_ =
         tensor_info(meta, "output", 0, ScalarType::Float, {1, vocabulary_}).sizes()[1];
     tokens_.resize(std::max(
@@ -235,8 +225,8 @@ class Calls {
   const std::string trace_;
   std::vector<Loaded> loaded_;
   std::vector<Method> methods_;
-  // Memory of the inputs; what is in the prefix does not count.
-  Bytes tokens_, position_ = Bytes(sizeof(int64_t) + kPadding), prefix_;
+  // Memory of the inputs.
+  Bytes tokens_, position_ = Bytes(sizeof(int64_t) + kPadding);
   int64_t vocabulary_ = 0, context_ = 0;
   uint64_t text_ = 1;
   // The furthest end of a call since position 0.

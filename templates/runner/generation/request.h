@@ -14,7 +14,6 @@ struct GenerationMethod {
   bool dynamic;
   // Where a call has to end at the latest.
   int64_t capacity;
-  int64_t prefix_step;
 };
 
 struct Sampling {
@@ -94,7 +93,6 @@ inline GenerationMethod read_method(Words& words) {
   words.require(dynamic <= 1, "dynamic as 0 or 1");
   method.dynamic = dynamic == 1;
   method.capacity = words.number("a capacity from 1 on", 1);
-  method.prefix_step = words.number("a prefix step from 0 on", 0);
   return method;
 }
 

@@ -22,9 +22,7 @@ from etdeploy.runner.generation import (
 from etdeploy.runner.protocol import load_results, load_results_of
 
 _METHODS = (
-    GenerationMethod(
-        name="prefill", role="prefill", max_tokens=128, dynamic=True, capacity=2048, prefix_step=64
-    ),
+    GenerationMethod(name="prefill", role="prefill", max_tokens=128, dynamic=True, capacity=2048),
     GenerationMethod(name="decode", role="decode", max_tokens=1, dynamic=False, capacity=2048),
 )
 _RUN: dict[str, Any] = {
@@ -55,8 +53,8 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
     )
     sampling = Sampling(temperature=0.1 + 0.2, top_k=40, top_p=0.95, seed=2**63 - 1)
     assert request_lines(_METHODS, sampling, (2, 128001), points) == (
-        "method prefill prefill 128 1 2048 64\n"
-        "method decode decode 1 0 2048 0\n"
+        "method prefill prefill 128 1 2048\n"
+        "method decode decode 1 0 2048\n"
         "sampling 0.30000000000000004 40 0.95 9223372036854775807\n"
         "stop 2 128001\n"
         "point warmup 0 1 1 short.bin\n"
