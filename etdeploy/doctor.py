@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,8 @@ from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
-from etdeploy.core.text.install import system_command
+from etdeploy.core.text.install import pip_command, system_command
+from etdeploy.export.needs import LLM_PACKAGES
 from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout
 from etdeploy.provider.wheel import executorch_version
@@ -40,6 +42,7 @@ def examine() -> tuple[Finding, ...]:
     return (
         _python(),
         *(_package(name, version) for name, version in TESTED_VERSIONS.items()),
+        _language_models(),
         *_tools(host),
         _program("git", "the recipe's revision in run records", system_command("git")),
         _program(
@@ -88,6 +91,22 @@ def _package(name: str, tested: str) -> Finding:
         found=f"{found} (tested: {tested})",
         needed_for="exporting models",
         remedy=f"pip install {name}=={tested}",
+    )
+
+
+def _language_models() -> Finding:
+    """What the extra `llm` installs."""
+    found: dict[str, str] = {}
+    for name in LLM_PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    complete = len(found) == len(LLM_PACKAGES)
+    return Finding(
+        name="language models",
+        state="ok" if complete else "optional",
+        found=", ".join(f"{name} {version}" for name, version in found.items()) or None,
+        needed_for="recipes with model.hf, generate and chat",
+        remedy=None if complete else pip_command("etdeploy[llm]"),
     )
 
 

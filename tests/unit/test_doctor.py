@@ -1,0 +1,25 @@
+"""What is found on this machine, and what is told where it is not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from etdeploy import doctor
+
+
+def test_what_is_installed_for_language_models_has_its_version() -> None:
+    found = doctor._language_models()
+    assert (found.state, found.remedy) == ("ok", None)
+    assert f"tokenizers {importlib.metadata.version('tokenizers')}" in str(found.found)
+
+
+def test_a_package_for_language_models_that_is_missing_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "LLM_PACKAGES", ("tokenizers", "not-there"))
+    found = doctor._language_models()
+    assert found.state == "optional"
+    assert str(found.found).startswith("tokenizers ")
+    assert "etdeploy[llm]" in str(found.remedy)
