@@ -57,7 +57,7 @@ _SIGNALS = {
 
 # The pass of `generate` and `chat`, which measures nothing.
 TEXT = "generation"
-_FEWER_TOKENS = "--set benchmark.iterations=1 --set benchmark.generation.new_tokens=16"
+_FEWER_TOKENS = "--set benchmark.iterations=1 --set 'benchmark.generation.new_tokens=[16]'"
 
 # What the runner's own exit codes ask for, also of a finished program;
 # templates/runner/arguments.h names them.

@@ -15,6 +15,7 @@ from etdeploy.bench.timing.threads import Threads
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.devices.base import Capabilities, RunOutcome
+from etdeploy.recipe.load import load_recipe
 from tests.support.bench_values import make_recipe
 
 _LOG = Path("/out/run/runner.stderr.txt")
@@ -182,6 +183,28 @@ def test_a_runner_that_a_stop_ended_is_not_explained(tmp_path: Path) -> None:
 
     with cancel.trapped_signals(), pytest.raises(Interrupted):
         run_pass(Stopped(), plan_passes(recipe).steps[0], recipe, "host", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "less"),
+    [
+        ("timing", "--set benchmark.iterations=1 --set 'benchmark.generation.new_tokens=[16]'"),
+        ("generation", "--max-new-tokens 16"),
+    ],
+)
+def test_a_text_that_takes_too_long_is_made_of_tokens(name: str, less: str) -> None:
+    recipe = make_recipe(model={"hf": "some/model"})
+    error = run_error(_ended(None), name, recipe, "host", _LOG, iterations=9)
+    assert "too slow on this device for so many tokens" in error.message
+    assert str(error.remedy).endswith(f"\nor less to do: {less}")
+    recipe_of_remedy = [word.strip("'") for word in less.split() if "=" in word]
+    assert load_recipe("llm-xnnpack", recipe_of_remedy)
+
+
+def test_a_prompt_that_does_not_fit_the_program_asks_for_an_export() -> None:
+    said = "etdeploy-runner: error: the prompt has the id 48, the vocabulary 48 tokens\n"
+    _, remedy = _explained(_ended(4, said), model={"hf": "some/model"})
+    assert remedy == "Export the model again: etdeploy clean programs"
 
 
 def test_an_unknown_signal_still_has_a_remedy() -> None:
