@@ -443,7 +443,7 @@ def test_a_dialogue_is_the_eager_models_text(
         assert list(asked(20, 13).token_ids) == whole[20:33]
         time.sleep(1.5)  # by now it has ended itself
         assert asked(20, 13).taken == 20
-        with pytest.raises(RunError, match="13 tokens in the cache, a prompt of 7 and 14 new"):
+        with pytest.raises(RunError, match="19 tokens in the cache, a prompt of 1 and 14 new"):
             asked(20, 14)
 
 

@@ -185,3 +185,10 @@ def test_tokens_to_evaluate_need_a_text() -> None:
     text = HF + "export: {generation: {evaluate_tokens: 64}}\n"
     [problem] = problems(text)
     assert problem.endswith("there is no text to evaluate; also set export.generation.evaluate")
+
+
+def test_a_model_of_the_command_line_is_told_from_the_recipes_own() -> None:
+    name = write(HF)
+    assert load_recipe(name).named_model == ""
+    assert load_recipe(name, ["--model=other/model"]).named_model == "other/model"
+    assert load_recipe(name, ["model.hf=other/model"]).named_model == ""

@@ -36,6 +36,7 @@ from tests.support.talk_values import (
 )
 from tests.support.tokenizers import byte_level, save
 
+_WELL = RunOutcome(0, None, "", "", 1.0)
 Capture = pytest.CaptureFixture[str]
 _TOKENIZER = Tokenizer(Path("tokenizer"), byte_level())
 _TEMPLATE = ChatTemplate(
@@ -131,7 +132,7 @@ def test_each_line_is_answered_by_a_line_of_json(tmp_path: Path, capsys: Capture
 
 def test_one_process_answers_all_lines(tmp_path: Path, capsys: Capture) -> None:
     answer = [*_TOKENIZER.encode("hi"), STOP]
-    talk = ListeningTalk([told(answer), told(answer)], RunOutcome(0, None, "", "", 1.0))
+    talk = ListeningTalk([told(answer), told(answer)], _WELL)
     device = TalkingDevice(talks=[talk])
     with _chat(device, tmp_path) as chat:
         chat.hear("one")
@@ -175,6 +176,43 @@ def test_ctrl_c_ends_the_answer_and_not_the_chat(
     out, err = capsys.readouterr()
     assert out == "half\nyes\n"
     assert err.startswith("[stopped]\n")
+
+
+def test_ctrl_c_is_handed_to_the_runner_and_a_second_one_ends_the_chat(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Typed())
+
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def press_again() -> None:
+        press()
+        cancel.checkpoint()
+
+    said = told(_TOKENIZER.encode("half"))[:3]
+    talk = ListeningTalk([[*said, press, "token 33 1"], [press, press_again]], _WELL)
+    with cancel.trapped_signals(), _chat(TalkingDevice(talks=[talk]), tmp_path) as chat:
+        chat.hear("one")
+        assert talk.said[1:] == ["stop"]
+        with pytest.raises(Interrupted):
+            chat.hear("two")
+        assert talk.closed
+    assert capsys.readouterr().out.startswith("ha")
+
+
+def test_where_nobody_types_ctrl_c_ends_the_chat(tmp_path: Path) -> None:
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        cancel.checkpoint()
+
+    talk = ListeningTalk([[press]], _WELL)
+    with (
+        cancel.trapped_signals(),
+        _chat(TalkingDevice(talks=[talk]), tmp_path) as chat,
+        pytest.raises(Interrupted),
+    ):
+        chat.hear("one")
 
 
 def test_a_stop_of_everything_ends_the_chat(tmp_path: Path) -> None:
