@@ -25,7 +25,7 @@ from etdeploy.deploy.bundle import make_bundle
 from etdeploy.devices.local.device import open_host
 from etdeploy.profile.profiled import profiles_of
 from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
-from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance
+from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, PROGRAM_INFO, Provenance
 from etdeploy.program.generation import Generation
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Program
@@ -94,6 +94,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     provenance = Provenance(source="tiny", method="decode", generation=generation)
     provenance.save(folder / "program" / EXPORT_INFO)
     program = inspect_file(folder / "program" / PROGRAM_FILE)
+    program.save(folder / "program" / PROGRAM_INFO)
     return Chain(folder, generation, program, build(plan_here(program), Workspace.default()))
 
 
