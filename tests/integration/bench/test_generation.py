@@ -53,23 +53,21 @@ class Chain:
     def measure(self, generation: dict[str, Any], **benchmark: Any) -> StoredRun:
         loaded = make_loaded(benchmark={"generation": generation, **benchmark})
         program_folder, device = self.folder / "program", open_host(self.folder / "device")
+        made = Provenance.load(program_folder / EXPORT_INFO)
+        made = made.model_copy(update={"generation": self.generation})
+        made.save(program_folder / EXPORT_INFO)
         work = work_of(loaded, self.generation, program_folder)
         request = write_request(work, self.folder / "generation")
         bundle = make_bundle(
-            self.runner, program_folder, Provenance.load(program_folder / EXPORT_INFO),
-            self.folder / "inputs.txt", request=request,
-        )  # fmt: skip
+            self.runner, program_folder, made, self.folder / "inputs.txt", request=request
+        )
         device.push(bundle)
         prepared = Prepared(bundle, loaded, program_folder, self.program, self.runner)
         return measure(device, prepared, self.folder / "out")
 
     def knowing(self, *texts: ExpectedText) -> Chain:
         """The same with texts that the program has to give."""
-        generation = self.generation.model_copy(update={"expected": texts})
-        path = self.folder / "program" / EXPORT_INFO
-        made = Provenance.load(path).model_copy(update={"generation": generation})
-        made.save(path)
-        return replace(self, generation=generation)
+        return replace(self, generation=self.generation.model_copy(update={"expected": texts}))
 
     def texts(self) -> list[list[int]]:
         found: list[list[int]] = json.loads((self.folder / "made" / "texts.json").read_text())

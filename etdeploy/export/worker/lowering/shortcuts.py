@@ -50,7 +50,7 @@ def _shapes_of_quantisation() -> Iterator[None]:
     """
     before = [(each, each._op, each._op_dk) for each in _affine_operators()]
     for operator, op, op_of_key in before:
-        operator._op = _shortened(operator, op)
+        operator._op = _Shortened(operator, op)
         operator._op_dk = _shortened_of_key(operator, op_of_key)
     try:
         yield
@@ -70,12 +70,20 @@ def _affine_operators() -> dict[Any, _Gives]:
     }
 
 
-def _shortened(operator: Any, op: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = _given(operator, args, kwargs)
-        return op(*args, **kwargs) if given is None else given
+class _Shortened:
+    """Stands in for what an operator runs."""
 
-    return call
+    def __init__(self, operator: Any, op: Callable[..., Any]) -> None:
+        self._operator, self._before = operator, op
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = _given(self._operator, args, kwargs)
+        return self._before(*args, **kwargs) if given is None else given
+
+    def __hash__(self) -> int:
+        # An operator's hash is that of what it runs, and ExecuTorch has tables of operators that
+        # outlive the block.
+        return hash(self._before)
 
 
 def _shortened_of_key(operator: Any, op: Callable[..., Any]) -> Callable[..., Any]:
