@@ -89,7 +89,10 @@ FAMILIES = {
     "phi": Family("Phi"),
     "phi3": Family("Phi3"),
     "smollm3": Family("SmolLM3", {"num_hidden_layers": 2, "no_rope_layers": [1, 0]}),
-    "gemma2": Family("Gemma2", {**_SLIDING, "query_pre_attn_scalar": 16}),
+    # Tied weights would make a random model say its last token again and again.
+    "gemma2": Family(
+        "Gemma2", {**_SLIDING, "query_pre_attn_scalar": 16, "tie_word_embeddings": False}
+    ),
     "granite": Family(
         "Granite",
         {
