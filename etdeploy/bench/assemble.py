@@ -211,6 +211,7 @@ def _generation(subject: Subject, work: Work, series: Series, results: Results) 
         ),
         evaluation=work.generation.evaluation,
         first_ttft_ms=series.first_inference_ms,
+        huge_page_bytes=min(start.generation.huge_page_bytes for start in starts),
         runs=series.starts,
         spread=series.spread,
         methods=results[PROFILE].methods if PROFILE in results else (),

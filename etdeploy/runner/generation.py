@@ -106,11 +106,14 @@ class RunnerGeneration(Value):
 
     Attributes:
         load_methods_ms: Loading each method, by name.
+        huge_page_bytes: How much of the memory after loading, weights above all, was put into huge
+            pages; 0 where the kernel has none.
         traced: What is in each trace, by the method's name; empty without --etdump.
         runs: In the order in which they ran.
     """
 
     load_methods_ms: dict[str, float] = Field(min_length=1)
+    huge_page_bytes: int = Field(default=0, ge=0)
     traced: dict[str, TracedCalls] = {}
     runs: tuple[Generated, ...] = Field(min_length=1)
 

@@ -132,6 +132,8 @@ class TextGeneration(Value):
             as found at export; null where the recipe names none.
         first_ttft_ms: Time to first token of the first generation in a process, before any warm-up;
             the median over the starts.
+        huge_page_bytes: How much of a start's memory after loading, weights above all, was in huge
+            pages: the least of the starts. null where the runner did not say.
         runs: The starts of the runner. Their samples are those of `token_ms`; where only a first
             token is generated, those of `first_token_ms`. `first_inference_ms` is the time to
             first token of their first generation, and `warmup` counts the generations before those
@@ -147,6 +149,7 @@ class TextGeneration(Value):
     texts: tuple[TextCheck, ...] = ()
     evaluation: Evaluation | None = None
     first_ttft_ms: float
+    huge_page_bytes: int | None = None
     runs: tuple[Start, ...]
     spread: Spread
     methods: tuple[MethodTrace, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.units import duration
-from etdeploy.core.console import count, table
+from etdeploy.core.console import count, size, table
 from etdeploy.core.text.layout import cut
 from etdeploy.report.generation import COLUMNS, DEFINITIONS, outside, point_cells, texts, told_text
 from etdeploy.report.terminal.layout import wrapped
@@ -35,6 +35,8 @@ def generation_lines(record: RunRecord, workload: TextGeneration) -> Iterator[st
             f"token of a new process after {duration(workload.first_ttft_ms)}"
         ],
     )
+    if workload.huge_page_bytes:
+        yield wrapped("huge pages", [f"{size(workload.huge_page_bytes)} of weights and cache"])
     if workload.methods:
         yield wrapped(
             "delegates", [f"time outside of them: {outside(workload)}; etdeploy profile shows what"]

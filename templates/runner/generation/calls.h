@@ -4,6 +4,7 @@
 
 #include "../components.h"
 #include "../loading.h"
+#include "pages.h"
 #include "request.h"
 
 using executorch::runtime::EventTracer;
@@ -51,11 +52,13 @@ class Calls {
     if (context_ == 0) {
       throw Failure(kInputs, "the request has no method that takes a single token");
     }
+    huge_page_bytes_ = use_huge_pages();
   }
 
   // Number of logits, and of positions that a sequence may have.
   size_t vocabulary() const { return static_cast<size_t>(vocabulary_); }
   int64_t context() const { return context_; }
+  uint64_t huge_page_bytes() const { return huge_page_bytes_; }
 
   // From here on, calls belong to another text.
   void begin_text() { ++text_; }
@@ -228,7 +231,7 @@ class Calls {
   // Memory of the inputs.
   Bytes tokens_, position_ = Bytes(sizeof(int64_t) + kPadding);
   int64_t vocabulary_ = 0, context_ = 0;
-  uint64_t text_ = 1;
+  uint64_t text_ = 1, huge_page_bytes_ = 0;
   // The furthest end of a call since position 0.
   int64_t end_ = 0;
   const int64_t rewind_;

@@ -150,6 +150,7 @@ inline void listen(Arguments& arguments) {
   }
   const Request request = read_request(texts["--generation"], true);
   begin_results(texts["--program"], counts["--threads"], false);
+  allocate_together();
   const bool several = share_memory(request.methods);
   if (several) {
     share_packed_weights();

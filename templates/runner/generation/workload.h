@@ -173,6 +173,7 @@ inline void generate(Arguments& arguments) {
     watch.emplace();
   }
   json << begin_results(texts["--program"], counts["--threads"], !texts["--etdump"].empty());
+  allocate_together();
   const bool several = share_memory(request.methods);
   if (several) {
     share_packed_weights();
@@ -194,6 +195,7 @@ inline void generate(Arguments& arguments) {
   json << json_processors(before, Processors())
        << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()
+       << ", \"huge_page_bytes\": " << calls.huge_page_bytes()
        << ", \"traced\": " << calls.json_traced()
        << ", \"runs\": " << json_list(runs, json_text) << "}";
   if (watch) {
