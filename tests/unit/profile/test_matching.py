@@ -4,6 +4,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.profile.matching import require_same_program
+from etdeploy.profile.nesting import KERNEL
 from tests.support.bench_values import make_run
 from tests.support.traces import TRACE, make_node
 
@@ -25,3 +26,11 @@ def test_another_programs_record_is_refused() -> None:
 def test_a_few_operators_that_were_replaced_are_no_other_program() -> None:
     graph = {**(TRACE.graph or {}), 3: (make_node("aten::sum"),)}
     require_same_program(_RUN, TRACE.model_copy(update={"graph": graph}))
+
+
+def test_operators_that_were_added_after_the_export_say_nothing() -> None:
+    block = TRACE.blocks[0]
+    kernels = [event for event in block if event.name.startswith(KERNEL)]
+    added = tuple(event.model_copy(update={"handles": ()}) for event in kernels)
+    blocks = ((*block, *added, *added, *added), *TRACE.blocks[1:])
+    require_same_program(_RUN, TRACE.model_copy(update={"blocks": blocks}))
