@@ -26,6 +26,7 @@ from etdeploy.export.worker.expected.forward import (
 from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text
 from etdeploy.export.worker.expected.prompts import Prompt, prompts_for
 from etdeploy.export.worker.expected.text import EvaluationText, evaluation_text
+from etdeploy.export.worker.expected.weights import dequantized_once
 from etdeploy.export.worker.failures import blaming, exception_text, is_memory
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.program.expected import Evaluation, ExpectedText, GreedyText
@@ -147,7 +148,7 @@ def _exported(
 ) -> Iterator[Begin]:
     """Begins texts with the quantised model, in the block."""
     if in_place:
-        with own_attention(model, eager.attention):
+        with own_attention(model, eager.attention), dequantized_once():
             yield lambda: OwnForward(model)
         return
     with caches_restored(modules):
