@@ -248,7 +248,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "group": (
         "no linear layer's input size (8) is a multiple of the group size 32",
         None,
-        "--set export.quantization=int8_dynamic has no groups.",
+        "--set export.quantization=8da8w has no groups.",
     ),
     "lone_samples": (
         "the calibration function yielded a Tensor; it yields tuples of inputs, or dicts of "
