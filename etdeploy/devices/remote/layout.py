@@ -252,7 +252,11 @@ def start_command(
             "( trap '' HUP; read -r _ <&3; kill -9 -$$ ) >/dev/null 2>&1 &",
             "watch=$!; echo $watch >.watch",
             *loop_lines(sampling),
+            # What the shell itself says of a crash would come among the program's lines. Its own
+            # stderr stays open: where that ends first, one run of some hundred hangs over adb.
+            "{",
             *_program_lines(argv, variables, f"</dev/null 3<&- {stdout}2>.stderr"),
+            "} 2>/dev/null",
             "code=$?; kill -9 $watch $sampler; kill $limit",
             *_end_lines(end),
         )
@@ -286,7 +290,7 @@ def talk_command(
             # adb's user may make no named pipe. A shell's own number is not in `$$` here.
             "( trap '' HUP; read -r watch _ </proc/self/stat; echo $watch >.watch",
             "  cat <&3; kill -9 -$$ ) 2>/dev/null | (",
-            "exec 3<&-",
+            "exec 3<&- 2>/dev/null",
             *_program_lines(argv, variables, "2>.stderr"),
             "code=$?",
             *_end_lines(end),
@@ -312,8 +316,7 @@ def _program_lines(
     argv: Sequence[str], variables: Mapping[str, str], streams: str
 ) -> tuple[str, ...]:
     exports = (f"export {name}={quote(value)}" for name, value in variables.items())
-    # What the shell itself says of a crash would come among the program's lines.
-    return ("exec 2>/dev/null", "(", *exports, f"exec {' '.join(map(quote, argv))} {streams}", ")")
+    return ("(", *exports, f"exec {' '.join(map(quote, argv))} {streams}", ")")
 
 
 def _end_lines(end: str) -> tuple[str, ...]:
