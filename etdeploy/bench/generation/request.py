@@ -67,9 +67,8 @@ def _expected(work: Work) -> dict[str, bytes]:
         )
         for i, text in enumerate(texts)
     ]
-    made = work.generation
-    request = request_lines(made.methods, Sampling(), (), points, rewind=made.rewind)
-    return {TEXT_REQUEST: request.encode()} | {
+    greedy = replace(work, sampling=Sampling(), stop_ids=())
+    return {TEXT_REQUEST: _requested(greedy, iter(points))} | {
         f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes(text.prompt_ids)
         for i, text in enumerate(texts)
     }
