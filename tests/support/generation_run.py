@@ -23,14 +23,17 @@ from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
 
 # A ring of 64 places, which the prefill goes around, too.
-CONTEXT, PART, TOKENS, WINDOW = 160, 16, 150, 24
+PART, TOKENS, WINDOW = 16, 150, 24
+# Three segments of the cache, the last from 512 on, and two.
+CONTEXTS = {"Llama": 2048, "Qwen3": 512, "Gemma3Text": 512}
+_FURTHER = 540
 _SIZES: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 2048,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
@@ -60,28 +63,38 @@ def tiny(name: str) -> Any:
 
 def found(name: str, folder: Path) -> dict[str, Any]:
     """How far the program's logits are from the model's, and what is in the program."""
-    model = tiny(name)
-    tokens = torch.randint(3, 128, (1, TOKENS))
+    model, context = tiny(name), CONTEXTS[name]
+    tokens = torch.randint(3, 128, (1, _FURTHER))
     with torch.no_grad():
         wanted = model(input_ids=tokens, use_cache=False).logits[0]
-    made = generation_sources(model, context=CONTEXT, prefill_tokens=PART, path="auto")
+    made = generation_sources(model, context=context, prefill_tokens=PART, path="auto")
     path = folder / f"{name}.pte"
     _export(made.sources, path)
     program = Runtime.get().load_program(str(path))
     methods = {method.name: program.load_method(method.name) for method in made.methods}
 
-    def distance(method: str, start: int, end: int) -> float:
-        inputs = (tokens[:, start:end].contiguous(), torch.tensor([start]))
-        logits = methods[method].execute(inputs)[0]
+    def distance(start: int, end: int, capacity: int = 0) -> float:
+        """By the method that the runner takes, or one of at least this capacity."""
+        role = "decode" if end == start + 1 else "prefill"
+        serving = [m for m in made.methods if m.role == role and m.capacity >= max(end, capacity)]
+        method = methods[min(serving, key=lambda m: m.capacity).name]
+        logits = method.execute((tokens[:, start:end].contiguous(), torch.tensor([start])))[0]
         return float((logits[0] - wanted[end - 1]).abs().max())
 
-    prefill = [distance("prefill", start, start + PART) for start in range(0, 96, PART)]
-    prefill.append(distance("prefill", 96, 98))  # fewer than it takes
-    decode = [distance("decode", at, at + 1) for at in range(98, TOKENS)]
-    # Set back, as far as that is possible, and to the beginning.
+    prefill = [distance(start, start + PART) for start in range(0, 96, PART)]
+    prefill.append(distance(96, 98))  # fewer than it takes
+    decode = [distance(at, at + 1) for at in range(98, TOKENS)]
+    # Set back, as far as that is possible, also across the end of a segment.
     back = 30 if made.rewind is None else TOKENS - made.rewind
-    again = [distance("decode", at, at + 1) for at in range(back, back + 10)]
-    again += [distance("prefill", 0, PART), distance("decode", PART, PART + 1)]
+    again = [distance(at, at + 1) for at in range(back, 120)]
+    again += [distance(120, 120 + PART), distance(136, 137, context)]
+    end = 137
+    if context > _FURTHER:
+        parts = range(end, _FURTHER - PART, PART)
+        prefill += [distance(start, start + PART) for start in parts]
+        end = parts[-1] + PART
+        decode += [distance(at, at + 1) for at in range(end, _FURTHER)]
+    again += [distance(0, PART), distance(PART, PART + 1)]
     operators = {m.name: [o.name for o in m.operators] for m in inspect_file(path).methods}
     return {
         "path": made.path,
@@ -90,6 +103,7 @@ def found(name: str, folder: Path) -> dict[str, Any]:
         "again": max(again),
         "rewind": made.rewind,
         "places": [buffer.shape[1] for buffer in _keys(made.sources["decode"].module)],
+        "furthest": end,
         "operators": operators,
     }
 
@@ -119,5 +133,5 @@ def named(context: int) -> list[str]:
 
 if __name__ == "__main__":
     told: dict[str, Any] = {name: found(name, Path(sys.argv[1])) for name in sys.argv[2:]}
-    told["methods"] = {context: named(context) for context in (64, 512, 2048, 8192)}
+    told["methods"] = {context: named(context) for context in (64, 256, 512, 2048, 4096)}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

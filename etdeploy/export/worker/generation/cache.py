@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers.cache_utils import (
@@ -16,10 +17,12 @@ from transformers.cache_utils import (
 )
 
 from etdeploy.export.worker.generation.misfit import MisfitError
-from etdeploy.export.worker.generation.ring import Places, ring_of
+from etdeploy.export.worker.generation.ring import ring_of
+from etdeploy.export.worker.generation.segments import Places, Segments
 
 _SLIDING = "sliding_attention"
 _ATTENTION = ("full_attention", _SLIDING)
+Parts: TypeAlias = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Step:
 
 
 class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of a layer, in buffers of shape (heads, places, d).
+    """Keys and values of a layer, in buffers of shape (heads, places, d), one for each segment.
 
     Without a dimension for the batch: taking it away is a copy outside of a delegate, and inside
     of XNNPACK a copy, too.
@@ -48,7 +51,7 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     is_compileable = True
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, step: Step, sliding: bool) -> None:
+    def __init__(self, keys: Parts, values: Parts, step: Step, sliding: bool) -> None:
         super().__init__()
         self.keys, self.values, self.step, self.is_sliding = keys, values, step, sliding
         self.places = step.sliding if sliding else step.whole
@@ -56,14 +59,17 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes what is new in place; gives what the attention looks at."""
+    ) -> tuple[Parts | torch.Tensor, Parts | torch.Tensor]:
+        """Writes what is new in place; gives what the attention looks at, a tuple of segments."""
         return self._written(self.keys, key_states), self._written(self.values, value_states)
 
-    def _written(self, buffer: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _written(self, buffers: Parts, new: torch.Tensor) -> Parts | torch.Tensor:
         # Of the ways to write, the one that ExecuTorch makes an index_put in place of.
-        buffer.index_copy_(1, self.places.written, new.squeeze(0))
-        prefix = self.places.held.shape[0]
+        for buffer, places in zip(buffers, self.places.written, strict=True):
+            buffer.index_copy_(1, places, new.squeeze(0))
+        if len(buffers) > 1:
+            return buffers
+        (buffer,), prefix = buffers, self.places.held.shape[0]
         seen = buffer if prefix == buffer.shape[1] else buffer.narrow(1, 0, prefix)
         return seen.unsqueeze(0) if self.step.batched else seen
 
@@ -77,7 +83,7 @@ class AttentionLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_max_length(self) -> int:
         """The places."""
-        return int(self.keys.shape[1])
+        return sum(int(buffer.shape[1]) for buffer in self.keys)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing: the buffers are there."""
@@ -123,19 +129,23 @@ class ConvolutionLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
 class Buffers(torch.nn.Module):  # type: ignore[misc]
     """The buffers of all layers. Methods share the object, so that names and tensors agree."""
 
-    def __init__(self, model: Any, capacity: int, most_tokens: int) -> None:
+    def __init__(
+        self, model: Any, examples: Sequence[Any], bounds: Sequence[int], most_tokens: int
+    ) -> None:
         """Makes them.
 
         Args:
-            model: transformers'; it is called once, for the shapes.
-            capacity: Positions.
+            model: transformers'.
+            examples: Its cache's layers, as `probed` gives them.
+            bounds: Where the segments end; the last is the number of positions.
             most_tokens: That a call takes.
 
         Raises:
             MisfitError: The model has layers of another kind.
         """
         super().__init__()
-        self.capacity = capacity
+        self.segments = Segments(bounds)
+        self.capacity = capacity = bounds[-1]
         config = model.config.get_text_config(decoder=True)
         kinds, options = get_layer_types_and_kwargs(config)
         self.kinds = tuple(kinds)
@@ -143,11 +153,13 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         windows = [option.get("sliding_window") for kind, option in each if kind == _SLIDING]
         self.ring = ring_of(windows, capacity, most_tokens)
         self.register_buffer("slots", torch.arange(capacity, dtype=torch.float32))
-        for index, (kind, layer) in enumerate(zip(kinds, _probed(model), strict=True)):
+        self.register_buffer("held", self.segments.held())
+        for number, table in enumerate(self.segments.tables()):
+            self.register_buffer(f"places_{number}", table)
+        for index, (kind, layer) in enumerate(zip(kinds, examples, strict=True)):
             if kind in _ATTENTION:
-                places = self.ring.places if self.ring and kind == _SLIDING else capacity
-                self._keep(f"key_{index}", layer.keys, places)
-                self._keep(f"value_{index}", layer.values, places)
+                self._keep(f"key_{index}", layer.keys, kind)
+                self._keep(f"value_{index}", layer.values, kind)
             elif kind == "conv":
                 channels, back = layer.conv_states[0].shape[1:]
                 rows = torch.zeros(capacity + back, channels)
@@ -155,9 +167,14 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
             elif kind != "dummy":
                 raise MisfitError(f"it has layers of the kind {kind}")
 
-    def _keep(self, name: str, example: torch.Tensor, places: int) -> None:
+    def _keep(self, name: str, example: torch.Tensor, kind: str) -> None:
         _, heads, _, size = example.shape
-        self.register_buffer(name, torch.zeros(heads, places, size))
+        for number, places in enumerate(self._places(kind)):
+            self.register_buffer(f"{name}_{number}", torch.zeros(heads, places, size))
+
+    def _places(self, kind: str) -> tuple[int, ...]:
+        """Of a layer's buffers."""
+        return (self.ring.places,) if self.ring and kind == _SLIDING else self.segments.places
 
     def layers(self, positions: torch.Tensor, prefix: int, *, batched: bool) -> Cache:
         """What the model is called with.
@@ -167,25 +184,43 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
             prefix: How many positions the attention looks at, all tokens' included.
             batched: Whether keys and values have a first dimension of 1.
         """
-        slots = self.slots if prefix == self.capacity else self.slots[:prefix]
-        whole = Places(positions, slots)
-        around = self.ring is not None and prefix > self.ring.places
-        sliding = self.ring.at(positions, self.slots) if self.ring and around else whole
+        whole = self._in_segments(positions, prefix)
+        sliding = self.ring.at(positions, self.slots, prefix) if self.ring else whole
         step = Step(positions, whole, sliding, batched)
         return Cache(layers=[self._layer(i, kind, step) for i, kind in enumerate(self.kinds)])
 
+    def _in_segments(self, positions: torch.Tensor, prefix: int) -> Places:
+        count = self.segments.up_to(prefix)
+        if not self.segments.spare:
+            return Places((positions,), _first(self.held, prefix))
+        tables = (getattr(self, f"places_{number}") for number in range(count))
+        written = tuple(table.index_select(0, positions) for table in tables)
+        return Places(written, _first(self.held, sum(self.segments.places[:count])))
+
     def _layer(self, index: int, kind: str, step: Step) -> Any:
         if kind in _ATTENTION:
-            keys, values = getattr(self, f"key_{index}"), getattr(self, f"value_{index}")
-            return AttentionLayer(keys, values, step, sliding=kind == _SLIDING)
+            sliding = kind == _SLIDING
+            count = len((step.sliding if sliding else step.whole).written)
+            keys, values = (
+                tuple(getattr(self, f"{name}_{index}_{k}") for k in range(count))
+                for name in ("key", "value")
+            )
+            return AttentionLayer(keys, values, step, sliding=sliding)
         if kind == "conv":
             rows = getattr(self, f"inputs_{index}")
             return ConvolutionLayer(rows, rows.shape[0] - self.capacity, step)
         return DummyLayer()
 
 
-def _probed(model: Any) -> list[Any]:
-    """The layers of a cache after one token, whose shapes no configuration tells of every model."""
+def _first(held: torch.Tensor, places: int) -> torch.Tensor:
+    return held if places == held.shape[0] else held[:places]
+
+
+def probed(model: Any) -> list[Any]:
+    """The layers of a cache after one token, whose shapes no configuration tells of every model.
+
+    The model has its own attention for this.
+    """
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.int64), past_key_values=cache, use_cache=True)

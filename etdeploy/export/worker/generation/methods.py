@@ -9,15 +9,10 @@ from typing import Any, Literal
 import torch
 
 from etdeploy.export.worker.generation.cache import Buffers
+from etdeploy.export.worker.generation.segments import bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.program.generation import GenerationMethod
-
-# The least positions that a call looks at: with fewer, a token takes no less time, and a part of a
-# prompt hardly less. The next method looks at _STEP times as many. Each is lowered on its own, with
-# all layers, so there are few.
-_LEAST = {"prefill": 512, "decode": 256}
-_STEP = 4
 
 
 class Method(torch.nn.Module):  # type: ignore[misc]
@@ -51,8 +46,8 @@ class Method(torch.nn.Module):  # type: ignore[misc]
 def methods_for(context: int, prefill_tokens: int) -> tuple[GenerationMethod, ...]:
     """The methods of a program with a cache of so many positions.
 
-    The attention's cost follows a method's capacity, so there are several: of 2048 positions, a
-    prompt is taken by methods of 512 and 2048, single tokens by those of 256, 1024 and 2048.
+    The attention's cost follows a method's capacity, so there are several for each role: of 2048
+    positions, those of 128, 512 and 2048.
     """
     return tuple(_methods(context, min(prefill_tokens, context)))
 
@@ -63,7 +58,7 @@ def _methods(context: int, tokens: int) -> Iterator[GenerationMethod]:
         ("decode", 1),
     )
     for role, most in roles:
-        for capacity in _capacities(_LEAST[role], context):
+        for capacity in bounds_of(context):
             if capacity < most:
                 continue
             yield GenerationMethod(
@@ -73,14 +68,6 @@ def _methods(context: int, tokens: int) -> Iterator[GenerationMethod]:
                 dynamic=role == "prefill",
                 capacity=capacity,
             )
-
-
-def _capacities(least: int, context: int) -> Iterator[int]:
-    """Those of one role; one that is more than half of the context would save little."""
-    while 2 * least <= context:
-        yield least
-        least *= _STEP
-    yield context
 
 
 def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: bool) -> Source:

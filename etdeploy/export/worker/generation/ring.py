@@ -1,4 +1,4 @@
-"""Where the keys and values of a layer are: in the place of their position, or in a ring.
+"""The ring in which layers with a sliding window keep their keys and values.
 
 A layer with a sliding window never looks back further than that, so a ring of a few more places is
 all that it needs, however long the text is.
@@ -11,24 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from etdeploy.export.worker.generation.segments import NEVER, Places
+
 # The columns of XNNPACK's products are packed in blocks of up to 32; any more, and a block is full.
 _BLOCK = 64
-# Later than any position, and exact when one is added: floats hold whole numbers up to 2^24.
-_NEVER = 2.0**23
-
-
-@dataclass(frozen=True)
-class Places:
-    """The places of a layer in one call of a method.
-
-    Attributes:
-        written: Those that the call's tokens get, int64 of shape (S,).
-        held: The position that is in each place that the attention looks at, float of shape (N,).
-            Where there is none, it is later than any token's.
-    """
-
-    written: torch.Tensor
-    held: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ class Ring:
         """
         return self.places - self.window + 1
 
-    def at(self, positions: torch.Tensor, slots: torch.Tensor) -> Places:
+    def at(self, positions: torch.Tensor, slots: torch.Tensor, end: int) -> Places:
         """Where tokens go, and what is in each place once they are there.
 
         In floats, so that XNNPACK computes `held`. With half a place added, a quotient's rounding
@@ -64,12 +50,15 @@ class Ring:
         Args:
             positions: Of the tokens, int64 of shape (S,); one follows the other.
             slots: 0, 1, 2 and so on, float; at least as many as there are places.
+            end: Positions that the method looks at, from 0 on: if they fit in, nothing goes around.
         """
+        if end <= self.places:
+            return Places((positions,), slots[:end])
         ahead = positions[-1:].to(torch.float32) - slots[: self.places]
         rounds = torch.floor((ahead + 0.5) / self.places)
         held = slots[: self.places] + rounds * self.places
         empty = torch.clamp(held, -1.0, 0.0)
-        return Places(positions % self.places, held - empty * _NEVER)
+        return Places((positions % self.places,), held - empty * NEVER)
 
 
 def ring_of(windows: Sequence[int | None], capacity: int, most_tokens: int) -> Ring | None:

@@ -11,9 +11,10 @@ from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.generation import experts
 from etdeploy.export.worker.generation.attention import GROUPED, WHOLE, register
-from etdeploy.export.worker.generation.cache import Buffers
+from etdeploy.export.worker.generation.cache import Buffers, probed
 from etdeploy.export.worker.generation.methods import Method, methods_for, source_of
 from etdeploy.export.worker.generation.misfit import MisfitError
+from etdeploy.export.worker.generation.segments import bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import GenerationMethod
@@ -21,6 +22,8 @@ from etdeploy.program.generation import GenerationMethod
 Path = Literal["fast", "plain"]
 # Tokens of the comparison with the model's own forward: a part of a prompt, and single tokens.
 _PROMPT, _SINGLE = 5, 2
+# Of the segments of its cache: the prompt is in two of them, and one of the tokens in a third.
+_BOUNDS = (3, 6)
 # Of logits, relative to the largest: float32 sums in another order.
 _TOLERANCE = 1e-3
 _LAYERS = (
@@ -94,21 +97,24 @@ def _fitting(
     Raises:
         MisfitError: It does not.
     """
-    own = model.config._attn_implementation
+    own, fast = model.config._attn_implementation, path == "fast"
     try:
         with torch.no_grad():
             _use_exportable_parts(model, context)
-            cache = Buffers(model, context, most_tokens)
-            model.set_attn_implementation(GROUPED if path == "fast" else WHOLE)
-            found = _in_parts(model, cache, _tokens(model), batched=path == "plain")
-        _compare(wanted, found)
+            examples = probed(model)
+            model.set_attn_implementation(GROUPED if fast else WHOLE)
+            bounds: tuple[int, ...] = (*_BOUNDS, context) if fast else (context,)
+            checked = Buffers(model, examples, bounds, most_tokens)
+            _compare(wanted, _in_parts(model, checked, _tokens(model), batched=not fast))
+            del checked
+            bounds = bounds_of(context) if fast else (context,)
+            return Buffers(model, examples, bounds, most_tokens)
     except (MemoryError, MisfitError):
         model.set_attn_implementation(own)
         raise
     except Exception as error:  # the model's code, given a cache that it may not know
         model.set_attn_implementation(own)
         raise MisfitError(_raised(model, path, error)) from error
-    return cache
 
 
 def _raised(model: Any, path: Path, error: Exception) -> str:
