@@ -47,6 +47,8 @@ class Lowering:
             multiple of this.
         apart: Whether its partitions run elsewhere than on the CPU, so that what stays there and
             the tensors that pass between both cost time: the user is told of them.
+        fixed_shapes: Whether each tensor has one size only: a language model's prompts are taken in
+            parts of one length then, and the rest token by token.
         meanings: What exceptions of its lowering mean, by patterns of their text.
         stores_once: Whether its named data may begin at any multiple of 16 bytes: it can then lie
             among the program's constants if one of these has equal bytes.
@@ -56,6 +58,7 @@ class Lowering:
     folds_weights = True
     grouped_outputs = 1
     apart = False
+    fixed_shapes = False
     meanings: Meanings = ()
     stores_once = False
     sharing = ""

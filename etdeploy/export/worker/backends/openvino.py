@@ -27,6 +27,7 @@ class OpenvinoLowering(Lowering):
     # OpenVINO's frontend finds quantised layers by the pairs that quantise and dequantise floats;
     # it refuses convolutions of integers.
     folds_weights = False
+    fixed_shapes = True
 
     def quantizer(self, spec: ExportSpec) -> Any:
         """NNCF's, in the mode that fits the graph.

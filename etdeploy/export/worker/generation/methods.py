@@ -43,16 +43,23 @@ class Method(torch.nn.Module):  # type: ignore[misc]
         return out.logits[:, -1:, :].squeeze(1)
 
 
-def methods_for(context: int, prefill_tokens: int) -> tuple[GenerationMethod, ...]:
+def methods_for(
+    context: int, prefill_tokens: int, *, fixed: bool = False
+) -> tuple[GenerationMethod, ...]:
     """The methods of a program with a cache of so many positions.
 
     The attention's cost follows a method's capacity, so there are several for each role: of 2048
     positions, those of 128, 512 and 2048.
+
+    Args:
+        context: Positions of the cache.
+        prefill_tokens: The most that a call takes.
+        fixed: Whether a call takes as many or one: the backend knows no dynamic shapes.
     """
-    return tuple(_methods(context, min(prefill_tokens, context)))
+    return tuple(_methods(context, min(prefill_tokens, context), fixed))
 
 
-def _methods(context: int, tokens: int) -> Iterator[GenerationMethod]:
+def _methods(context: int, tokens: int, fixed: bool) -> Iterator[GenerationMethod]:
     roles: tuple[tuple[Literal["prefill", "decode"], int], ...] = (
         ("prefill", tokens),
         ("decode", 1),
@@ -65,7 +72,7 @@ def _methods(context: int, tokens: int) -> Iterator[GenerationMethod]:
                 name=role if capacity == context else f"{role}_{capacity}",
                 role=role,
                 max_tokens=most,
-                dynamic=role == "prefill",
+                dynamic=role == "prefill" and not fixed,
                 capacity=capacity,
             )
 

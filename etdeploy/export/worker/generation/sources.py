@@ -54,7 +54,12 @@ class GenerationSources:
 
 
 def generation_sources(
-    model: Any, *, context: int, prefill_tokens: int, path: Literal["auto", "fast", "plain"]
+    model: Any,
+    *,
+    context: int,
+    prefill_tokens: int,
+    path: Literal["auto", "fast", "plain"],
+    fixed: bool = False,
 ) -> GenerationSources:
     """The methods of a language model.
 
@@ -63,6 +68,7 @@ def generation_sources(
         context: Positions of the cache.
         prefill_tokens: The most that a call of `prefill` takes.
         path: As the recipe names it; `auto` takes the fast one where the model fits it.
+        fixed: Whether the backend knows no dynamic shapes.
 
     Raises:
         WorkerError: The model does not fit the path that the recipe names, or none.
@@ -78,7 +84,7 @@ def generation_sources(
         except MisfitError as misfit:
             reasons.append(str(misfit))
             continue
-        methods = methods_for(context, prefill_tokens)
+        methods = methods_for(context, prefill_tokens, fixed=fixed)
         batched = each == "plain"
         sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
         rewind = cache.ring.rewind if cache.ring else None

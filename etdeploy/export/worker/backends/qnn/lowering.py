@@ -28,6 +28,7 @@ class QnnLowering(Lowering):
     """ExecuTorch's quantiser and entry point for QNN."""
 
     apart = True
+    fixed_shapes = True
     meanings = MEANINGS
     sharing = f"To store them once: --set export.options.{SHARING}=true"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.expected.language import Eager, run_original, run_quantized
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
@@ -66,7 +67,9 @@ def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
         WorkerError: The recipe's text cannot be evaluated.
     """
     asked = _asked(spec)
-    return run_original(spec, loaded, methods_for(asked.context, asked.prefill_tokens))
+    fixed = lowering_of(spec).fixed_shapes
+    methods = methods_for(asked.context, asked.prefill_tokens, fixed=fixed)
+    return run_original(spec, loaded, methods)
 
 
 def _asked(spec: ExportSpec) -> ExportGeneration:
@@ -83,7 +86,11 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
     """
     asked = _asked(spec)
     made = generation_sources(
-        loaded.model, context=asked.context, prefill_tokens=asked.prefill_tokens, path=asked.path
+        loaded.model,
+        context=asked.context,
+        prefill_tokens=asked.prefill_tokens,
+        path=asked.path,
+        fixed=lowering_of(spec).fixed_shapes,
     )
     tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
     generation = Generation(
