@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
@@ -19,6 +20,7 @@ from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.engine import run_steps
+from etdeploy.program.text.speech import Speech
 from etdeploy.recipe.load import load_recipe
 
 _WAIT = "wait"
@@ -36,6 +38,7 @@ def invoke(
     measure_again: bool = False,
     quiet: bool = False,
     copy_to: Path | None = None,
+    speech: Speech | None = None,
 ) -> Iterator[Job]:
     """Runs the named steps and all before them, then yields the job, with the device still open.
 
@@ -49,12 +52,14 @@ def invoke(
         measure_again: Whether to repeat an unchanged measurement.
         quiet: Whether to hide progress.
         copy_to: Where `deliver` will copy the result; checked before anything runs.
+        speech: What the recipe's language model is to understand; checked before it is exported.
 
     Raises:
         EtdeployError: The error of the first step that failed.
     """
     loaded = load_recipe(recipe, overrides)
-    with open_job(loaded, output, device, target, measure_again) as job:
+    with open_job(loaded, output, device, target, measure_again) as opened:
+        job = replace(opened, speech=speech)
         if copy_to:
             _delivery(job, copy_to, steps).require_free()
         job.workspace.sweep(job.state)

@@ -19,6 +19,7 @@ from etdeploy.graph.stage_values import StepName
 if TYPE_CHECKING:
     from etdeploy.bench.text.answer import Answer
     from etdeploy.bench.text.speaker import Speaker, Speaks
+    from etdeploy.program.text.speech import Speech
     from etdeploy.program.text.tokenizer import Tokenizer
     from etdeploy.recipe.model import Recipe
     from etdeploy.runner.generation import Sampling
@@ -63,6 +64,7 @@ class Wanted:
         max_new_tokens: The most that are generated at once.
         context: Tokens of a text with its prompt; as the recipe says where it is None.
         sampling: The options that were given, by their names in Sampling.
+        speech: What the model is to understand; None where it is given the ids of tokens.
     """
 
     recipe: str
@@ -73,6 +75,7 @@ class Wanted:
     max_new_tokens: int
     context: int | None
     sampling: dict[str, float | int | None]
+    speech: Speech | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,7 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
     with invoke(
         wanted.recipe, overrides, (StepName.PUSH,),
         device=wanted.device, target=wanted.target, quiet=wanted.quiet,
+        speech=wanted.speech,
     ) as job:  # fmt: skip
         from etdeploy.bench.text.speaker import opened_speaker
         from etdeploy.graph.stage_values import load_bundle, load_program

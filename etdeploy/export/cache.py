@@ -33,7 +33,7 @@ _REMEMBERED = 16
 _NOT_IN_KEY: dict[str, Any] = {
     **dict.fromkeys(
         ("python", "calibration", "inputs", "custom_ops", "exported", "program", "weights",
-         "wanted_versions", "places", "method"),
+         "wanted_versions", "places", "method", "speech"),
         True,
     ),
     "hf": {"folder": True, "revision": True},

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 from etdeploy.backends.causes import Cause
-from etdeploy.core.errors import ExportError
+from etdeploy.core.errors import EtdeployError, ExportError, UsageError
 from etdeploy.core.processes.process import Outcome
 from etdeploy.export.protocol import Failure
 
 
-def failure_error(failure: Failure, log: Path, cause: Cause | None = None) -> ExportError:
+def failure_error(failure: Failure, log: Path, cause: Cause | None = None) -> EtdeployError:
     """The error for a failure that the worker described.
 
     Args:
@@ -28,7 +28,9 @@ def failure_error(failure: Failure, log: Path, cause: Cause | None = None) -> Ex
         message += f" (operator {failure.operator})"
     if failure.code:
         message += f"\n    {failure.code}"
-    return ExportError(message, place=_place(failure), remedy=failure.remedy, log=log)
+    # What is asked of the model does not fit it, however late that is found.
+    kind = UsageError if failure.kind == "speech" else ExportError
+    return kind(message, place=_place(failure), remedy=failure.remedy, log=log)
 
 
 def crash_error(outcome: Outcome, log: Path, cause: Cause | None = None) -> ExportError:

@@ -13,13 +13,14 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.core.text.install import pip_command
-from etdeploy.export.hf.check import checkpoint_refusals, folder_here, is_whole
+from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.evaluated import EVALUATE, Excerpt, no_tokenizer, read_excerpt
 from etdeploy.export.hf.files import has_tokenizer
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
+from etdeploy.program.text.speech import require_speech
 
 INSTALL = 'pip install "etdeploy[export]"'
 INSTALL_LLM = 'pip install "etdeploy[export,llm]"'
@@ -33,6 +34,7 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     Raises:
         ExportError: A file, a package or an SDK is missing; the remedy says how to get it. Or the
             user's file does not have the function.
+        UsageError: A language model that is to be talked with has no tokenizer or chat template.
     """
     _check_files(spec)
     if spec.program:
@@ -75,6 +77,8 @@ def _check_language_model(spec: ExportSpec) -> None:
     for refusal in checkpoint_refusals(folder, spec.generation.context):
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
+    if spec.hf.folder or has_text_files(folder):
+        require_speech(folder if has_tokenizer(folder) else None, spec.speech, place=str(folder))
 
 
 def _check_evaluated(spec: ExportSpec) -> None:

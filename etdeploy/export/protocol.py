@@ -30,6 +30,7 @@ FailureKind = Literal[
     "exported-file",
     "hub",
     "checkpoint",
+    "speech",
     "evaluation",
     "calibration",
     "quantization",

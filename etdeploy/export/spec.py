@@ -13,6 +13,7 @@ from etdeploy.backends.schemes import GROUPED_EMBEDDINGS, GROUPED_SCHEMES
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
+from etdeploy.program.text.speech import Speech
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
 from etdeploy.recipe.place import KeyPath, Place
 
@@ -91,6 +92,7 @@ class ExportSpec(Value):
         method: The method that a recipe runs; None where it names none. The inputs of a finished
             program are made for it, and those of sizes.
         wanted_versions: The versions that are tested together, by distribution.
+        speech: What a language model is to understand; a model that cannot is not exported.
     """
 
     example: str | None = None
@@ -120,6 +122,7 @@ class ExportSpec(Value):
     places: dict[str, str] = {}
     method: str | None = None
     wanted_versions: dict[str, str] = TESTED_VERSIONS
+    speech: Speech | None = None
 
     @property
     def source(self) -> str:

@@ -15,6 +15,7 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Device, DeviceFacts, lock_name
+from etdeploy.program.text.speech import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
 
@@ -34,6 +35,7 @@ class Job:
         identity: The same for every name of the same device.
         measure_again: Whether to repeat an unchanged measurement.
         variant: Tells two jobs of one run apart that have the same recipe and device.
+        speech: What the recipe's language model is to understand; None where nothing is said to it.
     """
 
     loaded: LoadedRecipe
@@ -46,6 +48,7 @@ class Job:
     identity: str | None = None
     measure_again: bool = False
     variant: str = ""
+    speech: Speech | None = None
 
     @property
     def device_label(self) -> str:

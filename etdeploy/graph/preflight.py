@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_needs
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
+from etdeploy.graph.job import Job
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
+from etdeploy.program.folder import load_provenance
 from etdeploy.program.model import EMPTY_PROGRAM
+from etdeploy.program.text.speech import require_speech
+from etdeploy.program.text.tokenizer import tokenizer_folder
 from etdeploy.provider.checkout import require_readable
 
 
@@ -27,7 +33,8 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
 
     Raises:
         UsageError: The program will not have the method that the recipe runs, what is to be
-            generated does not fit it, or the folder for run records cannot be used.
+            generated does not fit it, its model cannot be talked with, or the folder for run
+            records cannot be used.
         ExportError: The backend needs an SDK, or a package for exporting is missing.
         BuildError: The recipe asks for a runner that cannot be built, or that needs something that
             is not installed.
@@ -45,6 +52,8 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
         require_feasible(resolved.plan)
     if resolved.exported is None:
         check_needs(spec)
+    else:
+        _require_speech(job, resolved.exported.folder)
     if not with_runner:
         return
     for blocker in program_blockers(job, resolved.program):
@@ -76,6 +85,13 @@ def _require_measurable(resolved: Resolved) -> None:
         from etdeploy.bench.generation import work
 
         work.refuse_early(loaded)
+
+
+def _require_speech(job: Job, program_folder: Path) -> None:
+    """Raises UsageError if the model of a finished export cannot be talked with."""
+    generation = load_provenance(program_folder).generation if job.speech else None
+    if generation:
+        require_speech(tokenizer_folder(generation, program_folder), job.speech)
 
 
 def _methods(resolved: Resolved) -> tuple[str, ...]:

@@ -176,10 +176,11 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
 
 
 def export_spec_of(job: Job) -> ExportSpec:
-    """What to export; `soc: auto` becomes the SoC that the device reports."""
+    """What to export and for what; `soc: auto` becomes the SoC that the device reports."""
     spec = export_spec(job.loaded.recipe, job.loaded.places)
     soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
-    return spec.model_copy(update={"soc": soc}) if soc else spec
+    told = {"speech": job.speech, **({"soc": soc} if soc else {})}
+    return spec.model_copy(update=told)
 
 
 def _situation(job: Job, spec: ExportSpec, lookups: Lookups) -> tuple[Situation, str | None]:

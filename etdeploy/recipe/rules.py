@@ -195,7 +195,8 @@ def _prefill_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
     if isinstance(prefill, int) and isinstance(context, int) and prefill > context:
         yield (
             "generation.prefill_tokens",
-            f"{prefill} tokens at once do not fit into a context of {context}",
+            f"{prefill} tokens at once do not fit into a context of {context}; "
+            f"set export.generation.prefill_tokens to {context} or less",
         )
 
 

@@ -67,7 +67,9 @@ def command(
     The program is loaded once, and computes what is new of the conversation, in the form of the
     model's own chat template. Without a terminal, lines are read to the end of standard input.
     """
-    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, context, sampling)
+    wanted = Wanted(
+        recipe, overrides, device, target, quiet, max_new_tokens, context, sampling, "chat"
+    )
     with opened_voice(wanted) as opened:
         conversation = conversation_with(opened, system)
         with lasting(opened, quiet=quiet) as voice:
@@ -85,14 +87,11 @@ def conversation_with(voice: Voice, system: str | None = None) -> Conversation:
         UsageError: The model has no tokenizer, or no chat template.
     """
     from etdeploy.bench.text.conversation import Conversation
-    from etdeploy.program.text.template import load_template
+    from etdeploy.program.text.speech import no_tokenizer, required_template
 
-    remedy = "Use etdeploy generate, or a model that is made for chats."
     if voice.tokenizer is None:
-        raise UsageError("the model has no tokenizer, so it cannot chat", remedy=remedy)
-    template = load_template(voice.tokenizer.folder)
-    if template is None:
-        raise UsageError("the model has no chat template, so it cannot chat", remedy=remedy)
+        raise no_tokenizer("chat")
+    template = required_template(voice.tokenizer.folder)
     return Conversation(voice.tokenizer, template, voice.speaker.generation, system)
 
 

@@ -19,6 +19,7 @@ from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from etdeploy.program.text.speech import Speech
     from etdeploy.program.text.tokenizer import Tokenizer
 
 _STDIN = "-"
@@ -67,7 +68,10 @@ def command(
     applies the model's chat template.
     """
     text = _read() if prompt == _STDIN else prompt
-    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, context, sampling)
+    speech: Speech | None = "text" if given_ids(text) is None else None
+    wanted = Wanted(
+        recipe, overrides, device, target, quiet, max_new_tokens, context, sampling, speech
+    )
     with opened_voice(wanted) as voice:
         ids = prompt_ids(voice.tokenizer, text)
         if voice.tokenizer is None and not quiet:
@@ -90,14 +94,22 @@ def prompt_ids(tokenizer: Tokenizer | None, text: str) -> tuple[int, ...]:
     """
     if tokenizer:
         return tokenizer.encode(text)
-    try:
-        return tuple(int(word) for word in text.replace(",", " ").split())
-    except ValueError as error:
+    ids = given_ids(text)
+    if ids is None:
         raise UsageError(
             "the model has no tokenizer, so --prompt takes the ids of tokens, "
             f"and not {text[:40]!r}",
             remedy="Give it numbers: --prompt '1 15 27'",
-        ) from error
+        )
+    return ids
+
+
+def given_ids(text: str) -> tuple[int, ...] | None:
+    """The numbers of which a text consists; None if it has anything else."""
+    try:
+        return tuple(int(word) for word in text.replace(",", " ").split())
+    except ValueError:
+        return None
 
 
 def _read() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etdeploy.export.hf.config import code_files, config_refusals, read_config
+from etdeploy.export.hf.files import TOKENIZER_CONFIG, has_tokenizer
 from etdeploy.export.hf.hub import cached_commit, snapshot
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.room import least_memory_bytes, memory_note, memory_refusal
@@ -28,6 +29,14 @@ def is_whole(folder: Path, *, code: bool) -> bool:
     if isinstance(config, Refusal) or weights_refusal(folder):
         return False
     return not code or all((folder / name).is_file() for name in code_files(config))
+
+
+def has_text_files(folder: Path) -> bool:
+    """Whether a snapshot has a tokenizer with its settings.
+
+    Hardly any model has none; who got one with from_pretrained got the weights without.
+    """
+    return has_tokenizer(folder) and (folder / TOKENIZER_CONFIG).is_file()
 
 
 def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:

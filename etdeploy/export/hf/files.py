@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,11 @@ def loaded_files(folder: Path, *, code: bool) -> dict[str, Path]:
 def has_tokenizer(folder: Path) -> bool:
     """Whether there is a vocabulary."""
     return any((folder / name).is_file() for name in _VOCABULARIES)
+
+
+def lists_tokenizer(names: Container[str]) -> bool:
+    """The same of the names of a repository's files."""
+    return any(name in names for name in _VOCABULARIES)
 
 
 def other_weights(names: list[str]) -> list[str]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CONFIG = "tokenizer_config.json"
 _FILES = ("chat_template.jinja", "chat_template.json")
+TEMPLATE_FILES = (_CONFIG, *_FILES)
+"""Files of which any may have the template."""
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 

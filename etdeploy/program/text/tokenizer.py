@@ -75,15 +75,20 @@ def _sound(text: str) -> str:
     )
 
 
+def tokenizer_folder(generation: Generation, program_folder: Path) -> Path | None:
+    """Where the files of a program's tokenizer are; None for a model that has none."""
+    return inside(program_folder, generation.tokenizer) if generation.tokenizer else None
+
+
 def load_tokenizer(generation: Generation, program_folder: Path) -> Tokenizer | None:
     """The tokenizer of a program; None for a model that has none.
 
     Raises:
         UsageError: The library that reads it is not installed, or it cannot be read.
     """
-    if generation.tokenizer is None:
+    folder = tokenizer_folder(generation, program_folder)
+    if folder is None:
         return None
-    folder = inside(program_folder, generation.tokenizer)
     try:
         from tokenizers import Tokenizer as Library
     except ImportError as error:

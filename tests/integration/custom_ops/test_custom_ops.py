@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import BuildError, ExportError
+from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.processes.process import Request, run
 from etdeploy.core.progress import silent
 from etdeploy.custom_ops.kernels import read_custom_ops
@@ -281,7 +281,7 @@ def _shared(source: str, library: Path, *flags: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportError]:
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EtdeployError]:
     """How the export of each broken project fails."""
     root = tmp_path_factory.mktemp("failures")
     specs = {
@@ -308,14 +308,14 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportError]
     return {n: failure_error(Failure.load(root / n / "failure.json"), log) for n in specs}
 
 
-def test_an_operator_that_nothing_registers(failures: dict[str, ExportError]) -> None:
+def test_an_operator_that_nothing_registers(failures: dict[str, EtdeployError]) -> None:
     error = failures["unregistered"]
     assert "has no attribute 'twice'" in error.message
     assert "return torch.ops.mine.twice(x)" in error.message
     assert "--set export.custom_ops=" in (error.remedy or "")
 
 
-def test_python_that_raises_is_shown_at_its_line(failures: dict[str, ExportError]) -> None:
+def test_python_that_raises_is_shown_at_its_line(failures: dict[str, EtdeployError]) -> None:
     error = failures["raises"]
     assert error.message == (
         "importing ops.py raised ValueError: no kernel\n    raise ValueError('no kernel')"
@@ -323,7 +323,7 @@ def test_python_that_raises_is_shown_at_its_line(failures: dict[str, ExportError
     assert (error.place or "").endswith("/raises/ops.py:2")
 
 
-def test_an_output_variant_with_other_arguments(failures: dict[str, ExportError]) -> None:
+def test_an_output_variant_with_other_arguments(failures: dict[str, EtdeployError]) -> None:
     error = failures["other_arguments"]
     assert error.message.startswith("the operator mine::twice has the variant mine::twice.out(")
     assert error.remedy == (
@@ -333,14 +333,14 @@ def test_an_output_variant_with_other_arguments(failures: dict[str, ExportError]
     assert (error.place or "").endswith("/other_arguments/model.py:6")
 
 
-def test_a_library_that_is_none(failures: dict[str, ExportError]) -> None:
+def test_a_library_that_is_none(failures: dict[str, EtdeployError]) -> None:
     error = failures["no_library"]
     assert error.message.startswith("the library of custom operators cannot be loaded: OSError: ")
     assert "invalid ELF header" in error.message or "too short" in error.message
     assert (error.place or "").endswith("/no_library/ops.so")
 
 
-def test_a_library_for_another_pytorch(failures: dict[str, ExportError]) -> None:
+def test_a_library_for_another_pytorch(failures: dict[str, EtdeployError]) -> None:
     message = failures["undefined"].message
     assert "it refers to at_old_name, which neither it nor PyTorch" in message
     assert "built for another PyTorch" in message

@@ -51,6 +51,12 @@ def test_what_the_backend_makes_of_the_output_comes_first() -> None:
     assert str(error).startswith("/m.py:3: ")
 
 
+def test_what_is_asked_of_the_model_and_does_not_fit_it_is_no_failed_export() -> None:
+    failure = Failure(kind="speech", message="the model has no chat template", file="r.yaml:1:8")
+    error = failure_error(failure, LOG)
+    assert (error.exit_code, error.place) == (2, "r.yaml:1:8")
+
+
 def test_a_crash_that_the_backend_explains() -> None:
     outcome = Outcome(("worker",), -11, "", "", 1.0)
     error = crash_error(outcome, LOG, Cause("the model is too large", "Quantise it."))

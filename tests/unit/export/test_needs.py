@@ -17,7 +17,7 @@ from etdeploy.backends.qnn.kits.sdk import how_to_get
 from etdeploy.backends.registry import BUILT_IN, backend_named
 from etdeploy.backends.values import Package
 from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import ExportError
+from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.core.text.install import pip_command
 from etdeploy.export import needs
 from etdeploy.export.hf.hub import snapshot
@@ -26,6 +26,7 @@ from etdeploy.export.spec import CodeReference, ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.checkpoints import write_checkpoint
 from tests.support.qnn_sdk import lay_out_sdk
+from tests.support.tokenizers import byte_level, save
 
 ALL = {"torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "coremltools": "9.0"}
 
@@ -301,6 +302,28 @@ def test_a_language_model_of_the_hub_is_looked_at_when_it_is_whole(
     assert refusal(spec).place == "export.generation.context"
     (folder / "model.safetensors").unlink()  # the export gets it
     check_needs(spec, {})
+
+
+def test_a_model_that_cannot_be_talked_with_is_not_exported(
+    packages: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages |= LLM
+    folder = write_checkpoint(tmp_path / "m")
+    spec = spec_of({"hf": str(folder)}, generation={"context": 256})
+    check_needs(spec, {})
+    with pytest.raises(UsageError, match="has no tokenizer, so it takes no text") as raised:
+        check_needs(spec.model_copy(update={"speech": "text"}), {})
+    assert raised.value.place == str(folder)
+    save(byte_level(), folder, template=None)
+    check_needs(spec.model_copy(update={"speech": "text"}), {})
+    with pytest.raises(UsageError, match="has no chat template, so it cannot chat"):
+        check_needs(spec.model_copy(update={"speech": "chat"}), {})
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    commit = "0" * 40
+    hub = spec_of({"hf": "org/model", "revision": commit}, generation={"context": 256})
+    write_checkpoint(snapshot("org/model", commit))
+    check_needs(hub.model_copy(update={"speech": "chat"}), {})  # the export gets the tokenizer
 
 
 def test_a_text_to_evaluate_is_read_before_anything_starts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from etdeploy.core.errors import BuildError, UsageError
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.preflight import refuse_early
-from etdeploy.graph.resolve import Resolved, resolve
+from etdeploy.graph.resolve import ExportedBefore, Resolved, resolve
+from etdeploy.program.folder import EXPORT_INFO, Provenance
+from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import SOURCE_VARIABLE
 from etdeploy.recipe.load import load_recipe
 from tests.support.machine import bare_machine, equip
+from tests.support.text_values import make_generation
+from tests.support.tokenizers import byte_level, save
 
 _STAND_IN = Path(__file__).parents[2] / "data" / "checkout"
 
@@ -113,3 +118,17 @@ def test_a_check_of_the_plan_ends_as_the_run_would(
     shown = capsys.readouterr()
     assert shown.out.startswith("recipe xnnpack for android-arm64")
     assert shown.err.startswith("error (build): Android NDK")
+
+
+def test_a_model_that_cannot_chat_is_refused_before_its_runner_is_built(
+    machine: Path, tmp_path: Path
+) -> None:
+    with open_job(load_recipe("portable", ()), tmp_path / "out", "host") as job:
+        resolved = resolve(replace(job, speech="chat"))
+    folder = tmp_path / "program"
+    save(byte_level(), folder / "tokenizer", template=None)
+    made = Provenance(source="m", generation=make_generation(tokenizer="tokenizer"))
+    made.save(folder / EXPORT_INFO)
+    exported = ExportedBefore(folder, EMPTY_PROGRAM, {})
+    with pytest.raises(UsageError, match="has no chat template, so it cannot chat"):
+        refuse_early(replace(resolved, exported=exported))

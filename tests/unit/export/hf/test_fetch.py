@@ -39,7 +39,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def hub(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     folder = write_checkpoint(tmp_path / "given")
-    for name in ("tokenizer.json", "README.md", "pytorch_model.bin", "modeling_x.py"):
+    for name in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "README.md",
+        "pytorch_model.bin",
+        "modeling_x.py",
+    ):
         (folder / name).write_text("{}")
     with serving(Hub("org/model", folder)) as server:
         point_at(server.address, monkeypatch)
@@ -74,7 +80,7 @@ def test_only_what_is_loaded_is_downloaded_and_then_used_without_the_hub(
     found = fetch(spec_of(), lambda text, _: told.append(text))
     assert found == Checkpoint(cache / "models--org--model" / "snapshots" / COMMIT, COMMIT)
     assert sorted(path.name for path in found.folder.iterdir()) == [
-        "config.json", "model.safetensors", "tokenizer.json",
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
     assert told[0] == "asking the Hugging Face hub for org/model"
     assert told[1].startswith("getting org/model from the Hugging Face hub, ")
@@ -92,7 +98,17 @@ def test_a_download_that_was_cut_goes_on_at_the_same_commit(hub: Hub, cache: Pat
     (folder / "model.safetensors").unlink()
     hub.asked.clear()
     assert (fetch(spec_of(), lambda *_: None).folder / "model.safetensors").is_file()
-    assert not any("/revision/" in path for path in hub.asked)
+    assert not any("/revision/main" in path for path in hub.asked)
+
+
+def test_weights_that_came_without_the_tokenizer(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fetch(spec_of(), lambda *_: None).folder
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    assert (fetch(spec_of(), lambda *_: None).folder / "tokenizer.json").is_file()
+    (folder / "tokenizer.json").unlink()
+    point_at("http://127.0.0.1:9", monkeypatch)
+    assert fetch(spec_of(), lambda *_: None) == Checkpoint(folder, COMMIT)
 
 
 def test_a_gated_model(hub: Hub) -> None:
@@ -163,12 +179,35 @@ def test_what_the_configuration_rules_out_is_not_downloaded(hub: Hub) -> None:
     assert not any(path.endswith("model.safetensors") for path in hub.asked)
 
 
+def test_a_model_that_cannot_chat_is_not_downloaded(hub: Hub) -> None:
+    found = failure(spec_of().model_copy(update={"speech": "chat"}))
+    assert (found.kind, found.file) == ("speech", "r.yaml:1:8")
+    assert found.message == "the model has no chat template, so it cannot chat"
+    assert not any(path.endswith("model.safetensors") for path in hub.asked)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.json"])
+def test_a_template_in_any_of_its_files_is_enough(hub: Hub, name: str) -> None:
+    hub.files[name] = b'{"chat_template": "{{ messages }}"}'
+    found = fetch(spec_of().model_copy(update={"speech": "chat"}), lambda *_: None)
+    assert (found.folder / "model.safetensors").is_file()
+
+
+def test_a_model_without_a_tokenizer_is_not_downloaded_for_text(hub: Hub) -> None:
+    del hub.files["tokenizer.json"]
+    found = failure(spec_of().model_copy(update={"speech": "text"}))
+    assert found.message == "the model has no tokenizer, so it takes no text"
+    assert not any("/resolve/" in path for path in hub.asked)
+
+
 def test_a_model_that_does_not_fit_on_the_disk(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(folder: Path, least_bytes: int, least_files: int) -> None:
         assert folder.is_dir()
         # The configuration is there already: it was looked at.
-        wanted = [len(hub.files[name]) for name in ("model.safetensors", "tokenizer.json")]
-        assert (least_bytes, least_files) == (sum(wanted), 3)
+        wanted = [len(hub.files[name]) for name in (
+            "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+        )]  # fmt: skip
+        assert (least_bytes, least_files) == (sum(wanted), 4)
         raise OSError(28, "No space left on device", str(folder))
 
     monkeypatch.setattr(fetching, "require_room", full)

@@ -8,11 +8,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from etdeploy.core.console import size
+from etdeploy.core.errors import UsageError
 from etdeploy.core.files.disk import require_room
 from etdeploy.core.hashing import sha256_file
-from etdeploy.export.hf.check import folder_here, is_whole
+from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import config_refusals, read_config
-from etdeploy.export.hf.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, loaded_files, loaded_patterns
+from etdeploy.export.hf.files import (
+    CONFIG,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    lists_tokenizer,
+    loaded_files,
+    loaded_patterns,
+)
 from etdeploy.export.hf.hub import cache_folder, cached_commit, snapshot
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.weights import no_weights
@@ -20,6 +28,8 @@ from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.loading.hf.code import require_code
 from etdeploy.export.worker.loading.hf.hub_failures import explained
+from etdeploy.program.text.speech import require_speech
+from etdeploy.program.text.template import TEMPLATE_FILES
 
 Tell = Callable[[str, float], None]
 
@@ -49,7 +59,8 @@ class Checkpoint:
 def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
     """The files of the spec's language model.
 
-    What the hub's cache has of a revision is used as it is, without a network.
+    What the hub's cache has of a revision is used as it is, without a network; only where the
+    tokenizer is missing, the hub is asked for it.
 
     Args:
         spec: Names the model.
@@ -66,15 +77,38 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
     if model.folder:
         return Checkpoint(Path(model.folder))
     commit, here = cached_commit(str(model.id), model.revision), folder_here(model)
-    if commit and here and is_whole(here, code=model.remote_code):
+    whole = here is not None and is_whole(here, code=model.remote_code)
+    if commit and here and whole and has_text_files(here):
         return Checkpoint(here, commit)
-    return _from_hub(spec, model, commit, tell)
+    try:
+        return _from_hub(spec, model, commit, tell)
+    except WorkerError as error:
+        if commit and here and whole and error.failure.kind == "hub":
+            return Checkpoint(here, commit)  # perhaps the model has no tokenizer
+        raise
 
 
 def refused(refusal: Refusal, spec: ExportSpec) -> WorkerError:
     """The failure of an export whose model is refused."""
     place = refusal.place or spec.place(*refusal.key)
     return fail("checkpoint", refusal.message, remedy=refusal.remedy, file=place)
+
+
+def require_tokenizer(spec: ExportSpec, folder: Path | None, why: str = "") -> None:
+    """Refuses a model that cannot be talked with, where somebody wants to; see `require_speech`.
+
+    Args:
+        spec: Says what the model is to understand.
+        folder: With the tokenizer's files; None if there are none, or none that can be loaded.
+        why: They cannot be loaded.
+
+    Raises:
+        WorkerError: It has no tokenizer, or no chat template.
+    """
+    try:
+        require_speech(folder, spec.speech, place=spec.place("model", "hf"), why=why)
+    except UsageError as error:
+        raise fail("speech", error.message, remedy=error.remedy, file=error.place) from error
 
 
 def _from_hub(spec: ExportSpec, model: HfModel, commit: str | None, tell: Tell) -> Checkpoint:
@@ -88,12 +122,20 @@ def _from_hub(spec: ExportSpec, model: HfModel, commit: str | None, tell: Tell) 
             tell(f"asking the Hugging Face hub for {name}", 0.03)
             found = api.resolve_revision(name, revision=model.revision, cache_dir=cache)
             commit = found.resolved
+        else:
+            api.model_info(name, revision=commit)  # once: what lists the files tries it six times
         listed = api.list_repo_tree(name, revision=commit)
         sizes = {f.path: f.size for f in listed if hasattr(f, "size")}  # folders have none
         _require_weights(sizes, spec, name)
+        if not lists_tokenizer(sizes):
+            require_tokenizer(spec, None)
         options = {"revision": commit, "endpoint": api.endpoint, "cache_dir": cache}
         if CONFIG in sizes:  # small, and shows whether the rest is of use
             _require_config(Path(hf_hub_download(name, CONFIG, **options)).parent, spec, name)
+        if spec.speech == "chat":  # so are the files that may have its template
+            small = [n for n in sizes if n in TEMPLATE_FILES]
+            folders = [Path(hf_hub_download(name, n, **options)).parent for n in small]
+            require_tokenizer(spec, folders[0] if folders else snapshot(name, commit))
         wanted = {n: b for n, b in sizes.items() if any(fnmatch(n, p) for p in patterns)}
         missing = _missing_bytes(wanted, snapshot(name, commit))
         require_room(_existing(cache), missing, least_files=len(wanted))

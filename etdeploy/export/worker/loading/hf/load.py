@@ -10,11 +10,17 @@ import torch
 
 from etdeploy.core.console import count
 from etdeploy.export.hf.check import checkpoint_refusals, memory_notes
-from etdeploy.export.hf.files import CONFIG
+from etdeploy.export.hf.files import CONFIG, has_tokenizer
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
 from etdeploy.export.worker.loading.hf.code import require_code
-from etdeploy.export.worker.loading.hf.fetch import Checkpoint, Tell, fetch, refused
+from etdeploy.export.worker.loading.hf.fetch import (
+    Checkpoint,
+    Tell,
+    fetch,
+    refused,
+    require_tokenizer,
+)
 from etdeploy.export.worker.loading.hf.tokenizer import Tokenizer, load_tokenizer
 
 _SHOWN = 3
@@ -55,11 +61,13 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
     folder, context = checkpoint.folder, spec.generation.context
     for refusal in checkpoint_refusals(folder, context):
         raise refused(refusal, spec)
+    require_tokenizer(spec, folder if has_tokenizer(folder) else None)
     notes = tuple(memory_notes(folder, context))
     tell(f"loading {spec.source}", 0.1)
     require_code(spec, folder)
     model, unused = _eager(spec, folder, remote_code=spec.hf.remote_code)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
+    require_tokenizer(spec, tokenizer.folder, tokenizer.why)
     told = filter(None, (*notes, unused, tokenizer.note))
     return LoadedModel(model, checkpoint, tokenizer, tuple(told))
 

@@ -13,7 +13,6 @@ from etdeploy.export.worker.failures import exception_text
 
 TOKENIZER_FOLDER = "tokenizer"
 _TOKEN_KEYS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
-_WITHOUT = "The program takes and gives the ids of tokens only"
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,22 @@ class Tokenizer:
     Attributes:
         folder: Where its files are; None if there is none that can be loaded.
         loaded: transformers' object.
-        note: A sentence where there is none.
+        why: Why the files that are there cannot be loaded; empty where there are none.
     """
 
     folder: Path | None = None
     loaded: Any = None
-    note: str | None = None
+    why: str = ""
+
+    @property
+    def note(self) -> str | None:
+        """A sentence where there is none."""
+        if self.folder:
+            return None
+        what = "the model comes without a tokenizer"
+        if self.why:
+            what = f"the model's tokenizer cannot be loaded ({self.why})"
+        return f"The program takes and gives the ids of tokens only: {what}."
 
     @property
     def bos_id(self) -> int | None:
@@ -68,7 +77,7 @@ def load_tokenizer(folder: Path, *, remote_code: bool) -> Tokenizer:
     from transformers import AutoTokenizer
 
     if not has_tokenizer(folder):
-        return Tokenizer(note=f"{_WITHOUT}: the model comes without a tokenizer.")
+        return Tokenizer()
     try:
         loaded = AutoTokenizer.from_pretrained(
             folder,
@@ -77,9 +86,7 @@ def load_tokenizer(folder: Path, *, remote_code: bool) -> Tokenizer:
             **_token_objects(folder),
         )
     except Exception as error:  # of its own code, or of a library that is not installed
-        return Tokenizer(
-            note=f"{_WITHOUT}: the model's tokenizer cannot be loaded ({exception_text(error)})."
-        )
+        return Tokenizer(why=exception_text(error))
     return Tokenizer(folder, loaded)
 
 

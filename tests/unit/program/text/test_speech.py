@@ -1,0 +1,45 @@
+"""Models that cannot be talked with, by their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.program.text.speech import require_speech
+from tests.support.tokenizers import byte_level, save
+
+
+def test_a_model_with_all_that_is_wanted(tmp_path: Path) -> None:
+    plain = save(byte_level(), tmp_path / "plain", template=None)
+    require_speech(save(byte_level(), tmp_path / "chat"), "chat")
+    require_speech(plain, "text")
+    require_speech(None, None)
+
+
+def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
+    plain = save(byte_level(), tmp_path, template=None)
+    with pytest.raises(UsageError) as raised:
+        require_speech(plain, "chat", place="models/m")
+    assert str(raised.value) == (
+        "models/m: the model has no chat template, so it cannot chat\n  what to do: Use etdeploy "
+        "generate, or name a model that is made for chats: --model ID_OR_FOLDER"
+    )
+
+
+def test_a_model_whose_tokenizer_cannot_be_loaded() -> None:
+    with pytest.raises(UsageError) as raised:
+        require_speech(None, "text", why="KeyError: 'model'")
+    assert raised.value.message == (
+        "the model's tokenizer cannot be loaded (KeyError: 'model'), so it takes no text"
+    )
+    assert raised.value.remedy == (
+        "Put the model's tokenizer (tokenizer.json) into its folder, or give it the ids of tokens: "
+        "--prompt '1 15 27'"
+    )
+
+
+def test_a_model_without_a_tokenizer_cannot_chat() -> None:
+    with pytest.raises(UsageError, match="has no tokenizer, so it cannot chat"):
+        require_speech(None, "chat")
