@@ -123,6 +123,12 @@ def _mismatch(folder: Path) -> HfModel:
     return HfModel(folder=str(folder))
 
 
+def _sizes_as_text(folder: Path) -> HfModel:
+    save_llama(folder)
+    _edit(folder, intermediate_size="96")
+    return HfModel(folder=str(folder))
+
+
 def _unknown(folder: Path) -> HfModel:
     save_llama(folder)
     _edit(folder, model_type="of_its_own")
@@ -158,6 +164,7 @@ MODELS: dict[str, Callable[[Path], HfModel]] = {
     "without_tokenizer": _without_tokenizer,
     "damaged_tokenizer": _damaged_tokenizer,
     "mismatch": _mismatch,
+    "sizes_as_text": _sizes_as_text,
     "unknown": _unknown,
     "own_code": lambda folder: _own_code(folder, allowed=False),
     "own_code_allowed": lambda folder: _own_code(folder, allowed=True),

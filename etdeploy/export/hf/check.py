@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from etdeploy.export.hf.config import code_files, config_refusals, read_config
+from etdeploy.export.hf.config import code_files, config_refusals, read_config, stops_refusal
 from etdeploy.export.hf.files import TOKENIZER_CONFIG, has_tokenizer
 from etdeploy.export.hf.hub import cached_commit, snapshot
 from etdeploy.export.hf.refusal import Refusal
@@ -51,7 +51,7 @@ def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:
         yield config
         return
     yield from config_refusals(config, str(folder), context)
-    refusal = weights_refusal(folder)
+    refusal = stops_refusal(folder) or weights_refusal(folder)
     if refusal:
         yield refusal
         return

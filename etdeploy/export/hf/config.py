@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from etdeploy.export.hf.files import CONFIG, PIPELINE, read_object
+from etdeploy.export.hf.files import CONFIG, GENERATION_CONFIG, PIPELINE, read_object
 from etdeploy.export.hf.refusal import Refusal
 
 _ONLY = "model.hf takes models that predict the next token, named ...ForCausalLM"
 # How transformers calls models that predict the next token.
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 FACTORY = (
-    "Export another model with a factory that returns (module, example_inputs):\n"
-    "--set model.python=my_model.py:make   docs/inputs.md says what it can return."
+    "Export it with a factory that returns (module, example_inputs), in a recipe without sections\n"
+    "`generation`: model: {python: my_model.py:make}   docs/inputs.md says what it can return."
 )
+AGAIN = "Get the file again from where the model came; save_pretrained writes it, too."
 # Layers that have no cache by position, as transformers names them, ...
 _OTHER_LAYERS = ("linear_attention", "mamba", "recurrent", "hybrid", "chunked_attention")
 # ... and keys of configurations of models that have such layers only, or name none.
@@ -38,7 +39,28 @@ def read_config(folder: Path) -> dict[str, Any] | Refusal:
             place=str(folder),
         )
     except (OSError, ValueError) as error:
-        return Refusal(f"the file cannot be read: {error}", place=str(path))
+        return _unreadable(path, error)
+
+
+def stops_refusal(folder: Path) -> Refusal | None:
+    """What is wrong with the tokens that end a text; transformers passes over a damaged file."""
+    path = folder / GENERATION_CONFIG
+    try:
+        found = read_object(path).get("eos_token_id")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return _unreadable(path, error)
+    ids = found if isinstance(found, list) else [found]
+    if found is None or all(type(each) is int for each in ids):
+        return None
+    return Refusal(f"eos_token_id is {found!r}, and not the ids of tokens", AGAIN, place=str(path))
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> Refusal:
+    if isinstance(error, OSError):
+        return Refusal(f"the file cannot be read: {error.strerror}", place=str(path))
+    return Refusal(f"the file is damaged: {error}", AGAIN, place=str(path))
 
 
 def pipeline_refusal(place: str) -> Refusal:
@@ -58,6 +80,10 @@ def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iter
         place: The folder or the id.
         context: Positions that the recipe asks for.
     """
+    if not config.get("model_type") and "auto_map" not in config:
+        yield Refusal(
+            f"{CONFIG} names no model_type, so the kind of model is unknown", AGAIN, place=place
+        )
     yield from _of_architecture(config, place)
     yield from _of_layers(config, place)
     method = config.get("quantization_config")

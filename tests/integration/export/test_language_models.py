@@ -96,6 +96,13 @@ def test_weights_of_another_model(loads: dict[str, dict[str, Any]]) -> None:
     )
 
 
+def test_a_configuration_with_values_that_no_model_has(loads: dict[str, dict[str, Any]]) -> None:
+    failure = loads["sizes_as_text"]["failure"]
+    assert failure["file"].endswith("/sizes_as_text/config.json")
+    assert "Field 'intermediate_size' expected int, got str (value: '96')" in failure["message"]
+    assert failure["remedy"].startswith("Get the file again")
+
+
 def test_an_output_layer_that_is_neither_there_nor_tied(loads: dict[str, dict[str, Any]]) -> None:
     assert loads["without_a_head"]["failure"]["message"] == (
         "the weights of without_a_head do not fit its config.json: 1 tensor missing "

@@ -176,7 +176,39 @@ def test_a_context_beyond_the_models_positions(tmp_path: Path) -> None:
 def test_what_is_no_model(tmp_path: Path) -> None:
     assert refusal(tmp_path).message.startswith("there is no config.json")
     (tmp_path / "config.json").write_text("{")
-    assert refusal(tmp_path).message.startswith("the file cannot be read: ")
+    assert refusal(tmp_path).message.startswith("the file is damaged: Expecting property name")
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").mkdir()
+    assert refusal(tmp_path).message == "the file cannot be read: Is a directory"
+
+
+def test_a_model_of_no_kind(tmp_path: Path) -> None:
+    found = refusal(write_checkpoint(tmp_path / "m", model_type=None))
+    assert found.message == "config.json names no model_type, so the kind of model is unknown"
+    own = write_checkpoint(tmp_path / "own", model_type=None, auto_map={"AutoConfig": "own.Own"})
+    assert list(checkpoint_refusals(own, 64)) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"eos_', "the file is damaged: Unterminated string starting at"),
+        ("[]", "the file is damaged: it holds no JSON object"),
+        ('{"eos_token_id": "</s>"}', "eos_token_id is '</s>', and not the ids of tokens"),
+        ('{"eos_token_id": [2, null]}', "eos_token_id is [2, None], and not the ids of tokens"),
+    ],
+)
+def test_tokens_that_end_a_text_and_cannot_be_read(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = write_checkpoint(tmp_path / "m") / "generation_config.json"
+    path.write_text(content)
+    found = refusal(tmp_path / "m")
+    assert found.message.startswith(message)
+    assert found.place == str(path)
+    for sound in ("{}", '{"eos_token_id": 2}', '{"eos_token_id": [2, 3]}'):
+        path.write_text(sound)
+        assert list(checkpoint_refusals(tmp_path / "m", 64)) == []
 
 
 def test_memory_is_compared_before_anything_is_loaded(

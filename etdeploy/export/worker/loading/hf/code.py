@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.text.shell import quoted
-from etdeploy.export.hf.config import foreign_code
+from etdeploy.export.hf.config import FACTORY, foreign_code
 from etdeploy.export.hf.files import CONFIG, TOKENIZER_CONFIG, read_object
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError, fail
@@ -60,7 +60,7 @@ def _require_known(spec: ExportSpec, model: HfModel, config: Mapping[str, Any]) 
     raise fail(
         "checkpoint",
         f"the installed transformers {transformers.__version__} has no model of the type {kind!r}",
-        remedy="Export it with a factory: --set model.python=my_model.py:make",
+        remedy=FACTORY,
         file=spec.place("model", "hf"),
     )
 

@@ -10,6 +10,7 @@ import torch
 
 from etdeploy.core.console import count
 from etdeploy.export.hf.check import checkpoint_refusals, memory_notes
+from etdeploy.export.hf.config import AGAIN
 from etdeploy.export.hf.files import CONFIG, has_tokenizer
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import exception_text, fail, is_memory
@@ -86,9 +87,11 @@ def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, s
     from transformers import AutoModelForCausalLM
 
     place = spec.place("model", "hf")
+    config = _config(folder, remote_code=remote_code)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
+            config=config,
             dtype=torch.float32,
             use_safetensors=True,
             local_files_only=True,
@@ -117,6 +120,28 @@ def _eager(spec: ExportSpec, folder: Path, *, remote_code: bool) -> tuple[Any, s
             file=place,
         )
     return model.eval(), _unused_note(info)
+
+
+def _config(folder: Path, *, remote_code: bool) -> Any:
+    """What transformers makes of `config.json`.
+
+    Raises:
+        WorkerError: A value is none that the model can have.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=remote_code
+        )
+    except Exception as error:
+        raise fail(
+            "checkpoint",
+            f"transformers {_version()} does not take the values in the file: "
+            f"{exception_text(error)}",
+            remedy=AGAIN,
+            file=str(folder / CONFIG),
+        ) from error
 
 
 def _unused_note(info: dict[str, Any]) -> str | None:
