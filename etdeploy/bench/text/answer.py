@@ -72,7 +72,8 @@ def room(generation: Generation, prompt_tokens: int) -> int:
     raise UsageError(
         f"{count(prompt_tokens, 'token')} of prompt do not fit the program's context of "
         f"{generation.context:,}",
-        remedy=f"Shorten it, or export for more: {more_context(generation, prompt_tokens)}",
+        remedy="Shorten it; or, if the model has so many positions: "
+        f"{more_context(generation, prompt_tokens)}",
     )
 
 

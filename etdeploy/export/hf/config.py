@@ -98,7 +98,7 @@ def config_refusals(config: Mapping[str, Any], place: str, context: int) -> Iter
     if longest and context > longest:
         yield Refusal(
             f"the model has {longest} positions, so its context cannot be {context}",
-            f"--set export.generation.context={longest}",
+            f"--set export.generation.context={longest}   (after --context: --context {longest})",
             ("export", "generation", "context"),
         )
 

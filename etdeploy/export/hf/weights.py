@@ -14,13 +14,14 @@ from typing import Any
 
 from etdeploy.core.console import count
 from etdeploy.core.text.shell import quoted
-from etdeploy.export.hf.config import pipeline_refusal
+from etdeploy.export.hf.config import AGAIN, pipeline_refusal
 from etdeploy.export.hf.files import (
     CONFIG,
     PIPELINE,
     WEIGHTS,
     WEIGHTS_INDEX,
     are_pickles,
+    lists_tokenizer,
     other_weights,
     read_object,
 )
@@ -29,8 +30,8 @@ from etdeploy.export.hf.refusal import Refusal
 _LONGEST_HEADER = 100_000_000
 _SHOWN = 3
 _CONVERSION = (
-    "from transformers import AutoModelForCausalLM as M; "
-    "M.from_pretrained({!r}).save_pretrained('converted')"
+    "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+    "[k.from_pretrained({place!r}).save_pretrained('converted') for k in ({kinds},)]"
 )
 
 
@@ -42,7 +43,9 @@ def weights_refusal(folder: Path) -> Refusal | None:
         files = weight_files(folder)
     except (OSError, ValueError) as error:
         return Refusal(
-            f"the index of the weights cannot be read: {error}", place=str(folder / WEIGHTS_INDEX)
+            f"the index of the weights cannot be read: {error}",
+            AGAIN,
+            place=str(folder / WEIGHTS_INDEX),
         )
     missing = [path.name for path in files if not path.is_file()]
     if missing:
@@ -69,7 +72,7 @@ def no_weights(names: list[str], place: str) -> Refusal:
         return Refusal(
             f"the weights are in pickles only ({_listed(others)}); to load one runs whatever code "
             "is in it, so only safetensors are read",
-            f"If you trust them, convert them: python -c {quoted(_CONVERSION.format(place))}\n"
+            f"If you trust them, convert them: python -c {quoted(_conversion(names, place))}\n"
             "Then: --model ./converted",
             place=place,
         )
@@ -85,6 +88,10 @@ def no_weights(names: list[str], place: str) -> Refusal:
         "Name a folder that save_pretrained wrote, or the id of a model that has them.",
         place=place,
     )
+
+
+def _conversion(names: list[str], place: str) -> str:
+    return _CONVERSION.format(place=place, kinds="M, T" if lists_tokenizer(names) else "M")
 
 
 def weight_files(folder: Path) -> list[Path]:

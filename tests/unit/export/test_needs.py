@@ -283,7 +283,7 @@ def test_a_language_model_on_this_machine_is_looked_at_first(
     error = refusal(spec_of({"hf": str(folder)}))
     assert str(error) == (
         "export.generation.context: the model has 256 positions, so its context cannot be 2048\n"
-        "  what to do: --set export.generation.context=256"
+        "  what to do: --set export.generation.context=256   (after --context: --context 256)"
     )
     (folder / "config.json").unlink()
     error = refusal(spec_of({"hf": str(folder)}, generation=generation))

@@ -74,6 +74,9 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     [_, _, code] = __import__("shlex").split(found.remedy.splitlines()[0].partition(": ")[2])
     compile(code, "remedy", "exec")
     assert repr(str(folder)) in code
+    assert code.endswith("for k in (M,)]")
+    (folder / "tokenizer.json").write_text("{}")
+    assert "for k in (M, T,)]" in str(refusal(folder).remedy)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_a_context_beyond_the_models_positions(tmp_path: Path) -> None:
     found = refusal(write_checkpoint(tmp_path / "m"), 257)
     assert found == Refusal(
         "the model has 256 positions, so its context cannot be 257",
-        "--set export.generation.context=256",
+        "--set export.generation.context=256   (after --context: --context 256)",
         ("export", "generation", "context"),
     )
 
