@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import Lowering, Traced
+from etdeploy.export.worker.backends.base import Lowering
 
 
 class CoreMLLowering(Lowering):
     """ExecuTorch's partitioner for Core ML; the precision is Core ML's own choice of floats."""
 
     apart = True
-    # ExecuTorch's own Swift package asks for iOS 17.
-    oldest = "iOS17"
 
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """The partitioner, with the precision of the scheme."""
@@ -27,22 +24,11 @@ class CoreMLLowering(Lowering):
             compute_precision=coremltools.precision.FLOAT16
             if half
             else coremltools.precision.FLOAT32,
-            minimum_deployment_target=coremltools.target[self.oldest],
+            # ExecuTorch's own Swift package asks for iOS 17.
+            minimum_deployment_target=coremltools.target.iOS17,
         )
-        return [CoreMLPartitioner(compile_specs=specs)]
-
-    def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-        """Lowers a model that keeps a state between calls for the systems that know one."""
-        keeps = any(m.program.graph_signature.buffers_to_mutate for m in methods.values())
-        if keeps and not isinstance(self, _Stateful):
-            return _Stateful().lower(spec, methods)
-        return super().lower(spec, methods)
-
-
-class _Stateful(CoreMLLowering):
-    """Core ML has states from iOS 18 on."""
-
-    oldest = "iOS18"
+        # A state of Core ML's own needs iOS 18, and each method would have another one.
+        return [CoreMLPartitioner(compile_specs=specs, take_over_mutable_buffer=False)]
 
 
 LOWERING = CoreMLLowering()
