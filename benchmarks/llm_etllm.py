@@ -117,6 +117,7 @@ def time_etllm(chosen: argparse.Namespace) -> None:
 
     (threads,) = chosen.threads
     _unsafe_reset_threadpool(threads)
+    torch.set_num_threads(1)  # logits are copied by torch, whose threads would get in the way
     runtime = Runtime.get()
     generation = json.loads((chosen.kept / "export.json").read_text())["generation"]
     own = runtime.load_program(chosen.kept / "program.pte")
