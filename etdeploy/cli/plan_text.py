@@ -26,7 +26,8 @@ def explained(plan: Explanation, name: str) -> Explained:
     from etdeploy.core.errors import UsageError
 
     toolchain = [plan.toolchain] if plan.toolchain else []
-    choices = {c.name: c for c in (plan.provider, *toolchain, *plan.components, *plan.options)}
+    every = (plan.provider, *toolchain, *plan.language_model, *plan.components, *plan.options)
+    choices = {choice.name: choice for choice in every}
     bare = name.removeprefix("-D").partition("=")[0]
     for candidate in (bare, bare.upper(), f"EXECUTORCH_{bare.upper()}"):
         if candidate in choices:
@@ -50,6 +51,7 @@ def text(plan: Explanation, width: int | None = None) -> str:
     parts = [
         "\n".join(head),
         _section("runtime", [plan.provider, *toolchain]),
+        *([_section("language model", plan.language_model)] if plan.language_model else []),
         _section("components", plan.components),
         _section("cmake options", plan.options),
         *_changed(plan),

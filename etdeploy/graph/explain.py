@@ -13,7 +13,10 @@ from etdeploy.graph.preflight import version_notes
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of
+from etdeploy.plan.language import language_choices
 from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.folder import load_provenance
+from etdeploy.program.generation import Generation
 
 
 class Task(Value):
@@ -55,6 +58,7 @@ class Explanation(Value):
     provider: Explained
     executorch_version: str
     toolchain: Explained | None
+    language_model: tuple[Explained, ...] = ()
     components: tuple[Explained, ...]
     options: tuple[Explained, ...]
     changes: tuple[Change, ...]
@@ -78,6 +82,7 @@ def explain(resolved: Resolved) -> Explanation:
         provider=plan.provider,
         executorch_version=plan.executorch_version,
         toolchain=plan.toolchain,
+        language_model=language_choices(job.loaded.recipe, _generation(resolved)),
         components=plan.components,
         options=plan.options,
         changes=_changes(resolved.provisional_plan(), plan),
@@ -95,6 +100,11 @@ def explain(resolved: Resolved) -> Explanation:
             ),
         ),
     )
+
+
+def _generation(resolved: Resolved) -> Generation | None:
+    exported = resolved.exported
+    return load_provenance(exported.folder).generation if exported else None
 
 
 def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:

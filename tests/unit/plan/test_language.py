@@ -1,0 +1,50 @@
+"""What a plan says of a language model's attention."""
+
+from __future__ import annotations
+
+from etdeploy.plan.language import language_choices
+from etdeploy.program.generation import Generation, GenerationMethod
+from tests.support.runtime_values import make_recipe
+
+_GENERATION = Generation(
+    methods=(
+        GenerationMethod(
+            name="prefill", role="prefill", max_tokens=128, dynamic=True, capacity=2048
+        ),
+        GenerationMethod(
+            name="decode_128", role="decode", max_tokens=1, dynamic=False, capacity=128
+        ),
+    ),
+    vocabulary=100,
+    context=2048,
+    model="m",
+    path="plain",
+    path_reason="The model does not fit the fast path: it has a bias.",
+)
+
+
+def test_other_models_have_no_attention_to_tell_of() -> None:
+    assert language_choices(make_recipe(), None) == ()
+
+
+def test_before_the_export_the_path_is_open_or_the_recipes() -> None:
+    path, attention = language_choices(make_recipe(model={"hf": "m"}), None)
+    assert (path.name, path.value, path.by_hand) == ("path", "fast or plain", False)
+    assert attention.value == "stock operators"
+    assert "llama::custom_sdpa" in attention.reason
+    recipe = make_recipe(model={"hf": "m"}, export={"generation": {"path": "plain"}})
+    path, _ = language_choices(recipe, None)
+    assert (path.value, path.reason, path.by_hand) == (
+        "plain", "export.generation.path is plain", True
+    )  # fmt: skip
+
+
+def test_the_exported_program_says_which_path_and_methods() -> None:
+    path, _, prefill, decode = language_choices(make_recipe(model={"hf": "m"}), _GENERATION)
+    assert path.value == "plain"
+    assert path.reason == "the model does not fit the fast path: it has a bias"
+    assert (prefill.name, prefill.value) == ("prefill", "up to 128 tokens")
+    assert (decode.name, decode.value) == ("decode_128", "one token")
+    assert decode.reason == (
+        "its attention looks at 128 of 2,048 positions, whatever the position is"
+    )
