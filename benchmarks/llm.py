@@ -70,18 +70,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
-FAST = """\
-model: {{hf: {model}}}
-export:
-  quantization: 8da4w
-  group_size: 32
-  generation: {{context: {context}}}
-runtime: {{threads: {threads}}}
-benchmark:
-  runs: 1
-  memory: false
-  generation: {{prompt_tokens: [1], new_tokens: [65], depth: [{position}]}}
-"""
 PLAIN = """\
 model: {{python: "plain.py:make", arguments: {{folder: {model}, context: {context}}}}}
 export: {{quantization: 8da4w, group_size: 32}}
@@ -205,7 +193,8 @@ def recipes(folder: Path, model: Path, contexts: list[int], position: int, threa
             "threads": threads,
         }
         sides = Sides(context, folder / f"fast-{context}.yaml", folder / f"plain-{context}.yaml")
-        sides.fast.write_text(FAST.format(**values))
+        fast = {"output": "", "prompts": [1], "new_tokens": 65}
+        sides.fast.write_text(RECIPE.format(**values, **fast, depths=[position]))
         sides.plain.write_text(PLAIN.format(**values))
         yield sides
 

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from executorch.runtime import Runtime
 
-from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
-from etdeploy.export.worker.lowering.lower import emit, lower
-from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
+from tests.support.language_models import spread_model
+from tests.support.lowered_sources import lowered
 
 # A ring of 64 places, which the prefill goes around, too.
 PART, TOKENS, WINDOW = 16, 150, 24
@@ -52,13 +50,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def tiny(name: str) -> Any:
     """A model with random weights, large enough that its logits differ from each other."""
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**_SIZES, **CONFIGS[name])
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    for weight in model.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.15)
-    return model
+    return spread_model(name, {**_SIZES, **CONFIGS[name]}, std=0.15)
 
 
 def found(name: str, folder: Path) -> dict[str, Any]:
@@ -69,7 +61,8 @@ def found(name: str, folder: Path) -> dict[str, Any]:
         wanted = model(input_ids=tokens, use_cache=False).logits[0]
     made = generation_sources(model, context=context, prefill_tokens=PART, path="auto")
     path = folder / f"{name}.pte"
-    _export(made.sources, path)
+    with path.open("wb") as stream:
+        lowered(spec_of({"model": {"hf": str(folder)}}), made.sources).write_to_file(stream)
     program = Runtime.get().load_program(str(path))
     methods = {method.name: program.load_method(method.name) for method in made.methods}
 
@@ -110,20 +103,6 @@ def found(name: str, folder: Path) -> dict[str, Any]:
 
 def _keys(module: torch.nn.Module) -> list[torch.Tensor]:
     return [buffer for name, buffer in module.cache.named_buffers() if name.startswith("key_")]
-
-
-def _export(sources: Any, path: Path) -> None:
-    spec = spec_of({"model": {"hf": str(path.parent)}})
-    traced = {
-        name: Traced(
-            source.module,
-            source,
-            trace(source.module, source.inputs, source.dynamic_shapes, strict=False),
-        )
-        for name, source in sources.items()
-    }
-    with path.open("wb") as stream:
-        emit(spec, lower(spec, traced), traced).write_to_file(stream)
 
 
 def named(context: int) -> list[str]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.support.language_models import spread_model
+
 PROMPT, NEW, CONTEXT, PART, VOCABULARY = 11, 12, 32, 8, 128
 _WINDOW = 8  # fewer than the tokens of the prompt
 _SIZES: dict[str, Any] = {
@@ -131,16 +133,7 @@ Step = Callable[[str, Any, Any], Any]
 
 def tiny(family: Family) -> Any:
     """A model with random weights, large enough that its logits differ from each other."""
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{family.kind}Config")(**{**_SIZES, **family.config})
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    for weight in model.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.2)
-    return model
+    return spread_model(family.kind, {**_SIZES, **family.config}, std=0.2)
 
 
 def prompt() -> list[int]:
@@ -157,6 +150,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
     from etdeploy.export.worker.generation.sources import generation_sources
     from etdeploy.export.worker.lowering.quantize import quantize
     from tests.support.export import spec_of
+    from tests.support.lowered_sources import lowered
 
     model = tiny(family)
     own = model.generate(
@@ -174,7 +168,8 @@ def found(family: Family, path: Path) -> dict[str, Any]:
                 buffer.zero_()
     else:
         quantized = ()
-    _export(spec, made.sources, path)
+    with path.open("wb") as stream:
+        lowered(spec, made.sources).write_to_file(stream)
     program = Runtime.get().load_program(str(path))
     methods = {method.name: program.load_method(method.name) for method in made.methods}
     text = _greedy(lambda name, *inputs: methods[name].execute(inputs)[0])
@@ -204,23 +199,6 @@ def _greedy(step: Step) -> list[int]:
             ids.append(int(logits[0].argmax()))
         if len(ids) == PROMPT + NEW:
             return ids[PROMPT:]
-
-
-def _export(spec: Any, sources: Any, path: Path) -> None:
-    from etdeploy.export.worker.backends.base import Traced
-    from etdeploy.export.worker.lowering.lower import emit, lower
-    from etdeploy.export.worker.tracing.trace import trace
-
-    traced = {
-        name: Traced(
-            source.module,
-            source,
-            trace(source.module, source.inputs, source.dynamic_shapes, strict=False),
-        )
-        for name, source in sources.items()
-    }
-    with path.open("wb") as stream:
-        emit(spec, lower(spec, traced), traced).write_to_file(stream)
 
 
 if __name__ == "__main__":

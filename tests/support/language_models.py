@@ -36,6 +36,26 @@ def save_llama(folder: Path, *, tokenizer: bool = True, **config: Any) -> Path:
     return folder
 
 
+def spread_model(kind: str, config: dict[str, Any], *, std: float) -> Any:
+    """A model with random weights, large enough that its logits differ from each other.
+
+    Args:
+        kind: Name of transformers' configuration, without Config.
+        config: What that takes.
+        std: Of the weights.
+    """
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{kind}Config")(**config)
+    model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=std)
+    return model
+
+
 def save_tokenizer(folder: Path) -> None:
     """Trains a byte-level tokenizer on the spot, with <s> (1) and </s> (2)."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers

@@ -18,13 +18,12 @@ from executorch.exir.pass_base import ExportPass
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends import xnnpack_passes
-from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.lowering import lower as lowering
 from etdeploy.export.worker.lowering.quantize import quantize
-from etdeploy.export.worker.tracing.trace import trace
 from tests.support.export import spec_of
 from tests.support.generation_run import tiny
+from tests.support.lowered_sources import lowered
 
 
 def program(name: str, scheme: str, *, whole: bool) -> dict[str, Any]:
@@ -41,12 +40,8 @@ def program(name: str, scheme: str, *, whole: bool) -> dict[str, Any]:
 
 
 def _digest(spec: ExportSpec, sources: Any) -> str:
-    methods = {
-        name: Traced(s.module, s, trace(s.module, s.inputs, s.dynamic_shapes, strict=False))
-        for name, s in sources.items()
-    }
     stream = io.BytesIO()
-    lowering.emit(spec, lowering.lower(spec, methods), methods).write_to_file(stream)
+    lowered(spec, sources).write_to_file(stream)
     return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
