@@ -9,15 +9,19 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
+from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.pass_base import ExportPass
+from torch.export import exported_program
+from torch.fx import Graph
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends import xnnpack_passes
+from etdeploy.export.worker.backends import xnnpack_decompositions, xnnpack_passes
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.lowering import lower as lowering
 from etdeploy.export.worker.lowering.quantize import quantize
@@ -27,16 +31,16 @@ from tests.support.lowered_sources import lowered
 
 
 def program(name: str, scheme: str, *, whole: bool) -> dict[str, Any]:
-    """The digest of a model's program, and how often a graph was traced for it."""
+    """The digest of a model's program, and how often what takes time was done for it."""
     export = {"quantization": scheme, "generation": {"context": 32}}
     spec = spec_of({"model": {"hf": "org/model"}, "export": export})
     model = tiny(name)
     made = generation_sources(model, context=32, prefill_tokens=8, path="auto")
     if scheme != "none":
         quantize(spec, made.sources)
-    with _traces() as count, _everything() if whole else nullcontext():
+    with _counted() as counts, _everything() if whole else nullcontext():
         digest = _digest(spec, made.sources)
-    return {"digest": digest, "traces": len(count)}
+    return {"digest": digest, **counts}
 
 
 def _digest(spec: ExportSpec, sources: Any) -> str:
@@ -51,21 +55,37 @@ def _everything() -> Iterator[None]:
     with (
         patch.object(lowering, "_shortened", lambda _: nullcontext()),
         patch.object(xnnpack_passes, "needed_passes_only", nullcontext),
+        patch.object(xnnpack_decompositions, "decompositions_with_work", nullcontext),
     ):
         yield
 
 
+# By what is counted: whose method, or function of a module, it is.
+_COUNTED: dict[str, tuple[Any, str]] = {
+    "traces": (ExportPass, "call_submodule"),
+    "decompositions": (exported_program, "_decompose_exported_program"),
+    "operators": (EdgeOpOverload, "__call__"),
+    "compiled": (Graph, "python_code"),
+}
+
+
 @contextmanager
-def _traces() -> Iterator[list[None]]:
-    """An element for each time that a pass traces a graph again."""
-    found, call = list[None](), ExportPass.call_submodule
-
-    def counted(self: Any, *args: Any) -> Any:
-        found.append(None)
-        return call(self, *args)
-
-    with patch.object(ExportPass, "call_submodule", counted):
+def _counted() -> Iterator[Counter[str]]:
+    """How often each of them is called."""
+    found = Counter[str]()
+    with ExitStack() as stack:
+        for what, (owner, name) in _COUNTED.items():
+            counting = _counting(found, what, getattr(owner, name))
+            stack.enter_context(patch.object(owner, name, counting))
         yield found
+
+
+def _counting(found: Counter[str], what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        found[what] += 1
+        return call(*args, **kwargs)
+
+    return counted
 
 
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ class XnnpackLowering(Lowering):
         """As in the base class; for a language model, in half of the time."""
         if not spec.generation:
             return super().lower(spec, methods)
+        from etdeploy.export.worker.backends.xnnpack_decompositions import (
+            decompositions_with_work,
+        )
         from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
         from etdeploy.export.worker.generation.norms import means_as_products
         from etdeploy.export.worker.generation.passes import exact_activations
@@ -60,7 +63,7 @@ class XnnpackLowering(Lowering):
         for method in methods.values():
             exact_activations(method.program)
             means_as_products(method.program)
-        with needed_passes_only():
+        with needed_passes_only(), decompositions_with_work():
             return super().lower(spec, methods)
 
     def preload(self, scheme: str) -> None:

@@ -1,4 +1,4 @@
-"""Work that lowering repeats, done once or left out; the program stays the same, byte for byte.
+"""Shapes of what the quantisation's operators give, known at once.
 
 ExecuTorch lowers in some 40 steps, and most run the whole graph again with fake tensors. What the
 quantisation's operators give is therefore computed so often that it was a third of the time.
@@ -6,35 +6,17 @@ quantisation's operators give is therefore computed so often that it was a third
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
+from contextlib import contextmanager
 from typing import Any
 
-import executorch.exir.backend.backend_details as backend_details
-import executorch.exir.program._program as program
-import executorch.exir.verification.verifier as verifier
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.fx.traceback import NodeSource
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32)
 _IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 _FUNCTIONAL = torch._C._TorchDispatchModeKey.FUNCTIONAL
-
-
-@contextmanager
-def shortcuts() -> Iterator[None]:
-    """While the block runs, this process lowers without the repetitions."""
-    with ExitStack() as stack:
-        stack.enter_context(_shapes_of_quantisation())
-        stack.enter_context(_dtypes_checked_once())
-        stack.enter_context(_origins_shared())
-        stack.enter_context(_tensors_shared())
-        yield
-
 
 # What an operator gives, of what it was given by the names of its schema; None where that is not
 # known here.
@@ -42,7 +24,7 @@ _Gives = Callable[[Mapping[str, Any]], Any]
 
 
 @contextmanager
-def _shapes_of_quantisation() -> Iterator[None]:
+def shapes_of_quantisation() -> Iterator[None]:
     """The operators of torchao give their shapes at once; of fake tensors nothing else is asked.
 
     There are no fake kernels for them: each is run as the ten operators that it is made of, and
@@ -133,68 +115,3 @@ def _dequantized(values: Mapping[str, Any]) -> torch.Tensor | None:
     if values["input_dtype"] not in _INTEGERS:
         return None
     return torch.empty_like(values["input"], dtype=values.get("output_dtype") or torch.float32)
-
-
-@contextmanager
-def _dtypes_checked_once() -> Iterator[None]:
-    """ExecuTorch runs each graph nine times to see whether types of tensors fit operators."""
-    name, passed = "_check_tensor_args_matching_op_allowed_dtype", set[str]()
-    check = getattr(verifier, name)
-
-    def once(graph: torch.fx.GraphModule) -> None:
-        text = "\n".join(_described(node) for node in graph.graph.nodes)
-        if text not in passed:
-            check(graph)
-            passed.add(text)
-
-    setattr(verifier, name, once)
-    try:
-        yield
-    finally:
-        setattr(verifier, name, check)
-
-
-def _described(node: torch.fx.Node) -> str:
-    value = node.meta.get("val") if node.op == "placeholder" else None
-    dtype = getattr(value, "dtype", None)
-    return f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {dtype}"
-
-
-@contextmanager
-def _origins_shared() -> Iterator[None]:
-    """Where a node came from is kept in values that nobody changes, and that every step copied."""
-    NodeSource.__deepcopy__ = lambda self, _: self
-    try:
-        yield
-    finally:
-        del NodeSource.__deepcopy__
-
-
-@contextmanager
-def _tensors_shared() -> Iterator[None]:
-    """The copies of programs for the ETRecord and for each partition have no tensors of their own.
-
-    Weights and caches would be in memory three times. No step writes into a tensor.
-    """
-    modules = (program, backend_details)
-    for module in modules:
-        module.copy = SimpleNamespace(copy=copy.copy, deepcopy=_copied)
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.copy = copy
-
-
-def _copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    known = {id(tensor): tensor for tensor in _tensors(value)}
-    return copy.deepcopy(value, known if memo is None else memo)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, program.EdgeProgramManager):
-        for name in value.methods:
-            yield from _tensors(value.exported_program(name))
-    elif isinstance(value, torch.export.ExportedProgram):
-        stored = (*value.state_dict.values(), *value.constants.values())
-        yield from (each for each in stored if isinstance(each, torch.Tensor))
