@@ -10,7 +10,7 @@ from typing import Any
 _TEXTS = ["the quick brown fox jumps over the lazy dog", "says little, and says it soon"]
 _BEGIN, _END, _UNKNOWN = "<s>", "</s>", "<unk>"
 VOCABULARY = 320
-_LLAMA = {
+LLAMA = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -29,7 +29,7 @@ def save_llama(folder: Path, *, tokenizer: bool = True, **config: Any) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**_LLAMA, **config}))
+    model = LlamaForCausalLM(LlamaConfig(**{**LLAMA, **config}))
     model.save_pretrained(folder)
     if tokenizer:
         save_tokenizer(folder)

@@ -24,8 +24,17 @@ pytestmark = [
     ),
 ]
 
-MODELS = Path(__file__).parents[2] / "data" / "export" / "openvino.py"
+ROOT = Path(__file__).parents[3]
+MODELS = ROOT / "tests/data/export/openvino.py"
 SMALL = "example: convnet, arguments: {width: 8, image: 32}"
+_SAVE = """
+import sys
+from pathlib import Path
+from tests.support.language_models import LLAMA, save_tokenizer, spread_model
+folder = Path(sys.argv[1])
+spread_model("Llama", LLAMA, std=0.15).save_pretrained(folder)
+save_tokenizer(folder)
+"""
 _ATTENTION = """
 import torch
 from torch import nn
@@ -63,6 +72,8 @@ def ran(cli: Cli) -> tuple[CliResult, dict[str, Any]]:
             "benchmark: {iterations: 5, warmup: 1}\n"
         )
         arguments += ["--recipe", str(path)]
+    if find_spec("transformers"):
+        arguments += ["--recipe", str(_write_text_recipe(cli.folder))]
     result = cli(*arguments)
     records = map(
         json.loads, (p.read_text() for p in cli.folder.glob("etdeploy-out/*/record.json"))
@@ -70,9 +81,32 @@ def ran(cli: Cli) -> tuple[CliResult, dict[str, Any]]:
     return result, {record["recipe"]["name"]: record for record in records}
 
 
+def _write_text_recipe(folder: Path) -> Path:
+    """A language model with random weights, large enough that its text is no one token."""
+    model = folder / "llama"
+    outcome = process.run(process.Request((sys.executable, "-c", _SAVE, str(model)), cwd=ROOT))
+    assert outcome.ok, outcome.stderr
+    recipe = {
+        "model": {"hf": str(model)},
+        "export": {"backend": "openvino", "generation": {"context": 64, "prefill_tokens": 8}},
+        "benchmark": {"runs": 1, "generation": {"prompt_tokens": [20], "new_tokens": [2]}},
+    }
+    (folder / "text.yaml").write_text(json.dumps(recipe))
+    return folder / "text.yaml"
+
+
+@pytest.mark.skipif(not find_spec("transformers"), reason="needs etdeploy[llm]")
+def test_prompts_are_taken_in_parts_of_one_length(ran: tuple[CliResult, dict[str, Any]]) -> None:
+    record = ran[1]["text"]
+    texts = record["workload"]["texts"]
+    assert len(texts) == 2  # the second is longer than a part
+    assert all(text["within_tolerance"] for text in texts)
+    assert len({token for text in texts for token in text["token_ids"]}) > 2
+
+
 def test_outputs_are_the_models(ran: tuple[CliResult, dict[str, Any]]) -> None:
     result, records = ran
-    assert set(records) == set(RUN), result.stderr
+    assert set(records) - {"text"} == set(RUN), result.stderr
     for name in RUN:
         if name == "bytes" and not multiplies_bytes(cpu_facts()):
             continue
@@ -110,7 +144,7 @@ def test_what_the_delegate_cannot_run_is_refused(ran: tuple[CliResult, dict[str,
 
 def test_attention_is_told_from_a_softmax_alone() -> None:
     argv = (sys.executable, "-c", _ATTENTION)
-    outcome = process.run(process.Request(argv, cwd=Path(__file__).parents[3]))
+    outcome = process.run(process.Request(argv, cwd=ROOT))
     assert outcome.stdout.split()[-2:] == ["True", "False"], outcome.stderr
 
 

@@ -12,6 +12,8 @@ class CoreMLLowering(Lowering):
     """ExecuTorch's partitioner for Core ML; the precision is Core ML's own choice of floats."""
 
     apart = True
+    # ExecuTorch 1.5.1 converts no partition of it that takes a dynamic size.
+    fixed_shapes = True
 
     def partitioners(self, spec: ExportSpec) -> list[Any]:
         """The partitioner, with the precision of the scheme."""
@@ -27,8 +29,14 @@ class CoreMLLowering(Lowering):
             # ExecuTorch's own Swift package asks for iOS 17.
             minimum_deployment_target=coremltools.target.iOS17,
         )
-        # A state of Core ML's own needs iOS 18, and each method would have another one.
-        return [CoreMLPartitioner(compile_specs=specs, take_over_mutable_buffer=False)]
+        partitioner = CoreMLPartitioner(
+            compile_specs=specs,
+            # A state of Core ML's own needs iOS 18, and each method would have another one.
+            take_over_mutable_buffer=False,
+            # coremltools 9.0 cannot convert how the cache is written.
+            skip_ops_for_coreml_delegation=["aten.index_put.default"] if spec.hf else None,
+        )
+        return [partitioner]
 
 
 LOWERING = CoreMLLowering()

@@ -134,7 +134,7 @@ def _own_logits(model: Any) -> torch.Tensor:
     """Of the last token, as the model computes them before any part of it is exchanged.
 
     Raises:
-        WorkerError: It cannot.
+        WorkerError: It cannot, or they are no numbers.
     """
     try:
         with torch.no_grad():
@@ -148,6 +148,12 @@ def _own_logits(model: Any) -> torch.Tensor:
             f"{exception_text(error)}",
             remedy=FACTORY,
         ) from error
+    if not torch.isfinite(logits).all():
+        raise fail(
+            "outputs",
+            f"the model, a {type(model).__name__}, gives logits that are infinite or no numbers",
+            remedy="Its weights may be damaged: get them again.",
+        )
     return logits
 
 
