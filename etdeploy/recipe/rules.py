@@ -274,15 +274,27 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[Finding]:
 def _language_findings(export: Mapping[str, Any]) -> Iterator[Finding]:
     """Ranges of activations would be those of one example: a cache has no calibration inputs."""
     scheme = export.get("quantization")
+    backend = find_backend(str(export.get("backend") or DEFAULT))
+    if export.get("overrides") and backend and backend.overrides and not _mixes(backend):
+        those = [b.name for b in known_backends() if _mixes(b) and b.lowering]
+        yield (
+            "export.overrides",
+            f"the overrides of {backend.name} need calibration inputs, and a model of `hf` takes "
+            f"none; for such a model, overrides apply to {', '.join(those)} only",
+        )
     if scheme not in STATIC_SCHEMES:
         return
-    backend = find_backend(str(export.get("backend") or DEFAULT))
     offered = [s for s in backend.quantizations if s not in STATIC_SCHEMES] if backend else []
     yield (
         "export.quantization",
         f"{scheme!r} needs calibration inputs, and a model of `hf` takes none; choose from "
         f"{', '.join(offered)}",
     )
+
+
+def _mixes(backend: Backend) -> bool:
+    """Whether it has overrides that quantise without calibration inputs."""
+    return any(s not in STATIC_SCHEMES and s not in FLOAT_SCHEMES for s in backend.overrides)
 
 
 def keys_needing_build(section: Mapping[str, Any]) -> list[str]:

@@ -192,3 +192,12 @@ def test_a_model_of_the_command_line_is_told_from_the_recipes_own() -> None:
     assert load_recipe(name).named_model == ""
     assert load_recipe(name, ["--model=other/model"]).named_model == "other/model"
     assert load_recipe(name, ["model.hf=other/model"]).named_model == ""
+
+
+@pytest.mark.parametrize("scheme", ["fp16", "8a4w"])
+def test_overrides_that_would_need_calibration(folder: Path, scheme: str) -> None:
+    export = f"{{backend: qnn, quantization: {scheme}, overrides: {{lm_head: 16a4w}}}}"
+    assert problems(f"model: {{hf: a/b}}\nexport: {export}")[-1].endswith(
+        "export.overrides: the overrides of qnn need calibration inputs, and a model of `hf` takes "
+        "none; for such a model, overrides apply to xnnpack only"
+    )

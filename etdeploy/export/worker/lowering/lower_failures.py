@@ -23,8 +23,8 @@ _NOT_CORE = re.compile(r"Operator torch\._ops\.(\w+)\.(\w+)\.\w+ is not in Core 
 _NO_OUT_VARIANT = re.compile(r"Missing out variants: \{(.+?)\}")
 _UNBOUNDED = "finite upper bound"
 _WHO_IS_AT_FAULT = (
-    "The log has the whole traceback. --set export.backend=portable shows whether the backend is\n"
-    "at fault."
+    "The log has the whole traceback. This shows whether the backend is at fault:\n"
+    "--set export.backend=portable --set export.quantization=none"
 )
 
 # The methods as they were traced; which of them a failure is about, it seldom says.
