@@ -72,7 +72,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 PLAIN = """\
 model: {{python: "plain.py:make", arguments: {{folder: {model}, context: {context}}}}}
-export: {{quantization: 8da4w, group_size: 32}}
+export: {{quantization: 8da4w, group_size: 32, strict: true}}
 runtime: {{threads: {threads}}}
 benchmark:
   runs: 1
