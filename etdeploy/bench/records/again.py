@@ -20,17 +20,28 @@ def measure_again(run: StoredRun) -> str:
     works in that folder. What `--set` changed is not in the command.
     """
     record = run.record
-    words = ["etdeploy bench --recipe", quoted(_name(record.recipe))]
+    words = ["etdeploy bench --recipe", quoted(_name(record.recipe)), *_model(record.recipe)]
     words += ["--device", quoted(record.device.facts.name)]
     return " ".join([*words, *_target(record), *_output(run.folder)])
 
 
 def _name(recipe: RecipeRecord) -> str:
     """The bundled recipe's name, where it is one, else the file's."""
+    return Path(recipe.file).stem if _is_bundled(recipe) else recipe.file
+
+
+def _is_bundled(recipe: RecipeRecord) -> bool:
     bundled = resource_folder("recipes") / Path(recipe.file).name
-    if bundled.is_file() and recipe.files.get(recipe.file) == sha256_file(bundled):
-        return bundled.stem
-    return recipe.file
+    return bundled.is_file() and recipe.files.get(recipe.file) == sha256_file(bundled)
+
+
+def _model(recipe: RecipeRecord) -> list[str]:
+    """The language model, which no bundled recipe names: an id of the hub, or a folder."""
+    named = recipe.content.get("model", {}).get("hf")
+    if named is None or not _is_bundled(recipe):
+        return []
+    folder = (resource_folder("recipes") / named).resolve()
+    return ["--model", quoted(str(folder) if folder.is_dir() else named)]
 
 
 def _target(record: RunRecord) -> list[str]:

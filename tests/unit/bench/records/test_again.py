@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -39,6 +40,21 @@ def test_of_a_bundled_recipe() -> None:
     # A file of the user's may have the same name.
     run = StoredRun(Path("moved"), make_record(recipe=_recipe("xnnpack.yaml")))
     assert measure_again(run) == "etdeploy bench --recipe xnnpack.yaml --device host"
+
+
+def test_of_a_bundled_recipe_for_language_models(here: Path) -> None:
+    bundled = resource_folder("recipes")
+    recipe = _recipe("llm-xnnpack.yaml", sha256_file(bundled / "llm-xnnpack.yaml"))
+
+    def again(hf: str) -> str:
+        named = recipe.model_copy(update={"content": {"model": {"hf": hf}}})
+        return measure_again(StoredRun(Path("moved"), make_record(recipe=named)))
+
+    assert again("org/m") == "etdeploy bench --recipe llm-xnnpack --model org/m --device host"
+    # As records have it: relative to the recipe's file.
+    (here / "my model").mkdir()
+    told = again(os.path.relpath(here / "my model", bundled))
+    assert shlex.split(told)[4:6] == ["--model", str(here / "my model")]
 
 
 def test_of_another_device_and_folder(here: Path) -> None:
