@@ -80,7 +80,7 @@ def test_the_cache_is_written_in_place_and_never_copied(
         assert not _SLOW & set(operators)
     for method in ("decode_128", "decode"):
         outside = found[name]["operators"][method]
-        assert {"aten::expand_copy.out", "aten::slice_copy.Tensor_out"}.isdisjoint(outside)
+        assert not any(name in each for each in outside for name in ("expand", "slice", "split"))
 
 
 @pytest.mark.parametrize("name", _MODELS)

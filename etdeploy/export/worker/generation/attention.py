@@ -8,6 +8,7 @@ layers.
 from __future__ import annotations
 
 from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -96,7 +97,11 @@ def _attended(
     weights = torch.softmax(_capped(joined, softcap) + mask, dim=-1)
     if len(values) == 1:
         return torch.bmm(weights, values[0])
-    seen = weights.split([each.shape[1] for each in values], dim=2)
+    # XNNPACK takes slices, and no splits.
+    ends = accumulate(each.shape[1] for each in values)
+    seen = (
+        weights[:, :, end - each.shape[1] : end] for each, end in zip(values, ends, strict=True)
+    )
     return reduce(torch.add, map(torch.bmm, seen, values))
 
 
