@@ -36,7 +36,7 @@ class Places:
 
 
 def bounds_of(context: int) -> tuple[int, ...]:
-    """Where the segments of a cache end: each has three quarters of all positions up to its end.
+    """Where the segments of a cache end: each at four times as many positions as the one before.
 
     The attention's cost follows the number of positions that a method looks at; each more method is
     lowered on its own, with all layers.
