@@ -49,13 +49,19 @@ def texts(model: Any) -> dict[str, Any]:
         "by_methods": by_methods.token_ids,
         "after": after.token_ids,
         "gaps": [token.behind[:2] for token in before.tokens],
-        "left": max(float(b.abs().max()) for n, b in _caches(modules) if "slots" not in n),
+        "left": max(float(buffer.abs().max()) for buffer in _caches(modules)),
         "attention": [attention, model.config._attn_implementation],
     }
 
 
-def _caches(modules: dict[str, torch.nn.Module]) -> list[tuple[str, torch.Tensor]]:
-    return [pair for m in modules.values() for pair in m.named_buffers() if "cache." in pair[0]]
+def _caches(modules: dict[str, torch.nn.Module]) -> list[torch.Tensor]:
+    """The keys and values of all layers."""
+    return [
+        buffer
+        for module in modules.values()
+        for name, buffer in module.named_buffers()
+        if name.startswith(("cache.key_", "cache.value_"))
+    ]
 
 
 def quality(model: Any, other: Any) -> dict[str, Any]:

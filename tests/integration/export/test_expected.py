@@ -76,5 +76,5 @@ def test_each_window_begins_as_a_text_does(found: dict[str, Any]) -> None:
 
 
 def test_a_long_prompt_needs_every_method_and_several_calls(found: dict[str, Any]) -> None:
-    # Beyond the 256 positions of the shorter methods, or what one call takes, if that is not far.
-    assert found["long"] == [264, 264, 136, 40, None]
+    # Beyond the 128 positions of the shortest methods, or what one call takes, if that is not far.
+    assert found["long"] == [136, 136, 136, 40, None]
