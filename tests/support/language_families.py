@@ -164,7 +164,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
         quantized = quantize(spec, made.sources)["decode"].notes
         wanted = _greedy(lambda name, *inputs: made.sources[name].module(*inputs))
         for name, buffer in made.sources["decode"].module.cache.named_buffers():
-            if name != "slots":
+            if name.startswith(("key_", "value_")):
                 buffer.zero_()
     else:
         quantized = ()
