@@ -200,7 +200,7 @@ def recipes(folder: Path, model: Path, contexts: list[int], position: int, threa
             "threads": threads,
         }
         sides = Sides(context, folder / f"fast-{context}.yaml", folder / f"plain-{context}.yaml")
-        fast = {"output": "", "prompts": [1], "new_tokens": 65}
+        fast = {"output": "", "prompts": [1], "new_tokens": STEPS + 1}
         sides.fast.write_text(RECIPE.format(**values, **fast, depths=[position]))
         sides.plain.write_text(PLAIN.format(**values))
         yield sides

@@ -35,11 +35,10 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Explaine
     if generation is None:
         return
     for method in generation.methods:
-        tokens = "one token" if method.max_tokens == 1 else f"{method.max_tokens:,} tokens"
-        most = tokens if method.max_tokens == 1 or not method.dynamic else f"up to {tokens}"
+        most = f"{'up to ' if method.dynamic else ''}{method.max_tokens:,} tokens"
         yield Explained(
             name=method.name,
-            value=most,
+            value="one token" if method.max_tokens == 1 else most,
             reason=f"its attention looks at {method.capacity:,} of {generation.context:,} "
             "positions, whatever the position is",
         )

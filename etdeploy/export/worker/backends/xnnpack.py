@@ -50,7 +50,7 @@ class XnnpackLowering(Lowering):
         return get_transform_passes([plain_views])
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-        """As in the base class; for a language model, in half of the time."""
+        """As in the base class; for a language model, in less time."""
         if not spec.generation:
             return super().lower(spec, methods)
         from etdeploy.export.worker.backends.xnnpack_decompositions import (

@@ -152,7 +152,8 @@ class Buffers(torch.nn.Module):  # type: ignore[misc]
         each = zip(kinds, options, strict=True)
         windows = [option.get("sliding_window") for kind, option in each if kind == _SLIDING]
         self.ring = ring_of(windows, capacity, most_tokens)
-        self.register_buffer("slots", torch.arange(capacity, dtype=torch.float32))
+        if self.ring:
+            self.register_buffer("slots", torch.arange(capacity, dtype=torch.float32))
         self.register_buffer("held", self.segments.held())
         for number, table in enumerate(self.segments.tables()):
             self.register_buffer(f"places_{number}", table)
