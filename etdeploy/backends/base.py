@@ -66,6 +66,8 @@ class Backend:
         arches: The instruction sets that it runs on; empty for all.
         loads: Whether it loads the device maker's libraries when it starts.
         threaded: Whether it runs on the thread pool of ExecuTorch.
+        own_kernels: Whether kernels of etdeploy's own may stand between its partitions: it computes
+            on the CPU, and in 32-bit floats.
         tried: Whether it was built and run with etdeploy; the others follow ExecuTorch's
             documentation.
         socs: The SoCs that a program can be compiled for, each for one of them, which `export.soc`
@@ -99,6 +101,7 @@ class Backend:
     arches: tuple[str, ...] = ()
     loads: bool = False
     threaded: bool = False
+    own_kernels: bool = False
     tried: bool = False
     socs: tuple[str, ...] = ()
     profile_compiled: bool = False

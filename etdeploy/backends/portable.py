@@ -7,5 +7,6 @@ from etdeploy.backends.base import Backend
 PORTABLE = Backend(
     name="portable",
     embeddings=("8w", "4w"),
+    own_kernels=True,
     lowering="etdeploy.export.worker.backends.portable",
 )

@@ -13,6 +13,7 @@ from etdeploy.core.progress import Progress
 from etdeploy.graph.backends import missing_for_bundle
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
+from etdeploy.plan.components import provided
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.plan.relations import spelled_for
 from etdeploy.provider.checkout import (
@@ -57,7 +58,7 @@ def obtain_libraries(
         return _sources(resolved, exported_with, progress, log)
     target = find_target(plan.build_target)
     wheel = obtain_wheel(target, job.host, job.workspace, progress, log)
-    absent = sorted(set(plan.component_names) - set(wheel.components))
+    absent = sorted(provided(plan.component_names) - set(wheel.components))
     if absent:
         raise BuildError(
             f"the ExecuTorch {wheel.version} libraries in {wheel.root} do not include "

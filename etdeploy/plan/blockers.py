@@ -9,7 +9,7 @@ from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.registry import backend_of
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained
-from etdeploy.plan.components import KERNELS_TORCHAO
+from etdeploy.plan.components import KERNELS_TORCHAO, provided
 from etdeploy.plan.relations import is_on
 from etdeploy.plan.requirements import Requirements
 from etdeploy.recipe.model import Recipe
@@ -38,7 +38,7 @@ def wheel_blockers(
     requirements: Requirements, target: Target, wheel: str, shipped: frozenset[str]
 ) -> Iterator[Blocker]:
     """What the program needs and `wheel` (its name in messages) does not have."""
-    for name in sorted(set(requirements.reasons) - shipped if shipped else ()):
+    for name in sorted(provided(requirements.reasons) - shipped if shipped else ()):
         yield Blocker(
             what=f"component {name}",
             why=f"{wheel} has no component {name}: {requirements.reasons[name]}",

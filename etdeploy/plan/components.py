@@ -6,6 +6,8 @@ links one component alone, and the CMakeLists.txt of 1.3 to 1.5.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of, runtime_backends
 from etdeploy.plan.model import RuntimePlan
@@ -20,6 +22,8 @@ KERNELS_SELECTED = "kernels_selected"
 KERNELS_QUANTIZED = "kernels_quantized"
 KERNELS_LLM = "kernels_llm"
 KERNELS_TORCHAO = "kernels_torchao"
+# Etdeploy's own, compiled with the runner: no provider has to have them.
+KERNELS_ETDEPLOY = "kernels_etdeploy"
 
 # The cmake option that builds a component that is linked only if a program needs it, besides those
 # of the backends, which say theirs themselves.
@@ -54,6 +58,7 @@ NAMESPACES: dict[str, str] = {
     "quantized": KERNELS_QUANTIZED,
     "llama": KERNELS_LLM,
     "torchao": KERNELS_TORCHAO,
+    "etdeploy": KERNELS_ETDEPLOY,
 }
 
 # Operators of aten that the runtime itself registers.
@@ -78,7 +83,9 @@ SELECTABLE_DTYPES = frozenset(
 )
 
 # Components whose loops run on the thread pool: their libraries list its library as needed.
-_THREADED = frozenset({KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO})
+_THREADED = frozenset(
+    {KERNELS_OPTIMIZED, KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO, KERNELS_ETDEPLOY}
+)
 
 _EVERYWHERE = frozenset({RUNTIME, THREADPOOL, ETDUMP, KERNELS_OPTIMIZED, KERNELS_QUANTIZED})
 # Besides the backends, which say themselves which wheels carry them.
@@ -87,6 +94,11 @@ _SHIPPED: dict[str, frozenset[str]] = {
     "linux-aarch64": _EVERYWHERE,
     "macos-arm64": _EVERYWHERE | {KERNELS_TORCHAO},
 }
+
+
+def provided(names: Iterable[str]) -> frozenset[str]:
+    """Those of the components that a provider has to have."""
+    return frozenset(names) - {KERNELS_ETDEPLOY}
 
 
 def switches() -> dict[str, str]:

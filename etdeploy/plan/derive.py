@@ -25,6 +25,7 @@ from etdeploy.plan.components import (
     RUNTIME,
     THREADPOOL,
     built_by,
+    provided,
     switches,
     threaded,
 )
@@ -188,7 +189,11 @@ def _wheel_plan(
     if THREADPOOL in available.wheel_components:
         reasons[THREADPOOL] = _threadpool_reason(reasons)
     components = tuple(
-        Explained(name=name, value=f"executorch::{name}", reason=reasons[name])
+        Explained(
+            name=name,
+            value=f"executorch::{name}" if provided([name]) else None,
+            reason=reasons[name],
+        )
         for name in sorted(reasons, key=_position)
     )
     build_type = Explained(

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.core.values import Explained
-from etdeploy.program.generation import Generation
+from etdeploy.program.attention import attention_of
+from etdeploy.program.generation import Generation, GenerationMethod
 from etdeploy.recipe.model import Recipe
 
 _STOCK = (
-    "the cache's write in place, products and softmax are operators of every runtime: the wheel's "
-    "libraries and a build from source run the same program, and apps can use ExecuTorch's own "
-    "release; llama::custom_sdpa and llama::update_cache would need kernels of their own, and were "
-    "not faster (docs/performance.md)"
+    "products and softmax are operators of every runtime, also of ExecuTorch's own release for apps"
+)
+_KERNEL = (
+    "the runner has it with each provider, and llama::custom_sdpa is slower (docs/performance.md); "
+    "a runtime without it, such as ExecuTorch's own release in an app, needs "
+    "--set export.generation.attention=stock"
 )
 
 
@@ -31,7 +34,7 @@ def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[Exp
 
 def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Explained]:
     yield _path(recipe, generation)
-    yield Explained(name="attention", value="stock operators", reason=_STOCK)
+    yield _attention(recipe, generation)
     if generation is None:
         return
     for method in generation.methods:
@@ -39,9 +42,29 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Explaine
         yield Explained(
             name=method.name,
             value="one token" if method.max_tokens == 1 else most,
-            reason=f"its attention looks at {method.capacity:,} of {generation.context:,} "
-            "positions, whatever the position is",
+            reason=_looks_at(generation, method),
         )
+
+
+def _attention(recipe: Recipe, generation: Generation | None) -> Explained:
+    asked = attention_of(recipe)
+    value, reason = asked if asked else ("stock", "")
+    if generation and generation.attention != value:
+        value, reason = generation.attention, "the program was exported so"
+    more, name = (
+        (_KERNEL, "etdeploy's kernel") if value == "kernel" else (_STOCK, "stock operators")
+    )
+    by_hand = bool(recipe.export.generation and recipe.export.generation.attention != "auto")
+    return Explained(name="attention", value=name, reason=f"{reason}; {more}", by_hand=by_hand)
+
+
+def _looks_at(generation: Generation, method: GenerationMethod) -> str:
+    if generation.attention == "kernel":
+        return f"its attention looks at what is filled of {generation.context:,} positions"
+    return (
+        f"its attention looks at {method.capacity:,} of {generation.context:,} positions, whatever "
+        "the position is"
+    )
 
 
 def _path(recipe: Recipe, generation: Generation | None) -> Explained:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from etdeploy.backends.registry import backend_named
 from etdeploy.plan.components import (
     ETDUMP,
+    KERNELS_ETDEPLOY,
     KERNELS_OPTIMIZED,
     KERNELS_QUANTIZED,
     RUNTIME,
     backend_component,
     operator_component,
 )
+from etdeploy.program.attention import attention_of
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.model import Recipe
 
@@ -131,6 +133,9 @@ def _of_recipe(recipe: Recipe) -> Requirements:
             f"embeddings in {_BITS[recipe.embeddings]} bits are looked up outside the delegates; "
             "nothing is exported yet"
         )
+    attention = attention_of(recipe)
+    if attention and attention[0] == "kernel":
+        reasons[KERNELS_ETDEPLOY] = f"it has the attention: {attention[1]}; nothing is exported yet"
     return Requirements(reasons, (delegate_id,) if delegate_id else ())
 
 

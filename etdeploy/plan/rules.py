@@ -13,6 +13,7 @@ from etdeploy.backends.values import Build
 from etdeploy.core.values import Explained
 from etdeploy.plan.components import (
     ETDUMP,
+    KERNELS_ETDEPLOY,
     KERNELS_LLM,
     KERNELS_OPTIMIZED,
     KERNELS_PORTABLE,
@@ -175,9 +176,11 @@ def _selection(build: SourceBuild) -> Iterator[Explained]:
             f"the program calls its operators with {', '.join(dtypes)} only, and portable kernels "
             "can be built for these alone",
         )
-    others = (KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO)
+    others = (KERNELS_QUANTIZED, KERNELS_LLM, KERNELS_TORCHAO, KERNELS_ETDEPLOY)
     by_hand = build.recipe.runtime.cmake
-    beside = [c for c in others if c in build.requirements.reasons or by_hand.get(SWITCHES[c])]
+    beside = [
+        c for c in others if c in build.requirements.reasons or by_hand.get(SWITCHES.get(c, ""))
+    ]
     if beside or build.custom_ops:
         yield _option(
             "MAX_KERNEL_NUM",

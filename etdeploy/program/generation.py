@@ -7,7 +7,8 @@ share. A position may be set back: what is in the buffers from there on does not
 always possible, else by `Generation.rewind` at most, from the furthest end of a call since position
 0: layers with a sliding window keep no more.
 
-The attention of a method looks at as many positions as its capacity, whatever the position is.
+The attention of a method looks at as many positions as its capacity, whatever the position is; with
+etdeploy's kernel, at those up to the position.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Generation(Value):
         revision: Commit of the model's repository; null for a folder.
         path: How it was exported: `fast`, or `plain` where the model does not fit the fast path.
         path_reason: Why.
+        attention: `kernel` where it is an operator of etdeploy's own, else `stock`.
         expected: Texts that the program has to give; empty where the model gives none eagerly.
         evaluation: How well the model predicts the recipe's text; null where it names none.
         rewind: How far a position may be set back, unless to 0; null where there is no limit. At
@@ -69,6 +71,7 @@ class Generation(Value):
     revision: str | None = None
     path: Literal["fast", "plain"]
     path_reason: str
+    attention: Literal["kernel", "stock"] = "stock"
     expected: tuple[ExpectedText, ...] = ()
     evaluation: Evaluation | None = None
     rewind: int | None = None

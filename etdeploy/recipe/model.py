@@ -46,6 +46,7 @@ LogLevel = Literal["none", "fatal", "error", "info", "debug"]
 ThreadPool = Literal["default", "performance_cores", "all_cores"]
 Task = Literal["text-generation"]
 GenerationPath = Literal["auto", "fast", "plain"]
+AttentionChoice = Literal["auto", "kernel", "stock"]
 # Far above any model's context.
 _MOST_TOKENS = 2**20
 _PREFILL = 128
@@ -164,6 +165,12 @@ class ExportGeneration(Section):
     """`fast`: the cache is written in place, and the attention looks at what is filled of it.
     `plain`: as transformers computes it, for models that do not fit that. `auto` takes `fast` where
     the model fits it, and records why not."""
+
+    attention: AttentionChoice = "auto"
+    """Of the path `fast`. `kernel`: an operator of etdeploy's own, which its runner has, and which
+    reads the cache up to the position that is reached. `stock`: ExecuTorch's operators, which every
+    runtime has, in methods for several lengths. `auto`: `kernel` where the backend computes on the
+    CPU and the cache has 512 positions or more."""
 
     evaluate: str | None = None
     """A text file on which the model is evaluated when it is exported: its perplexity, and how far

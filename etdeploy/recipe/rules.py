@@ -108,6 +108,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
             yield f"options.{name}", text
     yield from _prefill_findings(_keys_of(section.get("generation")))
     yield from _evaluation_findings(_keys_of(section.get("generation")))
+    yield from _attention_findings(backend, _keys_of(section.get("generation")))
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         those = [b.name for b in known_backends() if b.socs and b.lowering]
         backends = "backend" if len(those) == 1 else "backends"
@@ -207,6 +208,25 @@ def _evaluation_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             "generation.evaluate_tokens",
             "there is no text to evaluate; also set export.generation.evaluate",
+        )
+
+
+def _attention_findings(
+    backend: Backend | None, generation: Mapping[str, Any]
+) -> Iterator[Finding]:
+    if generation.get("attention") != "kernel":
+        return
+    if backend and not backend.own_kernels:
+        those = ", ".join(b.name for b in known_backends() if b.own_kernels and b.lowering)
+        yield (
+            "generation.attention",
+            f"etdeploy's kernel runs on the CPU, and {backend.name} computes elsewhere; it applies "
+            f"to the backends {those} only",
+        )
+    if generation.get("path") == "plain":
+        yield (
+            "generation.attention",
+            "the path plain has transformers' attention; leave export.generation.path at auto",
         )
 
 

@@ -11,18 +11,8 @@
 #endif
 
 #include "files.h"
-
 #ifdef HAS_threadpool
-// The wheel exports the thread pool without its header. These functions are called here; none is
-// virtual, so the layout of the class does not matter.
-namespace executorch::extension::threadpool {
-class ThreadPool {
- public:
-  size_t get_thread_count() const;
-  bool _unsafe_reset_threadpool(uint32_t num_threads);
-};
-ThreadPool* get_threadpool();
-} // namespace executorch::extension::threadpool
+#include "threadpool.h"
 #endif
 
 // The registered operators and backends.

@@ -5,21 +5,6 @@
 #   ETDEPLOY_CUSTOM_OPS_REGISTRATION  the file that registers their kernels; unset if they do
 #   ETDEPLOY_CUSTOM_OPS_TARGET        the target to link, in place of sources
 
-# What kernels compile with: ExecuTorch's headers and definitions, from a package or a checkout.
-add_library(etdeploy_executorch INTERFACE)
-add_library(etdeploy::executorch ALIAS etdeploy_executorch)
-if(TARGET executorch::runtime)
-  target_link_libraries(etdeploy_executorch INTERFACE executorch::runtime)
-else()
-  target_link_libraries(etdeploy_executorch INTERFACE executorch_core)
-  if("threadpool" IN_LIST ETDEPLOY_COMPONENTS)
-    target_link_libraries(etdeploy_executorch INTERFACE extension_threadpool)
-  endif()
-  if("etdump" IN_LIST ETDEPLOY_COMPONENTS)
-    target_compile_definitions(etdeploy_executorch INTERFACE ET_EVENT_TRACER_ENABLED)
-  endif()
-endif()
-
 if(ETDEPLOY_CUSTOM_OPS_SOURCES MATCHES "[.]c(;|$)")
   enable_language(C)
 endif()

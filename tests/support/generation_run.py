@@ -1,6 +1,7 @@
 """Exports tiny language models and runs them, each step against the model's own forward.
 
-`python -m tests.support.generation_run FOLDER NAME...` writes one line of JSON at the end.
+`python -m tests.support.generation_run FOLDER NAME...` writes one line of JSON at the end. A name
+is that of a model, with `-kernel` where its attention is etdeploy's operator.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
 from tests.support.language_models import spread_model
 from tests.support.lowered_sources import lowered
+from tests.support.own_kernels import load_own_kernels
 
 # A ring of 64 places, which the prefill goes around, too.
 PART, TOKENS, WINDOW = 16, 150, 24
@@ -55,11 +57,18 @@ def tiny(name: str) -> Any:
 
 def found(name: str, folder: Path) -> dict[str, Any]:
     """How far the program's logits are from the model's, and what is in the program."""
-    model, context = tiny(name), CONTEXTS[name]
+    kind, _, attention = name.partition("-")
+    model, context = tiny(kind), CONTEXTS[kind]
     tokens = torch.randint(3, 128, (1, _FURTHER))
     with torch.no_grad():
         wanted = model(input_ids=tokens, use_cache=False).logits[0]
-    made = generation_sources(model, context=context, prefill_tokens=PART, path="auto")
+    made = generation_sources(
+        model,
+        context=context,
+        prefill_tokens=PART,
+        path="auto",
+        attention="kernel" if attention else "stock",
+    )
     path = folder / f"{name}.pte"
     with path.open("wb") as stream:
         lowered(spec_of({"model": {"hf": str(folder)}}), made.sources).write_to_file(stream)
@@ -91,6 +100,7 @@ def found(name: str, folder: Path) -> dict[str, Any]:
     operators = {m.name: [o.name for o in m.operators] for m in inspect_file(path).methods}
     return {
         "path": made.path,
+        "attention": made.attention,
         "prefill": max(prefill),
         "decode": max(decode),
         "again": max(again),
@@ -106,11 +116,12 @@ def _keys(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def named(context: int) -> list[str]:
-    """The methods of a program."""
+    """The methods of a program with the stock attention."""
     return [method.name for method in methods_for(context, 128)]
 
 
 if __name__ == "__main__":
+    load_own_kernels(Path(sys.argv[1]))
     told: dict[str, Any] = {name: found(name, Path(sys.argv[1])) for name in sys.argv[2:]}
     told["methods"] = {context: named(context) for context in (64, 256, 512, 2048, 4096)}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

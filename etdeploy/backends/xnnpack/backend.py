@@ -98,6 +98,7 @@ XNNPACK = Xnnpack(
     ),
     wheels=("linux-x86_64", "linux-aarch64", "macos-arm64"),
     threaded=True,
+    own_kernels=True,
     tried=True,
     traced=TRACED,
 )

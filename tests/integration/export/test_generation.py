@@ -15,7 +15,9 @@ pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
-_MODELS = ("Llama", "Qwen3", "Gemma3Text")
+_STOCK = ("Llama", "Qwen3", "Gemma3Text")
+_KERNEL = tuple(f"{name}-kernel" for name in _STOCK)
+_MODELS = (*_STOCK, *_KERNEL)
 # What copies a cache, or makes a mask of it outside of a delegate.
 _SLOW = {"aten::copy_", "aten::index_put.out", "aten::where.self_out"}
 
@@ -35,12 +37,14 @@ def test_every_step_gives_the_logits_of_the_models_own_forward(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
     told = found[name]
-    assert told["path"] == "fast"
+    assert (told["path"], told["attention"]) == (
+        "fast", "kernel" if name in _KERNEL else "stock"
+    )  # fmt: skip
     # In float32, of logits between -10 and 10; a wrong cache or mask moves them by ones.
     assert told["prefill"] < 1e-4
     assert told["decode"] < 1e-4
     assert told["again"] < 1e-4
-    assert told["furthest"] > (512 if name == "Llama" else 128)
+    assert told["furthest"] > (512 if name.startswith("Llama") else 128)
 
 
 def test_methods_look_at_a_part_of_a_long_cache(found: dict[str, dict[str, Any]]) -> None:
@@ -57,6 +61,20 @@ def test_methods_look_at_a_part_of_a_long_cache(found: dict[str, dict[str, Any]]
             *("decode_256", "decode_1024", "decode"),
         ],
     }
+
+
+@pytest.mark.parametrize("name", _KERNEL)
+def test_the_kernel_needs_one_method_for_each_role_and_no_mask(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    operators = found[name]["operators"]
+    assert sorted(operators) == ["decode", "prefill"]
+    for called in operators.values():
+        assert "etdeploy::attention.out" in called
+    windowed = name.startswith("Gemma3")
+    # The positions of a ring's places are for the mask alone.
+    assert found[name]["places"] == ([64, 512] if windowed else [2048 if "Llama" in name else 512])
+    assert found[name]["rewind"] == (41 if windowed else None)
 
 
 def test_layers_with_a_window_keep_no_more_than_a_ring(found: dict[str, dict[str, Any]]) -> None:
@@ -78,8 +96,9 @@ def test_the_cache_is_written_in_place_and_never_copied(
     for operators in found[name]["operators"].values():
         assert "aten::index_put_" in operators
         assert not _SLOW & set(operators)
-    for method in ("decode_128", "decode"):
-        outside = found[name]["operators"][method]
+    for method, outside in found[name]["operators"].items():
+        if method.startswith("prefill"):
+            continue
         assert not any(name in each for each in outside for name in ("expand", "slice", "split"))
 
 

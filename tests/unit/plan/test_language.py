@@ -30,13 +30,47 @@ def test_other_models_have_no_attention_to_tell_of() -> None:
 def test_before_the_export_the_path_is_open_or_the_recipes() -> None:
     path, attention = language_choices(make_recipe(model={"hf": "m"}), None)
     assert (path.name, path.value, path.by_hand) == ("path", "fast or plain", False)
-    assert attention.value == "stock operators"
+    assert (attention.value, attention.by_hand) == ("etdeploy's kernel", False)
     assert "llama::custom_sdpa" in attention.reason
+    assert "--set export.generation.attention=stock" in attention.reason
     recipe = make_recipe(model={"hf": "m"}, export={"generation": {"path": "plain"}})
     path, _ = language_choices(recipe, None)
     assert (path.value, path.reason, path.by_hand) == (
         "plain", "export.generation.path is plain", True
     )  # fmt: skip
+
+
+def _attention(**export: object) -> tuple[str, str, bool]:
+    recipe = make_recipe(model={"hf": "m"}, export=export)
+    _, attention = language_choices(recipe, None)
+    return str(attention.value), attention.reason.partition(";")[0], attention.by_hand
+
+
+def test_the_attention_is_a_kernel_where_that_is_possible_and_faster() -> None:
+    assert _attention(generation={"attention": "stock"}) == (
+        "stock operators", "export.generation.attention is stock", True
+    )  # fmt: skip
+    assert _attention(generation={"attention": "kernel", "context": 64}) == (
+        "etdeploy's kernel", "export.generation.attention is kernel", True
+    )  # fmt: skip
+    assert _attention(generation={"context": 256}) == (
+        "stock operators", "the cache has fewer than 512 positions", False
+    )  # fmt: skip
+    assert _attention(backend="openvino") == (
+        "stock operators",
+        "etdeploy's kernel runs on the CPU, and openvino computes elsewhere",
+        False,
+    )
+    assert _attention(generation={"path": "plain"})[0] == "stock operators"
+
+
+def test_the_exported_program_says_how_its_attention_is_computed() -> None:
+    exported = _GENERATION.model_copy(update={"path": "fast", "attention": "kernel"})
+    recipe = make_recipe(model={"hf": "m"}, export={"generation": {"context": 256}})
+    _, attention, prefill, _ = language_choices(recipe, exported)
+    assert attention.value == "etdeploy's kernel"
+    assert attention.reason.startswith("the program was exported so; ")
+    assert prefill.reason == "its attention looks at what is filled of 2,048 positions"
 
 
 def test_the_exported_program_says_which_path_and_methods() -> None:

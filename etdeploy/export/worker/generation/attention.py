@@ -16,9 +16,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
 from etdeploy.export.worker.generation.cache import Parts
+from etdeploy.export.worker.generation.kernel import Seen, attention
 from etdeploy.export.worker.generation.misfit import MisfitError
 
 GROUPED = "etdeploy_grouped"
+KERNEL = "etdeploy_kernel"
 WHOLE = "etdeploy_whole"
 # What exp() makes zero of, and a float's range is far from.
 _MASKED = 1e9
@@ -27,9 +29,11 @@ _USED = frozenset({"position_ids", "position_embeddings", "cache_position"})
 
 
 def register() -> None:
-    """Makes both attentions known to transformers, by their names."""
+    """Makes the attentions known to transformers, by their names."""
     AttentionInterface.register(GROUPED, grouped_attention)
+    AttentionInterface.register(KERNEL, kernel_attention)
     AttentionInterface.register(WHOLE, whole_attention)
+    AttentionMaskInterface.register(KERNEL, seen)
     for name in (GROUPED, WHOLE):
         AttentionMaskInterface.register(name, additive_mask)
 
@@ -105,6 +109,28 @@ def _attended(
     return reduce(torch.add, map(torch.bmm, seen, values))
 
 
+def kernel_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Seen,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention by etdeploy's operator, of a cache without a dimension for a batch.
+
+    Raises:
+        MisfitError: The model wants what this does not compute.
+    """
+    _refuse(module, others)
+    if key.dim() != 3 or query.shape[1] % key.shape[0]:
+        raise MisfitError("its attention changes keys or values after they are in the cache")
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    return attention(query, key, value, attention_mask, scale, float(softcap or 0)), None
+
+
 def whole_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -170,9 +196,7 @@ def additive_mask(
     Raises:
         MisfitError: The model has another rule.
     """
-    plain = mask_function is causal_mask_function or local_size is not None
-    if use_vmap or attention_mask is not None or not plain:
-        raise MisfitError("its attention has a mask that is neither causal nor a sliding window")
+    _require_causal(mask_function, attention_mask, local_size, use_vmap)
     rows = q_offset.to(torch.float32)
     if q_length != 1 and config._attn_implementation == GROUPED:
         rows = rows.unsqueeze(0).expand(_groups(config), -1).reshape(-1)
@@ -181,6 +205,31 @@ def additive_mask(
     if local_size is not None:
         seen = torch.minimum(seen, torch.clamp((local_size - 1) - ahead, -1.0, 0.0))
     return (seen * _MASKED).unsqueeze(0)
+
+
+def seen(
+    q_offset: torch.Tensor,
+    mask_function: Any = causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    **_: Any,
+) -> Seen:
+    """What `kernel_attention` takes as a mask; see `additive_mask`.
+
+    Raises:
+        MisfitError: The model has another rule.
+    """
+    _require_causal(mask_function, attention_mask, local_size, use_vmap)
+    return Seen(q_offset, local_size or 0)
+
+
+def _require_causal(
+    mask_function: Any, attention_mask: torch.Tensor | None, local_size: int | None, use_vmap: bool
+) -> None:
+    plain = mask_function is causal_mask_function or local_size is not None
+    if use_vmap or attention_mask is not None or not plain:
+        raise MisfitError("its attention has a mask that is neither causal nor a sliding window")
 
 
 def _groups(config: Any) -> int:

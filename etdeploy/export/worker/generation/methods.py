@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,7 @@ from etdeploy.export.worker.generation.cache import Buffers
 from etdeploy.export.worker.generation.segments import bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.program.attention import Attention
 from etdeploy.program.generation import GenerationMethod
 
 
@@ -44,32 +45,34 @@ class Method(torch.nn.Module):  # type: ignore[misc]
 
 
 def methods_for(
-    context: int, prefill_tokens: int, *, fixed: bool = False
+    context: int, prefill_tokens: int, *, attention: Attention = "stock", fixed: bool = False
 ) -> tuple[GenerationMethod, ...]:
     """The methods of a program with a cache of so many positions.
 
-    The attention's cost follows a method's capacity, so there are several for each role: of 2048
-    positions, those of 128, 512 and 2048.
+    The stock attention's cost follows a method's capacity, so there are several for each role: of
+    2048 positions, those of 128, 512 and 2048. The kernel's follows the position.
 
     Args:
         context: Positions of the cache.
         prefill_tokens: The most that a call takes.
+        attention: How it is computed.
         fixed: Whether a call takes as many or one: the backend knows no dynamic shapes.
     """
-    return tuple(_methods(context, min(prefill_tokens, context), fixed))
+    bounds = (context,) if attention == "kernel" else bounds_of(context)
+    return tuple(_methods(bounds, min(prefill_tokens, context), fixed))
 
 
-def _methods(context: int, tokens: int, fixed: bool) -> Iterator[GenerationMethod]:
+def _methods(bounds: Sequence[int], tokens: int, fixed: bool) -> Iterator[GenerationMethod]:
     roles: tuple[tuple[Literal["prefill", "decode"], int], ...] = (
         ("prefill", tokens),
         ("decode", 1),
     )
     for role, most in roles:
-        for capacity in bounds_of(context):
+        for capacity in bounds:
             if capacity < most:
                 continue
             yield GenerationMethod(
-                name=role if capacity == context else f"{role}_{capacity}",
+                name=role if capacity == bounds[-1] else f"{role}_{capacity}",
                 role=role,
                 max_tokens=most,
                 dynamic=role == "prefill" and not fixed,

@@ -10,13 +10,14 @@ import torch
 from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.worker.failures import WorkerError, exception_text, fail
 from etdeploy.export.worker.generation import experts
-from etdeploy.export.worker.generation.attention import GROUPED, WHOLE, register
+from etdeploy.export.worker.generation.attention import GROUPED, KERNEL, WHOLE, register
 from etdeploy.export.worker.generation.cache import Buffers, probed
 from etdeploy.export.worker.generation.methods import Method, methods_for, source_of
 from etdeploy.export.worker.generation.misfit import MisfitError
 from etdeploy.export.worker.generation.segments import bounds_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.tracing.tensors import buffers_restored
+from etdeploy.program.attention import Attention
 from etdeploy.program.generation import GenerationMethod
 
 Path = Literal["fast", "plain"]
@@ -26,6 +27,7 @@ _PROMPT, _SINGLE = 5, 2
 _BOUNDS = (3, 6)
 # Of logits, relative to the largest: float32 sums in another order.
 _TOLERANCE = 1e-3
+_NAMES: dict[Attention, str] = {"kernel": KERNEL, "stock": GROUPED}
 _LAYERS = (
     "model.hf takes models of transformers whose layers are full or sliding attention or short "
     f"convolutions.\n{FACTORY}"
@@ -41,6 +43,7 @@ class GenerationSources:
         methods: As the runner is told of them.
         path: How the cache and the attention are computed.
         path_reason: Why.
+        attention: `kernel` where it is an operator of etdeploy's own.
         rewind: How far a position may be set back, as `program.generation` has it.
         notes: Sentences for the user.
     """
@@ -49,6 +52,7 @@ class GenerationSources:
     methods: tuple[GenerationMethod, ...]
     path: Path
     path_reason: str
+    attention: Attention
     rewind: int | None
     notes: tuple[str, ...] = ()
 
@@ -59,6 +63,7 @@ def generation_sources(
     context: int,
     prefill_tokens: int,
     path: Literal["auto", "fast", "plain"],
+    attention: Attention = "stock",
     fixed: bool = False,
 ) -> GenerationSources:
     """The methods of a language model.
@@ -68,6 +73,7 @@ def generation_sources(
         context: Positions of the cache.
         prefill_tokens: The most that a call of `prefill` takes.
         path: As the recipe names it; `auto` takes the fast one where the model fits it.
+        attention: Of the fast path.
         fixed: Whether the backend knows no dynamic shapes.
 
     Raises:
@@ -80,23 +86,35 @@ def generation_sources(
     reasons = []
     for each in wanted:
         try:
-            cache = _fitting(model, each, context, prefill_tokens, own)
+            own_attention = attention if each == "fast" else "stock"
+            cache = _fitting(model, each, own_attention, context, prefill_tokens, own)
         except MisfitError as misfit:
             reasons.append(str(misfit))
             continue
-        methods = methods_for(context, prefill_tokens, fixed=fixed)
+        methods = methods_for(context, prefill_tokens, attention=own_attention, fixed=fixed)
         batched = each == "plain"
         sources = {m.name: source_of(m, model, cache, batched=batched) for m in methods}
         rewind = cache.ring.rewind if cache.ring else None
         note = experts.cost_note(model)
         return GenerationSources(
-            sources, methods, each, _why(path, reasons), rewind, (note,) if note else ()
+            sources,
+            methods,
+            each,
+            _why(path, reasons),
+            own_attention,
+            rewind,
+            (note,) if note else (),
         )
     raise _refused(model, wanted, reasons)
 
 
 def _fitting(
-    model: Any, path: Path, context: int, most_tokens: int, wanted: torch.Tensor
+    model: Any,
+    path: Path,
+    attention: Attention,
+    context: int,
+    most_tokens: int,
+    wanted: torch.Tensor,
 ) -> Buffers:
     """The cache of a path on which the model gives the logits of its own forward.
 
@@ -108,12 +126,13 @@ def _fitting(
         with torch.no_grad():
             _use_exportable_parts(model, context)
             examples = probed(model)
-            model.set_attn_implementation(GROUPED if fast else WHOLE)
-            bounds: tuple[int, ...] = (*_BOUNDS, context) if fast else (context,)
+            model.set_attn_implementation(_NAMES[attention] if fast else WHOLE)
+            segmented = fast and attention == "stock"
+            bounds: tuple[int, ...] = (*_BOUNDS, context) if segmented else (context,)
             checked = Buffers(model, examples, bounds, most_tokens)
             _compare(wanted, _in_parts(model, checked, _tokens(model), batched=not fast))
             del checked
-            bounds = bounds_of(context) if fast else (context,)
+            bounds = bounds_of(context) if segmented else (context,)
             return Buffers(model, examples, bounds, most_tokens)
     except (MemoryError, MisfitError):
         model.set_attn_implementation(own)

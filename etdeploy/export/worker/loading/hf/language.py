@@ -15,6 +15,7 @@ from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.export.worker.loading.hf.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.loading.source import Source
+from etdeploy.program.attention import attention_for
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.model import ExportGeneration
 
@@ -67,8 +68,12 @@ def original_texts(spec: ExportSpec, loaded: LoadedModel) -> Eager:
         WorkerError: The recipe's text cannot be evaluated.
     """
     asked = _asked(spec)
-    fixed = lowering_of(spec).fixed_shapes
-    methods = methods_for(asked.context, asked.prefill_tokens, fixed=fixed)
+    methods = methods_for(
+        asked.context,
+        asked.prefill_tokens,
+        attention=attention_for(asked, str(spec.backend))[0],
+        fixed=lowering_of(spec).fixed_shapes,
+    )
     return run_original(spec, loaded, methods)
 
 
@@ -90,6 +95,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         context=asked.context,
         prefill_tokens=asked.prefill_tokens,
         path=asked.path,
+        attention=attention_for(asked, str(spec.backend))[0],
         fixed=lowering_of(spec).fixed_shapes,
     )
     tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
@@ -104,6 +110,7 @@ def language_model(spec: ExportSpec, loaded: LoadedModel, eager: Eager) -> Langu
         revision=loaded.checkpoint.commit,
         path=made.path,
         path_reason=made.path_reason,
+        attention=made.attention,
         rewind=made.rewind,
     )
     told = replace(loaded, notes=(*loaded.notes, *made.notes))
