@@ -31,7 +31,8 @@ def load_own_kernels(folder: Path, options: Sequence[str] = ()) -> None:
     argv = ["c++", "-std=c++17", "-O3", "-Wno-psabi", "-fPIC", "-shared", "-o", str(built)]
     argv += [f"-D{name}" for name in _DEFINED]
     argv += [f"-I{headers}", f"-I{headers}/executorch/runtime/core/portable_type/c10"]
-    argv += [*options, str(resource_folder("templates") / "runner" / "kernels" / "attention.cpp")]
+    sources = sorted((resource_folder("templates") / "runner" / "kernels").glob("*.cpp"))
+    argv += [*options, *map(str, sources)]
     argv += [f"-L{package}/lib", f"-Wl,-rpath,{package}/lib", *(f"-l{n}" for n in _LIBRARIES)]
     subprocess.run(argv, check=True)
     ctypes.CDLL(str(built))

@@ -7,29 +7,15 @@
 // (tokens,), out (1, tokens, heads, e). The keys and values of the tokens are in the cache.
 #include "attention.h"
 
-#include <atomic>
 #include <memory>
 #include <new>
 #include <vector>
 
-#include <executorch/runtime/core/event_tracer_hooks.h>
-#include <executorch/runtime/kernel/kernel_includes.h>
-#include <executorch/runtime/kernel/operator_registry.h>
-
-#ifdef HAS_threadpool
-#include "../threadpool.h"
-#endif
+#include "registration.h"
+#include "threads.h"
 
 namespace etdeploy {
 namespace {
-
-using executorch::aten::ScalarType;
-using executorch::aten::Tensor;
-using executorch::runtime::Error;
-using executorch::runtime::EValue;
-using executorch::runtime::Kernel;
-using executorch::runtime::KernelRuntimeContext;
-using executorch::runtime::Span;
 
 // Tokens of a part: their rows share a block of keys while it is in the cache of a core.
 constexpr int64_t kTokens = 32;
@@ -72,30 +58,6 @@ Attend attend_for(int64_t key_size, int64_t value_size) {
   }
 #endif
   return fits(4) ? attend_plainly<4> : attend_plainly<1>;
-}
-
-size_t thread_count() {
-#ifdef HAS_threadpool
-  auto* pool = executorch::extension::threadpool::get_threadpool();
-  return pool ? pool->get_thread_count() : 1;
-#else
-  return 1;
-#endif
-}
-
-template <typename Work>
-void run(size_t count, bool threads, const Work& work) {
-#ifdef HAS_threadpool
-  auto* pool = executorch::extension::threadpool::get_threadpool();
-  if (threads && pool && count > 1) {
-    pool->run(work, count);
-    return;
-  }
-#endif
-  (void)threads;
-  for (size_t i = 0; i < count; ++i) {
-    work(i);
-  }
 }
 
 // The same part of the rows over several ranges of positions, one after the other in `parts`.
@@ -194,10 +156,6 @@ bool compute(const Attention& a, float* out) {
   return true;
 }
 
-bool is_float(const Tensor& tensor, ssize_t dims) {
-  return tensor.scalar_type() == ScalarType::Float && tensor.dim() == dims;
-}
-
 // Whether the tokens and what they see are in the cache: a position comes from outside.
 bool in_cache(const Attention& a) {
   for (int64_t token = 0; token < a.tokens; ++token) {
@@ -209,51 +167,38 @@ bool in_cache(const Attention& a) {
   return a.positions[0] >= 0 && seen <= a.places;
 }
 
-Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys,
-                      const Tensor& values, const Tensor& positions, int64_t window, double scale,
-                      double softcap, Tensor& out) {
-  ET_KERNEL_CHECK(context, is_float(query, 4) && is_float(keys, 3) && is_float(values, 3),
-                  InvalidArgument, out);
-  ET_KERNEL_CHECK(context, positions.scalar_type() == ScalarType::Long, InvalidArgument, out);
-  const Attention a = {
-      query.const_data_ptr<float>(), keys.const_data_ptr<float>(), values.const_data_ptr<float>(),
-      positions.const_data_ptr<int64_t>(), query.size(1), keys.size(0), query.size(2),
-      keys.size(1), keys.size(2), values.size(2), window, static_cast<float>(scale),
-      static_cast<float>(softcap)};
-  ET_KERNEL_CHECK(context, query.size(0) == 1 && query.size(3) == a.key_size, InvalidArgument, out);
-  ET_KERNEL_CHECK(context, values.size(0) == a.groups && values.size(1) == a.places,
-                  InvalidArgument, out);
-  ET_KERNEL_CHECK(context, a.groups > 0 && a.heads % a.groups == 0, InvalidArgument, out);
-  ET_KERNEL_CHECK(context, a.tokens > 0 && positions.numel() == a.tokens, InvalidArgument, out);
-  ET_KERNEL_CHECK(context, in_cache(a), InvalidArgument, out);
-  const executorch::aten::SizesType sizes[] = {
-      1, static_cast<executorch::aten::SizesType>(a.tokens),
-      static_cast<executorch::aten::SizesType>(a.heads),
-      static_cast<executorch::aten::SizesType>(a.value_size)};
-  ET_KERNEL_CHECK(context, executorch::runtime::resize_tensor(out, {sizes, 4}) == Error::Ok,
-                  InvalidArgument, out);
-  ET_KERNEL_CHECK(context, compute(a, out.mutable_data_ptr<float>()), MemoryAllocationFailed, out);
-  return out;
-}
-
-constexpr size_t kArguments = 8;
-
-void call(KernelRuntimeContext& context, Span<EValue*> stack) {
-  if (stack.size() != kArguments + 1) { // the returned value, the output again, is the last
-    context.fail(Error::InvalidProgram);
-    return;
-  }
-  const executorch::runtime::internal::EventTracerProfileOpScope scope(
-      context.internal_event_tracer(), "native_call_attention.out");
+void attention_out(KernelRuntimeContext& context, Span<EValue*> stack) {
+  const Tensor &query = stack[0]->toTensor(), &keys = stack[1]->toTensor();
+  const Tensor &values = stack[2]->toTensor(), &positions = stack[3]->toTensor();
   Tensor& out = stack[7]->toTensor();
-  attention_out(context, stack[0]->toTensor(), stack[1]->toTensor(), stack[2]->toTensor(),
-                stack[3]->toTensor(), stack[4]->toInt(), stack[5]->toDouble(),
-                stack[6]->toDouble(), out);
-  executorch::runtime::internal::event_tracer_log_evalue(context.internal_event_tracer(),
-                                                         *stack[7]);
+  ET_KERNEL_CHECK(context, is_float(query, 4) && is_float(keys, 3) && is_float(values, 3),
+                  InvalidArgument, );
+  ET_KERNEL_CHECK(context, positions.scalar_type() == ScalarType::Long, InvalidArgument, );
+  const Attention a = {query.const_data_ptr<float>(),
+                       keys.const_data_ptr<float>(),
+                       values.const_data_ptr<float>(),
+                       positions.const_data_ptr<int64_t>(),
+                       query.size(1),
+                       keys.size(0),
+                       query.size(2),
+                       keys.size(1),
+                       keys.size(2),
+                       values.size(2),
+                       stack[4]->toInt(),
+                       static_cast<float>(stack[5]->toDouble()),
+                       static_cast<float>(stack[6]->toDouble())};
+  ET_KERNEL_CHECK(context, query.size(0) == 1 && query.size(3) == a.key_size, InvalidArgument, );
+  ET_KERNEL_CHECK(context, values.size(0) == a.groups && values.size(1) == a.places,
+                  InvalidArgument, );
+  ET_KERNEL_CHECK(context, a.groups > 0 && a.heads % a.groups == 0, InvalidArgument, );
+  ET_KERNEL_CHECK(context, a.tokens > 0 && positions.numel() == a.tokens, InvalidArgument, );
+  ET_KERNEL_CHECK(context, in_cache(a), InvalidArgument, );
+  ET_KERNEL_CHECK(context, resized(out, {1, a.tokens, a.heads, a.value_size}), InvalidArgument, );
+  ET_KERNEL_CHECK(context, compute(a, out.mutable_data_ptr<float>()), MemoryAllocationFailed, );
 }
 
-const Kernel kernels[] = {Kernel("etdeploy::attention.out", call)};
+constexpr char kName[] = "native_call_attention.out";
+const Kernel kernels[] = {Kernel("etdeploy::attention.out", traced<kName, 8, attention_out>)};
 [[maybe_unused]] const auto registered =
     executorch::runtime::register_kernels(Span<const Kernel>(kernels, 1));
 

@@ -113,13 +113,15 @@ ETDEPLOY_INLINE void score(const Attention& a, const float* queries, int64_t row
     dot_products<LANES>(queries, keys, rows, count, a.key_size, scores, kBlock);
     return;
   }
-  for (int64_t j = 0; j < count; ++j) {
-    for (int64_t i = 0; i < a.key_size; ++i) {
-      transposed[i * kBlock + j] = keys[j * a.key_size + i];
+  for (int64_t i = 0; i < a.key_size; ++i) {
+    float* const row = transposed + i * kBlock;
+    for (int64_t j = 0; j < count; ++j) {
+      row[j] = keys[j * a.key_size + i];
     }
+    // Nobody sees these; they are only computed with the others.
+    std::fill(row + count, row + kBlock, 0.0f);
   }
   std::fill(scores, scores + rows * kBlock, 0.0f);
-  // Of a short block, columns that nobody sees are computed, too.
   add_product<LANES>({queries, a.key_size}, {transposed, kBlock}, rows, a.key_size, kBlock, scores,
                      kBlock);
 }
@@ -135,7 +137,6 @@ ETDEPLOY_INLINE void attend(const Attention& a, const Part& part, float* scratch
   std::fill(sums.greatest, sums.greatest + rows, -1e30f);
   std::fill(sums.weights, sums.weights + rows, 0.0f);
   std::fill(sums.values, sums.values + rows * a.value_size, 0.0f);
-  std::fill(transposed, transposed + kBlock * a.key_size, 0.0f);
   for (int64_t position = part.from; position < part.to;) {
     const int64_t place = position % a.places;
     const int64_t count = std::min({kBlock, part.to - position, a.places - place});

@@ -59,8 +59,10 @@ class XnnpackLowering(Lowering):
         from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
         from etdeploy.export.worker.generation.norms import means_as_products
         from etdeploy.export.worker.generation.passes import exact_activations
+        from etdeploy.export.worker.generation.rotations import rotations_by_kernel
 
         for method in methods.values():
+            rotations_by_kernel(method.program)
             exact_activations(method.program)
             means_as_products(method.program)
         with needed_passes_only(), decompositions_with_work():

@@ -1,21 +1,16 @@
-"""The attention as one operator of etdeploy's own, whose kernel the runner has.
+"""Operators of etdeploy's own, whose kernels the runner has.
 
-It reads keys and values where they are in the cache, up to the position of each token. The kernel
-is templates/runner/kernels/attention.cpp; what is here computes the same eagerly.
+The attention reads keys and values where they are in the cache, up to the position of each token.
+The kernels are in templates/runner/kernels; what is here computes the same eagerly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-_OPERATOR = "etdeploy::attention"
-_ARGUMENTS = (
-    "Tensor query, Tensor keys, Tensor values, Tensor positions, int window, float scale, "
-    "float softcap"
-)
 
 
 @dataclass(frozen=True)
@@ -52,8 +47,7 @@ def attention(
     Returns:
         Of shape (1, S, heads, e).
     """
-    operator = torch.ops.etdeploy.attention
-    return operator(query, keys, values, seen.positions, seen.window, scale, softcap)
+    return ATTENTION(query, keys, values, seen.positions, seen.window, scale, softcap)
 
 
 def _computed(
@@ -89,12 +83,39 @@ def _shape(query: torch.Tensor, _: torch.Tensor, values: torch.Tensor, *__: Any)
     return query.new_empty((1, query.shape[2], query.shape[1], values.shape[2]))
 
 
-def _computed_into(*arguments: Any, out: torch.Tensor) -> torch.Tensor:
-    return out.copy_(_computed(*arguments))
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The rotary embedding of x, of shape ([1,] heads, S, d), by angles of shape (1, S, d)."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-torch.library.define(_OPERATOR, f"({_ARGUMENTS}) -> Tensor")
-torch.library.define(f"{_OPERATOR}.out", f"({_ARGUMENTS}, *, Tensor(a!) out) -> Tensor(a!)")
-torch.library.impl(_OPERATOR, "CompositeExplicitAutograd")(_computed)
-torch.library.impl(f"{_OPERATOR}.out", "CompositeExplicitAutograd")(_computed_into)
-torch.library.register_fake(_OPERATOR)(_shape)
+def _register(
+    name: str, arguments: str, computed: Callable[..., torch.Tensor], fake: Callable[..., Any]
+) -> Any:
+    """Registers an operator that gives a tensor, and its variant with an output argument."""
+
+    def computed_into(*given: Any, out: torch.Tensor) -> torch.Tensor:
+        return out.copy_(computed(*given))
+
+    torch.library.define(name, f"({arguments}) -> Tensor")
+    torch.library.define(f"{name}.out", f"({arguments}, *, Tensor(a!) out) -> Tensor(a!)")
+    torch.library.impl(name, "CompositeExplicitAutograd")(computed)
+    torch.library.impl(f"{name}.out", "CompositeExplicitAutograd")(computed_into)
+    torch.library.register_fake(name)(fake)
+    namespace, _, own = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), own).default
+
+
+ATTENTION = _register(
+    "etdeploy::attention",
+    "Tensor query, Tensor keys, Tensor values, Tensor positions, int window, float scale, "
+    "float softcap",
+    _computed,
+    _shape,
+)
+ROTATE = _register(
+    "etdeploy::rotate",
+    "Tensor x, Tensor cos, Tensor sin",
+    _rotated,
+    lambda x, *_: x.new_empty(x.shape),
+)

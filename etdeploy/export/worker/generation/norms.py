@@ -3,11 +3,13 @@
 A norm's mean is over a token's values. XNNPACK's partitioner takes only those over the two last of
 four dimensions (ExecuTorch 1.5.1, MeanDimConfig), so each of the two norms of a layer would part
 what is delegated. A product with a column of 1 / n gives the same, and halves the partitions: what
-the runtime does between them is a third of a small model's time outside of them.
+the runtime does between them is a third of a small model's time outside of them. The epsilon is the
+product's bias.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from etdeploy.export.worker.tracing.structure import fixed_size
 
-_NAME = "p_etdeploy_mean_of_{}"
+_WEIGHTS, _BIAS = "p_etdeploy_mean_of_{}", "p_etdeploy_added_{}"
 
 
 def means_as_products(program: torch.export.ExportedProgram) -> None:
@@ -44,22 +46,45 @@ def _last_only(node: torch.fx.Node) -> int:
 
 
 def _replace(program: torch.export.ExportedProgram, node: torch.fx.Node, size: int) -> None:
-    x = node.args[0]
-    column = _column(program, size, x.meta["val"].fake_mode)
+    x: Any = node.args[0]
+    last, mode = node, x.meta["val"].fake_mode
+    operands = [x, _parameter(program, _WEIGHTS.format(size), (1, size), 1.0 / size, mode)]
+    added = _constant_added(node)
+    if added is not None:
+        last = next(iter(node.users))
+        name = _BIAS.format(re.sub(r"\W", "_", repr(added)))
+        operands.append(_parameter(program, name, (1,), added, mode))
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(torch.ops.aten.linear.default, (x, column))
-    made.meta = dict(node.meta)  # of the same shape and type, from the same line
-    node.replace_all_uses_with(made)
-    node.graph.erase_node(node)
+        made = node.graph.call_function(torch.ops.aten.linear.default, tuple(operands))
+    made.meta = dict(last.meta)  # of the same shape and type, from the same line
+    last.replace_all_uses_with(made)
+    for each in dict.fromkeys((last, node)):
+        node.graph.erase_node(each)
 
 
-def _column(program: torch.export.ExportedProgram, size: int, mode: Any) -> torch.fx.Node:
-    """The weights that all means of one size share, as a parameter of the program."""
-    name = _NAME.format(size)
+def _constant_added(node: torch.fx.Node) -> float | None:
+    """The epsilon that is added to a mean; None where it has another use."""
+    if len(node.users) != 1:
+        return None
+    (user,) = node.users
+    plain = user.target is torch.ops.aten.add.Tensor and not user.kwargs
+    if not plain or user.args[0] is not node or not isinstance(user.args[1], float):
+        return None
+    return user.args[1]
+
+
+def _parameter(
+    program: torch.export.ExportedProgram,
+    name: str,
+    shape: tuple[int, ...],
+    value: float,
+    mode: Any,
+) -> torch.fx.Node:
+    """Equal values, as a parameter of the program that all norms share."""
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.target == name:
             return node
-    weights = torch.nn.Parameter(torch.full((1, size), 1.0 / size), requires_grad=False)
+    weights = torch.nn.Parameter(torch.full(shape, value), requires_grad=False)
     with program.graph.inserting_before(next(iter(program.graph.nodes))):
         made = program.graph.placeholder(name)
     made.meta["val"] = mode.from_tensor(weights)

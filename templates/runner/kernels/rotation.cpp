@@ -1,0 +1,55 @@
+// The kernel of etdeploy::rotate.out, the rotary embedding of queries and keys:
+//
+//   rotate.out(Tensor x, Tensor cos, Tensor sin, *, Tensor(a!) out) -> Tensor(a!)
+//
+// x and out ([1,] heads, tokens, d), cos and sin (1, tokens, d). The halves of a row are the parts of
+// complex numbers: (a, b) becomes (a cos - b sin, b cos + a sin).
+#include "registration.h"
+#include "threads.h"
+
+namespace etdeploy {
+namespace {
+
+// Elements below which other threads wake up for nothing.
+constexpr int64_t kElements = 1 << 15;
+
+void rotate_row(const float* x, const float* cos, const float* sin, int64_t half, float* out) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i], b = x[half + i];
+    out[i] = a * cos[i] - b * sin[i];
+    out[half + i] = b * cos[half + i] + a * sin[half + i];
+  }
+}
+
+void rotate_out(KernelRuntimeContext& context, Span<EValue*> stack) {
+  const Tensor &x = stack[0]->toTensor(), &cos = stack[1]->toTensor(), &sin = stack[2]->toTensor();
+  Tensor& out = stack[3]->toTensor();
+  ET_KERNEL_CHECK(context, is_float(x, x.dim()) && is_float(cos, 3) && is_float(sin, 3),
+                  InvalidArgument, );
+  ET_KERNEL_CHECK(context, x.dim() == 3 || (x.dim() == 4 && x.size(0) == 1), InvalidArgument, );
+  const int64_t tokens = cos.size(1), size = cos.size(2), heads = x.size(x.dim() - 3);
+  ET_KERNEL_CHECK(context, x.size(x.dim() - 2) == tokens && x.size(x.dim() - 1) == size,
+                  InvalidArgument, );
+  ET_KERNEL_CHECK(context, size % 2 == 0, InvalidArgument, );
+  ET_KERNEL_CHECK(context, cos.numel() == tokens * size && sin.numel() == tokens * size,
+                  InvalidArgument, );
+  ET_KERNEL_CHECK(context, executorch::runtime::resize_tensor(out, x.sizes()) == Error::Ok,
+                  InvalidArgument, );
+  const float* const from = x.const_data_ptr<float>();
+  const float *const c = cos.const_data_ptr<float>(), *const s = sin.const_data_ptr<float>();
+  float* const to = out.mutable_data_ptr<float>();
+  run(heads, heads * tokens * size >= kElements, [&](size_t head) {
+    for (int64_t token = 0; token < tokens; ++token) {
+      const int64_t row = (head * tokens + token) * size;
+      rotate_row(from + row, c + token * size, s + token * size, size / 2, to + row);
+    }
+  });
+}
+
+constexpr char kName[] = "native_call_rotate.out";
+const Kernel kernels[] = {Kernel("etdeploy::rotate.out", traced<kName, 4, rotate_out>)};
+[[maybe_unused]] const auto registered =
+    executorch::runtime::register_kernels(Span<const Kernel>(kernels, 1));
+
+} // namespace
+} // namespace etdeploy

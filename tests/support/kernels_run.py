@@ -1,0 +1,134 @@
+"""Runs etdeploy's own kernels on tensors of many sizes, against what the operators compute eagerly.
+
+`python -m tests.support.kernels_run FOLDER` writes one line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.exir import to_edge
+from executorch.runtime import Runtime, Verification
+
+from etdeploy.export.worker.generation.kernel import ATTENTION, ROTATE
+from tests.support.own_kernels import load_own_kernels
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of the attention: sizes as its kernel names them."""
+
+    heads: int
+    groups: int
+    tokens: int
+    key_size: int
+    value_size: int
+    places: int
+    position: int
+    window: int = 0
+    softcap: float = 0.0
+
+
+# Sizes that 16, 8, 4 and 1 lanes divide; one token and many; parts of positions for several
+# threads, blocks that are not full, a ring that goes around, more tokens than a part has.
+CASES = {
+    "one token, 16 lanes": Case(9, 3, 1, 64, 64, 2048, 1900),
+    "one token, 8 lanes": Case(4, 4, 1, 24, 8, 300, 299),
+    "one token, 4 lanes": Case(8, 2, 1, 20, 12, 130, 65),
+    "one token, 1 lane": Case(6, 2, 1, 7, 5, 70, 69),
+    "the first token": Case(4, 2, 1, 16, 16, 64, 0),
+    "many queries for a key": Case(16, 1, 1, 32, 32, 200, 150),
+    "a prompt": Case(9, 3, 100, 64, 64, 512, 0),
+    "a later part of a prompt": Case(4, 2, 33, 80, 96, 512, 400),
+    "a prompt, 1 lane": Case(2, 1, 40, 9, 3, 64, 10),
+    "a window": Case(4, 2, 1, 32, 32, 512, 500, window=100),
+    "a prompt in a window": Case(4, 2, 40, 32, 32, 512, 300, window=24),
+    "a ring": Case(4, 2, 1, 32, 32, 64, 1000, window=24),
+    "a prompt in a ring": Case(4, 1, 40, 16, 16, 64, 491, window=24),
+    "a bound": Case(4, 2, 5, 32, 32, 96, 70, softcap=30.0),
+}
+
+
+class Attention(torch.nn.Module):  # type: ignore[misc]
+    """One call of the operator."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case = case
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        case = self.case
+        return ATTENTION(*given, case.window, case.key_size**-0.5, case.softcap)
+
+
+class Rotation(torch.nn.Module):  # type: ignore[misc]
+    """One call of the operator."""
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        return ROTATE(*given)
+
+
+def inputs_of(case: Case) -> tuple[torch.Tensor, ...]:
+    """Query, keys, values and positions. Scores are large: a wrong softmax shows."""
+    positions = torch.arange(case.position, case.position + case.tokens)
+    return (
+        3 * torch.randn(1, case.heads, case.tokens, case.key_size),
+        torch.randn(case.groups, case.places, case.key_size),
+        torch.randn(case.groups, case.places, case.value_size),
+        positions,
+    )
+
+
+def method_of(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], path: Path) -> Any:
+    """The module as a program's method."""
+    edge = to_edge(torch.export.export(module, inputs))
+    path.write_bytes(edge.to_executorch().buffer)
+    program = Runtime.get().load_program(path, verification=Verification.Minimal)
+    return program.load_method("forward")
+
+
+def distance(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], path: Path
+) -> dict[str, float]:
+    """The largest difference, and the largest value."""
+    wanted = module(*inputs)
+    found = method_of(module, inputs, path).execute(inputs)[0]
+    assert found.shape == wanted.shape
+    return {"error": float((found - wanted).abs().max()), "largest": float(wanted.abs().max())}
+
+
+def refused(case: Case, path: Path, position: int) -> str:
+    """What the runtime says to a call at another position."""
+    query, keys, values, positions = inputs_of(case)
+    method = method_of(Attention(case), (query, keys, values, positions), path)
+    try:
+        method.execute((query, keys, values, positions + position))
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def main(folder: Path) -> dict[str, Any]:
+    """Of all cases."""
+    torch.manual_seed(0)
+    load_own_kernels(folder)
+    path = folder / "program.pte"
+    told: dict[str, Any] = {
+        name: distance(Attention(case), inputs_of(case), path) for name, case in CASES.items()
+    }
+    for name, shape in (("keys", (3, 9, 64)), ("queries", (1, 40, 70, 18))):
+        angles = torch.randn(2, 1, *shape[-2:])
+        given = (torch.randn(shape), angles[0], angles[1])
+        told[f"a rotation of {name}"] = distance(Rotation(), given, path)
+    told["beyond the cache"] = refused(CASES["the first token"], path, 64)
+    told["before it"] = refused(CASES["the first token"], path, -1)
+    return told
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(main(Path(sys.argv[1]))) + "\n")
