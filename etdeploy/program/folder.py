@@ -94,7 +94,8 @@ class Provenance(Value):
             names another.
         inputs: Inputs of the method, in order.
         expected: The eager model's outputs for those inputs, in order; empty for a finished
-            program.
+            program. Of a language model's methods, the first alone has them, and
+            `quantization_error` in its details.
         output_quantization: For each expected output; None for one that no dequantisation gives
             directly. Empty where it is not known.
         sets: Inputs of the sizes that the recipe names; if there are any, they are measured and not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,13 +77,13 @@ class Model:
 
     Attributes:
         module: Quantised where the scheme quantises before lowering.
-        outputs: Of that module, run eagerly.
+        outputs: Of that module, run eagerly; None if it was not.
         details: How far quantisation moved the outputs.
         notes: Sentences for the user.
     """
 
     module: torch.nn.Module
-    outputs: Values
+    outputs: Values | None
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -150,7 +150,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
-        models = _quantized(spec, sources)
+        models = _quantized(spec, sources, (language.longest,) if language else tuple(sources))
     if language:
         language = _evaluated(spec, language, models, steps)
     with steps.step("export", "tracing with torch.export", 0.6):
@@ -251,14 +251,16 @@ def _quantize_text(spec: ExportSpec) -> str:
     return f"quantising: {spec.quantization}"
 
 
-def _quantized(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Model]:
-    """The modules to lower. Expected outputs are those of the quantised ones.
+def _quantized(
+    spec: ExportSpec, sources: Mapping[str, Source], run: Container[str]
+) -> dict[str, Model]:
+    """The modules to lower, and what those of the methods in `run` give.
 
-    Only then can a device's outputs be held to a narrow tolerance; how far quantisation itself
-    moves the outputs is reported separately.
+    Expected outputs are those of the quantised ones. Only then can a device's outputs be held to a
+    narrow tolerance; how far quantisation itself moves the outputs is reported separately.
     """
     # All before any is quantised: methods may share the layers.
-    before = _for_each(sources, lambda name: _outputs(sources[name]))
+    before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
     quantized = quantize(spec, sources)
     if not quantized:
         return {name: Model(source.module, before[name]) for name, source in sources.items()}
@@ -269,10 +271,12 @@ def _outputs(source: Source) -> Values:
     return run_eagerly(source.module, source.inputs, "the model")
 
 
-def _compared(quantized: Quantized, source: Source, before: Values) -> Model:
-    after = run_eagerly(quantized.module, source.inputs, "the quantised model")
-    moved = distances([v.value for v in before], [v.value for v in after])
-    details: dict[str, Any] = {"quantization_error": moved}
+def _compared(quantized: Quantized, source: Source, before: Values | None) -> Model:
+    after, details = None, dict[str, Any]()
+    if before is not None:
+        after = run_eagerly(quantized.module, source.inputs, "the quantised model")
+        moved = distances([v.value for v in before], [v.value for v in after])
+        details["quantization_error"] = moved
     if quantized.samples is not None:
         details["calibration_samples"] = quantized.samples
     return Model(quantized.module, after, details, quantized.notes)

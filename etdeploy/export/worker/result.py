@@ -44,6 +44,7 @@ class Method:
         traced: Its module, source and graph.
         inputs: The example's.
         outputs: Of the module, run eagerly; quantised where the scheme quantises before lowering.
+            None if it was not run.
         details: How far quantisation moved the outputs.
         notes: Sentences for the user.
         sets: Inputs of the recipe's sizes.
@@ -54,7 +55,7 @@ class Method:
 
     traced: Traced
     inputs: Values
-    outputs: Values
+    outputs: Values | None
     details: dict[str, Any]
     notes: tuple[str, ...]
     sets: tuple[SizedCall, ...]
@@ -116,11 +117,12 @@ def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:
 
 
 def _written(folder: Path, method: Method, below: str) -> MethodValues:
-    module = method.traced.source.module
+    module, outputs = method.traced.source.module, method.outputs
+    steps = () if outputs is None else output_quantization(method.traced.program)
     return MethodValues(
         inputs=write_values(folder, f"inputs{below}", method.inputs),
-        expected=write_values(folder, f"expected{below}", method.outputs),
-        output_quantization=output_quantization(method.traced.program),
+        expected=() if outputs is None else write_values(folder, f"expected{below}", outputs),
+        output_quantization=steps,
         sets=write_sets(folder, module, method.sets, method.set_outputs, below),
         details={"delegation": method.counts, **method.details},
     )

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from etdeploy.cache.workspace import Workspace
@@ -149,7 +150,11 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
     assert loads["plain"]["vocabulary"] == 320
     recipe = {
         "model": {"hf": "org/model"},
-        "export": {"backend": "portable", "generation": {"context": 32, "prefill_tokens": 8}},
+        "export": {
+            "backend": "portable",
+            "embeddings": "8w",
+            "generation": {"context": 32, "prefill_tokens": 8},
+        },
     }
     monkeypatch.setenv("HF_HOME", str(folder / "hub"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -169,7 +174,7 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
     # The first prompt has half of the context at most; the second is longer than one call takes.
     texts = [(len(t.prompt_ids), len(t.expected.token_ids)) for t in generation.expected]
     assert texts == [(16, 16), (16, 4)]
-    assert all(text.quantized is None for text in generation.expected)
+    assert all(text.quantized for text in generation.expected)
     assert generation.evaluation is None
     prefill = generation.method_for("prefill", 8)
     assert prefill is not None
@@ -179,3 +184,18 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
         assert (tokenizer / name).read_bytes() == (model / name).read_bytes()
     written = [log, *Path(made.folder).rglob("*.json")]
     assert not any("hf_secret" in path.read_text() for path in written)
+    _check_that_one_method_was_run(Path(made.folder))
+
+
+def _check_that_one_method_was_run(folder: Path) -> None:
+    """With the longest text; the other method has the same layers."""
+    told = load_provenance(folder)
+    prefill, decode = (told.of(name) for name in ("prefill", "decode"))
+    [moved] = prefill.details["quantization_error"]
+    assert moved["max_abs_error"] > 0
+    assert (len(prefill.expected), prefill.output_quantization) == (1, (None,))
+    assert "quantization_error" not in decode.details
+    assert (decode.expected, decode.output_quantization) == ((), ())
+    assert [path.name for path in (folder / "expected").iterdir()] == ["prefill"]
+    tokens = np.fromfile(folder / "inputs/prefill/0.tokens.bin", "<i8")
+    assert tokens.tolist() == list(range(8))

@@ -101,6 +101,7 @@ def test_prompts_are_taken_in_parts_of_one_length(ran: tuple[CliResult, dict[str
     texts = record["workload"]["texts"]
     assert len(texts) == 2  # the second is longer than a part
     assert all(text["within_tolerance"] for text in texts)
+    assert all(text["original_ids"] is None for text in texts)  # nothing is quantised
     assert len({token for text in texts for token in text["token_ids"]}) > 2
 
 

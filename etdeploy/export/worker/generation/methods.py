@@ -84,7 +84,9 @@ def source_of(method: GenerationMethod, model: Any, cache: Buffers, *, batched: 
     """What the method is traced from."""
     module = Method(model, cache, method.capacity, batched=batched)
     length = method.max_tokens
-    inputs = Call((torch.zeros(1, length, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)))
+    # All kinds of tokens: of one alone, attention gives the same at every position.
+    tokens = torch.arange(length).unsqueeze(0) % model.config.vocab_size
+    inputs = Call((tokens, torch.zeros(1, dtype=torch.int64)))
     shapes = None
     if method.dynamic:
         shapes = ({1: torch.export.Dim("tokens", min=2, max=length)}, None)

@@ -37,6 +37,15 @@ class LanguageModel:
     loaded: LoadedModel
     eager: Eager | None = None
 
+    @property
+    def longest(self) -> str:
+        """The first of the methods that take the most tokens.
+
+        All of them have the same layers, and a device is judged by its texts: it is enough to run
+        this one, to see how far quantisation moves logits.
+        """
+        return max(self.generation.methods, key=lambda method: method.max_tokens).name
+
     def evaluated(
         self, spec: ExportSpec, modules: Mapping[str, torch.nn.Module], *, in_place: bool
     ) -> LanguageModel:
