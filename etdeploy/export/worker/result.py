@@ -16,6 +16,7 @@ from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.lowering.output_steps import output_quantization
+from etdeploy.export.worker.lowering.releases import release_notes
 from etdeploy.export.worker.lowering.stored_once import store_once
 from etdeploy.export.worker.lowering.tied import tied_notes
 from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
@@ -173,10 +174,7 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
     methods = lowered.methods
     yield from lowered.language.loaded.notes if lowered.language else ()
     yield from _of_each(methods, _model_notes)
-    for name, wanted in spec.wanted_versions.items():
-        installed = (installed_version(name) or "").partition("+")[0]
-        if installed != wanted:
-            yield f"Exported with {name} {installed}; {wanted} is the version that is tested."
+    yield from release_notes(spec)
     if not lowered.language:  # whose cache is what everybody expects of it
         yield from _of_each(methods, _state_notes)
     lowering = lowering_of(spec)

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_program_is_the_same_byte_for_byte() -> None:
-    # In one process: what is shortened leaves ExecuTorch's tables as they were.
+    # In one process: what is shortened leaves ExecuTorch's tables as they were. The second time
+    # as with another release, whose parts might be missing.
     arguments = ("-m", "tests.support.lowering_run", "Llama", "8da4w")
     outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
     assert outcome.ok, outcome.stderr[-3000:]

@@ -8,6 +8,7 @@ from typing import Any
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
+from etdeploy.export.worker.lowering.releases import may_replace_parts
 
 
 class XnnpackLowering(Lowering):
@@ -53,10 +54,6 @@ class XnnpackLowering(Lowering):
         """As in the base class; for a language model, in less time."""
         if not spec.generation:
             return super().lower(spec, methods)
-        from etdeploy.export.worker.backends.xnnpack_decompositions import (
-            decompositions_with_work,
-        )
-        from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
         from etdeploy.export.worker.generation.norms import means_as_products
         from etdeploy.export.worker.generation.passes import exact_activations
         from etdeploy.export.worker.generation.rotations import rotations_by_kernel
@@ -65,6 +62,13 @@ class XnnpackLowering(Lowering):
             rotations_by_kernel(method.program)
             exact_activations(method.program)
             means_as_products(method.program)
+        if not may_replace_parts(spec):
+            return super().lower(spec, methods)
+        from etdeploy.export.worker.backends.xnnpack_decompositions import (
+            decompositions_with_work,
+        )
+        from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
+
         with needed_passes_only(), decompositions_with_work():
             return super().lower(spec, methods)
 

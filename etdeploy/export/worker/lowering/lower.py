@@ -12,6 +12,7 @@ from etdeploy.backends.registry import release_of
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.lower_failures import explaining
+from etdeploy.export.worker.lowering.releases import may_replace_parts
 from etdeploy.export.worker.lowering.state import shared_state
 
 
@@ -45,7 +46,7 @@ def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
 
 def _shortened(spec: ExportSpec) -> AbstractContextManager[None]:
     """For language models, whose several large methods take minutes."""
-    if not spec.generation:
+    if not spec.generation or not may_replace_parts(spec):
         return nullcontext()
     from etdeploy.export.worker.lowering.shortcuts import shortcuts
 
