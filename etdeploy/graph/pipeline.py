@@ -5,6 +5,8 @@ Most runs skip most steps, so an action imports what only it needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
@@ -40,6 +42,7 @@ from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, RETRACED, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.provider.libraries import Libraries
+from etdeploy.recipe.another_backend import remedies_for
 from etdeploy.runner.model import BuiltRunner
 
 # An upgrade may decide otherwise from the same recipe and program.
@@ -49,7 +52,7 @@ _CODE = "the code of etdeploy"
 def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[Step, ...]:
     """Every step in order; push and bench only if there is a device. Looks nothing up."""
     job = resolved.job
-    steps = (
+    steps: tuple[Step, ...] = (
         _export(resolved, exporter),
         _plan(resolved),
         _runtime(resolved),
@@ -57,9 +60,21 @@ def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[
         _check(resolved),
         bundle_step(resolved),
     )
-    return (
-        (*steps, push_step(job, job.device), bench_step(job, job.device)) if job.device else steps
-    )
+    if job.device:
+        steps = (*steps, push_step(job, job.device), bench_step(job, job.device))
+    return tuple(replace(step, action=_with_remedies(step.action, resolved)) for step in steps)
+
+
+def _with_remedies(
+    action: Callable[[StepLog], str], resolved: Resolved
+) -> Callable[[StepLog], str]:
+    """The same action, whose errors name what this recipe has to change."""
+
+    def act(log: StepLog) -> str:
+        with remedies_for(resolved.job.loaded.recipe):
+            return action(log)
+
+    return act
 
 
 def _export(resolved: Resolved, exporter: Exporter) -> Step:

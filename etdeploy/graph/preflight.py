@@ -21,6 +21,7 @@ from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.program.text.speech import require_speech
 from etdeploy.program.text.tokenizer import tokenizer_folder
 from etdeploy.provider.checkout import require_readable
+from etdeploy.recipe.another_backend import remedies_for
 
 
 def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool = False) -> None:
@@ -40,6 +41,11 @@ def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool
             is not installed.
         CheckError: The program was compiled for a SoC other than the device's.
     """
+    with remedies_for(resolved.job.loaded.recipe):
+        _refuse_early(resolved, with_runner=with_runner, measures=measures)
+
+
+def _refuse_early(resolved: Resolved, *, with_runner: bool, measures: bool) -> None:
     job, spec = resolved.job, resolved.export_spec
     if with_runner and spec.method and not spec.program:  # that is checked when it is read
         require_method(spec.method, _methods(resolved) or (spec.method,), str(job.loaded.path))

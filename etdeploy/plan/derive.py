@@ -42,6 +42,7 @@ from etdeploy.plan.rules import (
 )
 from etdeploy.plan.toolchains import host_blocker, plan_toolchain
 from etdeploy.program.model import Program
+from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules import keys_needing_build
 from etdeploy.targets.platforms import Target, find_target
@@ -148,7 +149,7 @@ def derive_plan(
         custom_ops=custom.digest if custom else None,
         program_sha256=program.sha256 if program else None,
         provisional=program is None,
-        blockers=blockers,
+        blockers=tuple(replace(b, remedy=with_settings(b.remedy, recipe)) for b in blockers),
         notes=(
             *run_notes(recipe, requirements, program, target),
             *(build_notes(requirements, built) if built is not None else ()),

@@ -12,6 +12,7 @@ from etdeploy.backends.names import DEFAULT, OTHER_BACKEND
 from etdeploy.backends.registry import known_backends
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
+from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe
 
 _LAST_LINES = 8
@@ -158,7 +159,8 @@ def run_error(
         message += "\n" + "\n".join(f"  | {line}" for line in said)
     finished = recipe.model.program is not None
     remedy = known.remedy_for(finished=finished).replace("{device}", quote(device)) if known else ""
-    return RunError(message, place=device, remedy=remedy or _crashed(recipe, capabilities), log=log)
+    remedy = with_settings(remedy or _crashed(recipe, capabilities), recipe)
+    return RunError(message, place=device, remedy=remedy, log=log)
 
 
 def last_lines(text: str) -> list[str]:

@@ -369,3 +369,12 @@ def test_a_finished_program_is_not_told_to_be_lowered_anew(
     recipe = make_recipe(model=model)
     (blocker,) = make_plan(recipe, _UNKNOWN["backend"]).blockers
     assert blocker.remedy == remedy
+
+
+def test_a_remedy_names_the_scheme_that_the_other_backend_has() -> None:
+    recipe = make_recipe(export={"backend": "coreml", "quantization": "fp16"})
+    blockers = make_plan(recipe, None, target="android-arm64").blockers
+    assert any(
+        "--set export.backend=xnnpack --set export.quantization=none" in each.remedy
+        for each in blockers
+    )
