@@ -15,8 +15,6 @@ from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of
 from etdeploy.plan.language import language_choices
 from etdeploy.plan.model import RuntimePlan
-from etdeploy.program.folder import load_provenance
-from etdeploy.program.generation import Generation
 
 
 class Task(Value):
@@ -82,7 +80,9 @@ def explain(resolved: Resolved) -> Explanation:
         provider=plan.provider,
         executorch_version=plan.executorch_version,
         toolchain=plan.toolchain,
-        language_model=language_choices(job.loaded.recipe, _generation(resolved)),
+        language_model=language_choices(
+            job.loaded.recipe, resolved.exported.generation if resolved.exported else None
+        ),
         components=plan.components,
         options=plan.options,
         changes=_changes(resolved.provisional_plan(), plan),
@@ -100,11 +100,6 @@ def explain(resolved: Resolved) -> Explanation:
             ),
         ),
     )
-
-
-def _generation(resolved: Resolved) -> Generation | None:
-    exported = resolved.exported
-    return load_provenance(exported.folder).generation if exported else None
 
 
 def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.export.methods import EXPORTED_METHODS, require_method
@@ -12,11 +10,10 @@ from etdeploy.graph.backends import extras_for, program_blockers, require_device
 from etdeploy.graph.job import Job
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.resolve import Resolved
+from etdeploy.graph.resolve import ExportedBefore, Resolved
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.steps import own_reasons
 from etdeploy.plan.derive import require_feasible
-from etdeploy.program.folder import load_provenance
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.program.text.speech import require_speech
 from etdeploy.program.text.tokenizer import tokenizer_folder
@@ -59,7 +56,7 @@ def _refuse_early(resolved: Resolved, *, with_runner: bool, measures: bool) -> N
     if resolved.exported is None:
         check_needs(spec)
     else:
-        _require_speech(job, resolved.exported.folder)
+        _require_speech(job, resolved.exported)
     if not with_runner:
         return
     for blocker in program_blockers(job, resolved.program):
@@ -93,11 +90,10 @@ def _require_measurable(resolved: Resolved) -> None:
         work.refuse_early(loaded)
 
 
-def _require_speech(job: Job, program_folder: Path) -> None:
+def _require_speech(job: Job, exported: ExportedBefore) -> None:
     """Raises UsageError if the model of a finished export cannot be talked with."""
-    generation = load_provenance(program_folder).generation if job.speech else None
-    if generation:
-        require_speech(tokenizer_folder(generation, program_folder), job.speech)
+    if job.speech and exported.generation:
+        require_speech(tokenizer_folder(exported.generation, exported.folder), job.speech)
 
 
 def _methods(resolved: Resolved) -> tuple[str, ...]:

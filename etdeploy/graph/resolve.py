@@ -25,6 +25,7 @@ from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
+from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
 from etdeploy.provider.checkout import Checkout, find_checkout, read_options
 from etdeploy.provider.wheel import executorch_version
@@ -43,11 +44,13 @@ class ExportedBefore:
         folder: Its folder in the cache.
         program: What inspection found in it.
         versions: Of what exported it, if known.
+        generation: How it generates text; None for another program.
     """
 
     folder: Path
     program: Program
     versions: Mapping[str, str]
+    generation: Generation | None = None
 
     @property
     def path(self) -> Path:
@@ -202,11 +205,9 @@ def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
     entry = job.workspace.entry(CacheKind.PROGRAMS, key) if key else None
     if entry is None or not entry.is_sound():
         return None
-    return ExportedBefore(
-        entry.path,
-        Program.load(entry.path / PROGRAM_INFO),
-        load_provenance(entry.path).versions,
-    )
+    made = load_provenance(entry.path)
+    program = Program.load(entry.path / PROGRAM_INFO)
+    return ExportedBefore(entry.path, program, made.versions, made.generation)
 
 
 def _finished(job: Job) -> Program | None:

@@ -16,7 +16,6 @@ from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import ExportedBefore, Resolved, resolve
-from etdeploy.program.folder import EXPORT_INFO, Provenance
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import SOURCE_VARIABLE
 from etdeploy.recipe.load import load_recipe
@@ -127,8 +126,18 @@ def test_a_model_that_cannot_chat_is_refused_before_its_runner_is_built(
         resolved = resolve(replace(job, speech="chat"))
     folder = tmp_path / "program"
     save(byte_level(), folder / "tokenizer", template=None)
-    made = Provenance(source="m", generation=make_generation(tokenizer="tokenizer"))
-    made.save(folder / EXPORT_INFO)
-    exported = ExportedBefore(folder, EMPTY_PROGRAM, {})
+    exported = ExportedBefore(folder, EMPTY_PROGRAM, {}, make_generation(tokenizer="tokenizer"))
     with pytest.raises(UsageError, match="has no chat template, so it cannot chat"):
         refuse_early(replace(resolved, exported=exported))
+
+
+def test_what_is_told_of_a_language_model_was_read_with_its_program(
+    machine: Path, tmp_path: Path
+) -> None:
+    overrides = [f"--model={machine}"]
+    with open_job(load_recipe("llm-xnnpack", overrides), tmp_path / "out", "host") as job:
+        resolved = resolve(job)
+    generation = make_generation()
+    exported = ExportedBefore(tmp_path / "nothing", EMPTY_PROGRAM, {}, generation)
+    told = explain(replace(resolved, exported=exported)).language_model
+    assert {method.name for method in generation.methods} < {choice.name for choice in told}
