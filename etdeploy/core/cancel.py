@@ -166,6 +166,7 @@ def waiting_for_input() -> Iterator[None]:
         raise Interrupted
 
     with _handled({signal.SIGINT: signal.default_int_handler, signal.SIGTERM: handle}):
+        checkpoint()  # one that came before the handlers were there would end no wait
         yield
 
 

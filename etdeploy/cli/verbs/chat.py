@@ -124,17 +124,9 @@ class Chat:
             known = "" if line == _HELP else f"There is no command {line.split()[0]}. "
             console.message(f"{known}{_HOW}")
         elif line.strip():
-            try:
-                prompt, forgotten = self.conversation.ask(line, self.voice.max_new_tokens)
-            except UsageError as error:  # the line is too long, or not for this model
-                console.message(f"{error}\nYour line was not answered. {_RESET} begins anew.")
-                self._tell_json(line, error=str(error))
-                return
-            if forgotten:
-                console.message(f"[{forgotten}]")
-            self._answer(line, prompt)
+            self._answer(line)
 
-    def _answer(self, line: str, prompt: tuple[int, ...]) -> None:
+    def _answer(self, line: str) -> None:
         said: list[str] = []
         stop = cancel.Flag(cancel.current())
 
@@ -146,6 +138,9 @@ class Chat:
         try:
             # Without somebody at a keyboard, there is no next line that Ctrl-C could be for.
             with cancel.first_interrupt(stop) if console.is_typed() else nullcontext():
+                prompt = self._asked(line)
+                if prompt is None:
+                    return
                 answer = self.voice.answer(prompt, show, stop)
         except Interrupted:
             cancel.checkpoint()  # not only the answer was to stop
@@ -156,6 +151,18 @@ class Chat:
             self._end(self.voice.summary(answer), worth and not self.as_json)
             self._tell_json(line, **answer.model_dump(mode="json"))
         self.conversation.answer("".join(said))
+
+    def _asked(self, line: str) -> tuple[int, ...] | None:
+        """The conversation with the line as a prompt; None, which is told, if it cannot be one."""
+        try:
+            prompt, forgotten = self.conversation.ask(line, self.voice.max_new_tokens)
+        except UsageError as error:  # the line is too long, or not for this model
+            console.message(f"{error}\nYour line was not answered. {_RESET} begins anew.")
+            self._tell_json(line, error=str(error))
+            return None
+        if forgotten:
+            console.message(f"[{forgotten}]")
+        return prompt
 
     def _end(self, told: str, worth: bool) -> None:
         if not self.as_json:

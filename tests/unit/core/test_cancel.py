@@ -179,6 +179,16 @@ def test_a_first_ctrl_c_ends_one_thing_and_a_second_everything() -> None:
             assert cancel.requested()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_waited_for_after_a_signal(number: int) -> None:
+    waited = False
+    with cancel.trapped_signals():
+        os.kill(os.getpid(), number)
+        with pytest.raises(Interrupted), cancel.waiting_for_input():
+            waited = True
+    assert not waited
+
+
 def test_signals_end_a_wait_for_input() -> None:
     reading, writing = os.pipe()
     try:

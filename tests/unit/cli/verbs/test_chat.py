@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -199,6 +199,39 @@ def test_ctrl_c_is_handed_to_the_runner_and_a_second_one_ends_the_chat(
             chat.hear("two")
         assert talk.closed
     assert capsys.readouterr().out.startswith("ha")
+
+
+def test_ctrl_c_before_the_answer_begins_is_for_the_answer(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Typed())
+    said = told(_TOKENIZER.encode("half"))
+    talk = ListeningTalk([[*said[:2], "end stop"], told(_TOKENIZER.encode("yes"))], _WELL)
+    with cancel.trapped_signals(), _chat(TalkingDevice(talks=[talk]), tmp_path) as chat:
+        own = chat.conversation.ask
+
+        def asked(*of: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGINT)
+            return own(*of)
+
+        monkeypatch.setattr(chat.conversation, "ask", asked)
+        chat.hear("one")
+        assert talk.said[1:] == ["stop"]
+        monkeypatch.setattr(chat.conversation, "ask", own)
+        chat.hear("two")
+    assert capsys.readouterr().out.endswith("\nyes\n")
+
+
+def test_ctrl_c_after_an_answer_ends_the_chat(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("two\n"))
+    with cancel.trapped_signals(), _chat(TalkingDevice(_saying("hi")), tmp_path) as chat:
+        chat.hear("one")
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted):
+            module._next_line()
+    assert capsys.readouterr().out == "hi\n"
 
 
 def test_where_nobody_types_ctrl_c_ends_the_chat(tmp_path: Path) -> None:
