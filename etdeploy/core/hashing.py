@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,26 @@ def sha256_file(path: Path) -> str:
     with open_regular(path) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sha256_read(path: Path, take: Callable[[bytes], object] = len) -> str:
+    """The SHA-256 of a regular file that may be large.
+
+    Args:
+        path: The file.
+        take: Gets its bytes, as they are read.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+        Interrupted: The run was asked to stop.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path) as stream:
+        while chunk := stream.read(_CHUNK):
+            checkpoint()
+            digest.update(chunk)
+            take(chunk)
     return digest.hexdigest()
 
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
 from shlex import quote
 
-from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import new_folder, write_atomic
-from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.files.leftovers import claim, is_abandoned, remove_tree
-from etdeploy.core.hashing import sha256_file, stamp
+from etdeploy.core.hashing import sha256_read, stamp
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import Bundle, BundleFile, PushReport
 from etdeploy.devices.bundles import bundle_digest, by_content, check_bundle
@@ -55,7 +53,6 @@ class LocalStore:
         size_bytes = sum(f.size_bytes for f in missing)
         try:
             for number, file in enumerate(missing):
-                checkpoint()
                 progress(f"copying {file.path}", number / len(missing))
                 self._copy(file)
             self._lay_out(bundle)
@@ -100,7 +97,7 @@ class LocalStore:
             before = stamp(content)
             if self._known_stamp(file) == list(before):
                 return True
-            if sha256_file(content) != file.sha256:
+            if sha256_read(content) != file.sha256:
                 return False
         except OSError:
             return False
@@ -114,8 +111,9 @@ class LocalStore:
         claim(handle)
         part = Path(name)
         try:
-            shutil.copyfile(file.source, part)
-            if sha256_file(part) != file.sha256:
+            with naming(part), os.fdopen(handle, "wb", closefd=False) as stream:
+                copied = sha256_read(Path(file.source), stream.write)
+            if copied != file.sha256:
                 raise DeviceError(
                     f"{file.source} is not the file that the bundle lists: it changed meanwhile",
                     remedy="Run the same command again.",
