@@ -60,7 +60,10 @@ class Conversation:
                 cancel.checkpoint()
             left_s = idle_s - (time.monotonic() - since)
             if poll.poll(1000 * max(0.0, min(left_s, _SLICE_S))):
-                return os.read(handle, size)
+                found = os.read(handle, size)
+                if heed_stop and not found:
+                    cancel.checkpoint()  # a stop ends the child, too
+                return found
             if left_s <= 0:
                 raise TimeoutError(f"no answer within {idle_s:g} s")
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 import pytest
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
-from etdeploy.core.processes import process
+from etdeploy.core.processes import conversation, process
 from etdeploy.core.processes.conversation import Conversation
 from etdeploy.core.processes.process import Request, run, signal_name, which
 from tests.support.processes import eventually, is_alive
@@ -281,6 +283,27 @@ def test_a_stop_ends_a_conversation_but_not_what_cleans_up_after_it(stoppable: N
         assert child.ended(20) == -signal.SIGTERM
         cleaner.say(b"still here\n")
         assert line_of(cleaner) == b"heard still here\n"
+
+
+def test_a_child_that_a_stop_ended_while_it_was_heard_has_not_ended_by_itself(
+    stoppable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping:
+        """Waits for the child, and is stopped before it says anything."""
+
+        def __init__(self) -> None:
+            self._poll = select.poll()
+            self.register = self._poll.register
+
+        def poll(self, _: float) -> object:
+            cancel.request()
+            return self._poll.poll(20_000)
+
+    with process.talking(Request(python(ECHO))) as child:
+        own = SimpleNamespace(poll=Stopping, POLLIN=select.POLLIN)
+        monkeypatch.setattr(conversation, "select", own)
+        with pytest.raises(Interrupted):
+            child.read(1, 20)
 
 
 def test_a_conversation_with_a_program_that_is_not_there() -> None:
