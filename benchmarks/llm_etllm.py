@@ -8,6 +8,8 @@ attention in C++ (`custom`, an operator that the package's runtime has to be bui
 (`stock`). Both sides have random weights in the shape, 8da4w in groups of 32 and embeddings in 8
 bits, and run in one process through the package's Python API, in alternating blocks. Bounds: at
 least 3 times as fast as `stock` and as fast as `custom` in decoding, as fast as both in prefill.
+For weights in huge pages on both sides, as etdeploy's runner has them, set
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
 `--kept` names a folder for model and programs, which later runs take from there.
 """
 
@@ -25,6 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from llm import SHAPES, arguments, kept_folder, write_recipe
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.own_kernels import load_own_kernels
 
 # Blocks of steps, and decoding steps of a block.
 BLOCKS, BLOCK = 12, 10
@@ -118,6 +124,8 @@ def time_etllm(chosen: argparse.Namespace) -> None:
     (threads,) = chosen.threads
     _unsafe_reset_threadpool(threads)
     torch.set_num_threads(1)  # logits are copied by torch, whose threads would get in the way
+    with tempfile.TemporaryDirectory() as name:
+        load_own_kernels(Path(name))
     runtime = Runtime.get()
     generation = json.loads((chosen.kept / "export.json").read_text())["generation"]
     own = runtime.load_program(chosen.kept / "program.pte")

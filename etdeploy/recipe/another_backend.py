@@ -16,8 +16,9 @@ from etdeploy.recipe.rules import export_rules
 
 _SETTING = r"--set export\.(\w+)=([^\s;,)]+)"
 _BACKEND = re.compile(rf"--set export\.backend=\w+(?: {_SETTING})*")
+_ATTENTION = "generation.attention"
 # What a backend does not have leaves `null` at its default.
-_WITHOUT = {"quantization": "none"}
+_WITHOUT = {"quantization": "none", _ATTENTION: "auto"}
 
 
 @contextmanager
@@ -41,9 +42,12 @@ def _more(settings: str, export: Mapping[str, Any]) -> Iterator[str]:
     given = dict(re.findall(_SETTING, settings))
     section = {**export, **{key: None if text == "null" else text for key, text in given.items()}}
     while True:
-        broken = {finding.partition(".")[0] for finding, _ in export_rules(section)}
+        found = {finding for finding, _ in export_rules(section)}
+        broken = {each if each == _ATTENTION else each.partition(".")[0] for each in found}
         key = next((each for each in ("quantization", *sorted(broken)) if each in broken), None)
-        if key is None or section[key] == _WITHOUT.get(key):
+        if key is None or section.get(key) == _WITHOUT.get(key):
             return
         section[key] = _WITHOUT.get(key)
+        if key == _ATTENTION:
+            section["generation"] = {**section["generation"], "attention": _WITHOUT[key]}
         yield f" --set export.{key}={section[key] or 'null'}"

@@ -63,6 +63,12 @@ def test_only_settings_that_are_missing_are_added(remedy: str) -> None:
     assert with_settings(told, own) == told
 
 
+def test_a_kernel_is_left_to_the_other_backend() -> None:
+    own = recipe({"generation": {"attention": "kernel", "context": 64}})
+    remedy = "--set export.backend=openvino"
+    assert with_settings(remedy, own) == f"{remedy} --set export.generation.attention=auto"
+
+
 def test_a_backend_that_takes_the_recipe_needs_nothing() -> None:
     same = "Export it for this phone: --set export.backend=qnn --set export.soc=SM8550"
     assert with_settings(same, recipe(QNN, {"example": "mlp"})) == same
