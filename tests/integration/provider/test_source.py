@@ -225,6 +225,16 @@ def test_only_what_an_option_touches_is_compiled_again(tmp_path: Path) -> None:
     assert own.steps("back") == []
 
 
+def test_etdeploys_own_kernels_are_compiled_into_a_build_from_source(builds: SourceBuilds) -> None:
+    operators = ("aten::relu.out", "etdeploy::attention.out", "etdeploy::rotate.out")
+    program = make_program(make_method(operators=operators, delegates=("XnnpackBackend",)))
+    plan = builds.plan(program=program)
+    assert "kernels_etdeploy" in plan.component_names
+    built = builds.build(plan, "kernels")
+    require_runnable(program, built)
+    assert set(operators[1:]) <= set(built.operators)
+
+
 def test_another_compiler_by_hand_is_not_taken_for_the_last_one(
     builds: SourceBuilds, tmp_path: Path
 ) -> None:
