@@ -8,7 +8,7 @@ from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import backend_of
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
-from etdeploy.plan.components import backend_component, operator_component
+from etdeploy.plan.components import KERNELS_ETDEPLOY, backend_component, operator_component
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Program
 from etdeploy.runner.model import BuiltRunner
@@ -101,6 +101,8 @@ def _operator_remedy(name: str, *, finished: bool) -> str:
             f"Put the kernels of {namespace}:: into a folder of C++ sources, and register {name} "
             "there by exactly that name: --set runtime.custom_ops=path/to/kernels"
         )
+    if component == KERNELS_ETDEPLOY:
+        return f"This release of etdeploy has no {name}: export the program with it."
     other = "" if finished else " Another backend helps only if it takes this operator."
     return (
         f"ExecuTorch's component {component} has no {name}: replace it in the model, or compute it "

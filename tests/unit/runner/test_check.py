@@ -35,6 +35,14 @@ def test_each_missing_operator_and_backend_is_named_once() -> None:
     ]
 
 
+def test_a_kernel_of_another_release_of_etdeploy_is_named_as_such() -> None:
+    program = make_program(make_method(operators=("etdeploy::later.out",)))
+    [missing] = check_program(program, make_runner(_OPERATORS))
+    assert missing.remedy == (
+        "This release of etdeploy has no etdeploy::later.out: export the program with it."
+    )
+
+
 def test_overload_counts() -> None:
     program = make_program(make_method(operators=("aten::add.Scalar_out",)))
     assert [m.what for m in check_program(program, make_runner(_OPERATORS))] == [
