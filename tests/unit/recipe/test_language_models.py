@@ -113,6 +113,12 @@ def test_code_may_run_only_for_the_model_that_it_names(folder: Path) -> None:
         ("model: {hf: a/b}\nexport: {generation: {context: 64, prefill_tokens: 65}}",
          "2:36: export.generation.prefill_tokens: 65 tokens at once do not fit into a context of "
          "64; set export.generation.prefill_tokens to 64 or less"),
+        ("model: {hf: a/b}\nexport: {backend: openvino, generation: {attention: kernel}}",
+         "2:42: export.generation.attention: etdeploy's kernel runs on the CPU, and openvino "
+         "computes elsewhere; it applies to the backends portable, xnnpack only"),
+        ("model: {hf: a/b}\nexport: {generation: {attention: kernel, path: plain}}",
+         "2:23: export.generation.attention: the path plain has transformers' attention; leave "
+         "export.generation.path at auto"),
         ("model: {hf: a/b}\nexport: {quantization: int8_static}",
          "2:10: export.quantization: 'int8_static' needs calibration inputs, and a model of `hf` "
          "takes none; choose from none, int8_dynamic, 8da4w, 8da8w"),
