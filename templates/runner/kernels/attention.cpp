@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kTokens = 32;
 // Positions of a part at least, and products below which other threads wake up for nothing.
 constexpr int64_t kPositions = 128;
-constexpr int64_t kProducts = 1 << 18;
+constexpr int64_t kProducts = 1 << 16;
 
 using Attend = void (*)(const Attention&, const Part&, float*, Sums);
 
