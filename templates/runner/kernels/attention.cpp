@@ -7,6 +7,7 @@
 // (tokens,), out (1, tokens, heads, e). The keys and values of the tokens are in the cache.
 #include "attention.h"
 
+#include <atomic>
 #include <memory>
 #include <new>
 #include <vector>
@@ -121,34 +122,51 @@ void join(const Attention& a, const Part& part, const std::vector<Sums>& sums, S
   }
 }
 
-// What a call works in; kept by the thread that makes it, since each token makes one per layer.
-float* memory(size_t floats) {
-  thread_local std::unique_ptr<float[]> kept;
-  thread_local size_t size = 0;
-  if (floats > size) {
-    kept.reset(new (std::nothrow) float[floats]);
-    size = kept ? floats : 0;
+// Memory that a thread keeps: each token calls the kernel once for each layer.
+class Memory {
+ public:
+  // At least so many floats; null if there are none.
+  float* floats(size_t count) {
+    if (count > size_) {
+      kept_.reset(new (std::nothrow) float[count]);
+      size_ = kept_ ? count : 0;
+    }
+    return kept_.get();
   }
-  return kept.get();
-}
 
+ private:
+  std::unique_ptr<float[]> kept_;
+  size_t size_ = 0;
+};
+
+thread_local Memory sums_memory, scratch_memory;
+
+// Whether there was enough memory.
 bool compute(const Attention& a, float* out) {
   const Division division = divided(a);
   const int64_t rows = a.heads_per_group() * std::min(kTokens, a.tokens);
-  const int64_t scratch = scratch_size(a, rows);
-  const int64_t each = scratch + rows * (a.value_size + 2);
-  float* const all = memory(division.parts.size() * each);
+  const int64_t each = rows * (a.value_size + 2);
+  float* const all = sums_memory.floats(division.parts.size() * each);
   if (all == nullptr) {
     return false;
   }
   std::vector<Sums> sums;
   for (size_t i = 0; i < division.parts.size(); ++i) {
-    float* const own = all + i * each + scratch;
+    float* const own = all + i * each;
     sums.push_back({own, own + rows, own + 2 * rows});
   }
+  std::atomic<bool> enough{true};
   const Attend attend = attend_for(a.key_size, a.value_size);
-  run(division.parts.size(), division.threads,
-      [&](size_t i) { attend(a, division.parts[i], all + i * each, sums[i]); });
+  run(division.parts.size(), division.threads, [&](size_t i) {
+    if (float* const scratch = scratch_memory.floats(scratch_size(a, rows))) {
+      attend(a, division.parts[i], scratch, sums[i]);
+    } else {
+      enough = false;
+    }
+  });
+  if (!enough) {
+    return false;
+  }
   run(division.shared.size(), division.threads, [&](size_t i) {
     const Shared shared = division.shared[i];
     join(a, division.parts[shared.first], sums, shared, out);
