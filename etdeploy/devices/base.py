@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field
 
 from etdeploy.backends.values import Simulated
 from etdeploy.core.progress import Progress, silent
@@ -187,6 +189,22 @@ class ProcessLaunch(Value):
     environment: dict[str, str] = {}
 
 
+class AppLaunch(Value):
+    """An installed app that is started with options, and leaves its results in a file.
+
+    Options are words `key=value`; `{bundle}` in a value stands for the folder of the bundle's files
+    on the device.
+
+    Attributes:
+        id: The application id, or bundle id.
+        archive: Path, in the bundle, of the `.apk` or `.ipa` that is installed.
+    """
+
+    kind: Literal["app"] = "app"
+    id: str
+    archive: str
+
+
 class BundleFile(Value):
     """A file of a bundle: where it is here, where it goes, and its content there."""
 
@@ -208,8 +226,24 @@ class Bundle(Value):
     """
 
     files: tuple[BundleFile, ...]
-    launch: ProcessLaunch
+    launch: Annotated[ProcessLaunch | AppLaunch, Field(discriminator="kind")]
     simulated: Simulated | None = None
+
+    @property
+    def process(self) -> ProcessLaunch:
+        """The launch of a bundle that starts a process.
+
+        Raises:
+            TypeError: It starts an app.
+        """
+        if not isinstance(self.launch, ProcessLaunch):
+            raise TypeError(f"the bundle starts no process, but the app {self.launch.id}")
+        return self.launch
+
+    @property
+    def app(self) -> AppLaunch | None:
+        """The app that it starts; None for a process."""
+        return self.launch if isinstance(self.launch, AppLaunch) else None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def check_bundle(bundle: Bundle) -> None:
         ValueError: A path is absolute, leads upwards or occurs twice, or a digest or the name of
             a variable is not valid.
     """
-    for name in bundle.launch.environment:
+    for name in () if bundle.app else bundle.process.environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot name a variable")
     for file in bundle.files:
@@ -73,7 +73,7 @@ def command_line(
 ) -> list[str]:
     """The words of the bundle's process with its arguments, as the device is to run them."""
     first, *rest = (
-        _filled(word, bundle_folder, run_folder) for word in (*bundle.launch.argv, *arguments)
+        _filled(word, bundle_folder, run_folder) for word in (*bundle.process.argv, *arguments)
     )
     return [posixpath.join(bundle_folder, first), *rest]
 
@@ -82,7 +82,7 @@ def environment(bundle: Bundle, bundle_folder: str, run_folder: str) -> dict[str
     """The variables for the bundle's process."""
     return {
         name: _filled(value, bundle_folder, run_folder)
-        for name, value in bundle.launch.environment.items()
+        for name, value in bundle.process.environment.items()
     }
 
 

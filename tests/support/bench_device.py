@@ -145,7 +145,7 @@ class FakeDevice:
 
     @contextmanager
     def open_run(self, bundle: Bundle, run_id: str) -> Iterator[FakeRun]:
-        assert bundle.launch.argv
+        assert bundle.process.argv
         self.run_ids.append(run_id)
         try:
             yield self.folder

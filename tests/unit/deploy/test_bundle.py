@@ -74,12 +74,12 @@ def test_the_list_of_inputs_is_what_the_runner_reads(tmp_path: Path) -> None:
 
 
 def test_a_native_runner_starts_by_itself(tmp_path: Path) -> None:
-    assert _bundle(tmp_path).launch.argv == ("runner/etdeploy-runner",)
+    assert _bundle(tmp_path).process.argv == ("runner/etdeploy-runner",)
 
 
 def test_a_portable_runner_starts_through_its_loader(tmp_path: Path) -> None:
     bundle = _bundle(tmp_path, _LOADER)
-    assert bundle.launch.argv == (
+    assert bundle.process.argv == (
         f"runner/{_LOADER}",
         "--library-path",
         "{bundle}/runner",
@@ -110,11 +110,11 @@ def test_extra_files_lie_beside_the_runners_libraries(tmp_path: Path) -> None:
         "runner/libexecutorch.so",
         "runner/libVendor.so",
     ]
-    assert bundle.launch.environment == {"LD_LIBRARY_PATH": "{bundle}/runner"}
+    assert bundle.process.environment == {"LD_LIBRARY_PATH": "{bundle}/runner"}
 
 
 def test_without_extra_files_there_is_no_environment(tmp_path: Path) -> None:
-    assert _bundle(tmp_path).launch.environment == {}
+    assert _bundle(tmp_path).process.environment == {}
 
 
 @pytest.mark.parametrize("name", ["libexecutorch.so", "../libVendor.so", "", "..", "a/b.so"])
@@ -144,7 +144,7 @@ def test_variables_name_files_of_the_bundle_and_of_this_machine(tmp_path: Path) 
     )
     here = Extras(environment={"OTHER_LIB": "/opt/other/lib.so"}, folder_variables=("PLUGINS",))
     bundle = _with_extras(tmp_path, merged([carried, here]))
-    assert bundle.launch.environment == {
+    assert bundle.process.environment == {
         "VENDOR_LIB": "{bundle}/runner/libvendor.so",
         "OTHER_LIB": "/opt/other/lib.so",
         "PLUGINS": "{bundle}/runner",

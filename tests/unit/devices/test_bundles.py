@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
+from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, ProcessLaunch
 from etdeploy.devices.bundles import (
     bundle_digest,
     by_content,
@@ -77,3 +77,13 @@ def test_a_content_is_executable_when_one_of_its_files_is() -> None:
     program = plain.model_copy(update={"path": "b", "executable": True})
     bundle = Bundle(files=(plain, program), launch=ProcessLaunch(argv=("b",)))
     assert by_content(bundle) == [program]
+
+
+def test_a_bundle_of_an_app_starts_no_process() -> None:
+    launch = AppLaunch(id="org.example.app", archive="app.apk")
+    bundle = Bundle(files=(), launch=launch)
+    check_bundle(bundle)
+    assert bundle.app == launch
+    with pytest.raises(TypeError, match=r"org\.example\.app"):
+        bundle.process  # noqa: B018 - the property raises
+    assert Bundle.model_validate_json(bundle.model_dump_json()) == bundle

@@ -83,7 +83,7 @@ def bundle(tmp_path: Path) -> Bundle:
     # Without --library-path, so that the variables alone say where libraries are, as on a phone.
     launch = ProcessLaunch(
         argv=(f"runner/{LOADER}", f"{{bundle}}/runner/{runner.executable}"),
-        environment=made.launch.environment,
+        environment=made.process.environment,
     )
     return made.model_copy(update={"launch": launch})
 
@@ -108,7 +108,7 @@ def test_every_library_comes_from_the_runners_folder_and_the_skel_is_beside_it(
     assert folder.endswith("/runner")
     # One folder, of which the HTP's loader needs the whole name: it does not split at colons.
     assert f"skel {folder}/{SKEL} found" in lines
-    assert ":" not in bundle.launch.environment["ADSP_LIBRARY_PATH"]
+    assert ":" not in bundle.process.environment["ADSP_LIBRARY_PATH"]
 
 
 def test_what_was_pushed_comes_before_the_phones_own_libraries(
@@ -122,7 +122,7 @@ def test_what_was_pushed_comes_before_the_phones_own_libraries(
         shutil.copy(own, there / own.name)
     assert not [line for line in _printed(android_x86_64, bundle) if "own" in line]
     # The same without the variable: what it is for.
-    environment = {k: v for k, v in bundle.launch.environment.items() if k != "LD_LIBRARY_PATH"}
+    environment = {k: v for k, v in bundle.process.environment.items() if k != "LD_LIBRARY_PATH"}
     libc = {"LD_LIBRARY_PATH": "{bundle}/libc"}
     files = [
         file.model_copy(update={"path": f"libc/{Path(file.path).name}"})
@@ -132,7 +132,7 @@ def test_what_was_pushed_comes_before_the_phones_own_libraries(
     alone = bundle.model_copy(
         update={
             "files": (*bundle.files, *files),
-            "launch": bundle.launch.model_copy(update={"environment": environment | libc}),
+            "launch": bundle.process.model_copy(update={"environment": environment | libc}),
         }
     )
     assert any(line.startswith("the phone's own from ") for line in _printed(android_x86_64, alone))
