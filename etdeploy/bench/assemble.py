@@ -16,6 +16,7 @@ from etdeploy.bench.generation.texts import texts_of
 from etdeploy.bench.generation.work import Work, work_of
 from etdeploy.bench.memory import memory_of
 from etdeploy.bench.notes import (
+    app_notes,
     measurement_notes,
     method_notes,
     simulation_note,
@@ -56,7 +57,7 @@ class Subject:
     """What is measured, and what is known about it.
 
     `provenance` is of the method that is run, `simulated` as in the bundle. `work` says what is
-    generated; None for inferences.
+    generated; None for inferences. `app_files` are the paths in an app's bundle; None for a runner.
     """
 
     loaded: LoadedRecipe
@@ -66,6 +67,7 @@ class Subject:
     runner: BuiltRunner
     simulated: Simulated | None = None
     work: Work | None = None
+    app_files: tuple[str, ...] | None = None
 
     @classmethod
     def of(
@@ -192,6 +194,8 @@ def _notes_on_times(
     )
     yield from size_notes(results, checks)
     yield from threads.notes
+    if subject.app_files is not None:
+        yield from app_notes(subject.loaded.recipe.benchmark)
     yield from cooldown_notes(results, subject.loaded.recipe.benchmark.cooldown)
 
 
@@ -289,6 +293,7 @@ def _runner(runner: BuiltRunner, timing: RunnerResults, threads: Threads) -> Run
         provider=runner.provider,
         revision=runner.revision,
         options=runner.options,
+        app=runner.app,
     )
 
 

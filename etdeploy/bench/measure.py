@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -63,13 +63,16 @@ def begin(
         UsageError: The program does not have the recipe's method, or `output` cannot be written to.
         DeviceError: The device went away.
     """
+    bundle = prepared.bundle
     subject = Subject.of(
         prepared.loaded,
         prepared.program_folder,
         prepared.program,
         prepared.runner,
-        prepared.bundle.simulated,
+        bundle.simulated,
     )
+    if bundle.app:
+        subject = replace(subject, app_files=tuple(file.path for file in bundle.files))
     started = datetime.now(timezone.utc)
     name = prepared.loaded.name
     with (

@@ -19,7 +19,7 @@ from etdeploy.bench.sizes import compare_sizes, compare_threads
 from etdeploy.bench.state.watch import Opening, Watch
 from etdeploy.bench.sustained.cool import cool_start
 from etdeploy.bench.sustained.waiting import telling_time
-from etdeploy.bench.timing.planning import plan_passes
+from etdeploy.bench.timing.planning import plan_for_app, plan_passes
 from etdeploy.bench.timing.sweep import chosen_threads, fastest, settled
 from etdeploy.bench.timing.threads import choose_threads, compared_with_cores
 from etdeploy.bench.units import long_time
@@ -77,11 +77,12 @@ class Measurement:
         self._threads = choose_threads(
             recipe.runtime.threads, there.before.before, has_pool=_has_pool(plan)
         )
-        self._passes = (
+        passes = (
             plan_generation(recipe, subject.work, self._threads, simulated=simulated)
             if subject.work
             else plan_passes(recipe, subject.method.name, self._threads, simulated=simulated)
         )
+        self._passes = passes if subject.app_files is None else plan_for_app(passes)
         self._results: dict[str, PassResult] = {}
         self._rested: DeviceState | None = None
         wanted = None if simulated else subject.loaded.recipe.benchmark.cooldown
@@ -168,6 +169,7 @@ class Measurement:
                 self._there.device.name,
                 self._here,
                 self._there.device.capabilities,
+                self._subject.app_files,
             )
         observed = opening.ended(result.states)
         # By a clock that nobody moves, so that starts stay in their order.

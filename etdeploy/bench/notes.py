@@ -12,6 +12,7 @@ from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import Series
 from etdeploy.program.folder import FORWARD
+from etdeploy.recipe.model import Benchmark
 
 # In percent of the median. Within one start on a quiet machine it is a few percent.
 SPREAD_LIMIT = 20.0
@@ -75,6 +76,14 @@ def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
             )
         elif check.remark:
             yield f"The comparison of {check.name} is weak: {check.remark}."
+
+
+def app_notes(wanted: Benchmark) -> Iterator[str]:
+    """What of a recipe an app does not measure."""
+    if wanted.profile:
+        yield "An app records no trace: etdeploy run without --as app shows where the time goes."
+    if wanted.sustained_s:
+        yield "An app has no sustained pass: etdeploy run without --as app has it."
 
 
 def simulation_note(simulated: Simulated) -> str:

@@ -9,7 +9,7 @@ last, since it heats the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -39,6 +39,8 @@ OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
 RUNNER_LOG = "runner.stderr.txt"
 
+# How an app is told to warm up until times have stopped falling.
+_UNTIL_STEADY = -1
 _ELSEWHERE = Capabilities()
 
 
@@ -179,6 +181,29 @@ def runner_arguments(step: Pass) -> tuple[str, ...]:
     return tuple(arguments)
 
 
+def app_options(step: Pass, files: Collection[str]) -> tuple[str, ...]:
+    """The options of an app for a pass; `{bundle}` is filled in by the device.
+
+    Args:
+        step: The pass.
+        files: Paths in the bundle: a program that is no part of the app is among them.
+    """
+    options = [
+        f"iterations={step.iterations}",
+        f"warmup={_UNTIL_STEADY if step.warmup == 'auto' else step.warmup}",
+        f"threads={step.threads}",
+    ]
+    if step.size:
+        options.append(f"size={step.size}")
+    if step.outputs:
+        options.append("outputs=true")
+    if PROGRAM_FILE in files:
+        options.append(f"program={{bundle}}/{PROGRAM_FILE}")
+    if step.request:
+        options.append(f"request={{bundle}}/{step.request}")
+    return tuple(options)
+
+
 def run_pass(
     folder: RunFolder,
     step: Pass,
@@ -186,6 +211,7 @@ def run_pass(
     device: str,
     here: Path,
     capabilities: Capabilities = _ELSEWHERE,
+    app_files: Collection[str] | None = None,
 ) -> PassResult:
     """Runs one pass and copies its results here.
 
@@ -196,6 +222,7 @@ def run_pass(
         device: Its name, for messages.
         here: The run's folder on this machine; its `runner.stderr.txt` gets the runner's output.
         capabilities: Of the device, for remedies.
+        app_files: Paths in the bundle of an app; None where a runner is started.
 
     Raises:
         RunError: The runner crashed, refused, took too long or left no usable results. A sustained
@@ -205,7 +232,8 @@ def run_pass(
     """
     started = datetime.now(timezone.utc)
     limit_s = recipe.benchmark.timeout_s + step.sustained_s
-    outcome = folder.run(runner_arguments(step), limit_s)
+    arguments = runner_arguments(step) if app_files is None else app_options(step, app_files)
+    outcome = folder.run(arguments, limit_s)
     log = here / RUNNER_LOG
     _append(log, step, outcome)
     if outcome.exit_code != 0:

@@ -82,6 +82,7 @@ class Series(Value):
         threads: As the recipe asks for them.
         target: What the runner is built for.
         device: What it runs on.
+        app: Whether an app runs it, and not a runner.
     """
 
     recipe: str
@@ -95,17 +96,21 @@ class Series(Value):
     threads: Any
     target: str
     device: DeviceIdentity
+    app: bool = False
 
     @property
     def key(self) -> str:
         """The same for records that can be compared, on every machine."""
-        return digest_json(self.model_dump(mode="json", exclude={"source"}))[:_KEY_LENGTH]
+        # A runner's series keeps the key that it had before there were apps.
+        left_out = {"source"} if self.app else {"source", "app"}
+        return digest_json(self.model_dump(mode="json", exclude=left_out))[:_KEY_LENGTH]
 
     @property
     def label(self) -> str:
         """In a few words, without the recipe and the device."""
         words = [self.backend or self.source, self.quantization]
         words += [self.method] if self.method not in ("forward", GENERATION) else []
+        words += ["app"] if self.app else []
         words += [_threads(self.threads)] if self.threads not in (0, "auto", None) else []
         return " ".join(word for word in words if word and word != "none")
 
@@ -140,6 +145,7 @@ def series_of(record: RunRecord) -> Series:
         threads=runtime.get("threads", 0),
         target=record.runner.target,
         device=DeviceIdentity.of(record.device.facts),
+        app=record.runner.app is not None,
     )
 
 
@@ -155,6 +161,8 @@ def _differences(a: Series, b: Series) -> Iterator[str]:
         ours, theirs = getattr(a, key), getattr(b, key)
         if ours != theirs:
             yield f"another {key}: {_shown(ours)} and {_shown(theirs)}"
+    if a.app != b.app:
+        yield "one was measured in an app, the other with a runner"
     if a.model != b.model:
         yield f"another model: {a.source} and {b.source}"
     if a.precision != b.precision:

@@ -9,10 +9,13 @@ from etdeploy.core.values import Explained, Value
 
 
 class Provider(Kind):
-    """Where ExecuTorch comes from: the libraries of its wheel, or a compiled checkout."""
+    """Where ExecuTorch comes from: the libraries of its wheel, a compiled checkout, or its release
+    for apps.
+    """
 
     WHEEL = "wheel"
     SOURCE = "source"
+    PREBUILT = "prebuilt"
 
 
 # The component that stands for the recipe's own kernels.
@@ -26,7 +29,7 @@ class RuntimePlan(Value):
         target: What the user requested, e.g. `android-arm64`.
         build_target: What is compiled, e.g. `linux-aarch64` for the portable runner.
         portable_runner: Whether the runner is deployed with its own C library and loader.
-        provider: `wheel` or `source`, with the reason.
+        provider: `wheel` or `source`, of an app `prebuilt` or `source`, with the reason.
         executorch_version: Of the libraries.
         toolchain: File in toolchains/ when cross-compiling, with the reason; None for a native
             build.

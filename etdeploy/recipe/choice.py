@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Takes:
         return core_schema.no_info_wrap_validator_function(self.check, handler(source))
 
 
-def all_different(values: tuple[int, ...]) -> tuple[int, ...]:
+def all_different(values: tuple[T, ...]) -> tuple[T, ...]:
     """The values themselves.
 
     Raises:

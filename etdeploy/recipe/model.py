@@ -17,6 +17,7 @@ from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_EVALUATED,
     DEFAULT_GROUP_SIZE,
+    app_rules,
     benchmark_rules,
     export_rules,
     model_rules,
@@ -45,6 +46,17 @@ OptimizeFor = Literal["speed", "size"]
 LogLevel = Literal["none", "fatal", "error", "info", "debug"]
 ThreadPool = Literal["default", "performance_cores", "all_cores"]
 Task = Literal["text-generation"]
+Abi = Literal["arm64-v8a", "x86_64"]
+Abis = Annotated[
+    Annotated[
+        tuple[Abi, ...],
+        Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(all_different),
+    ],
+    Takes("a list of arm64-v8a, x86_64, or both", words=()),
+]
+AppRuntime = Literal["auto", "prebuilt", "source"]
+AppBuild = Literal["auto", "gradle", "sdk"]
 GenerationPath = Literal["auto", "fast", "plain"]
 AttentionChoice = Literal["auto", "kernel", "stock"]
 # Far above any model's context.
@@ -446,6 +458,46 @@ class Benchmark(Section):
         return self
 
 
+class App(Section):
+    """The sample app: `etdeploy app`, and `etdeploy run --as app`."""
+
+    id: str | None = None
+    """The application id on Android, the bundle identifier on iOS. By default `org.example.` and
+    the recipe's name."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=40)
+    """What stands below the icon; by default the recipe's name."""
+
+    runtime: AppRuntime = "auto"
+    """Where the app's ExecuTorch comes from. `prebuilt`: ExecuTorch's own release, from Maven on
+    Android and by SwiftPM on iOS; `source`: built from a checkout, on Android only; `auto` takes
+    the release if it has everything that the program needs."""
+
+    bundled: bool | None = None
+    """Whether the program is a part of the app; by default one below 100 MB is. Otherwise a run
+    puts it beside the app."""
+
+    abis: Abis = ("arm64-v8a",)
+    """The processors that an Android app is for. A run builds it for the device's own."""
+
+    build: AppBuild = "auto"
+    """What builds an Android app: `gradle`, or `sdk`, the tools of the Android SDK alone. `auto`
+    takes Gradle if it is installed."""
+
+    aar: str | None = None
+    """The `.aar` of ExecuTorch's release for a build without Gradle; by default the one that Gradle
+    or Maven has downloaded before."""
+
+    team: str | None = None
+    """The team that signs an iOS app: 10 letters and digits. By default ETDEPLOY_TEAM, else the
+    only one of the keychain."""
+
+    @model_validator(mode="after")
+    def _rules(self) -> App:
+        require(app_rules(vars(self)))
+        return self
+
+
 class Recipe(Section):
     """One deployment: model, export, runtime, benchmark."""
 
@@ -471,6 +523,9 @@ class Recipe(Section):
 
     benchmark: Benchmark = Benchmark()
     """What is measured."""
+
+    app: App = App()
+    """The sample app."""
 
     @model_validator(mode="before")
     @classmethod

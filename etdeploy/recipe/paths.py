@@ -21,6 +21,7 @@ _FILE_KEYS = (
     ("model", "weights"),
     ("export", "custom_ops"),
     ("export", "generation", "evaluate"),
+    ("app", "aar"),
 )
 # An id on the Hugging Face hub, or a folder.
 _MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))

@@ -20,6 +20,7 @@ from etdeploy.backends.schemes import (
     GROUPED_SCHEMES,
     STATIC_SCHEMES,
 )
+from etdeploy.targets.app_ids import android_id_problem
 
 if TYPE_CHECKING:
     from etdeploy.backends.base import Backend
@@ -42,6 +43,7 @@ _OF_HF = ("revision", "task", "remote_code")
 # Keys that say how one method with example inputs is measured: text is generated with all methods.
 _OF_ONE_METHOD = ("sizes", "inputs", "method")
 _CMAKE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TEAM = re.compile(r"[A-Z0-9]{10}")
 _SIZE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 # What a finding is about (a key, a key of a key after a dot, empty for the whole section), and the
@@ -272,6 +274,20 @@ def _sampling_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
             yield f"generation.{key}", text
 
 
+def app_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
+    """The rules of the section `app`."""
+    if isinstance(app_id := section.get("id"), str) and (wrong := android_id_problem(app_id)):
+        yield "id", f"{app_id!r} is no id of an app: {wrong}"
+    team = section.get("team")
+    if isinstance(team, str) and not _TEAM.fullmatch(team):
+        yield "team", f"{team!r} is no team: Apple's have 10 capital letters and digits"
+    name = section.get("name")
+    if isinstance(name, str) and (not name.isprintable() or not name.strip()):
+        yield "name", "the name needs letters or digits, and no control characters"
+    if section.get("aar") and section.get("build") == "gradle":
+        yield "aar", "Gradle downloads ExecuTorch's release itself; this is for `build: sdk`"
+
+
 def recipe_rules(sections: Mapping[str, Any]) -> Iterator[Finding]:
     """The rules between sections; findings are about keys of the whole recipe."""
     model, export, benchmark = (
@@ -327,6 +343,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Finding]]] = {
     "export": export_rules,
     "runtime": runtime_rules,
     "benchmark": benchmark_rules,
+    "app": app_rules,
 }
 
 

@@ -8,6 +8,22 @@ from etdeploy.core.values import Value
 from etdeploy.plan.model import Provider
 
 
+class AppDetails(Value):
+    """What is known of an app that runs a program.
+
+    Attributes:
+        id: Its application id or bundle id.
+        version: As the app itself says it; empty where that is not known yet.
+        artifacts: The packages that its ExecuTorch comes from, with their versions.
+        build: What built it: gradle, sdk, xcodebuild; `given` where somebody else did.
+    """
+
+    id: str
+    version: str = ""
+    artifacts: tuple[str, ...] = ()
+    build: str
+
+
 class BuiltRunner(Value):
     """A runner in the cache.
 
@@ -25,9 +41,10 @@ class BuiltRunner(Value):
             qemu, or the names in its `libraries` (from source, in the executable too) if it cannot
             be started here.
         size_bytes: Of the executable.
-        provider: Where ExecuTorch came from: `wheel` or `source`.
+        provider: Where ExecuTorch came from: `wheel`, `source` or `prebuilt`.
         revision: Of the checkout that it was built from.
         options: The plan's cmake options, by name.
+        app: Of an app that runs the program; None for a runner.
     """
 
     path: str
@@ -44,3 +61,4 @@ class BuiltRunner(Value):
     provider: Provider = Provider.WHEEL
     revision: str | None = None
     options: dict[str, str] = {}
+    app: AppDetails | None = None

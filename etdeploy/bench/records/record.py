@@ -24,8 +24,9 @@ from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
+from etdeploy.runner.model import AppDetails
 
-SCHEMA_VERSION: Literal[7] = 7
+SCHEMA_VERSION: Literal[8] = 8
 TRACE = "etdump"
 """The role, in `files`, of the trace of a run's only method."""
 
@@ -79,20 +80,22 @@ class ProgramRecord(Value):
 
 
 class RunnerRecord(Value):
-    """The runner that ran it.
+    """The runner that ran it, or the app.
 
     Attributes:
-        sha256: Of the executable.
+        sha256: Of the executable, or of the app's archive.
         target: What it was built for.
         portable: Whether its own C library went to the device with it.
         executorch_version: Of its libraries.
         threads: Number of threads in its pool.
         threads_reason: Why that many; null where the recipe gives the number, or leaves it to
             ExecuTorch.
-        size_bytes: Of the executable.
-        provider: Where ExecuTorch came from: `wheel` or `source`.
+        size_bytes: Of the executable, or of the archive.
+        provider: Where ExecuTorch came from: `wheel`, `source`, or `prebuilt` for its release for
+            apps.
         revision: Of the checkout that it was built from.
         options: The cmake options of the build, by name.
+        app: The app that ran it; null for a runner.
     """
 
     sha256: str
@@ -105,6 +108,7 @@ class RunnerRecord(Value):
     provider: Provider = Provider.WHEEL
     revision: str | None = None
     options: dict[str, str] = {}
+    app: AppDetails | None = None
 
 
 class RecipeRecord(Value):
@@ -286,7 +290,7 @@ class RunRecord(Value):
             the outputs count. null where the program ran on what it is for.
     """
 
-    schema_version: Literal[7] = SCHEMA_VERSION
+    schema_version: Literal[8] = SCHEMA_VERSION
     run_id: str
     started_at: str
     workload: Workload

@@ -78,6 +78,17 @@ def plan_passes(
     return Plan(_starts(sweep, wanted.runs), (*later, *rest))
 
 
+def plan_for_app(plan: Plan) -> Plan:
+    """What of a plan an app can do: it records no trace, and no back-to-back work.
+
+    Of its memory it tells the peak only.
+    """
+    rest = (
+        replace(step, watched=False) for step in plan.rest if step.name not in (PROFILE, SUSTAINED)
+    )
+    return Plan(plan.starts, tuple(rest))
+
+
 def _starts(passes: Sequence[Pass], runs: int) -> tuple[tuple[Pass, ...], ...]:
     return tuple(_start(passes, number) for number in range(1, runs + 1))
 

@@ -101,7 +101,7 @@ def _facts(record: RunRecord) -> Iterator[str]:
     yield wrapped("device", [_device(record)])
     yield wrapped("program", [_program(record)])
     yield wrapped("runs on", list(_placement(record)))
-    yield wrapped("runner", [_runner(record)])
+    yield wrapped("app" if record.runner.app else "runner", [_runner(record)])
 
 
 def _verdict(record: RunRecord) -> Iterator[str]:
@@ -184,6 +184,13 @@ def _operators(operators: Sequence[Operator]) -> str:
 
 
 def _runner(record: RunRecord) -> str:
+    if app := record.runner.app:
+        built = "" if app.build == "given" else f", built by {app.build}"
+        release = f" ({', '.join(app.artifacts)})" if app.artifacts else ""
+        return (
+            f"app {app.id}, {size(record.runner.size_bytes)}{built}; ExecuTorch "
+            f"{record.runner.executorch_version}{release}"
+        )
     kind = "portable runner" if record.runner.portable else "runner"
     origin = ""
     if record.runner.provider == Provider.SOURCE:

@@ -495,3 +495,26 @@ def test_overrides_of_nothing_are_none() -> None:
     text = "model: {example: mlp}\nexport: {overrides: {head: null}}\n"
     loaded = load_recipe(write("r.yaml", text))
     assert loaded.recipe.export.overrides == {"head": None}
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("{id: convnet}", "app.id: 'convnet' is no id of an app: it has no dot"),
+        ("{id: org.new.x}", "'new' is a word of Java or Kotlin"),
+        ("{id: org.1.x}", "'1' is no part of an id"),
+        ("{name: ' '}", "app.name: the name needs letters or digits"),
+        ('{name: "a\\tb"}', "app.name: the name needs letters or digits"),
+        ("{team: abc}", "app.team: 'abc' is no team"),
+        ("{abis: [mips]}", "app.abis takes a list of arm64-v8a, x86_64, or both"),
+        ("{abis: [x86_64, x86_64]}", "app.abis takes a list of"),
+        ("{build: gradle, aar: recipe.yaml}", "app.aar: Gradle downloads"),
+        ("{aar: nothing.aar}", "nothing.aar does not exist"),
+    ],
+)
+def test_an_app_that_no_phone_takes_is_refused(tmp_path: Path, app: str, said: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"model: {{example: mlp}}\napp: {app}\n")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(str(recipe))
+    assert said in str(error.value)

@@ -1,0 +1,262 @@
+"""Writes a project into a folder of the user, and keeps what the user made of an earlier one.
+
+Three versions of each file decide: as it was generated before, as it is generated now, and as it is
+in the folder. A list in the folder has the digests of what was generated before.
+
+| generated before and now | in the folder | what is done |
+| --- | --- | --- |
+| any | as it is generated now | nothing |
+| different | as it was generated before | it is written |
+| equal | changed or removed by the user | it stays so |
+| different | changed by the user | a conflict |
+
+With a conflict nothing is written at all, unless the caller says which side counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.files.delivery import require_writable
+from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.hashing import sha256_bytes, sha256_file
+from etdeploy.core.text.shell import quoted
+from etdeploy.devices.bundles import check_relative
+
+LIST_FILE = ".etdeploy.json"
+SAVED = ".orig"
+"""The end of the name under which a file of the user is kept that another one replaces."""
+Conflicts = Literal["refuse", "keep", "overwrite"]
+Content = Mapping[str, "bytes | Path"]
+_SHOWN = 8
+
+
+@dataclass
+class Written:
+    """What was done, by paths in the folder.
+
+    Attributes:
+        created: New files.
+        updated: Files that are generated in another way now.
+        removed: Files that are generated no longer.
+        kept: Files that the user changed or removed, and that stay so.
+        saved: Files of the user that were replaced; each is beside the new one, as `NAME.orig`.
+    """
+
+    created: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    saved: list[str] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written."""
+        return bool(self.created or self.updated or self.removed)
+
+
+def write_project(
+    folder: Path, content: Content, what: str, conflicts: Conflicts = "refuse"
+) -> Written:
+    """Writes a project, all of it unless a file cannot be written.
+
+    Args:
+        folder: New, empty, or with an earlier project of the same kind.
+        content: Bytes, or a file to copy, by POSIX paths in the folder.
+        what: The kind of project, for the list: "android app".
+        conflicts: What happens where both sides changed a file: nothing at all is written, the
+            user's file stays, or it is kept beside the new one.
+
+    Raises:
+        UsageError: The folder holds something else, cannot be written to, or there are conflicts.
+        OSError: The disk is full.
+    """
+    with _errors(folder, what):
+        before = _require_project(folder, what)
+        now = {path: _digest(each) for path, each in content.items()}
+        todo = _decide(folder, before, now)
+        clashes = todo.clashes
+        if clashes and conflicts == "refuse":
+            raise _conflicting(folder, clashes)
+        done = _apply(folder, content, todo, overwrite=conflicts == "overwrite")
+        _write_list(folder, what, now)
+    return done
+
+
+@dataclass
+class _Todo:
+    """What is to be done with each path."""
+
+    write: list[str] = field(default_factory=list)
+    remove: list[str] = field(default_factory=list)
+    keep: list[str] = field(default_factory=list)
+    clashes: list[str] = field(default_factory=list)
+
+
+def _decide(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> _Todo:
+    todo = _Todo()
+    for path in sorted({*before, *now}):
+        checkpoint()
+        theirs, then, new = _present(folder, path), before.get(path), now.get(path)
+        if theirs == new:
+            continue
+        if theirs == then:
+            (todo.write if new else todo.remove).append(path)
+        elif new == then or new is None:  # a file that is generated no longer is the user's now
+            todo.keep.append(path)
+        elif theirs is None:
+            todo.write.append(path)
+        else:
+            todo.clashes.append(path)
+    return todo
+
+
+def _apply(folder: Path, content: Content, todo: _Todo, *, overwrite: bool) -> Written:
+    done = Written(kept=[*todo.keep, *([] if overwrite else todo.clashes)])
+    for path in todo.clashes if overwrite else ():
+        target = folder / path
+        target.rename(_free(target))
+        done.saved.append(path)
+    for path in [*todo.write, *(todo.clashes if overwrite else [])]:
+        checkpoint()
+        existed = (folder / path).exists() or path in done.saved
+        (done.updated if existed else done.created).append(path)
+        _put(folder, path, content[path])
+    for path in todo.remove:
+        (folder / path).unlink()
+        _remove_empty(folder, (folder / path).parent)
+        done.removed.append(path)
+    return done
+
+
+def _put(folder: Path, path: str, content: bytes | Path) -> None:
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        write_atomic(target, content)
+        return
+    part = target.with_name(f".{target.name}.part")
+    try:
+        shutil.copyfile(content, part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _free(target: Path) -> Path:
+    """A name for the user's file at which there is nothing yet."""
+    names = (target.with_name(f"{target.name}{SAVED}{n or ''}") for n in range(1_000_000))
+    return next(path for path in names if not os.path.lexists(path))
+
+
+def _remove_empty(folder: Path, inner: Path) -> None:
+    """Folders that hold nothing now, from the inner one outwards."""
+    while inner != folder and not any(inner.iterdir()):
+        inner.rmdir()
+        inner = inner.parent
+
+
+def _present(folder: Path, path: str) -> str | None:
+    """The digest of what is there; None for nothing. A link or folder is the user's own."""
+    target = folder / path
+    if target.is_symlink() or target.is_dir() or _through_link(folder, target):
+        return "something else"
+    return sha256_file(target) if target.is_file() else None
+
+
+def _through_link(folder: Path, target: Path) -> bool:
+    """Whether a folder on the way is a link: what is written there would be elsewhere."""
+    between = target.relative_to(folder).parents
+    return any((folder / each).is_symlink() for each in between if each != Path())
+
+
+def _digest(content: bytes | Path) -> str:
+    return sha256_bytes(content) if isinstance(content, bytes) else sha256_file(content)
+
+
+def _require_project(folder: Path, what: str) -> dict[str, str]:
+    """Digests of what was generated before; empty for a new project.
+
+    Raises:
+        UsageError: The folder holds something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("this is not a folder", place=str(folder), remedy=_ANOTHER)
+    if not folder.exists() or not any(folder.iterdir()):
+        require_writable(folder)
+        return {}
+    try:
+        known = json.loads((folder / LIST_FILE).read_bytes())
+        kind, files = known["content"], dict(known["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"the folder is not empty, and holds no {what} that etdeploy wrote; nothing was "
+            "changed",
+            place=str(folder),
+            remedy=_ANOTHER,
+        ) from None
+    if kind != what:
+        raise UsageError(
+            f"the folder holds the {kind} that etdeploy wrote, and this is the {what}; nothing "
+            "was changed",
+            place=str(folder),
+            remedy=_ANOTHER,
+        )
+    require_writable(folder)
+    return dict(_inner(files))
+
+
+def _inner(files: Mapping[object, object]) -> Iterator[tuple[str, str]]:
+    """The entries of a list that name files in the folder: anybody may have edited it."""
+    for path, digest in files.items():
+        try:
+            yield check_relative(str(path)), str(digest)
+        except ValueError:
+            continue
+
+
+def _write_list(folder: Path, what: str, files: Mapping[str, str]) -> None:
+    text = json.dumps({"content": what, "files": dict(sorted(files.items()))}, indent=1) + "\n"
+    path = folder / LIST_FILE
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_atomic(path, text)
+
+
+_ANOTHER = "Name a new or empty folder, or that of an earlier project: --output FOLDER"
+
+
+def _conflicting(folder: Path, paths: list[str]) -> UsageError:
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return UsageError(
+        "you changed files that are generated in another way now, and nothing was written: "
+        f"{', '.join(paths[:_SHOWN])}{more}",
+        place=str(folder),
+        remedy="Keep yours: --conflicts keep\n"
+        f"Or take the new ones; yours stay beside them, as NAME{SAVED}: --conflicts overwrite\n"
+        f"To see the new ones first: --output {quoted(folder.with_name(folder.name + '-new'))}",
+    )
+
+
+@contextmanager
+def _errors(folder: Path, what: str) -> Iterator[None]:
+    """Turns what the system says while a project is written into an error for the user."""
+    try:
+        yield
+    except OSError as error:
+        if no_room_in(error):
+            raise
+        raise UsageError(
+            f"the {what} cannot be written there: {error.strerror or error}",
+            place=str(error.filename or folder),
+            remedy="Name a folder that can be written to: --output FOLDER",
+        ) from error

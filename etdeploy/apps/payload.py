@@ -1,0 +1,297 @@
+"""What an app carries of a program: `model.json`, the program, inputs with expected outputs, or a
+tokenizer.
+
+The template for each platform reads the same files (docs/apps.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.apps.tokenizer import app_tokenizer
+from etdeploy.backends.registry import find_backend
+from etdeploy.backends.schemes import STATIC_SCHEMES
+from etdeploy.bench.outputs.distance import measure_distance
+from etdeploy.bench.outputs.steps import estimate_step
+from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
+from etdeploy.bench.outputs.tolerance import limits_for
+from etdeploy.core.errors import UsageError
+from etdeploy.core.files.basic import inside
+from etdeploy.core.values import Value
+from etdeploy.export.methods import values_of_method
+from etdeploy.program.folder import PROGRAM_FILE, InputSet, Provenance, Stored, TensorFile
+from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.program.model import Program
+from etdeploy.program.text.template import load_template
+from etdeploy.program.text.tokenizer import TOKENIZER_FILE, tokenizer_folder
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.model import BenchmarkGeneration, Tolerance
+from etdeploy.runner.generation import Sampling
+
+MODEL_FILE = "model.json"
+MOST_BUNDLED_BYTES = 100_000_000
+"""A larger program is no part of the app: each change of the app would send all of it again."""
+_UNTIL_STEADY = -1
+_MOST_NEW_TOKENS = 128
+
+
+class AppValue(Value):
+    """An input, or an output that is expected.
+
+    Attributes:
+        kind: By ExecuTorch's name: Tensor, Int, Double, Bool, None.
+        path: Of a tensor's bytes, in the payload.
+        value: Of what is no tensor.
+        atol: How far each value of an output may be from the expected one.
+    """
+
+    name: str = ""
+    kind: str
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    path: str | None = None
+    value: bool | int | float | None = None
+    atol: float = 0.0
+    rtol: float = 0.0
+
+
+class AppSize(Value):
+    """Inputs of one size; `name` is empty for a recipe without sizes."""
+
+    name: str = ""
+    inputs: tuple[AppValue, ...]
+    expected: tuple[AppValue, ...]
+
+
+class AppChat(Value):
+    """What the model's chat template puts around the words of a user."""
+
+    before: str
+    after: str
+
+
+class AppGeneration(Value):
+    """How the app generates text; see `program/generation.py`.
+
+    Attributes:
+        new_tokens: The most that an answer has.
+        tokenizer: File of the tokenizer; null where the app can read none, and takes ids.
+        chat: Around a prompt; null where the model has no template.
+    """
+
+    methods: tuple[GenerationMethod, ...]
+    vocabulary: int
+    context: int
+    stop_ids: tuple[int, ...]
+    bos_id: int | None
+    rewind: int | None
+    sampling: Sampling
+    new_tokens: int
+    tokenizer: str | None
+    chat: AppChat | None
+
+
+class AppModel(Value):
+    """`model.json`.
+
+    Attributes:
+        program: File of the program: in the payload if `bundled`, else the name of the one that is
+            put beside the app.
+        warmup: Inferences; -1 goes on until times have stopped falling.
+        threads: 0 leaves their number to the runtime.
+        sizes: For inferences.
+        generation: For text.
+    """
+
+    name: str
+    workload: Literal["inference", "generation"]
+    program: str
+    bundled: bool
+    program_sha256: str
+    program_bytes: int
+    executorch_version: str
+    backends: tuple[str, ...]
+    quantization: str
+    method: str
+    warmup: int
+    iterations: int
+    threads: int
+    sizes: tuple[AppSize, ...] = ()
+    generation: AppGeneration | None = None
+
+
+Payload = Mapping[str, "bytes | Path"]
+
+
+def payload_of(
+    loaded: LoadedRecipe, program: Program, provenance: Provenance, folder: Path
+) -> tuple[AppModel, Payload, tuple[str, ...]]:
+    """What the app carries.
+
+    Args:
+        loaded: The recipe.
+        program: What inspection found in the program.
+        provenance: How it was made.
+        folder: Of the program.
+
+    Returns:
+        `model.json` as a value; all files, that one included, by their paths in the payload; notes
+        for the user.
+
+    Raises:
+        UsageError: The program does not have the method that the recipe names.
+    """
+    notes: list[str] = []
+    files: dict[str, bytes | Path] = {}
+    asked = loaded.recipe.app.bundled
+    bundled = program.size_bytes < MOST_BUNDLED_BYTES if asked is None else asked
+    if bundled:
+        files[PROGRAM_FILE] = folder / PROGRAM_FILE
+    generation = None
+    if provenance.generation:
+        generation, made_files, why = _generation(loaded, provenance.generation, folder)
+        files |= made_files
+        notes += why
+    else:
+        provenance = values_of_method(provenance, loaded.recipe.benchmark.method, str(loaded.path))
+        files |= _value_files(provenance, folder)
+    model = _model(loaded, program, provenance, folder, generation, bundled=bundled)
+    files[MODEL_FILE] = (model.model_dump_json(indent=1) + "\n").encode()
+    return model, files, tuple(notes)
+
+
+def _model(
+    loaded: LoadedRecipe,
+    program: Program,
+    provenance: Provenance,
+    folder: Path,
+    generation: AppGeneration | None,
+    *,
+    bundled: bool,
+) -> AppModel:
+    wanted, threads = loaded.recipe.benchmark, loaded.recipe.runtime.threads
+    return AppModel(
+        name=loaded.name,
+        workload="generation" if generation else "inference",
+        program=PROGRAM_FILE,
+        bundled=bundled,
+        program_sha256=program.sha256,
+        program_bytes=program.size_bytes,
+        executorch_version=provenance.versions.get("executorch", ""),
+        backends=program.backend_ids,
+        quantization=provenance.quantization or "none",
+        method=provenance.method,
+        warmup=_UNTIL_STEADY if wanted.warmup == "auto" else wanted.warmup,
+        iterations=wanted.iterations,
+        # "auto" and a sweep are about one device: a run tells the app the number.
+        threads=threads if isinstance(threads, int) else 0,
+        sizes=() if generation else tuple(_sizes(provenance, folder, wanted.tolerance)),
+        generation=generation,
+    )
+
+
+def _sizes(provenance: Provenance, folder: Path, tolerance: Tolerance) -> Iterator[AppSize]:
+    for name, each in provenance.measured.items():
+        yield AppSize(
+            name=name,
+            inputs=tuple(map(_value, each.inputs)),
+            expected=tuple(_expected(each, i, provenance, folder, tolerance)
+                           for i in range(len(each.expected))),
+        )  # fmt: skip
+
+
+def _value(stored: Stored) -> AppValue:
+    if isinstance(stored, TensorFile):
+        return AppValue(
+            name=stored.name, kind="Tensor", dtype=stored.dtype, shape=stored.shape,
+            path=stored.path,
+        )  # fmt: skip
+    return AppValue(name=stored.name, kind=stored.kind, value=stored.value)
+
+
+def _expected(
+    made: InputSet, index: int, provenance: Provenance, folder: Path, tolerance: Tolerance
+) -> AppValue:
+    """An output with how far it may be off; the run's own comparison judges more closely."""
+    stored = made.expected[index]
+    value = _value(stored)
+    if not isinstance(stored, TensorFile):
+        return value
+    try:
+        tensor = read_tensor(inside(folder, stored.path), stored.dtype, stored.shape)
+    except UnreadableError:
+        return value
+    known = provenance.output_quantization[index : index + 1]
+    step = known[0].scale if known and known[0] else None
+    scheme = _judged_as(provenance)
+    if step is None and scheme in STATIC_SCHEMES and "float" in stored.dtype:
+        step = estimate_step(tensor, tensor)
+    distance = measure_distance(tensor, tensor)
+    limits = limits_for(stored.dtype, scheme, distance, tolerance, step)
+    return value.model_copy(update={"atol": limits.max_abs_error})
+
+
+def _judged_as(provenance: Provenance) -> str | None:
+    """The scheme whose tolerances hold: a backend may compute in fewer bits than it was given."""
+    backend = find_backend(provenance.backend) if provenance.backend else None
+    scheme = provenance.quantization
+    return backend.judged_as.get(scheme, scheme) if backend and scheme else scheme
+
+
+def _value_files(provenance: Provenance, folder: Path) -> dict[str, bytes | Path]:
+    return {
+        value.path: inside(folder, value.path)
+        for each in provenance.measured.values()
+        for value in (*each.inputs, *each.expected)
+        if isinstance(value, TensorFile)
+    }
+
+
+def _generation(
+    loaded: LoadedRecipe, made: Generation, folder: Path
+) -> tuple[AppGeneration, dict[str, bytes | Path], list[str]]:
+    grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
+    files: dict[str, bytes | Path] = {}
+    notes: list[str] = []
+    chat, name = None, None
+    tokenizers = tokenizer_folder(made, folder)
+    if tokenizers is None:
+        notes.append("The model has no tokenizer: the app takes and shows the ids of tokens.")
+    else:
+        source = tokenizers / TOKENIZER_FILE
+        if why := app_tokenizer(source):
+            notes.append(
+                f"The app's tokenizer does not know {why}: it takes and shows the ids of tokens."
+            )
+        else:
+            name, chat = TOKENIZER_FILE, _chat(tokenizers)
+            files[TOKENIZER_FILE] = source
+    value = AppGeneration(
+        methods=made.methods,
+        vocabulary=made.vocabulary,
+        context=made.context,
+        stop_ids=made.stop_ids,
+        bos_id=made.bos_id,
+        rewind=made.rewind,
+        sampling=Sampling(
+            temperature=grid.temperature, top_k=grid.top_k, top_p=grid.top_p, seed=grid.seed
+        ),
+        new_tokens=min(_MOST_NEW_TOKENS, made.context // 2),
+        tokenizer=name,
+        chat=chat,
+    )
+    return value, files, notes
+
+
+def _chat(tokenizers: Path) -> AppChat | None:
+    """What stands around the words of a user, by the model's own template."""
+    words = "\ue000"  # for private use: no template knows it
+    try:
+        template = load_template(tokenizers)
+        text = template.render([{"role": "user", "content": words}]) if template else ""
+    except UsageError:  # a template for other conversations
+        return None
+    before, found, after = text.partition(words)
+    return AppChat(before=before, after=after) if found and words not in after else None
