@@ -62,6 +62,8 @@ class Backend:
         cmake_target: The library that this option builds, as ExecuTorch's CMakeLists.txt calls it.
         submodules: Those of ExecuTorch that this compiles, by their paths in a checkout.
         wheels: The targets whose wheel carries the component.
+        aar: The artifact of `org.pytorch` on Maven, an Android library with ExecuTorch's Java API,
+            that has the component; None if none has.
         systems: Systems that the delegate runs on; empty for all.
         arches: The instruction sets that it runs on; empty for all.
         loads: Whether it loads the device maker's libraries when it starts.
@@ -97,6 +99,7 @@ class Backend:
     cmake_target: str | None = None
     submodules: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
+    aar: str | None = None
     systems: tuple[str, ...] = ()
     arches: tuple[str, ...] = ()
     loads: bool = False

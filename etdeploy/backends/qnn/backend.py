@@ -259,6 +259,7 @@ QNN = Qnn(
     switch="EXECUTORCH_BUILD_QNN",
     cmake_target="qnn_executorch_backend",
     wheels=("linux-x86_64",),
+    aar="executorch-android-qnn",
     systems=("android", "linux"),
     loads=True,
     socs=tuple(QUALCOMM_SOCS),

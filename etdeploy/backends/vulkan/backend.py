@@ -95,6 +95,7 @@ VULKAN = Vulkan(
         "backends/vulkan/third-party/VulkanMemoryAllocator",
         "backends/vulkan/third-party/volk",
     ),
+    aar="executorch-android-vulkan",
     systems=("android", "linux"),
     loads=True,
     # On Linux with Mesa's software driver, not on a phone.

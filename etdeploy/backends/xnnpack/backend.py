@@ -97,6 +97,7 @@ XNNPACK = Xnnpack(
         "backends/xnnpack/third-party/FP16",
     ),
     wheels=("linux-x86_64", "linux-aarch64", "macos-arm64"),
+    aar="executorch-android",
     threaded=True,
     own_kernels=True,
     tried=True,

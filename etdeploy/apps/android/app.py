@@ -1,0 +1,124 @@
+"""What is known of an app that is built for Android, and of one that was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from etdeploy.core import console
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import BuildError
+from etdeploy.core.values import Value
+from etdeploy.targets.app_ids import android_id_problem
+
+# Where Gradle's rules for Android have a module's files, in a project.
+SOURCES = "app/src/main"
+MANIFEST = f"{SOURCES}/AndroidManifest.xml"
+ASSETS = f"{SOURCES}/assets"
+NATIVE = f"{SOURCES}/jniLibs"
+RESOURCES = f"{SOURCES}/res"
+CODE = (f"{SOURCES}/kotlin", f"{SOURCES}/java")
+RULES = "app/proguard-rules.pro"
+JARS = "app/libs"
+
+# From this size on, a program goes beside the app and not into it.
+BUNDLED_BYTES = 100_000_000
+# Android reads an asset's place in the APK, and its length, as signed numbers of 32 bits; the
+# signer reads the whole archive so.
+_MOST_BYTES = 2**31 - 1
+_BESIDE = "Keep the model out of the app; a run pushes it beside: --set app.bundled=false"
+
+
+class AndroidApp(Value):
+    """The app of a project, as far as its build needs to know.
+
+    Attributes:
+        id: The application id.
+        name: What stands below its icon.
+        version_name: For people.
+        version_code: Grows with each release.
+        min_sdk: The oldest API level that it runs on.
+        compile_sdk: The API level that its code is compiled against.
+        target_sdk: The API level whose behaviour it expects.
+        abis: What its native libraries are for, as Android names them.
+        extracted: Whether the installer writes its native libraries to files, for what opens them
+            by path.
+    """
+
+    id: str
+    name: str
+    version_name: str = "1.0"
+    version_code: int = 1
+    min_sdk: int = 23
+    compile_sdk: int = 36
+    target_sdk: int = 36
+    abis: tuple[str, ...] = ("arm64-v8a",)
+    extracted: bool = False
+
+
+class ApkParts(Value):
+    """Bytes of an APK: what the model's files, the native libraries and all else take in it."""
+
+    model_bytes: int
+    native_bytes: int
+    other_bytes: int
+
+
+class BuiltApk(Value):
+    """An APK, signed with the debug key.
+
+    Attributes:
+        path: The file.
+        sha256: Of the file.
+        size_bytes: Of the file.
+        parts: Its size by what it is for.
+        how: What built it.
+    """
+
+    path: str
+    sha256: str
+    size_bytes: int
+    parts: ApkParts
+    how: Literal["sdk tools", "gradle"]
+
+
+def require_valid(app: AndroidApp) -> None:
+    """Raises unless Android accepts the app's id.
+
+    Raises:
+        BuildError: It does not.
+    """
+    problem = android_id_problem(app.id)
+    if problem:
+        raise BuildError(
+            f"{app.id!r} is no id of an Android app: {problem}",
+            remedy="Choose another: --set app.id=org.example.model",
+        )
+
+
+def require_room(project: Path) -> None:
+    """Raises unless Android can read each asset of a project.
+
+    Raises:
+        BuildError: One is too large, or all are together.
+    """
+    folder = project / ASSETS
+    sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    for path, size_bytes in sizes.items():
+        blocker = too_large(path.relative_to(folder).as_posix(), size_bytes)
+        if blocker:
+            raise BuildError(blocker.why, place=str(path), remedy=blocker.remedy)
+    blocker = too_large("all assets", sum(sizes.values()))
+    if blocker:
+        raise BuildError(blocker.why, place=str(folder), remedy=blocker.remedy)
+
+
+def too_large(name: str, size_bytes: int) -> Blocker | None:
+    """What keeps a file of that size from being in an APK; None if nothing does."""
+    if size_bytes <= _MOST_BYTES:
+        return None
+    return Blocker(
+        what=name,
+        why=f"{name}: {console.size(size_bytes)} do not fit into an app, which holds 2 GiB at most",
+        remedy=_BESIDE,
+    )

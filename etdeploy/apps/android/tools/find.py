@@ -1,0 +1,110 @@
+"""All that builds an app without Gradle, and what is absent of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.apps.android.tools.gradle import find_gradle
+from etdeploy.apps.android.tools.jdk import Jdk, find_jdk
+from etdeploy.apps.android.tools.kotlin import Kotlin, find_kotlin
+from etdeploy.apps.android.tools.libraries import Library, find_libraries
+from etdeploy.apps.android.tools.sdk import Sdk, find_sdk
+from etdeploy.backends.values import Workstation
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import BuildError
+from etdeploy.core.finding import Finding
+
+_APPS = "Android apps: etdeploy app android"
+# What the templates are compiled against.
+COMPILE_SDK = 36
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What builds an app without Gradle, and the libraries that it has."""
+
+    jdk: Jdk
+    sdk: Sdk
+    kotlin: Kotlin
+    libraries: tuple[Library, ...]
+
+
+def find_tools(
+    station: Workstation,
+    coordinates: Sequence[str],
+    *,
+    compile_sdk: int = COMPILE_SDK,
+    project: Path | None = None,
+    aar: Path | None = None,
+) -> Tools | tuple[Blocker, ...]:
+    """Everything, or what is absent.
+
+    Args:
+        station: This machine.
+        coordinates: Of ExecuTorch's library: `org.pytorch:executorch-android:1.5.1`; empty if the
+            project has one that was built for it.
+        compile_sdk: The API level that the app's code is compiled against.
+        project: Its local.properties may name the SDK.
+        aar: A file in place of ExecuTorch's library.
+    """
+    jdk = find_jdk(station)
+    sdk = find_sdk(station, compile_sdk, project)
+    kotlin = find_kotlin(station)
+    libraries, absent = find_libraries(station, coordinates, aar)
+    if isinstance(jdk, Jdk) and isinstance(sdk, Sdk) and isinstance(kotlin, Kotlin) and not absent:
+        return Tools(jdk, sdk, kotlin, libraries)
+    return (*(each for each in (jdk, sdk, kotlin) if isinstance(each, Blocker)), *absent)
+
+
+def require_tools(found: Tools | tuple[Blocker, ...]) -> Tools:
+    """The tools.
+
+    Raises:
+        BuildError: Something is absent; names all of it.
+    """
+    if isinstance(found, Tools):
+        return found
+    reasons = list(dict.fromkeys(blocker.why for blocker in found))
+    raise BuildError(
+        "the app cannot be built: " + "; ".join(reasons),
+        remedy="\n".join(dict.fromkeys(blocker.remedy for blocker in found)),
+    )
+
+
+def tool_findings(station: Workstation) -> Iterator[Finding]:
+    """What `etdeploy doctor` shows of the tools for apps."""
+    jdk, sdk = find_jdk(station), find_sdk(station, COMPILE_SDK)
+    kotlin, gradle = find_kotlin(station), find_gradle(station)
+    yield _finding("JDK", jdk, f"{jdk.version} in {jdk.path}" if isinstance(jdk, Jdk) else None)
+    yield _finding(
+        "Android SDK",
+        sdk,
+        f"build tools {sdk.build_tools.name} and {sdk.platform.name} in {sdk.path}"
+        if isinstance(sdk, Sdk)
+        else None,
+    )
+    yield _finding(
+        "Kotlin",
+        kotlin,
+        f"{kotlin.version} in {kotlin.place}" if isinstance(kotlin, Kotlin) else None,
+        f"{_APPS}, where it is built without Gradle",
+    )
+    yield _finding(
+        "Gradle",
+        gradle,
+        None if isinstance(gradle, Blocker) else str(gradle),
+        f"{_APPS}; not needed, the SDK's tools do it too",
+    )
+
+
+def _finding(name: str, result: object, found: str | None, needed_for: str = _APPS) -> Finding:
+    lacks = isinstance(result, Blocker)
+    return Finding(
+        name=name,
+        state="optional" if lacks else "ok",
+        found=found,
+        needed_for=needed_for,
+        remedy=f"{result.why}\n{result.remedy}" if isinstance(result, Blocker) else None,
+    )
