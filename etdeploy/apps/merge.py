@@ -82,8 +82,8 @@ def write_project(
         OSError: The disk is full.
     """
     with _errors(folder, what):
-        before = _require_project(folder, what)
-        now = {path: _digest(each) for path, each in content.items()}
+        before = _generated_before(folder, what)
+        now = {path: digest_of(each) for path, each in content.items()}
         todo = _decide(folder, before, now)
         clashes = todo.clashes
         if clashes and conflicts == "refuse":
@@ -180,11 +180,22 @@ def _through_link(folder: Path, target: Path) -> bool:
     return any((folder / each).is_symlink() for each in between if each != Path())
 
 
-def _digest(content: bytes | Path) -> str:
+def digest_of(content: bytes | Path) -> str:
+    """The SHA-256 of a file's content."""
     return sha256_bytes(content) if isinstance(content, bytes) else sha256_file(content)
 
 
-def _require_project(folder: Path, what: str) -> dict[str, str]:
+def require_project(folder: Path, what: str) -> None:
+    """Checks that a project can be written into a folder, before anything is made for it.
+
+    Raises:
+        UsageError: The folder holds something else, or cannot be written to.
+    """
+    with _errors(folder, what):
+        _generated_before(folder, what)
+
+
+def _generated_before(folder: Path, what: str) -> dict[str, str]:
     """Digests of what was generated before; empty for a new project.
 
     Raises:

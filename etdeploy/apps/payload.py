@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.apps.identity import app_id
 from etdeploy.apps.tokenizer import app_tokenizer
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
@@ -105,6 +106,7 @@ class AppModel(Value):
         generation: For text.
     """
 
+    app_id: str
     name: str
     workload: Literal["inference", "generation"]
     program: str
@@ -173,6 +175,7 @@ def _model(
 ) -> AppModel:
     wanted, threads = loaded.recipe.benchmark, loaded.recipe.runtime.threads
     return AppModel(
+        app_id=app_id(loaded),
         name=loaded.name,
         workload="generation" if generation else "inference",
         program=PROGRAM_FILE,

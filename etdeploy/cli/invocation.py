@@ -14,7 +14,7 @@ from etdeploy.cli.named import DEFAULT_OUTPUT
 from etdeploy.cli.occasional import occasional_task
 from etdeploy.core import console
 from etdeploy.core.files.delivery import Delivery
-from etdeploy.graph.job import Job, open_job
+from etdeploy.graph.job import AppWish, Job, open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early
 from etdeploy.graph.resolve import resolve
@@ -39,6 +39,7 @@ def invoke(
     quiet: bool = False,
     copy_to: Path | None = None,
     speech: Speech | None = None,
+    app: AppWish | None = None,
 ) -> Iterator[Job]:
     """Runs the named steps and all before them, then yields the job, with the device still open.
 
@@ -53,12 +54,13 @@ def invoke(
         quiet: Whether to hide progress.
         copy_to: Where `deliver` will copy the result; checked before anything runs.
         speech: What the recipe's language model is to understand; checked before it is exported.
+        app: That an app runs the program, and not a runner.
 
     Raises:
         EtdeployError: The error of the first step that failed.
     """
     loaded = load_recipe(recipe, overrides)
-    with open_job(loaded, output, device, target, measure_again) as opened:
+    with open_job(loaded, output, device, target, measure_again, app) as opened:
         job = replace(opened, speech=speech)
         if copy_to:
             _delivery(job, copy_to, steps).require_free()

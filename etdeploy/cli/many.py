@@ -27,7 +27,9 @@ def wanted_of(named: Named) -> Wanted:
     recipes, notes = without_repetitions(load_recipes(named.recipes, named.overrides))
     for note in notes:
         console.warn(note)
-    return Wanted(recipes, named.devices, named.output, named.target, named.measure_again)
+    return Wanted(
+        recipes, named.devices, named.output, named.target, named.measure_again, named.app
+    )
 
 
 @contextmanager

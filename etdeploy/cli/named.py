@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.graph.job import AppWish
+
 DEFAULT_OUTPUT = Path("etdeploy-out")
 
 
 @dataclass(frozen=True)
 class Named:
-    """What the command line names; `heavy` is how many exports and builds may run at once."""
+    """What the command line names.
+
+    Attributes:
+        heavy: How many exports and builds may run at once.
+        app: That apps run the programs, and not runners.
+    """
 
     recipes: tuple[str, ...]
     overrides: tuple[str, ...] = ()
@@ -21,6 +28,7 @@ class Named:
     quiet: bool = False
     fail_fast: bool = False
     heavy: int | None = None
+    app: AppWish | None = None
 
     @property
     def single(self) -> bool:

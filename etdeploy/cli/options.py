@@ -167,6 +167,36 @@ def with_runs(overrides: tuple[str, ...], runs: int | None) -> tuple[str, ...]:
     return overrides if runs is None else (*overrides, f"benchmark.runs={runs}")
 
 
+def as_option(function: F) -> F:
+    """--as and --app, which become `app`."""
+
+    @click.option(
+        "--as",
+        "launched",
+        type=click.Choice(["runner", "app"]),
+        default="runner",
+        show_default=True,
+        help="What runs the program on a phone: a runner, or the sample app that etdeploy app "
+        "writes.",
+    )
+    @click.option(
+        "--app",
+        "archive",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        metavar="FILE",
+        help="With --as app: an .apk or .ipa of a project of etdeploy app, which you have built.",
+    )
+    @functools.wraps(function)
+    def with_app(*args: Any, launched: str, archive: Path | None, **options: Any) -> Any:
+        from etdeploy.graph.job import AppWish
+
+        app = launched == "app" or archive is not None
+        given = archive.resolve() if archive else None
+        return function(*args, app=AppWish(given) if app else None, **options)
+
+    return cast(F, with_app)
+
+
 def device_option(function: F) -> F:
     """--device."""
     return click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
@@ -18,6 +18,19 @@ from etdeploy.devices.base import Device, DeviceFacts, lock_name
 from etdeploy.program.text.speech import Speech
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import TARGETS, Target, find_target, host_target
+
+_APP = "#app"
+
+
+@dataclass(frozen=True)
+class AppWish:
+    """That an app runs the program, and not a runner.
+
+    Attributes:
+        given: An archive that is built already: an `.apk` or `.ipa`; None to build one.
+    """
+
+    given: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,8 @@ class Job:
         measure_again: Whether to repeat an unchanged measurement.
         variant: Tells two jobs of one run apart that have the same recipe and device.
         speech: What the recipe's language model is to understand; None where nothing is said to it.
+        app: That an app runs the program; None for a runner.
+        wanted: The recipe as its author wrote it, where an app needs another export.
     """
 
     loaded: LoadedRecipe
@@ -49,6 +64,13 @@ class Job:
     measure_again: bool = False
     variant: str = ""
     speech: Speech | None = None
+    app: AppWish | None = None
+    wanted: LoadedRecipe | None = None
+
+    @property
+    def asked(self) -> LoadedRecipe:
+        """The recipe as its author wrote it."""
+        return self.wanted or self.loaded
 
     @property
     def device_label(self) -> str:
@@ -62,6 +84,7 @@ class Job:
         Each model of --model has its own: a chat with one must not get what is made of another.
         """
         origin = str(self.loaded.path or self.loaded.name) + self.variant + self.loaded.named_model
+        origin += _APP if self.app else ""
         recipe = f"{self.loaded.name}-{sha256_bytes(origin.encode())[:8]}"
         return self.workspace.state(f"{recipe}/{slug(self.device_label)}")
 
@@ -87,12 +110,23 @@ class Job:
             yield
 
 
-def _require_launchable(device: Device) -> None:
-    """Raises UsageError unless a runner, which is a process, can be started on the device."""
-    if "process" not in device.capabilities.launches:
+def _require_launchable(device: Device, app: AppWish | None) -> None:
+    """Raises UsageError unless the device starts apps, or runners, which are processes."""
+    launches = device.capabilities.launches
+    if app and "app" not in launches:
+        raise UsageError(
+            f"{device.name} runs no apps",
+            remedy="Leave out --as app, or name a phone: etdeploy devices",
+        )
+    if not app and "process" not in launches and "app" in launches:
+        raise UsageError(
+            f"{device.name} starts no program that is no app, and a runner is none",
+            remedy="Run the model in an app: --as app",
+        )
+    if not app and "process" not in launches:
         raise UsageError(
             f"{device.name} cannot start a runner: it starts no processes, only "
-            f"{', '.join(device.capabilities.launches) or 'nothing'}",
+            f"{', '.join(launches) or 'nothing'}",
             remedy="Name another device: etdeploy devices",
         )
 
@@ -123,6 +157,7 @@ def open_job(
     device: str | None = None,
     target: str | None = None,
     measure_again: bool = False,
+    app: AppWish | None = None,
 ) -> Iterator[Job]:
     """Opens the device, reads its facts and derives the target from them.
 
@@ -132,6 +167,7 @@ def open_job(
         device: As the command line names it; None when `target` is enough.
         target: Replaces the device's own target, or is used without a device.
         measure_again: Whether to repeat an unchanged measurement.
+        app: That an app runs the program.
 
     Raises:
         UsageError: The kind of device or the target is unknown, ExecuTorch does not support this
@@ -142,7 +178,7 @@ def open_job(
     workspace = Workspace.opened()
     chosen = find_target(target) if target else None
     with workspace.in_use(), reached(device, workspace) as there:
-        yield make_job(loaded, workspace, output, there, chosen, measure_again)
+        yield make_job(loaded, workspace, output, there, chosen, measure_again, app)
 
 
 def make_job(
@@ -152,6 +188,7 @@ def make_job(
     there: Reached | None,
     chosen: Target | None,
     measure_again: bool,
+    app: AppWish | None = None,
 ) -> Job:
     """The job of a recipe on a device that was reached, or for a target alone.
 
@@ -162,11 +199,11 @@ def make_job(
     host = host_target()
     own = TARGETS[there.facts.target] if there else host
     if there:
-        _require_launchable(there.device)
+        _require_launchable(there.device, app)
     if chosen and there:
         _require_runnable(chosen, own, there.device.name)
     return Job(
-        loaded,
+        loaded_for_app(loaded) if app else loaded,
         chosen or own,
         host,
         workspace,
@@ -175,7 +212,20 @@ def make_job(
         there.facts if there else None,
         there.identity if there else None,
         measure_again,
+        app=app,
+        wanted=loaded,
     )
+
+
+def loaded_for_app(loaded: LoadedRecipe) -> LoadedRecipe:
+    """The recipe as it is exported for an app: a release of ExecuTorch lacks etdeploy's kernels."""
+    recipe = loaded.recipe
+    asked = recipe.export.generation
+    if asked is None or asked.attention != "auto" or recipe.app.runtime == "source":
+        return loaded
+    stock = asked.model_copy(update={"attention": "stock"})
+    export = recipe.export.model_copy(update={"generation": stock})
+    return replace(loaded, recipe=recipe.model_copy(update={"export": export}))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,15 @@ def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
     from etdeploy.runner.missing import find_missing
 
     job, plan, sources = resolved.job, resolved.plan, resolved.sources
+    if job.app:
+        from etdeploy.apps.platform import platform_for
+
+        build = (
+            ()
+            if job.app.given
+            else platform_for(job.target.system).missing(job.loaded.recipe, plan)
+        )
+        return (*build, *missing_for_bundle(job, plan, resolved.program))
     found = (sources.problem or sources.checkout) if sources else None
     return (
         *find_missing(plan, job.host, found),

@@ -54,7 +54,7 @@ def bundle_step(resolved: Resolved) -> Step:
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         loaded = job.loaded
         provenance = load_provenance(folder)
-        request = _request(job, provenance, folder)
+        request = request_files(job, provenance, folder)
         if request is None:
             wanted = loaded.recipe.benchmark.method
             provenance = values_of_method(provenance, wanted, str(loaded.path))
@@ -75,7 +75,7 @@ def bundle_step(resolved: Resolved) -> Step:
         inputs={
             "SoC": job.facts.soc if job.facts else None,
             "benchmark.method": job.loaded.recipe.benchmark.method,
-            **_generated(job),
+            **generation_inputs(job),
             **resolved.bundle_inputs,
         },
         sound=lambda: _gone(output, job.workspace.folder(CacheKind.KITS)),
@@ -83,7 +83,7 @@ def bundle_step(resolved: Resolved) -> Step:
     )
 
 
-def _request(job: Job, provenance: Provenance, folder: Path) -> Mapping[str, Path] | None:
+def request_files(job: Job, provenance: Provenance, folder: Path) -> Mapping[str, Path] | None:
     """The files that say what a measurement generates; None for a program that generates nothing.
 
     There are none where that does not fit the program: the measurement tells it, and a text or a
@@ -101,7 +101,7 @@ def _request(job: Job, provenance: Provenance, folder: Path) -> Mapping[str, Pat
     return write_request(work, job.state / FOLDER)
 
 
-def _generated(job: Job) -> dict[str, object]:
+def generation_inputs(job: Job) -> dict[str, object]:
     """What of a recipe decides what is generated, and the checks of it."""
     wanted = job.loaded.recipe.benchmark
     if wanted.generation is None:

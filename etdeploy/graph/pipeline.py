@@ -28,6 +28,7 @@ from etdeploy.graph.sharing import (
     runner_work,
 )
 from etdeploy.graph.stage_values import (
+    CODE,
     THREADS,
     Checked,
     StepName,
@@ -45,21 +46,18 @@ from etdeploy.provider.libraries import Libraries
 from etdeploy.recipe.another_backend import remedies_for
 from etdeploy.runner.model import BuiltRunner
 
-# An upgrade may decide otherwise from the same recipe and program.
-_CODE = "the code of etdeploy"
-
 
 def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[Step, ...]:
     """Every step in order; push and bench only if there is a device. Looks nothing up."""
     job = resolved.job
-    steps: tuple[Step, ...] = (
-        _export(resolved, exporter),
-        _plan(resolved),
-        _runtime(resolved),
-        _runner(resolved),
-        _check(resolved),
-        bundle_step(resolved),
-    )
+    steps: tuple[Step, ...] = (_export(resolved, exporter), _plan(resolved))
+    if job.app:
+        from etdeploy.graph.app_steps import app_steps
+
+        steps = (*steps, *app_steps(resolved))
+    else:
+        runner = (_runtime(resolved), _runner(resolved), _check(resolved))
+        steps = (*steps, *runner, bundle_step(resolved))
     if job.device:
         steps = (*steps, push_step(job, job.device), bench_step(job, job.device))
     return tuple(replace(step, action=_with_remedies(step.action, resolved)) for step in steps)
@@ -163,9 +161,10 @@ def _plan(resolved: Resolved) -> Step:
             **keys,
             "benchmark.profile": recipe.benchmark.profile,
             "export.quantization": recipe.export.quantization,
+            **(flat("app", recipe.app) if job.app else {}),
             "checkout": str(resolved.checkout) if resolved.checkout else None,
             "kernels": own.digest if own else None,
-            _CODE: resolved.rules,
+            CODE: resolved.rules,
         },
         value=RuntimePlan,
     )
@@ -200,7 +199,7 @@ def _runtime(resolved: Resolved) -> Step:
         output,
         act,
         needs=(StepName.PLAN, StepName.EXPORT),
-        inputs={_CODE: resolved.rules},
+        inputs={CODE: resolved.rules},
         sound=sound,
         value=Libraries,
         load=Load.BUSY,
@@ -251,7 +250,7 @@ def _runner(resolved: Resolved) -> Step:
         needs=(StepName.PLAN, StepName.RUNTIME),
         inputs={
             "runner sources and compiler": dict(resolved.fingerprints),
-            _CODE: resolved.rules,
+            CODE: resolved.rules,
         },
         sound=sound,
         value=BuiltRunner,
@@ -287,6 +286,6 @@ def _check(resolved: Resolved) -> Step:
         output,
         act,
         needs=(StepName.EXPORT, StepName.RUNNER),
-        inputs={_CODE: resolved.rules},
+        inputs={CODE: resolved.rules},
         value=Checked,
     )

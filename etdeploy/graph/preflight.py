@@ -109,9 +109,8 @@ def _builds(resolved: Resolved) -> bool:
     A changed program is not a reason yet: the plan derived from it may be the same.
     """
     steps = {step.name: step for step in make_steps(resolved)}
-    return any(
-        own_reasons(steps[name]) for name in (StepName.PLAN, StepName.RUNTIME, StepName.RUNNER)
-    )
+    making = (StepName.PLAN, StepName.RUNTIME, StepName.PROJECT, StepName.RUNNER)
+    return any(own_reasons(steps[name]) for name in making if name in steps)
 
 
 def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:

@@ -245,6 +245,8 @@ def _find_sources(job: Job, version: str, lookups: Lookups) -> Sources:
 
 def _fingerprints(job: Job, lookups: Lookups) -> dict[str, str]:
     """For both targets: only the plan decides which of the two is built for."""
+    if job.app:
+        return {}
     candidates = {job.target.name, job.target.portable or job.target.name}
     return {name: _fingerprint(job, name, lookups) for name in sorted(candidates)}
 
@@ -264,6 +266,10 @@ def _plan(
     lookups: Lookups,
 ) -> tuple[RuntimePlan, Sources | None]:
     """The plan, and the sources, which are looked up if it needs them and they are not known."""
+    if job.app:
+        from etdeploy.graph.app_plan import app_plan
+
+        return app_plan(job, program, wheel_version), None
     plan = _derive(job, program, own, sources, wheel_version)
     if sources or plan.provider.value != Provider.SOURCE:
         return plan, sources

@@ -18,6 +18,8 @@ from etdeploy.runner.model import BuiltRunner
 
 # A key of the recipe that changes how a runner is started, and not which is needed.
 THREADS = "runtime.threads"
+# An upgrade may decide otherwise from the same recipe and program.
+CODE = "the code of etdeploy"
 
 
 class StepName(Kind):
@@ -26,6 +28,7 @@ class StepName(Kind):
     EXPORT = "export"
     PLAN = "plan"
     RUNTIME = "runtime"
+    PROJECT = "project"
     RUNNER = "runner"
     CHECK = "check"
     BUNDLE = "bundle"

@@ -8,6 +8,7 @@ import click
 
 from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
+    as_option,
     devices_option,
     json_option,
     many_options,
@@ -19,6 +20,7 @@ from etdeploy.cli.options import (
     target_option,
     with_runs,
 )
+from etdeploy.graph.job import AppWish
 
 
 @click.command()
@@ -27,6 +29,7 @@ from etdeploy.cli.options import (
 @devices_option
 @target_option
 @output_option
+@as_option
 @runs_option
 @many_options
 @json_option
@@ -42,6 +45,7 @@ def command(
     heavy: int | None,
     as_json: bool,
     quiet: bool,
+    app: AppWish | None,
 ) -> None:
     """Measure on the device, even when nothing changed since the last time.
 
@@ -51,5 +55,5 @@ def command(
     from etdeploy.cli.verbs.run import measure_named
 
     overrides = with_runs(overrides, runs)
-    named = Named(recipes, overrides, devices, target, output, True, quiet, fail_fast, heavy)
+    named = Named(recipes, overrides, devices, target, output, True, quiet, fail_fast, heavy, app)
     measure_named(named, as_json)

@@ -8,6 +8,7 @@ import click
 
 from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
+    as_option,
     devices_option,
     model_option,
     output_option,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from etdeploy.core.values import Explained
+    from etdeploy.graph.job import AppWish
 
 
 @click.command()
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 @devices_option
 @target_option
 @output_option
+@as_option
 @click.option(
     "--format",
     "form",
@@ -53,6 +56,7 @@ def command(
     form: str,
     why: str | None,
     check: bool,
+    app: AppWish | None,
 ) -> None:
     """Explain every choice and every task of a run; change nothing.
 
@@ -62,7 +66,7 @@ def command(
 
     Several recipes or devices are one graph: it shows which tasks they share.
     """
-    named = Named(recipes, overrides, (None,) if target else devices, target, output)
+    named = Named(recipes, overrides, (None,) if target else devices, target, output, app=app)
     if named.single:
         _explain_one(named, form, why, check)
         return
@@ -81,7 +85,7 @@ def _explain_one(named: Named, form: str, why: str | None, check: bool) -> None:
     from etdeploy.recipe.load import load_recipe
 
     loaded = load_recipe(named.recipes[0], named.overrides)
-    with open_job(loaded, named.output, named.devices[0], named.target) as job:
+    with open_job(loaded, named.output, named.devices[0], named.target, app=named.app) as job:
         resolved = resolve(job)
         explanation = explain(resolved)
         presets = cmake_presets(resolved) if form == "cmake-preset" else None

@@ -9,6 +9,7 @@ import click
 
 from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
+    as_option,
     devices_option,
     json_option,
     many_options,
@@ -22,6 +23,7 @@ from etdeploy.cli.options import (
 )
 from etdeploy.core import console
 from etdeploy.core.text.layout import fit
+from etdeploy.graph.job import AppWish
 from etdeploy.graph.stage_values import StepName
 
 
@@ -31,6 +33,7 @@ from etdeploy.graph.stage_values import StepName
 @devices_option
 @target_option
 @output_option
+@as_option
 @click.option("--again", is_flag=True, help="Measure again, even when nothing changed.")
 @runs_option
 @many_options
@@ -48,6 +51,7 @@ def command(
     heavy: int | None,
     as_json: bool,
     quiet: bool,
+    app: AppWish | None,
 ) -> None:
     """Export, build, deploy and measure, then show the latencies.
 
@@ -57,7 +61,7 @@ def command(
     exported and built once, and a table shows them side by side.
     """
     overrides = with_runs(overrides, runs)
-    named = Named(recipes, overrides, devices, target, output, again, quiet, fail_fast, heavy)
+    named = Named(recipes, overrides, devices, target, output, again, quiet, fail_fast, heavy, app)
     measure_named(named, as_json)
 
 
@@ -94,6 +98,7 @@ def measure_and_show(named: Named, as_json: bool) -> None:
         output=named.output,
         measure_again=named.measure_again,
         quiet=named.quiet,
+        app=named.app,
     ) as job:
         run = load_last_run(job)
         capabilities = job.device.capabilities if job.device else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import EtdeployError
-from etdeploy.graph.job import Job, Reached, make_job, reached
+from etdeploy.graph.job import AppWish, Job, Reached, make_job, reached
 from etdeploy.graph.many.labels import Pair, recipe_labels
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.targets.platforms import find_target
@@ -25,6 +25,7 @@ class Wanted:
         output: The folder for run records.
         target: Replaces the devices' own targets, or is used without a device.
         measure_again: Whether to repeat unchanged measurements.
+        app: That apps run the programs.
     """
 
     recipes: tuple[LoadedRecipe, ...]
@@ -32,6 +33,7 @@ class Wanted:
     output: Path
     target: str | None = None
     measure_again: bool = False
+    app: AppWish | None = None
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,9 @@ def open_members(wanted: Wanted) -> Iterator[Members]:
                     continue
                 try:
                     job = make_job(
-                        loaded, workspace, wanted.output, there, chosen, wanted.measure_again
-                    )
+                        loaded, workspace, wanted.output, there, chosen, wanted.measure_again,
+                        wanted.app,
+                    )  # fmt: skip
                 except EtdeployError as error:
                     found.append(Member(pair, loaded, error=error))
                 else:

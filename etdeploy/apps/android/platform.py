@@ -1,0 +1,187 @@
+"""Apps for Android."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+import etdeploy
+from etdeploy.apps.android.apk import build_apk
+from etdeploy.apps.android.app import ASSETS, NATIVE, AndroidApp, BuiltApk
+from etdeploy.apps.android.gradle import build_with_gradle
+from etdeploy.apps.android.runtime import choose_runtime
+from etdeploy.apps.android.tools.find import Tools, find_tools, require_tools
+from etdeploy.apps.android.tools.gradle import find_gradle
+from etdeploy.apps.identity import app_id, app_name
+from etdeploy.apps.payload import MODEL_FILE, AppModel
+from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
+from etdeploy.backends.values import Workstation
+from etdeploy.core.blocker import Blocker, require
+from etdeploy.core.errors import UsageError
+from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.core.progress import Progress
+from etdeploy.core.resources import resource_folder
+from etdeploy.core.values import Explained
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.model import Program
+from etdeploy.recipe.model import Recipe
+
+_PAYLOAD = f"{ASSETS}/model"
+
+
+class AndroidValues(AndroidApp):
+    """What the templates know of an app; see templates/android.
+
+    Attributes:
+        workload: inference or generation.
+        runtime: prebuilt or source.
+        artifacts: Maven's names of ExecuTorch's release.
+        needs_qnn: Whether Qualcomm's libraries go into the app.
+        model_name: For people.
+        etdeploy_version: That wrote the project.
+    """
+
+    workload: str
+    runtime: str
+    artifacts: tuple[str, ...]
+    needs_qnn: bool
+    model_name: str
+    etdeploy_version: str
+
+
+class Android:
+    """See `apps/platform.py`."""
+
+    name = "android"
+    payload = _PAYLOAD
+
+    @property
+    def templates(self) -> Path:
+        return resource_folder("templates") / "android"
+
+    def runtime(
+        self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
+    ) -> AppRuntime:
+        chosen = choose_runtime(recipe.app.runtime, recipe, program, version, abis)
+        packages = tuple(
+            Explained(name=each.split(":")[1], value=each, reason=chosen.name.reason)
+            for each in chosen.artifacts
+        )
+        return AppRuntime(chosen.name, packages)
+
+    def values(self, subject: AppSubject) -> Mapping[str, object]:
+        return {"app": _values(subject)}
+
+    def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
+        return {
+            f"{NATIVE}/{abi}/{extra.name}": Path(extra.source)
+            for abi in subject.abis
+            for extra in subject.extras.files
+        }
+
+    def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
+        if _gradle(recipe, None):
+            return ()
+        found = _tools(recipe, plan, None)
+        return () if isinstance(found, Tools) else found
+
+    def fingerprint(self, recipe: Recipe, plan: RuntimePlan) -> str:
+        if gradle := _gradle(recipe, None):
+            return str(gradle)
+        found = _tools(recipe, plan, None)
+        if not isinstance(found, Tools):
+            return ""
+        files = (found.sdk.aapt2, found.sdk.r8, found.sdk.apksigner, found.sdk.android_jar)
+        libraries = [str(library.path) for library in found.libraries]
+        return digest_json([*map(str, files), *libraries, found.jdk.version, found.kotlin.version])
+
+    def build(
+        self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
+    ) -> BuiltApp:
+        recipe, app = subject.loaded.recipe, _values(subject)
+        if gradle := _gradle(recipe, project):
+            built = build_with_gradle(project, gradle, app, progress, log=log)
+        else:
+            tools = require_tools(_tools(recipe, subject.plan, project))
+            built = build_apk(project, work, tools, app, progress, log=log)
+        return _built(built, app)
+
+    def given(self, archive: Path) -> tuple[BuiltApp, AppModel]:
+        model = _model_in(archive)
+        app = BuiltApp(
+            archive=str(archive),
+            id=model.app_id,
+            version="",
+            sha256=sha256_file(archive),
+            size_bytes=archive.stat().st_size,
+            how="given",
+        )
+        return app, model
+
+
+def _built(built: BuiltApk, app: AndroidApp) -> BuiltApp:
+    return BuiltApp(
+        archive=built.path,
+        id=app.id,
+        version=app.version_name,
+        sha256=built.sha256,
+        size_bytes=built.size_bytes,
+        how=built.how,
+    )
+
+
+def _values(subject: AppSubject) -> AndroidValues:
+    recipe, plan = subject.loaded.recipe, subject.plan
+    return AndroidValues(
+        id=app_id(subject.loaded),
+        name=app_name(subject.loaded),
+        abis=subject.abis,
+        extracted=bool(subject.extras.files),
+        workload=subject.model.workload,
+        runtime=str(plan.provider.value),
+        artifacts=artifacts_of(plan),
+        needs_qnn=bool(subject.extras.files),
+        model_name=recipe.description or subject.loaded.name,
+        etdeploy_version=etdeploy.__version__,
+    )
+
+
+def artifacts_of(plan: RuntimePlan) -> tuple[str, ...]:
+    """Maven's names of ExecuTorch's release among a plan's components."""
+    return tuple(part.value for part in plan.components if part.value and ":" in part.value)
+
+
+def _gradle(recipe: Recipe, project: Path | None) -> Path | None:
+    """The Gradle that builds the app; None where the SDK's own tools do."""
+    if recipe.app.build == "sdk":
+        return None
+    found = find_gradle(Workstation.this(), project)
+    if recipe.app.build == "gradle":
+        return require(found)
+    return None if isinstance(found, Blocker) else found
+
+
+def _tools(recipe: Recipe, plan: RuntimePlan, project: Path | None) -> Tools | tuple[Blocker, ...]:
+    aar = Path(recipe.app.aar) if recipe.app.aar else None
+    return find_tools(Workstation.this(), artifacts_of(plan), project=project, aar=aar)
+
+
+def _model_in(archive: Path) -> AppModel:
+    """`model.json` of an APK.
+
+    Raises:
+        UsageError: It has none, or is no APK.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return AppModel.model_validate_json(opened.read(f"assets/model/{MODEL_FILE}"))
+    except (OSError, zipfile.BadZipFile, KeyError, ValidationError) as error:
+        raise UsageError(
+            "this is no app of a project that etdeploy wrote: it has no model.json that can be "
+            f"read ({error})",
+            place=str(archive),
+            remedy="Build the project that etdeploy app android writes, and name its .apk.",
+        ) from error

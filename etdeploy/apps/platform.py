@@ -1,0 +1,163 @@
+"""What a platform for apps has to be able to do; Android and iOS are the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from etdeploy.apps.payload import AppModel
+from etdeploy.backends.values import Extras
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import UsageError
+from etdeploy.core.progress import Progress
+from etdeploy.core.values import Explained, Value
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.model import Program
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.model import Recipe
+from etdeploy.targets.platforms import Target
+
+
+@dataclass(frozen=True)
+class AppRuntime:
+    """The ExecuTorch of an app.
+
+    Attributes:
+        name: `prebuilt` or `source`, with the reason.
+        packages: Of the release; empty for `source`. `value` is what a build tool asks for.
+    """
+
+    name: Explained
+    packages: tuple[Explained, ...] = ()
+
+
+@dataclass(frozen=True)
+class AppSubject:
+    """What an app is made of.
+
+    Attributes:
+        loaded: The recipe.
+        program: What inspection found in the program.
+        model: `model.json`.
+        plan: Of the app's ExecuTorch.
+        target: What the app is for.
+        abis: On Android, what its native libraries are for.
+        extras: What the program's backends add: a device maker's libraries.
+    """
+
+    loaded: LoadedRecipe
+    program: Program
+    model: AppModel
+    plan: RuntimePlan
+    target: Target
+    abis: tuple[str, ...]
+    extras: Extras
+
+
+class BuiltApp(Value):
+    """An app, ready to be installed.
+
+    Attributes:
+        archive: The `.apk` or `.ipa`.
+        id: Its application id or bundle id.
+        version: For people.
+        sha256: Of the archive.
+        size_bytes: Of the archive.
+        how: What built it; `given` where somebody else did.
+    """
+
+    archive: str
+    id: str
+    version: str
+    sha256: str
+    size_bytes: int
+    how: str
+
+
+class Platform(Protocol):
+    """What etdeploy knows of apps for one system."""
+
+    @property
+    def name(self) -> str:
+        """As the command line names it: android, ios."""
+        ...
+
+    @property
+    def templates(self) -> Path:
+        """The folder with the project's templates."""
+        ...
+
+    @property
+    def payload(self) -> str:
+        """The folder of the model's files in a project."""
+        ...
+
+    def runtime(
+        self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
+    ) -> AppRuntime:
+        """The app's ExecuTorch.
+
+        Raises:
+            BuildError: The recipe asks for one that lacks something; names all of it.
+        """
+        ...
+
+    def values(self, subject: AppSubject) -> Mapping[str, object]:
+        """What the templates are filled with; `app` is among them."""
+        ...
+
+    def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
+        """Further files of the project, such as a device maker's libraries."""
+        ...
+
+    def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
+        """What a build of the app needs and this machine does not have."""
+        ...
+
+    def fingerprint(self, recipe: Recipe, plan: RuntimePlan) -> str:
+        """Of the tools that a build would use; another one is a reason to build again."""
+        ...
+
+    def build(
+        self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
+    ) -> BuiltApp:
+        """Builds the app of a project.
+
+        Args:
+            subject: What the app is made of.
+            project: Its folder.
+            work: A folder for this project alone, whose contents stay for the next time.
+            progress: Reports each stage.
+            log: Receives all commands and their output.
+
+        Raises:
+            BuildError: A tool is missing or failed.
+        """
+        ...
+
+    def given(self, archive: Path) -> tuple[BuiltApp, AppModel]:
+        """What is known of an app that somebody else built, with its `model.json`.
+
+        Raises:
+            UsageError: It is no app of a project that etdeploy wrote.
+        """
+        ...
+
+
+def platform_for(system: str) -> Platform:
+    """The platform of a target's system.
+
+    Raises:
+        UsageError: There are no apps for it.
+    """
+    if system == "android":
+        from etdeploy.apps.android.platform import Android
+
+        return Android()
+    if system == "ios":
+        from etdeploy.apps.ios.platform import Ios
+
+        return Ios()
+    raise UsageError(f"there are no apps for {system}", remedy="Apps are made for android and ios.")

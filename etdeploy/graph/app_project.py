@@ -1,0 +1,48 @@
+"""The project of an app in a folder of the user, and the app that is built of it there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etdeploy.apps.merge import LIST_FILE, Conflicts, Written, write_project
+from etdeploy.apps.platform import BuiltApp, platform_for
+from etdeploy.apps.project import Project
+from etdeploy.cache.kinds import CacheKind
+from etdeploy.core.files.basic import folder_files
+from etdeploy.core.hashing import sha256_bytes
+from etdeploy.core.progress import Progress
+from etdeploy.graph.app_steps import subject_of
+from etdeploy.graph.job import Job
+from etdeploy.graph.resolve import resolve
+from etdeploy.graph.stage_values import StepName, stage_path
+
+
+def load_project(job: Job) -> Project:
+    """The last project of the project step."""
+    return Project.load(stage_path(job, StepName.PROJECT))
+
+
+def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project, Written]:
+    """Writes the project of the project step into a folder of the user.
+
+    Raises:
+        UsageError: The folder holds something else, or the user changed what is generated in
+            another way now.
+    """
+    project = load_project(job)
+    made = Path(project.folder)
+    content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
+    return project, write_project(folder, content, f"{project.platform} app", conflicts)
+
+
+def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
+    """Builds the app of a user's project, with all that the user changed in it.
+
+    Raises:
+        BuildError: A tool is missing or failed.
+    """
+    subject, _, _ = subject_of(resolve(job))
+    where = sha256_bytes(str(folder.resolve()).encode())[:16]
+    work = job.workspace.folder(CacheKind.BUILDS) / f"app-{where}"
+    log = job.state / "app.log"
+    return platform_for(job.target.system).build(subject, folder, work, progress, log)

@@ -1,0 +1,262 @@
+"""The steps of a job whose program runs in an app: project, app and bundle.
+
+As in `pipeline.py`, an action imports what only it needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etdeploy.apps.payload import Payload, payload_of
+from etdeploy.apps.platform import AppSubject, BuiltApp, platform_for
+from etdeploy.apps.project import Project, maker_digest
+from etdeploy.core import console
+from etdeploy.core.errors import CheckError
+from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
+from etdeploy.graph.app_plan import abis_of
+from etdeploy.graph.backends import extras_for
+from etdeploy.graph.on_device import generation_inputs, request_files
+from etdeploy.graph.resolve import Resolved
+from etdeploy.graph.stage_values import CODE, StepName, flat, load_program, stage_path
+from etdeploy.graph.tasks.slots import Load
+from etdeploy.graph.tasks.steps import Step, StepLog
+from etdeploy.plan.model import Provider, RuntimePlan
+from etdeploy.program.folder import PROGRAM_FILE, load_provenance
+from etdeploy.runner.model import AppDetails, BuiltRunner
+
+ARCHIVE = {"android": "app.apk", "ios": "app.ipa"}
+"""The app's file in a bundle."""
+_PROJECT, _WORK = "project", "build"
+
+
+def app_steps(resolved: Resolved) -> tuple[Step, ...]:
+    """The steps between the plan and the push."""
+    if resolved.job.app and resolved.job.app.given:
+        return (_given(resolved), _bundle(resolved))
+    return (_project(resolved), _app(resolved), _bundle(resolved))
+
+
+def _project(resolved: Resolved) -> Step:
+    job = resolved.job
+    recipe = job.loaded.recipe
+    output = stage_path(job, StepName.PROJECT)
+    platform = platform_for(job.target.system)
+
+    def act(log: StepLog) -> str:
+        from etdeploy.apps.merge import digest_of, write_project
+        from etdeploy.apps.project import project_files
+
+        log.progress("writing the project")
+        subject, payload, notes = subject_of(resolved)
+        folder = job.state / _PROJECT
+        files = project_files(platform, subject, payload)
+        write_project(folder, files, f"{platform.name} app", "overwrite")
+        project = Project(
+            folder=str(folder),
+            platform=platform.name,
+            id=subject.model.app_id,
+            files=digest_json({path: digest_of(content) for path, content in files.items()}),
+            notes=notes,
+        )
+        project.save(output)
+        told = "".join(f"; {note}" for note in notes)
+        return f"{console.count(len(files), 'file')} for {platform.name}{told}"
+
+    return Step(
+        StepName.PROJECT,
+        "write the app's project",
+        output,
+        act,
+        needs=(StepName.EXPORT, StepName.PLAN),
+        inputs={
+            **flat("app", recipe.app),
+            "name": job.loaded.name,
+            "description": recipe.description,
+            "ABIs": list(abis_of(job)),
+            "benchmark.method": recipe.benchmark.method,
+            "benchmark.warmup": recipe.benchmark.warmup,
+            "benchmark.iterations": recipe.benchmark.iterations,
+            **flat("benchmark.tolerance", recipe.benchmark.tolerance),
+            **generation_inputs(job),
+            "runtime.threads": recipe.runtime.threads,
+            "SoC": job.facts.soc if job.facts else None,
+            **resolved.bundle_inputs,
+            "the templates": maker_digest(platform),
+        },
+        sound=lambda: None if (job.state / _PROJECT).is_dir() else "the project is gone",
+        value=Project,
+    )
+
+
+def subject_of(resolved: Resolved) -> tuple[AppSubject, Payload, tuple[str, ...]]:
+    """What the app of a job is made of, from the program and plan of the steps before.
+
+    Raises:
+        UsageError: The program does not have the method that the recipe names.
+        CheckError: It was compiled for a SoC other than the device's.
+        BuildError: What a backend needs is missing here.
+    """
+    job = resolved.job
+    exported, program = load_program(job)
+    folder = Path(exported.folder)
+    provenance = load_provenance(folder)
+    model, payload, notes = payload_of(job.loaded, program, provenance, folder)
+    subject = AppSubject(
+        loaded=job.loaded,
+        program=program,
+        model=model,
+        plan=RuntimePlan.load(stage_path(job, StepName.PLAN)),
+        target=job.target,
+        abis=abis_of(job),
+        extras=extras_for(job, program, provenance.versions),
+    )
+    return subject, payload, notes
+
+
+def _app(resolved: Resolved) -> Step:
+    job = resolved.job
+    output = stage_path(job, StepName.RUNNER)
+    platform = platform_for(job.target.system)
+
+    def act(log: StepLog) -> str:
+        subject, _, _ = subject_of(resolved)
+        project = Project.load(stage_path(job, StepName.PROJECT))
+        work = job.state / _WORK
+        built = platform.build(subject, Path(project.folder), work, log.progress, log.log)
+        _as_runner(built, subject.plan).save(output)
+        return f"{built.id}, {console.size(built.size_bytes)}, built by {built.how}"
+
+    def sound() -> str | None:
+        return None if _archive(BuiltRunner.load(output)).is_file() else "the app is gone"
+
+    return Step(
+        StepName.RUNNER,
+        "build the app",
+        output,
+        act,
+        needs=(StepName.EXPORT, StepName.PLAN, StepName.PROJECT),
+        inputs={
+            "the tools": platform.fingerprint(job.loaded.recipe, resolved.plan),
+            CODE: resolved.rules,
+        },
+        sound=sound,
+        value=BuiltRunner,
+        load=Load.HEAVY,
+    )
+
+
+def _given(resolved: Resolved) -> Step:
+    job = resolved.job
+    output = stage_path(job, StepName.RUNNER)
+    archive = job.app.given if job.app else None
+
+    def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        if archive is None:
+            raise RuntimeError("no app is given")
+        _, program = load_program(job)
+        built, model = platform_for(job.target.system).given(archive)
+        if model.program_sha256 != program.sha256:
+            raise CheckError(
+                "the app was made for another program than the recipe's",
+                place=str(archive),
+                remedy=_write_again(job.target.system),
+            )
+        _as_runner(built, RuntimePlan.load(stage_path(job, StepName.PLAN))).save(output)
+        return f"{built.id}, {console.size(built.size_bytes)}, as it was given"
+
+    return Step(
+        StepName.RUNNER,
+        "look at the app",
+        output,
+        act,
+        needs=(StepName.EXPORT, StepName.PLAN),
+        inputs={
+            "the app": str(archive),
+            "its contents": sha256_file(archive) if archive and archive.is_file() else None,
+        },
+        value=BuiltRunner,
+    )
+
+
+def _write_again(system: str) -> str:
+    return (
+        f"Write the project again, with the same recipe, and build it: etdeploy app {system} "
+        "--output FOLDER"
+    )
+
+
+def _as_runner(built: BuiltApp, plan: RuntimePlan) -> BuiltRunner:
+    """An app as what runs a program."""
+    archive = Path(built.archive)
+    return BuiltRunner(
+        path=str(archive.parent),
+        executable=archive.name,
+        libraries=(),
+        loader=None,
+        target=plan.target,
+        sha256=built.sha256,
+        operators=(),
+        backends=(),
+        executorch_version=plan.executorch_version,
+        listed_by="libraries",
+        size_bytes=built.size_bytes,
+        provider=Provider(str(plan.provider.value)),
+        app=AppDetails(
+            id=built.id,
+            version=built.version,
+            artifacts=tuple(part.value for part in plan.components if part.value),
+            build=built.how,
+        ),
+    )
+
+
+def _archive(runner: BuiltRunner) -> Path:
+    return Path(runner.path) / runner.executable
+
+
+def _bundle(resolved: Resolved) -> Step:
+    job = resolved.job
+    output = stage_path(job, StepName.BUNDLE)
+
+    def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
+        exported, _ = load_program(job)
+        folder = Path(exported.folder)
+        runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
+        _, model = platform_for(job.target.system).given(_archive(runner))
+        name = ARCHIVE[job.target.system]
+        files = {name: _archive(runner)}
+        if not model.bundled:
+            files[PROGRAM_FILE] = folder / PROGRAM_FILE
+        files |= request_files(job, load_provenance(folder), folder) or {}
+        bundle = Bundle(
+            files=tuple(_file(source, path) for path, source in files.items()),
+            launch=AppLaunch(id=model.app_id, archive=name),
+        )
+        bundle.save(output)
+        size_bytes = sum(file.size_bytes for file in bundle.files)
+        return f"{console.count(len(files), 'file')}, {console.size(size_bytes)}"
+
+    def sound() -> str | None:
+        files = Bundle.load(output).files
+        return None if all(Path(f.source).is_file() for f in files) else "one of the files is gone"
+
+    return Step(
+        StepName.BUNDLE,
+        "list the files that go to the device",
+        output,
+        act,
+        needs=(StepName.EXPORT, StepName.RUNNER),
+        inputs=generation_inputs(job),
+        sound=sound,
+        value=Bundle,
+    )
+
+
+def _file(source: Path, path: str) -> BundleFile:
+    return BundleFile(
+        source=str(source),
+        path=path,
+        sha256=sha256_file(source),
+        size_bytes=source.stat().st_size,
+    )
