@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 
 from etdeploy.core.errors import DeviceError
+from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.adb.stream import Patience, Transport
 from etdeploy.devices.android import facts as android_facts
+from etdeploy.devices.android.apps.install import archive_of, install
+from etdeploy.devices.android.apps.leftovers import end_apps
+from etdeploy.devices.android.apps.run import opened_app_run
 from etdeploy.devices.android.link import AndroidLink
-from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState
+from etdeploy.devices.base import (
+    Bundle,
+    Capabilities,
+    DeviceFacts,
+    DeviceState,
+    Leftover,
+    PushReport,
+    RunFolder,
+)
 from etdeploy.devices.remote.device import RemoteDevice
 from etdeploy.targets.platforms import ANDROID_ABIS
 
@@ -38,7 +53,7 @@ class AndroidDevice(RemoteDevice):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(streams=True, converses=True)
+        return Capabilities(launches=("process", "app"), streams=True, converses=True)
 
     def facts(self) -> DeviceFacts:
         output = self._facts_output
@@ -56,6 +71,24 @@ class AndroidDevice(RemoteDevice):
         command = android_facts.STATE_COMMAND
         result = self._link.shell(command, "reading its battery state", _DUMPSYS_S)
         return android_facts.android_state(result.output)
+
+    def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
+        app = bundle.app
+        if app is None:
+            return super().push(bundle, progress)
+        archive_of(bundle, app)
+        started = time.monotonic()
+        report = super().push(bundle, progress)
+        install(self._link, bundle, app, progress)
+        return replace(report, seconds=time.monotonic() - started)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        return (*super().end_leftovers(), *end_apps(self._link))
+
+    def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RunFolder]:
+        if bundle.app is None:
+            return super().open_run(bundle, run_id)
+        return opened_app_run(self._link, bundle, bundle.app, run_id, android_facts.SAMPLING)
 
     @cached_property
     def _facts_output(self) -> str:

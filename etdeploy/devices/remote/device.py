@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from etdeploy.core.progress import Progress, silent
-from etdeploy.devices.base import Bundle, Leftover, PushReport
+from etdeploy.devices.base import Bundle, Leftover, PushReport, RunFolder
 from etdeploy.devices.remote import layout, leftovers
 from etdeploy.devices.remote.push import push_bundle
-from etdeploy.devices.remote.run import RemoteRun, opened_run
+from etdeploy.devices.remote.run import opened_run
 from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.remote.shell import RemoteShell
 
@@ -36,7 +36,7 @@ class RemoteDevice:
     def end_leftovers(self) -> tuple[Leftover, ...]:
         return leftovers.end_leftovers(self._shell)
 
-    def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RemoteRun]:
+    def open_run(self, bundle: Bundle, run_id: str) -> AbstractContextManager[RunFolder]:
         return opened_run(self._shell, bundle, run_id, self._sampling)
 
     def clean(self) -> dict[str, int]:

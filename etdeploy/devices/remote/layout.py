@@ -228,6 +228,7 @@ def start_command(
     limit_s: int,
     sampling: Sampling,
     end: str = "",
+    ending: str = ":",
 ) -> str:
     """Runs a program in a run's folder with its output in files there; prints its exit code.
 
@@ -244,12 +245,14 @@ def start_command(
             without a word does not end the connection there for hours.
         sampling: How the device's state is read meanwhile.
         end: If given, the program's stdout is printed, followed by this at the end of a line.
+        ending: A command that runs before the device ends the group by itself, as it does when the
+            connection ends: for what is not in the group.
     """
     stdout = "" if end else ">.stdout "
     return "\n".join(
         (
-            *_begin_lines(folder, limit_s),
-            "( trap '' HUP; read -r _ <&3; kill -9 -$$ ) >/dev/null 2>&1 &",
+            *_begin_lines(folder, limit_s, ending),
+            f"( trap '' HUP; read -r _ <&3; {ending}; kill -9 -$$ ) >/dev/null 2>&1 &",
             "watch=$!; echo $watch >.watch",
             *loop_lines(sampling),
             # What the shell itself says of a crash would come among the program's lines. Its own
@@ -299,13 +302,14 @@ def talk_command(
     )
 
 
-def _begin_lines(folder: str, limit_s: int) -> tuple[str, ...]:
+def _begin_lines(folder: str, limit_s: int, ending: str = ":") -> tuple[str, ...]:
     """Goes into a run's folder, and limits the time; 3 is the connection."""
     return (
         f"cd {quote(folder)} || exit 1",
         "echo $$ >.pid; exec 3<&0",
         # `$!` in the trap, since it may come at any time.
-        f"( trap '' HUP; trap 'kill -9 $!; exit' TERM; sleep {limit_s} & wait $!; kill -9 -$$ )"
+        f"( trap '' HUP; trap 'kill -9 $!; exit' TERM; sleep {limit_s} & wait $!; {ending};"
+        " kill -9 -$$ )"
         " </dev/null 3<&- >/dev/null 2>&1 &",
         "limit=$!",
         "kills() { grep '^oom_kill ' /proc/vmstat 2>/dev/null; }; before=$(kills)",

@@ -29,18 +29,24 @@ def end_leftovers(shell: RemoteShell) -> tuple[Leftover, ...]:
     """
     found = _find(shell)
     for leftover in found:
-        if shell.shell(_is_watched_command(_folder(shell, leftover), leftover.run_id), _DOING).ok:
-            raise _in_use(shell, leftover)
+        if is_watched(shell, leftover):
+            raise in_use(shell, leftover)
     deadline = time.monotonic() + _END_S
     left = found
     while left:
         if time.monotonic() > deadline:
-            raise _immortal(shell, left[0])
+            raise immortal(shell, left[0])
         ending = "\n".join(_end_command(found.pid, _folder(shell, found)) for found in left)
         shell.shell(ending, "ending a runner of an earlier run")
         time.sleep(_POLL_S)
         left = _find(shell)
     return found
+
+
+def is_watched(shell: RemoteShell, leftover: Leftover) -> bool:
+    """Whether the connection that a run was started over is still open."""
+    command = _is_watched_command(_folder(shell, leftover), leftover.run_id)
+    return shell.shell(command, _DOING).ok
 
 
 def _folder(shell: RemoteShell, leftover: Leftover) -> str:
@@ -102,7 +108,8 @@ def _end_command(pid: int, folder: str) -> str:
     return f'case "$(readlink /proc/{pid}/cwd)/" in {quote(folder)}[/\\ ]*) kill -9 {pid};; esac'
 
 
-def _in_use(shell: RemoteShell, leftover: Leftover) -> DeviceError:
+def in_use(shell: RemoteShell, leftover: Leftover) -> DeviceError:
+    """The error for a run of another computer."""
     return DeviceError(
         f"another run of etdeploy is active on the device: {leftover.run_id}, "
         f"process {leftover.pid}, for {leftover.duration}",
@@ -111,7 +118,8 @@ def _in_use(shell: RemoteShell, leftover: Leftover) -> DeviceError:
     )
 
 
-def _immortal(shell: RemoteShell, leftover: Leftover) -> DeviceError:
+def immortal(shell: RemoteShell, leftover: Leftover) -> DeviceError:
+    """The error for what cannot be ended."""
     return DeviceError(
         f"a runner of the earlier run {leftover.run_id} is still running on the device and cannot "
         f"be ended: process {leftover.pid}",

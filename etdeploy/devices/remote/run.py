@@ -6,7 +6,7 @@ import math
 import posixpath
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from shlex import quote
@@ -73,6 +73,11 @@ class RemoteRun:
         self._bundle_folder = bundle_folder
         self._folder = folder
 
+    @property
+    def folder(self) -> str:
+        """Its path on the device."""
+        return self._folder
+
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
         return self._run(arguments, timeout_s, None)
 
@@ -91,10 +96,30 @@ class RemoteRun:
         return command_line(self._bundle, arguments, *folders), environment(self._bundle, *folders)
 
     def _run(self, arguments: Sequence[str], timeout_s: float, heard: Heard | None) -> RunOutcome:
-        argv, variables = self._program(arguments)
+        return self.execute(*self._program(arguments), timeout_s, heard)
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        variables: Mapping[str, str],
+        timeout_s: float,
+        heard: Heard | None = None,
+        ending: str = ":",
+    ) -> RunOutcome:
+        """Runs any command in the run's folder, as `run` does the bundle's.
+
+        Args:
+            argv: The command, without placeholders.
+            variables: For its environment.
+            timeout_s: As for `run`.
+            heard: Takes its stdout as it comes; None for a file.
+            ending: A command for the device's shell, where the connection ends before the other.
+        """
         limit_s = math.ceil(timeout_s) + _LOST_S
         end = heard.end if heard else ""
-        command = layout.start_command(self._folder, argv, variables, limit_s, self._sampling, end)
+        command = layout.start_command(
+            self._folder, argv, variables, limit_s, self._sampling, end, ending
+        )
         started = time.monotonic()
         said = self._wait(command, timeout_s, heard)
         seconds = time.monotonic() - started

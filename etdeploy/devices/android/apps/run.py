@@ -1,0 +1,267 @@
+"""One run of an app on an Android device, in a folder of its own as for a runner."""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from etdeploy.core.errors import DeviceError
+from etdeploy.core.files.basic import write_atomic
+from etdeploy.devices import app_results
+from etdeploy.devices.android.apps import endings, watch
+from etdeploy.devices.android.apps.endings import Ending
+from etdeploy.devices.android.apps.logs import of_app, parse_log
+from etdeploy.devices.android.apps.names import activity, external_files, stop_command
+from etdeploy.devices.android.apps.screen import prepare_screen
+from etdeploy.devices.android.apps.watch import Report
+from etdeploy.devices.app_options import parse_options
+from etdeploy.devices.app_results import AppResults
+from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, RunOutcome
+from etdeploy.devices.bundles import check_relative
+from etdeploy.devices.remote.run import RemoteRun, opened_run
+from etdeploy.devices.remote.sampling import Sampling
+from etdeploy.devices.remote.shell import Place, RemoteShell
+from etdeploy.devices.shell import sections
+
+_BUNDLE = "{bundle}"
+_FILES = "files"
+"""In the run's folder: copies of the bundle's small files."""
+# What is copied at most: a request and its prompts. A model is read where it is.
+_COPIED_BYTES = 16 << 20
+# The system's record of an ending comes after the ending.
+_ATTEMPTS = 5
+_PAUSE_S = 0.5
+_LOOKING = "looking why the app ended"
+_LOG_S = 60.0
+
+
+@contextmanager
+def opened_app_run(
+    shell: RemoteShell, bundle: Bundle, app: AppLaunch, run_id: str, sampling: Sampling
+) -> Iterator[AppRun]:
+    """A new folder for one run of an app that was pushed; it is removed when the block ends.
+
+    Args:
+        shell: The connection.
+        bundle: What was pushed.
+        app: Its launch.
+        run_id: Names the folder.
+        sampling: How the device's state is read meanwhile.
+
+    Raises:
+        DeviceError: The device went away, or cannot make it.
+    """
+    with opened_run(shell, bundle, run_id, sampling) as inner:
+        command = files_command(shell.place, inner.folder, small_files(bundle, app))
+        shell.require(command, "laying out the app's files")
+        yield AppRun(shell, bundle, app, inner)
+
+
+def small_files(bundle: Bundle, app: AppLaunch) -> list[BundleFile]:
+    """What an app reads of a bundle and is copied for it."""
+    return [
+        file
+        for file in bundle.files
+        if file.path != app.archive and file.size_bytes <= _COPIED_BYTES
+    ]
+
+
+def files_command(place: Place, folder: str, files: Sequence[BundleFile]) -> str:
+    """Copies files of the store to a run's folder, where every user may read them.
+
+    A bundle's folder has symbolic links, and SELinux lets apps follow none of adb's user's.
+    """
+    inner = quote(f"{folder}/{_FILES}")
+    folders = sorted({posixpath.dirname(file.path) for file in files} - {""})
+    lines = [f"mkdir {inner} && cd {inner} || exit 1"]
+    if folders:
+        lines.append(f"mkdir -p -- {' '.join(map(quote, folders))} || exit 1")
+    for file in files:
+        source = quote(f"{place.root}/store/{file.sha256}")
+        lines.append(f"cat {source} >{quote(file.path)} || exit 1")
+    return "\n".join([*lines, f"chmod -R a+rX,go-w {quote(folder)}"])
+
+
+def filled(word: str, place: Place, folder: str, bundle: Bundle, copied: set[str]) -> str:
+    """An option with the paths of the bundle's files in place of `{bundle}`.
+
+    Raises:
+        ValueError: It names something that is not in the bundle.
+    """
+    name, _, value = word.partition("=")
+    if not value.startswith(f"{_BUNDLE}/"):
+        return word
+    path = value.removeprefix(f"{_BUNDLE}/")
+    for file in bundle.files:
+        if file.path == path:
+            there = f"{folder}/{_FILES}/{path}" if path in copied else None
+            return f"{name}={there or f'{place.root}/store/{file.sha256}'}"
+    raise ValueError(f"the bundle does not have {path}")
+
+
+class AppRun:
+    """The folder of one run of an app."""
+
+    def __init__(
+        self, shell: RemoteShell, bundle: Bundle, app: AppLaunch, inner: RemoteRun
+    ) -> None:
+        self._shell = shell
+        self._bundle = bundle
+        self._app = app
+        self._inner = inner
+        self._copied = {file.path for file in small_files(bundle, app)}
+        self._results: AppResults | None = None
+
+    def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
+        """Starts the app anew, waits for its results, and ends it."""
+        self._results = None
+        shell, folder = self._shell, self._inner.folder
+        words = [filled(x, shell.place, folder, self._bundle, self._copied) for x in arguments]
+        start_id = secrets.token_hex(8)
+        script = watch.watch_script(self._app.id, start_id, parse_options(words))
+        prepare_screen(shell)
+        stop = stop_command(self._app.id)
+        try:
+            outcome = self._inner.execute(["sh", "-c", script], {}, timeout_s, ending=stop)
+            return self._judged(outcome, watch.parse_report(outcome.stdout), start_id)
+        finally:
+            # An open app keeps its memory, and the next program would be timed beside it.
+            shell.tidy(stop)
+
+    def _judged(self, outcome: RunOutcome, report: Report, start_id: str) -> RunOutcome:
+        outcome = replace(outcome, stdout="", out_of_memory=None)
+        if outcome.timed_out:
+            return replace(outcome, stderr="\n".join(self._log(report)))
+        if report.ended == "results":
+            return self._taken(outcome, report, start_id)
+        if report.ended == "gone":
+            return self._gone(outcome, report)
+        raise self._not_run(report, outcome.stderr)
+
+    def _taken(self, outcome: RunOutcome, report: Report, start_id: str) -> RunOutcome:
+        text = self._shell.read(
+            f"{self._inner.folder}/{watch.RESULTS}", "reading the app's results"
+        )
+        found = app_results.parse_results(text, start_id, self._shell.name)
+        if found.status == "done":
+            self._results = found
+            return replace(outcome, exit_code=0, signal_name=None, stderr="")
+        said = found.error.message if found.error else "the app failed, and does not say why"
+        if found.error and found.error.kind == "memory" and "out of memory" not in said.lower():
+            said = f"out of memory: {said}"
+        return replace(
+            outcome, exit_code=1, signal_name=None, stderr="\n".join([*self._log(report), said])
+        )
+
+    def _gone(self, outcome: RunOutcome, report: Report) -> RunOutcome:
+        ending = self._ending(report)
+        if ending.outside:
+            raise DeviceError(
+                f"{self._app.id} was {ending.outside}, while it measured",
+                place=self._shell.name,
+                remedy="Leave the app alone until the run ends, then run the same command again.",
+            )
+        return replace(
+            outcome,
+            exit_code=ending.exit_code,
+            signal_name=ending.signal_name,
+            stderr="\n".join([*ending.lines, ending.cause]),
+            out_of_memory=ending.out_of_memory,
+        )
+
+    def _ending(self, report: Report) -> Ending:
+        command = endings.ending_command(self._app.id)
+        output = ""
+        for attempt in range(_ATTEMPTS):
+            time.sleep(_PAUSE_S if attempt else 0)
+            output = self._shell.shell(command, _LOOKING, _LOG_S).output
+            found = endings.parse_ending(output, self._app.id, report.pid, report.since)
+            if found:
+                return found
+        return endings.unknown(output, report.pid, report.since)
+
+    def _log(self, report: Report) -> list[str]:
+        """What the app warned of."""
+        command = endings.ending_command(self._app.id)
+        output = self._shell.shell(command, "reading the app's log", _LOG_S).output
+        return of_app(parse_log(sections(output).get("log", ""), report.since), report.pid)
+
+    def _not_run(self, report: Report, stderr: str) -> DeviceError:
+        """The error for an app that was not measured, by no fault of its own."""
+        name = self._shell.name
+        if report.ended == "behind":
+            what = (
+                f"another app came to the front: {report.front}"
+                if report.front
+                else "its screen went off, or it was locked"
+            )
+            return DeviceError(
+                f"{what}, while {self._app.id} measured; a device slows down apps that are not in "
+                "front",
+                place=name,
+                remedy="Leave the device alone until the run ends, then run the same command again."
+                "\nCalls and alarms come to the front by themselves: turn on Do not disturb.",
+            )
+        said = "\n".join((report.said, stderr)).strip()
+        if "does not exist" in said:
+            return DeviceError(
+                f"{activity(self._app.id)} is not installed for the user in front",
+                place=name,
+                remedy="Run the same command again, which installs it. If the app's sources were "
+                "changed:\nthe class of its activity has to be MainActivity.",
+            )
+        return DeviceError(
+            f"the device does not start {self._app.id}: {said or 'it said nothing'}",
+            place=name,
+            remedy="Look at its screen, and run the same command again; by hand:\n"
+            f"{self._shell.advice.prefix} am start -W -n {activity(self._app.id)}",
+        )
+
+    def pull(self, relative: str, to: Path) -> None:
+        """Copies the last start's results (a `.json`), or its folder of outputs."""
+        check_relative(relative)
+        if self._results is not None and relative.endswith(".json"):
+            to.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(to, f"{self._results.results_text}\n")
+        elif self._results is not None and relative.startswith(app_results.OUTPUTS):
+            self._pull_outputs(self._results, to)
+        else:
+            raise DeviceError(f"the app left no {relative}", place=self._shell.name)
+
+    def _pull_outputs(self, results: AppResults, to: Path) -> None:
+        try:
+            names = results.outputs()
+        except ValueError as error:
+            raise DeviceError(
+                f"the app's outputs cannot be used: {error}", place=self._shell.name
+            ) from error
+        way = self._shell.read(f"{self._inner.folder}/{watch.WAY}", "reading the app's results")
+        command = outputs_command(self._app.id, self._inner.folder, names, way.strip() == "private")
+        result = self._shell.shell(command, "copying the app's outputs", _LOG_S)
+        if not result.ok:
+            raise DeviceError(
+                f"the app's outputs cannot be read: {result.output.strip()}", place=self._shell.name
+            )
+        self._inner.pull(app_results.OUTPUTS, to)
+
+
+def outputs_command(app_id: str, folder: str, names: Sequence[str], is_private: bool) -> str:
+    """Copies an app's outputs to the run's folder.
+
+    Through a pipe: what runs as the app may not write to files of adb's user.
+    """
+    lines = [f"cd {quote(folder)} && rm -rf outputs && mkdir outputs || exit 1", ": >.failed"]
+    for name in names:
+        if is_private:
+            source = f"run-as {app_id} cat files/outputs/{name} || echo {name} >>.failed"
+            lines.append(f"{{ {source}; }} | cat >outputs/{name}")
+        else:
+            source = f"{external_files(app_id)}/outputs/{name}"
+            lines.append(f"cat {source} >outputs/{name} || echo {name} >>.failed")
+    return "\n".join([*lines, "[ ! -s .failed ]"])

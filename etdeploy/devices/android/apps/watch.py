@@ -1,0 +1,182 @@
+"""The shell script that starts an app on a device, and waits for its results; all pure.
+
+It runs there, so that nothing travels while the app measures, and nearly all of it is built into
+the shell. A second costs `sleep`, and `run-as grep` for an app that can be debugged.
+
+    #since    the device's time before the start
+    #start    what `am start` said
+    #pid      of the app's process, if it was seen
+    #front    of the last look: which activities were in front
+    #ended    results, behind, gone or refused
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
+
+from etdeploy.devices.android.apps.names import activity, check_app_id, external_files
+from etdeploy.devices.app_options import Option
+from etdeploy.devices.app_results import FILE
+from etdeploy.devices.shell import sections
+
+RESULTS = ".results"
+"""In the run's folder: a copy of the app's results.json."""
+WAY = ".way"
+"""In the run's folder: `private` if the app's own folder can be read, else `external`."""
+MARKER = ".app"
+"""In the run's folder: id and process of the app that was started last."""
+# The scores that Android gives a process: 0 in front, 100 visible, 200 perceptible. More is behind.
+_BEHIND = 200
+# Which activity is in front is a question to the system's services, so it is seldom asked.
+_SELDOM = 10
+# Of Android 6 and 7 the last; of 12 and newer, the second and third.
+_IN_FRONT = r"^ *(mResumedActivity|topResumedActivity|ResumedActivity|mFocusedActivity)[:=]"
+_LONGEST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the script said.
+
+    Attributes:
+        since: The device's time when it began, YYYY-MM-DD HH:MM:SS; None where it has no clock.
+        said: By `am start`.
+        pid: Of the app; None when it was gone before it could be seen.
+        front: The app that was in front instead; None for none.
+        ended: results, behind, gone or refused; None when the script did not come to an end.
+    """
+
+    since: str | None
+    said: str
+    pid: int | None
+    front: str | None
+    ended: str | None
+
+
+def extras(run_id: str, options: Mapping[str, Option]) -> str:
+    """The options as words of `am start`, quoted."""
+    words = ["--es", "run_id", run_id]
+    for name, value in options.items():
+        if isinstance(value, bool):
+            words += ["--ez", name, "true" if value else "false"]
+        elif isinstance(value, int):
+            words += ["--ei", name, str(value)]
+        else:
+            words += ["--es", name, value]
+    return " ".join(map(quote, words))
+
+
+def watch_script(app_id: str, run_id: str, options: Mapping[str, Option]) -> str:
+    """Starts the app anew, and waits; its working folder is the run's.
+
+    Args:
+        app_id: The app's.
+        run_id: Of this start, letters and digits.
+        options: The others that it is started with.
+    """
+    check_app_id(app_id)
+    external = f"{external_files(app_id)}/{FILE}"
+    start = f"am start -W -S -n {activity(app_id)} {extras(run_id, options)}"
+    return "\n".join(
+        (
+            f"rm -f {RESULTS}; pid=; echo {app_id} 0 >{MARKER}",
+            f"if run-as {app_id} true >/dev/null 2>&1; then way=private; else way=external; fi",
+            f"echo $way >{WAY}",
+            "if [ $way = private ]; then",
+            # One tool for both: whether it is there, and whether it is of this start.
+            f"  there() {{ run-as {app_id} grep -qs {run_id} files/{FILE} 2>/dev/null; }}",
+            f"  take() {{ run-as {app_id} cat files/{FILE} | cat >{RESULTS}; }}",
+            "else",
+            f"  there() {{ [ -e {external} ] && grep -qs {run_id} {external}; }}",
+            f"  take() {{ cat {external} >{RESULTS}; }}",
+            "fi",
+            'ended() { echo "#ended"; echo $1; exit 0; }',
+            'echo "#since"; date "+%Y-%m-%d %H:%M:%S"',
+            f'echo "#start"; said=$({start} 2>&1); echo "$said"',
+            # It exits with 0 on many versions, whatever happened.
+            'case "$said" in *Error*|*Exception*|*"Permission Denial"*)',
+            '  case "$said" in *"Status: ok"*) ;; *) ended refused;; esac;; esac',
+            *_pid_lines(app_id),
+            *_front_lines(app_id),
+            "n=0; seen=; away=0; while :; do",
+            "  if there; then take; ended results; fi",
+            # After the look, so that what it wrote before it ended is found.
+            '  [ -n "$gone" ] && ended gone',
+            '  if [ -z "$pid" ] || ! read -r score </proc/$pid/oom_score_adj; then',
+            "    gone=1; continue; fi 2>/dev/null",
+            "  sleep 1; n=$((n + 1))",
+            f"  if [ $score -gt {_BEHIND} ] || [ $away != 0 ] || [ $((n % {_SELDOM})) = 1 ]",
+            "  then look; [ $away -lt 2 ] || { there && continue; ended behind; }; fi",
+            "done",
+        )
+    )
+
+
+def _pid_lines(app_id: str) -> tuple[str, ...]:
+    """Looks for the app's process, as `find_command` does."""
+    return (
+        "gone=",
+        f"pid=$({find_command(app_id)})",
+        'pid=${pid%%[!0-9]*}; echo "#pid"; echo $pid',
+        f'[ -z "$pid" ] || echo {app_id} $pid >{MARKER}',
+    )
+
+
+def find_command(app_id: str) -> str:
+    """Prints the processes that are called as an app.
+
+    Not by pidof, which older versions do not have: the first word of the command line counts, since
+    an app's other processes are called `ID:NAME`.
+    """
+    return (
+        f"for f in $(grep -lsF {app_id} /proc/[0-9]*/cmdline); do"
+        f" tr '\\0' '\\n' <$f 2>/dev/null | (read -r name; [ \"$name\" = {app_id} ]) &&"
+        " { f=${f%/*}; echo ${f##*/}; }; done"
+    )
+
+
+def _front_lines(app_id: str) -> tuple[str, ...]:
+    """`look` counts in `$away` how often in turn the app was not in front.
+
+    Where nothing at all is in front, the screen is off, unless the device prints it in another way:
+    then the app was never seen there.
+    """
+    return (
+        "look() {",
+        f"  front=$(dumpsys activity activities 2>/dev/null | grep -E '{_IN_FRONT}')",
+        f'  case "$front" in *" {app_id}/"*) seen=1; away=0;;',
+        '  *"ActivityRecord{"*) away=$((away + 1));;',
+        '  *) [ -z "$seen" ] || away=$((away + 1));; esac',
+        '  [ $away -lt 2 ] || { echo "#front"; echo "$front"; }',
+        "}",
+    )
+
+
+def parse_report(output: str) -> Report:
+    """Reads what the script printed."""
+    parts = sections(output)
+    since = re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", parts.get("since", ""))
+    pid = parts.get("pid", "").strip()
+    ended = parts.get("ended", "").split()
+    return Report(
+        since=since[0] if since else None,
+        said="\n".join(parts.get("start", "").strip().splitlines()[:_LONGEST_LINES]),
+        pid=int(pid) if pid.isdigit() else None,
+        front=parse_front(parts.get("front", "")),
+        ended=ended[0] if ended else None,
+    )
+
+
+def parse_front(text: str) -> str | None:
+    """The app whose activity is in front, in lines of `dumpsys activity activities`."""
+    found = re.search(r"ActivityRecord\{\S+ (?:u\d+ )?([\w.]+)/", text)
+    return found[1] if found else None
+
+
+def parse_marker(text: str) -> tuple[str, int] | None:
+    """Id and process of an app that a run started; None where it is not known."""
+    found = re.fullmatch(r"([\w.]+) (\d+)\s*", text)
+    return (found[1], int(found[2])) if found and int(found[2]) else None

@@ -1,0 +1,116 @@
+"""What an app leaves when it was started to measure: results.json, the same on every system.
+
+    {"schema_version": 1, "run_id": "...", "status": "done" or "failed", "error": null or
+     {"kind": "...", "message": "..."}, "app": {...}, "thermal": {...}, "results": {...} or null}
+
+`results` is what a runner's results.json holds (etdeploy/runner). The app is a program that anybody
+may have changed, so nothing of it is believed before it is checked, names of files least of all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from etdeploy.core.errors import DeviceError
+
+FILE = "results.json"
+OUTPUTS = "outputs"
+"""The folder beside it, with the outputs of the first inference."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+class AppError(BaseModel):
+    """Why an app could not measure.
+
+    Attributes:
+        kind: load, run, program, memory, usage.
+        message: What the app, or ExecuTorch in it, said.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    message: str
+
+
+class AppResults(BaseModel):
+    """results.json; what a later release of the app may add is ignored.
+
+    Attributes:
+        run_id: Of the start that asked for it.
+        status: Whether there are results.
+        error: Where there are none.
+        results: What a runner would have written.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: Literal[1]
+    run_id: str
+    status: Literal["done", "failed"]
+    error: AppError | None = None
+    results: dict[str, Any] | None = None
+
+    @property
+    def results_text(self) -> str:
+        """The runner's part as JSON; empty where there is none."""
+        return json.dumps(self.results) if self.results is not None else ""
+
+    def outputs(self) -> tuple[str, ...]:
+        """The files in the folder of outputs, by their names there.
+
+        Raises:
+            ValueError: The app names a file that could be elsewhere.
+        """
+        listed = (self.results or {}).get("outputs")
+        outputs = listed if isinstance(listed, list) else []
+        paths = [each.get("path") for each in outputs if isinstance(each, dict)]
+        return tuple(checked_name(path) for path in paths if path is not None)
+
+
+def checked_name(path: object) -> str:
+    """`path` itself when it is the plain name of a file.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(path, str) or not _NAME.fullmatch(path):
+        raise ValueError(f"{path!r} is no plain name of a file")
+    return path
+
+
+def parse_results(text: str, run_id: str, device: str) -> AppResults:
+    """Reads results.json of one start.
+
+    Args:
+        text: Its content.
+        run_id: Of the start.
+        device: The device's name, for the message.
+
+    Raises:
+        DeviceError: It is no such file, or that of another start.
+    """
+    try:
+        found = AppResults.model_validate_json(text)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise _unreadable(device, f"{where + ': ' if where else ''}{problem['msg']}") from error
+    if found.run_id != run_id:
+        raise _unreadable(device, f"they are those of another start, {found.run_id[:64]}")
+    if found.status == "done" and found.results is None:
+        raise _unreadable(device, "its status is done, and there are none")
+    return found
+
+
+def _unreadable(device: str, problem: str) -> DeviceError:
+    return DeviceError(
+        f"the app's results cannot be used: {problem}",
+        place=device,
+        remedy="If the app's sources were changed, see that it writes results.json as the project "
+        "that\netdeploy generates does; else run the same command again.",
+    )
