@@ -116,7 +116,7 @@ class Platform(Protocol):
         """What a build of the app needs and this machine does not have."""
         ...
 
-    def fingerprint(self, recipe: Recipe, plan: RuntimePlan) -> str:
+    def fingerprint(self, recipe: Recipe) -> str:
         """Of the tools that a build would use; another one is a reason to build again."""
         ...
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.apps.platform import AppRuntime, platform_for
+from etdeploy.apps.project import maker_digest
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
+from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Explained
-from etdeploy.graph.job import Job
+from etdeploy.graph.job import AppMaker, Job
 from etdeploy.plan.components import RUNTIME, THREADPOOL
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.attention import attention_of
@@ -71,6 +73,21 @@ def _notes(job: Job) -> Iterator[str]:
     used = attention_of(job.loaded.recipe)
     if own and used and own[0] != used[0]:
         yield _STOCK
+
+
+def app_maker(job: Job) -> AppMaker:
+    """Looks up what on this machine decides how the app is made.
+
+    Raises:
+        UsageError: There are no apps for the target.
+    """
+    platform = platform_for(job.target.system)
+    given = job.app.given if job.app else None
+    return AppMaker(
+        project=maker_digest(platform),
+        tools="" if given else platform.fingerprint(job.loaded.recipe),
+        given=sha256_file(given) if given else None,
+    )
 
 
 def abis_of(job: Job) -> tuple[str, ...]:

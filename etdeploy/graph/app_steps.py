@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.apps.payload import Payload, payload_of
 from etdeploy.apps.platform import AppSubject, BuiltApp, platform_for
-from etdeploy.apps.project import Project, maker_digest
+from etdeploy.apps.project import Project
 from etdeploy.core import console
 from etdeploy.core.errors import CheckError
 from etdeploy.core.hashing import digest_json, sha256_file
@@ -82,7 +82,7 @@ def _project(resolved: Resolved) -> Step:
             "runtime.threads": recipe.runtime.threads,
             "SoC": job.facts.soc if job.facts else None,
             **resolved.bundle_inputs,
-            "the templates": maker_digest(platform),
+            "the templates": resolved.app.project if resolved.app else None,
         },
         sound=lambda: None if (job.state / _PROJECT).is_dir() else "the project is gone",
         value=Project,
@@ -137,7 +137,7 @@ def _app(resolved: Resolved) -> Step:
         act,
         needs=(StepName.EXPORT, StepName.PLAN, StepName.PROJECT),
         inputs={
-            "the tools": platform.fingerprint(job.loaded.recipe, resolved.plan),
+            "the tools": resolved.app.tools if resolved.app else None,
             CODE: resolved.rules,
         },
         sound=sound,
@@ -173,7 +173,7 @@ def _given(resolved: Resolved) -> Step:
         needs=(StepName.EXPORT, StepName.PLAN),
         inputs={
             "the app": str(archive),
-            "its contents": sha256_file(archive) if archive and archive.is_file() else None,
+            "its contents": resolved.app.given if resolved.app else None,
         },
         value=BuiltRunner,
     )

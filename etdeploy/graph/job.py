@@ -28,9 +28,26 @@ class AppWish:
 
     Attributes:
         given: An archive that is built already: an `.apk` or `.ipa`; None to build one.
+        builds: Whether this command builds one; its project alone needs no tools.
     """
 
     given: Path | None = None
+    builds: bool = True
+
+
+@dataclass(frozen=True)
+class AppMaker:
+    """What on this machine decides how an app is made.
+
+    Attributes:
+        project: A digest of the templates and of the code that fills them in.
+        tools: Of the tools that build it; empty where some are missing.
+        given: Of the archive that is built already; None where there is none.
+    """
+
+    project: str
+    tools: str
+    given: str | None
 
 
 @dataclass(frozen=True)

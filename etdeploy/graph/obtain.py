@@ -37,7 +37,7 @@ def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
 
         build = (
             ()
-            if job.app.given
+            if job.app.given or not job.app.builds
             else platform_for(job.target.system).missing(job.loaded.recipe, plan)
         )
         return (*build, *missing_for_bundle(job, plan, resolved.program))

@@ -18,7 +18,7 @@ from etdeploy.core.hashing import digest_json
 from etdeploy.export.cache import Situation
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
-from etdeploy.graph.job import Job
+from etdeploy.graph.job import AppMaker, Job
 from etdeploy.graph.lookups import Lookups
 from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.components import shipped_components
@@ -98,6 +98,7 @@ class Resolved:
         rules: Digest of the code that decides: another release of etdeploy may decide otherwise.
         bundle_inputs: What on this machine goes into a bundle for the program's backends.
         wheel_version: The release of ExecuTorch whose wheel is used.
+        app: What on this machine decides how an app is made; None for a runner.
         lookups: What was found for all jobs of the invocation.
     """
 
@@ -114,6 +115,7 @@ class Resolved:
     rules: str
     bundle_inputs: Mapping[str, str | None]
     wheel_version: str
+    app: AppMaker | None
     lookups: Lookups = field(compare=False, repr=False)
 
     @property
@@ -174,8 +176,18 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
         rules=_rules(job, program, lookups),
         bundle_inputs=bundle_inputs(job, program),
         wheel_version=version,
+        app=_app_maker(job),
         lookups=lookups,
     )
+
+
+def _app_maker(job: Job) -> AppMaker | None:
+    if job.app is None:
+        return None
+    from etdeploy.graph.app_plan import app_maker
+    from etdeploy.graph.app_steps import app_steps  # noqa: F401 - making the steps reads no module
+
+    return app_maker(job)
 
 
 def export_spec_of(job: Job) -> ExportSpec:

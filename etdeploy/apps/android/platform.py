@@ -13,11 +13,16 @@ from etdeploy.apps.android.apk import build_apk
 from etdeploy.apps.android.app import ASSETS, NATIVE, AndroidApp, BuiltApk
 from etdeploy.apps.android.gradle import build_with_gradle
 from etdeploy.apps.android.runtime import choose_runtime
-from etdeploy.apps.android.tools.find import Tools, find_tools, require_tools
+from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
 from etdeploy.apps.android.tools.gradle import find_gradle
+from etdeploy.apps.android.tools.jdk import find_jdk
+from etdeploy.apps.android.tools.kotlin import find_kotlin
+from etdeploy.apps.android.tools.sdk import find_sdk
 from etdeploy.apps.identity import app_id, app_name
 from etdeploy.apps.payload import MODEL_FILE, AppModel
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
+from etdeploy.backends.base import Backend
+from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Workstation
 from etdeploy.core.blocker import Blocker, require
 from etdeploy.core.errors import UsageError
@@ -39,7 +44,8 @@ class AndroidValues(AndroidApp):
         workload: inference or generation.
         runtime: prebuilt or source.
         artifacts: Maven's names of ExecuTorch's release.
-        needs_qnn: Whether Qualcomm's libraries go into the app.
+        variables: Names of environment variables that hold the folder of the native libraries.
+        system_libraries: The phone's own libraries that the app's libraries open.
         model_name: For people.
         etdeploy_version: That wrote the project.
     """
@@ -47,7 +53,8 @@ class AndroidValues(AndroidApp):
     workload: str
     runtime: str
     artifacts: tuple[str, ...]
-    needs_qnn: bool
+    variables: tuple[str, ...]
+    system_libraries: tuple[str, ...]
     model_name: str
     etdeploy_version: str
 
@@ -88,15 +95,15 @@ class Android:
         found = _tools(recipe, plan, None)
         return () if isinstance(found, Tools) else found
 
-    def fingerprint(self, recipe: Recipe, plan: RuntimePlan) -> str:
+    def fingerprint(self, recipe: Recipe) -> str:
         if gradle := _gradle(recipe, None):
             return str(gradle)
-        found = _tools(recipe, plan, None)
-        if not isinstance(found, Tools):
+        station = Workstation.this()
+        jdk, sdk, kotlin = find_jdk(station), find_sdk(station, COMPILE_SDK), find_kotlin(station)
+        if isinstance(jdk, Blocker) or isinstance(sdk, Blocker) or isinstance(kotlin, Blocker):
             return ""
-        files = (found.sdk.aapt2, found.sdk.r8, found.sdk.apksigner, found.sdk.android_jar)
-        libraries = [str(library.path) for library in found.libraries]
-        return digest_json([*map(str, files), *libraries, found.jdk.version, found.kotlin.version])
+        tools = [str(tool) for tool in (sdk.aapt2, sdk.r8, sdk.apksigner, sdk.android_jar)]
+        return digest_json([*tools, jdk.version, kotlin.version, recipe.app.aar])
 
     def build(
         self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
@@ -143,10 +150,18 @@ def _values(subject: AppSubject) -> AndroidValues:
         workload=subject.model.workload,
         runtime=str(plan.provider.value),
         artifacts=artifacts_of(plan),
-        needs_qnn=bool(subject.extras.files),
+        variables=subject.extras.folder_variables,
+        system_libraries=tuple(
+            name for each in _backends(subject.program) for name in each.system_libraries
+        ),
         model_name=recipe.description or subject.loaded.name,
         etdeploy_version=etdeploy.__version__,
     )
+
+
+def _backends(program: Program) -> list[Backend]:
+    found = map(backend_of, program.backend_ids)
+    return [backend for backend in found if backend]
 
 
 def artifacts_of(plan: RuntimePlan) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def _write(
         device=device,
         target=None if device else _TARGETS[platform],
         quiet=quiet,
-        app=AppWish(),
+        app=AppWish(builds=build),
     ) as job:
         project, written = copy_project(job, output, conflicts)
         built = _built(job, output, quiet=quiet) if build else None

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.failures.diagnosis import last_lines, run_error
-from etdeploy.bench.passes import Pass, run_pass, runner_arguments
-from etdeploy.bench.timing.planning import Plan, plan_passes
+from etdeploy.bench.passes import Pass, app_options, run_pass, runner_arguments
+from etdeploy.bench.timing.planning import Plan, plan_for_app, plan_passes
 from etdeploy.bench.timing.threads import Threads
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
@@ -317,3 +317,29 @@ def test_last_lines_are_few_short_and_harmless() -> None:
     assert len(lines) == 8
     assert len(lines[-2]) == 300
     assert lines[-1] == " [31mred"
+
+
+def test_an_app_is_told_the_same_by_options() -> None:
+    step = Pass("timing", warmup="auto", iterations=20, outputs=True, threads=4, size="long")
+    assert app_options(step, ("app.apk", "program.pte")) == (
+        "iterations=20",
+        "warmup=-1",
+        "threads=4",
+        "size=long",
+        "outputs=true",
+        "program={bundle}/program.pte",
+    )
+    text = Pass("timing", warmup=1, iterations=3, request="generation/timing.txt")
+    assert app_options(text, ("app.apk",)) == (
+        "iterations=3",
+        "warmup=1",
+        "threads=0",
+        "request={bundle}/generation/timing.txt",
+    )
+
+
+def test_an_app_leaves_traces_and_back_to_back_work_to_the_runner() -> None:
+    plan = plan_passes(make_recipe(benchmark={"sustained_s": 5, "runs": 2}))
+    shorter = plan_for_app(plan)
+    assert shorter.starts == plan.starts
+    assert [(step.name, step.watched) for step in shorter.rest] == [("memory", False)]

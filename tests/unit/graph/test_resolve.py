@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.core.errors import BuildError
-from etdeploy.graph.job import open_job
+from etdeploy.graph.job import AppWish, open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.program.model import EMPTY_PROGRAM
@@ -84,3 +84,49 @@ def test_the_recorder_sees_what_is_touched(tmp_path: Path) -> None:
     with touched() as seen:
         (tmp_path / "file").write_text("")
     assert seen
+
+
+def test_the_steps_of_an_app_touch_nothing_either(tmp_path: Path) -> None:
+    loaded = load_recipe("xnnpack")
+    with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppWish()) as job:
+        resolved = resolve(job)
+    with touched() as seen:
+        steps = make_steps(resolved)
+    assert seen == []
+    assert [step.name for step in steps] == ["export", "plan", "project", "runner", "bundle"]
+    assert resolved.plan.provider.value == "prebuilt"
+
+
+def test_an_app_and_a_runner_of_one_recipe_have_states_of_their_own(tmp_path: Path) -> None:
+    loaded = load_recipe("xnnpack")
+    states = []
+    for app in (None, AppWish()):
+        with open_job(loaded, tmp_path / "out", None, "android-arm64", app=app) as job:
+            states.append(job.state)
+    assert states[0] != states[1]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "asked", "attention"),
+    [
+        ("auto", "auto", "stock"),
+        ("prebuilt", "auto", "stock"),
+        ("source", "auto", "auto"),
+        ("auto", "kernel", "kernel"),
+    ],
+)
+def test_an_app_with_a_release_of_executorch_has_stock_attention(
+    tmp_path: Path, runtime: str, asked: str, attention: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    changes = (
+        f"--model={tmp_path / 'model'}",
+        f"app.runtime={runtime}",
+        f"export.generation.attention={asked}",
+    )
+    loaded = load_recipe("llm-xnnpack", changes)
+    with open_job(loaded, tmp_path / "out", None, "android-arm64", app=AppWish()) as job:
+        generation = job.loaded.recipe.export.generation
+        assert generation is not None
+        assert generation.attention == attention
+        assert job.asked is loaded

@@ -1,0 +1,171 @@
+"""What an app carries of a program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.apps.identity import app_id, app_name
+from etdeploy.apps.payload import MODEL_FILE, MOST_BUNDLED_BYTES, AppModel, payload_of
+from etdeploy.core.errors import UsageError
+from etdeploy.program.folder import InputSet, OutputQuantization, TensorFile
+from etdeploy.program.model import Method, Plain, Program
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.model import Recipe
+from tests.support.bench_values import make_program_folder
+from tests.support.text_values import make_generation
+from tests.support.text_values import make_loaded as make_language_model
+
+
+def program(size_bytes: int = 5000) -> Program:
+    method = Method(
+        name="forward", inputs=(), outputs=(), operators=(), delegates=(), instructions=1,
+        planned_memory_bytes=0,
+    )  # fmt: skip
+    return Program(
+        sha256="ab" * 32, size_bytes=size_bytes, schema_version=0, constant_bytes=0,
+        methods=(method,),
+    )  # fmt: skip
+
+
+def recipe(name: str = "my-net 2", **sections: Any) -> LoadedRecipe:
+    made = Recipe.model_validate({"model": {"example": "mlp"}} | sections)
+    return LoadedRecipe(name, Path("/recipes/net.yaml"), made, ())
+
+
+def payload(
+    folder: Path, loaded: LoadedRecipe | None = None, size_bytes: int = 5000, **changes: Any
+) -> tuple[AppModel, dict[str, bytes | Path], tuple[str, ...]]:
+    provenance = make_program_folder(folder, versions={"executorch": "1.5.1"}, **changes)
+    model, files, notes = payload_of(loaded or recipe(), program(size_bytes), provenance, folder)
+    return model, dict(files), notes
+
+
+def test_a_small_program_its_inputs_and_its_outputs_go_into_the_app(tmp_path: Path) -> None:
+    model, files, notes = payload(tmp_path)
+    assert set(files) == {MODEL_FILE, "program.pte", "inputs/0.bin", "expected/0.bin"}
+    assert files["program.pte"] == tmp_path / "program.pte"
+    assert AppModel.model_validate_json(files[MODEL_FILE]) == model  # type: ignore[arg-type]
+    assert (model.workload, model.method, model.executorch_version) == (
+        "inference", "forward", "1.5.1",
+    )  # fmt: skip
+    assert (model.warmup, model.iterations, model.threads) == (-1, 50, 0)
+    assert notes == ()
+
+
+def test_a_large_program_goes_beside_the_app(tmp_path: Path) -> None:
+    model, files, _ = payload(tmp_path, size_bytes=MOST_BUNDLED_BYTES)
+    assert not model.bundled
+    assert "program.pte" not in files
+
+
+@pytest.mark.parametrize("bundled", [True, False])
+def test_the_recipe_may_say_where_the_program_goes(tmp_path: Path, bundled: bool) -> None:
+    loaded = recipe(app={"bundled": bundled})
+    model, files, _ = payload(tmp_path, loaded, 1 if not bundled else MOST_BUNDLED_BYTES)
+    assert (model.bundled, "program.pte" in files) == (bundled, bundled)
+
+
+def test_how_far_outputs_may_be_off_is_what_a_run_allows(tmp_path: Path) -> None:
+    model, _, _ = payload(tmp_path)
+    [expected] = model.sizes[0].expected
+    assert expected.atol > 0
+    asked = recipe(benchmark={"tolerance": {"max_abs_error": 0.25}})
+    model, _, _ = payload(tmp_path, asked)
+    assert model.sizes[0].expected[0].atol == 0.25
+
+
+def test_outputs_on_a_grid_may_be_two_steps_off(tmp_path: Path) -> None:
+    known = OutputQuantization(scale=1e30, zero_point=0, dtype="int8")
+    model, _, _ = payload(tmp_path, quantization="int8_static", output_quantization=(known,))
+    assert model.sizes[0].expected[0].atol == pytest.approx(2e30)
+
+
+def test_every_size_and_plain_values_are_there(tmp_path: Path) -> None:
+    tensor = TensorFile(path="inputs/0.bin", dtype="float32", shape=(2, 4), name="x")
+    sets = (
+        InputSet(name="short", inputs=(tensor, Plain(kind="Int", value=3))),
+        InputSet(name="long", inputs=(tensor, Plain(kind="None"))),
+    )
+    model, files, _ = payload(tmp_path, inputs=(), expected=(), sets=sets)
+    assert [size.name for size in model.sizes] == ["short", "long"]
+    assert [value.kind for size in model.sizes for value in size.inputs] == [
+        "Tensor", "Int", "Tensor", "None",
+    ]  # fmt: skip
+    assert model.sizes[0].inputs[1].value == 3
+    assert set(files) == {MODEL_FILE, "program.pte", "inputs/0.bin"}
+
+
+def test_a_tensor_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    outside = TensorFile(path="../secret", dtype="float32", shape=(1,))
+    with pytest.raises(ValueError, match="leads out"):
+        payload(tmp_path, inputs=(outside,), expected=())
+
+
+def test_a_method_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing"):
+        payload(tmp_path, recipe(benchmark={"method": "nothing"}))
+
+
+def language_model(
+    folder: Path, *, tokenizer: bool = True, template: str | None = None
+) -> tuple[AppModel, dict[str, bytes | Path], tuple[str, ...]]:
+    tokens = folder / "tokenizer"
+    tokens.mkdir()
+    vocabulary = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
+    vocabulary |= {"pre_tokenizer": {"type": "ByteLevel"}, "decoder": {"type": "ByteLevel"}}
+    (tokens / "tokenizer.json").write_text(json.dumps(vocabulary))
+    if template:
+        (tokens / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    made = make_generation(tokenizer="tokenizer" if tokenizer else None)
+    return payload(folder, make_language_model(), generation=made)
+
+
+def test_a_language_model_brings_its_tokenizer_and_no_tensors(tmp_path: Path) -> None:
+    model, files, notes = language_model(tmp_path)
+    assert set(files) == {MODEL_FILE, "program.pte", "tokenizer.json"}
+    assert model.sizes == ()
+    assert model.generation is not None
+    assert model.generation.new_tokens == 128
+    assert (model.generation.tokenizer, model.generation.chat) == ("tokenizer.json", None)
+    assert notes == ()
+
+
+def test_without_a_tokenizer_the_app_takes_ids_and_says_so(tmp_path: Path) -> None:
+    model, files, notes = language_model(tmp_path, tokenizer=False)
+    assert "tokenizer.json" not in files
+    assert model.generation is not None
+    assert model.generation.tokenizer is None
+    assert "takes and shows the ids" in notes[0]
+
+
+def test_what_the_chat_template_puts_around_a_prompt_is_known(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|go|>"
+    model, _, _ = language_model(tmp_path, template=template)
+    assert model.generation is not None
+    assert model.generation.chat is not None
+    assert (model.generation.chat.before, model.generation.chat.after) == (
+        "<|user|>", "<|end|><|go|>",
+    )  # fmt: skip
+
+
+def test_a_template_that_repeats_the_prompt_or_fails_counts_as_none(tmp_path: Path) -> None:
+    for number, template in enumerate(
+        ["{{ messages[0].content }}{{ messages[0].content }}", "{{ raise_exception('no') }}", "x"]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        model, _, _ = language_model(folder, template=template)
+        assert model.generation is not None
+        assert model.generation.chat is None
+
+
+def test_an_app_is_called_after_its_recipe() -> None:
+    assert (app_id(recipe()), app_name(recipe())) == ("org.example.mynet2", "my-net 2")
+    named = recipe(app={"id": "com.acme.net", "name": "Acme"})
+    assert (app_id(named), app_name(named)) == ("com.acme.net", "Acme")
+    assert app_id(recipe(name="new")) == "org.example.appnew"
+    assert app_id(recipe(name="3d")) == "org.example.app3d"
