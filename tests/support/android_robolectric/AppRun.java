@@ -1,0 +1,259 @@
+import android.app.Activity;
+import android.app.Application;
+import android.content.Intent;
+import android.graphics.Bitmap;
+import android.graphics.Canvas;
+import android.os.Bundle;
+import android.os.Looper;
+import android.view.View;
+import android.view.ViewGroup;
+import android.widget.EditText;
+import android.widget.TextView;
+import java.io.File;
+import java.io.FileOutputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Iterator;
+import java.util.List;
+import java.util.stream.Stream;
+import org.json.JSONArray;
+import org.json.JSONObject;
+import org.junit.Test;
+import org.junit.runner.RunWith;
+import org.robolectric.ParameterizedRobolectricTestRunner;
+import org.robolectric.Robolectric;
+import org.robolectric.RuntimeEnvironment;
+import org.robolectric.Shadows;
+import org.robolectric.android.controller.ActivityController;
+import org.robolectric.annotation.Config;
+import org.robolectric.annotation.GraphicsMode;
+
+/**
+ * Starts an app as its launcher does, once for each scenario of a file, and keeps what it wrote and
+ * what is on the screen.
+ *
+ * <p>A scenario has: name; qualifiers and font_scale of the device; files, to be put into the app's
+ * folder; extras of the intent; type, texts by the id of their field; click, ids of buttons; leave,
+ * whether the app goes to the background while it runs; start_again, extras of a second intent.
+ */
+@RunWith(ParameterizedRobolectricTestRunner.class)
+@Config(sdk = 34)
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+public class AppRun {
+  private static final Path FOLDER = Paths.get(System.getProperty("app.scenarios"));
+
+  @ParameterizedRobolectricTestRunner.Parameters(name = "{0}")
+  public static Collection<Object[]> scenarios() throws Exception {
+    List<Object[]> all = new ArrayList<>();
+    for (File file : FOLDER.toFile().listFiles()) {
+      if (file.getName().endsWith(".json")) {
+        all.add(new Object[] {file.getName().replace(".json", "")});
+      }
+    }
+    return all;
+  }
+
+  private final String name;
+
+  public AppRun(String name) {
+    this.name = name;
+  }
+
+  @Test
+  public void run() throws Exception {
+    JSONObject asked =
+        new JSONObject(new String(Files.readAllBytes(FOLDER.resolve(name + ".json"))));
+    RuntimeEnvironment.setQualifiers(asked.optString("qualifiers", "w411dp-h891dp-xhdpi"));
+    RuntimeEnvironment.setFontScale((float) asked.optDouble("font_scale", 1));
+    Application app = RuntimeEnvironment.getApplication();
+    put(asked.optJSONObject("files"), app.getFilesDir());
+    File results = new File(app.getFilesDir(), "results.json");
+    Intent launch = app.getPackageManager().getLaunchIntentForPackage(app.getPackageName());
+    add(asked.optJSONObject("extras"), launch);
+    Class<? extends Activity> kind =
+        Class.forName(launch.getComponent().getClassName()).asSubclass(Activity.class);
+    ActivityController<? extends Activity> controller = Robolectric.buildActivity(kind, launch);
+    controller.setup();
+    Activity activity = controller.get();
+    type(asked.optJSONObject("type"), activity);
+    click(asked.optJSONArray("click"), activity);
+    if (asked.optBoolean("leave")) {
+      controller.pause().stop();
+    }
+    if (asked.has("start_again")) {
+      Intent again = new Intent(launch);
+      again.replaceExtras((Bundle) null);
+      add(asked.getJSONObject("start_again"), again);
+      controller.newIntent(again);
+      copy(results.toPath(), "busy.json");
+    }
+    if (!asked.optBoolean("idle")) {
+      await(activity, results, asked.optString("await"));
+    }
+    click(asked.optJSONArray("then_click"), activity);
+    keep(activity);
+    copy(app.getFilesDir().toPath(), "files");
+    copy(app.getExternalFilesDir(null).toPath(), "external");
+    Intent shared = Shadows.shadowOf(activity).getNextStartedActivity();
+    JSONObject screen = views(activity);
+    screen.put("shared", shared == null ? JSONObject.NULL : describe(shared));
+    screen.put(
+        "keeps_screen_on",
+        (activity.getWindow().getAttributes().flags & 128) != 0);
+    Files.write(FOLDER.resolve(name).resolve("screen.json"), screen.toString(1).getBytes());
+  }
+
+  private static String describe(Intent chooser) {
+    Intent sent = chooser.getParcelableExtra(Intent.EXTRA_INTENT);
+    return sent.getStringExtra(Intent.EXTRA_TEXT);
+  }
+
+  private static void put(JSONObject files, File folder) throws Exception {
+    for (String path : keys(files)) {
+      File target = new File(folder, path);
+      target.getParentFile().mkdirs();
+      Files.copy(Paths.get(files.getString(path)), target.toPath());
+    }
+  }
+
+  private static void add(JSONObject extras, Intent intent) throws Exception {
+    for (String key : keys(extras)) {
+      Object value = extras.get(key);
+      if (value instanceof Integer) {
+        intent.putExtra(key, (int) value);
+      } else if (value instanceof Boolean) {
+        intent.putExtra(key, (boolean) value);
+      } else {
+        intent.putExtra(key, value.toString());
+      }
+    }
+  }
+
+  private static void type(JSONObject texts, Activity activity) throws Exception {
+    for (String id : keys(texts)) {
+      ((EditText) find(activity, id)).setText(texts.getString(id));
+    }
+  }
+
+  private static void click(JSONArray ids, Activity activity) throws Exception {
+    for (int i = 0; ids != null && i < ids.length(); ++i) {
+      find(activity, ids.getString(i)).performClick();
+    }
+  }
+
+  private static View find(Activity activity, String id) {
+    return activity.findViewById(
+        activity.getResources().getIdentifier(id, "id", activity.getPackageName()));
+  }
+
+  private static List<String> keys(JSONObject object) {
+    List<String> keys = new ArrayList<>();
+    if (object != null) {
+      for (Iterator<String> each = object.keys(); each.hasNext(); ) {
+        keys.add(each.next());
+      }
+    }
+    return keys;
+  }
+
+  /** Until the results are there and the screen shows them; or a text is on the screen. */
+  private static void await(Activity activity, File results, String text) throws Exception {
+    TextView button = (TextView) find(activity, "run");
+    String running = activity.getString(
+        activity.getResources().getIdentifier("stop", "string", activity.getPackageName()));
+    while (text.isEmpty()
+        ? !results.exists() || button.getText().toString().equals(running)
+        : !views(activity).toString().contains(text)) {
+      Thread.sleep(10);
+      Shadows.shadowOf(Looper.getMainLooper()).idleFor(java.time.Duration.ofMillis(10));
+    }
+  }
+
+  private void keep(Activity activity) throws Exception {
+    Shadows.shadowOf(Looper.getMainLooper()).idle();
+    View whole = activity.getWindow().getDecorView();
+    // As tall as everything that can be scrolled to.
+    View content = activity.findViewById(android.R.id.content);
+    int width = whole.getWidth();
+    int height = Math.max(whole.getHeight(), tallest(content));
+    whole.measure(
+        View.MeasureSpec.makeMeasureSpec(width, View.MeasureSpec.EXACTLY),
+        View.MeasureSpec.makeMeasureSpec(height, View.MeasureSpec.EXACTLY));
+    whole.layout(0, 0, width, height);
+    Bitmap bitmap = Bitmap.createBitmap(width, height, Bitmap.Config.ARGB_8888);
+    whole.draw(new Canvas(bitmap));
+    Files.createDirectories(FOLDER.resolve(name));
+    try (FileOutputStream file =
+        new FileOutputStream(FOLDER.resolve(name).resolve("screen.png").toFile())) {
+      bitmap.compress(Bitmap.CompressFormat.PNG, 100, file);
+    }
+  }
+
+  private static int tallest(View view) {
+    int height = view.getHeight();
+    if (view instanceof ViewGroup) {
+      ViewGroup group = (ViewGroup) view;
+      for (int i = 0; i < group.getChildCount(); ++i) {
+        height = Math.max(height, tallest(group.getChildAt(i)));
+      }
+    }
+    return height;
+  }
+
+  private static JSONObject views(Activity activity) throws Exception {
+    JSONArray all = new JSONArray();
+    collect(activity.getWindow().getDecorView(), all);
+    return new JSONObject()
+        .put("label", activity.getTitle().toString())
+        .put("density", activity.getResources().getDisplayMetrics().density)
+        .put("views", all);
+  }
+
+  private static void collect(View view, JSONArray all) throws Exception {
+    if (view.getVisibility() != View.VISIBLE) {
+      return;
+    }
+    JSONObject told =
+        new JSONObject()
+            .put("kind", view.getClass().getSimpleName())
+            .put("width", view.getWidth())
+            .put("height", view.getHeight())
+            .put("clickable", view.isClickable())
+            .put("live", view.getAccessibilityLiveRegion());
+    if (view.getId() != View.NO_ID) {
+      told.put("id", view.getResources().getResourceEntryName(view.getId()));
+    }
+    if (view.getContentDescription() != null) {
+      told.put("description", view.getContentDescription().toString());
+    }
+    if (view instanceof TextView) {
+      TextView text = (TextView) view;
+      told.put("text", text.getText().toString());
+      told.put("hint", text.getHint() == null ? "" : text.getHint().toString());
+      if (text.getLayout() != null) {
+        told.put("ellipsized", text.getLayout().getEllipsisCount(text.getLineCount() - 1) > 0);
+      }
+    }
+    all.put(told);
+    if (view instanceof ViewGroup) {
+      for (int i = 0; i < ((ViewGroup) view).getChildCount(); ++i) {
+        collect(((ViewGroup) view).getChildAt(i), all);
+      }
+    }
+  }
+
+  private void copy(Path from, String to) throws Exception {
+    Path target = FOLDER.resolve(name).resolve(to);
+    try (Stream<Path> paths = Files.walk(from)) {
+      for (Path each : (Iterable<Path>) paths::iterator) {
+        Path copy = target.resolve(from.relativize(each).toString());
+        Files.createDirectories(copy.getParent());
+        Files.copy(each, copy, StandardCopyOption.REPLACE_EXISTING);
+      }
+    }
+  }
+}
