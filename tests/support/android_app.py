@@ -179,7 +179,9 @@ def app_values(workload: str, **changed: Any) -> dict[str, Any]:
         "runtime": "prebuilt",
         "artifacts": ["org.pytorch:executorch-android:1.5.1"],
         "abis": ["arm64-v8a"],
-        "needs_qnn": False,
+        "extracted": False,
+        "system_libraries": (),
+        "variables": (),
         "model_name": "tiny",
         "etdeploy_version": "0",
     }

@@ -150,7 +150,8 @@ def _values(subject: AppSubject) -> AndroidValues:
         workload=subject.model.workload,
         runtime=str(plan.provider.value),
         artifacts=artifacts_of(plan),
-        variables=subject.extras.folder_variables,
+        # The linker of a process that has started does not look at its own variable again.
+        variables=tuple(v for v in subject.extras.folder_variables if v != "LD_LIBRARY_PATH"),
         system_libraries=tuple(
             name for each in _backends(subject.program) for name in each.system_libraries
         ),
