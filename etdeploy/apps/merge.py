@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from typing import Literal
 
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import UsageError
-from etdeploy.core.files.basic import write_atomic
+from etdeploy.core.files.basic import copy_file, write_atomic
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.files.disk import no_room_in
 from etdeploy.core.hashing import sha256_bytes, sha256_file
@@ -145,12 +144,7 @@ def _put(folder: Path, path: str, content: bytes | Path) -> None:
     if isinstance(content, bytes):
         write_atomic(target, content)
         return
-    part = target.with_name(f".{target.name}.part")
-    try:
-        shutil.copyfile(content, part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    copy_file(content, target)
 
 
 def _free(target: Path) -> Path:

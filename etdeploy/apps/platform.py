@@ -94,6 +94,11 @@ class Platform(Protocol):
         """The folder of the model's files in a project."""
         ...
 
+    @property
+    def output(self) -> str:
+        """Where the system's own tools leave the app of a project, in its folder."""
+        ...
+
     def runtime(
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
     ) -> AppRuntime:

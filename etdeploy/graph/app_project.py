@@ -8,8 +8,8 @@ from etdeploy.apps.merge import LIST_FILE, Conflicts, Written, write_project
 from etdeploy.apps.platform import BuiltApp, platform_for
 from etdeploy.apps.project import Project
 from etdeploy.cache.kinds import CacheKind
-from etdeploy.core.files.basic import folder_files
-from etdeploy.core.hashing import sha256_bytes
+from etdeploy.core.files.basic import copy_file, folder_files
+from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.graph.app_steps import subject_of
 from etdeploy.graph.job import Job
@@ -45,4 +45,15 @@ def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
     where = sha256_bytes(str(folder.resolve()).encode())[:16]
     work = job.workspace.folder(CacheKind.BUILDS) / f"app-{where}"
     log = job.state / "app.log"
-    return platform_for(job.target.system).build(subject, folder, work, progress, log)
+    platform = platform_for(job.target.system)
+    built = platform.build(subject, folder, work, progress, log)
+    return built.model_copy(update={"archive": str(_beside(built, folder / platform.output))})
+
+
+def _beside(built: BuiltApp, target: Path) -> Path:
+    """The app where the system's own tools would leave it, which is no part of the sources."""
+    source = Path(built.archive)
+    if source != target and not (target.is_file() and sha256_file(target) == built.sha256):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy_file(source, target)
+    return target.absolute()

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 import etdeploy
 from etdeploy.apps.android.apk import build_apk
 from etdeploy.apps.android.app import ASSETS, NATIVE, AndroidApp, BuiltApk
-from etdeploy.apps.android.gradle import build_with_gradle
+from etdeploy.apps.android.gradle import OUTPUT, build_with_gradle
 from etdeploy.apps.android.runtime import choose_runtime
 from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
 from etdeploy.apps.android.tools.gradle import find_gradle
@@ -64,6 +64,7 @@ class Android:
 
     name = "android"
     payload = _PAYLOAD
+    output = OUTPUT
 
     @property
     def templates(self) -> Path:

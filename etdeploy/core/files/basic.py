@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -39,6 +40,17 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     except BaseException:
         work.unlink(missing_ok=True)
         raise
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Replaces `target` by a copy in one step."""
+    work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    try:
+        with naming(target):
+            shutil.copyfile(source, work)
+        work.replace(target)
+    finally:
+        work.unlink(missing_ok=True)
 
 
 def write_if_changed(path: Path, content: str) -> bool:
