@@ -6,11 +6,19 @@ The template for each platform reads the same files (docs/apps.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from etdeploy.apps.identity import app_id
+from etdeploy.apps.model import (
+    MODEL_FILE,
+    AppChat,
+    AppGeneration,
+    AppModel,
+    AppSize,
+    AppValue,
+    Payload,
+)
 from etdeploy.apps.tokenizer import app_tokenizer
 from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
@@ -20,10 +28,9 @@ from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
 from etdeploy.bench.outputs.tolerance import limits_for
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
-from etdeploy.core.values import Value
 from etdeploy.export.methods import values_of_method
 from etdeploy.program.folder import PROGRAM_FILE, InputSet, Provenance, Stored, TensorFile
-from etdeploy.program.generation import Generation, GenerationMethod
+from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
 from etdeploy.program.text.template import load_template
 from etdeploy.program.text.tokenizer import TOKENIZER_FILE, tokenizer_folder
@@ -31,100 +38,10 @@ from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import BenchmarkGeneration, Tolerance
 from etdeploy.runner.generation import Sampling
 
-MODEL_FILE = "model.json"
 MOST_BUNDLED_BYTES = 100_000_000
 """A larger program is no part of the app: each change of the app would send all of it again."""
 _UNTIL_STEADY = -1
 _MOST_NEW_TOKENS = 128
-
-
-class AppValue(Value):
-    """An input, or an output that is expected.
-
-    Attributes:
-        kind: By ExecuTorch's name: Tensor, Int, Double, Bool, None.
-        path: Of a tensor's bytes, in the payload.
-        value: Of what is no tensor.
-        atol: How far each value of an output may be from the expected one.
-    """
-
-    name: str = ""
-    kind: str
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = None
-    path: str | None = None
-    value: bool | int | float | None = None
-    atol: float = 0.0
-    rtol: float = 0.0
-
-
-class AppSize(Value):
-    """Inputs of one size; `name` is empty for a recipe without sizes."""
-
-    name: str = ""
-    inputs: tuple[AppValue, ...]
-    expected: tuple[AppValue, ...]
-
-
-class AppChat(Value):
-    """What the model's chat template puts around the words of a user."""
-
-    before: str
-    after: str
-
-
-class AppGeneration(Value):
-    """How the app generates text; see `program/generation.py`.
-
-    Attributes:
-        new_tokens: The most that an answer has.
-        tokenizer: File of the tokenizer; null where the app can read none, and takes ids.
-        chat: Around a prompt; null where the model has no template.
-    """
-
-    methods: tuple[GenerationMethod, ...]
-    vocabulary: int
-    context: int
-    stop_ids: tuple[int, ...]
-    bos_id: int | None
-    rewind: int | None
-    sampling: Sampling
-    new_tokens: int
-    tokenizer: str | None
-    chat: AppChat | None
-
-
-class AppModel(Value):
-    """`model.json`.
-
-    Attributes:
-        program: File of the program: in the payload if `bundled`, else the name of the one that is
-            put beside the app.
-        warmup: Inferences; -1 goes on until times have stopped falling.
-        threads: 0 leaves their number to the runtime.
-        sizes: For inferences.
-        generation: For text.
-    """
-
-    app_id: str
-    name: str
-    workload: Literal["inference", "generation"]
-    program: str
-    bundled: bool
-    program_sha256: str
-    program_bytes: int
-    executorch_version: str
-    backends: tuple[str, ...]
-    quantization: str
-    method: str
-    warmup: int
-    iterations: int
-    threads: int
-    sizes: tuple[AppSize, ...] = ()
-    generation: AppGeneration | None = None
-
-
-Payload = Mapping[str, "bytes | Path"]
 
 
 def payload_of(

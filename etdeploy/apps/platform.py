@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from etdeploy.apps.payload import AppModel
+from etdeploy.apps.model import AppModel
 from etdeploy.backends.values import Extras
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import UsageError

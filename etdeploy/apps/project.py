@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.apps.payload import Payload
+from etdeploy.apps.model import Payload
 from etdeploy.apps.platform import AppSubject, Platform
 from etdeploy.apps.render import render_tree
 from etdeploy.core.files.basic import folder_files

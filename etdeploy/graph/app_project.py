@@ -11,9 +11,8 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.files.basic import copy_file, folder_files
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.progress import Progress
-from etdeploy.graph.app_steps import subject_of
+from etdeploy.graph.app_steps import subject_of, written_model
 from etdeploy.graph.job import Job
-from etdeploy.graph.resolve import resolve
 from etdeploy.graph.stage_values import StepName, stage_path
 
 
@@ -41,7 +40,7 @@ def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
     Raises:
         BuildError: A tool is missing or failed.
     """
-    subject, _, _ = subject_of(resolve(job))
+    subject = subject_of(job, written_model(job))
     where = sha256_bytes(str(folder.resolve()).encode())[:16]
     work = job.workspace.folder(CacheKind.BUILDS) / f"app-{where}"
     log = job.state / "app.log"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.apps.payload import Payload, payload_of
+from etdeploy.apps.model import MODEL_FILE, AppModel, Payload
 from etdeploy.apps.platform import AppSubject, BuiltApp, platform_for
 from etdeploy.apps.project import Project
 from etdeploy.core import console
@@ -16,6 +16,7 @@ from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
 from etdeploy.graph.app_plan import abis_of
 from etdeploy.graph.backends import extras_for
+from etdeploy.graph.job import Job
 from etdeploy.graph.on_device import generation_inputs, request_files
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import CODE, StepName, flat, load_program, stage_path
@@ -48,7 +49,8 @@ def _project(resolved: Resolved) -> Step:
         from etdeploy.apps.project import project_files
 
         log.progress("writing the project")
-        subject, payload, notes = subject_of(resolved)
+        model, payload, notes = _carried(job)
+        subject = subject_of(job, model)
         folder = job.state / _PROJECT
         files = project_files(platform, subject, payload)
         write_project(folder, files, f"{platform.name} app", "overwrite")
@@ -89,29 +91,43 @@ def _project(resolved: Resolved) -> Step:
     )
 
 
-def subject_of(resolved: Resolved) -> tuple[AppSubject, Payload, tuple[str, ...]]:
-    """What the app of a job is made of, from the program and plan of the steps before.
+def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:
+    """What the app carries of the program of the step before, with notes.
 
     Raises:
         UsageError: The program does not have the method that the recipe names.
-        CheckError: It was compiled for a SoC other than the device's.
-        BuildError: What a backend needs is missing here.
     """
-    job = resolved.job
+    from etdeploy.apps.payload import payload_of
+
     exported, program = load_program(job)
     folder = Path(exported.folder)
-    provenance = load_provenance(folder)
-    model, payload, notes = payload_of(job.loaded, program, provenance, folder)
-    subject = AppSubject(
+    return payload_of(job.loaded, program, load_provenance(folder), folder)
+
+
+def subject_of(job: Job, model: AppModel) -> AppSubject:
+    """What the app of a job is made of, from the program and plan of the steps before.
+
+    Raises:
+        CheckError: The program was compiled for a SoC other than the device's.
+        BuildError: What a backend needs is missing here.
+    """
+    exported, program = load_program(job)
+    versions = load_provenance(Path(exported.folder)).versions
+    return AppSubject(
         loaded=job.loaded,
         program=program,
         model=model,
         plan=RuntimePlan.load(stage_path(job, StepName.PLAN)),
         target=job.target,
         abis=abis_of(job),
-        extras=extras_for(job, program, provenance.versions),
+        extras=extras_for(job, program, versions),
     )
-    return subject, payload, notes
+
+
+def written_model(job: Job) -> AppModel:
+    """`model.json` of the project that the project step wrote."""
+    folder = Path(Project.load(stage_path(job, StepName.PROJECT)).folder)
+    return AppModel.load(folder / platform_for(job.target.system).payload / MODEL_FILE)
 
 
 def _app(resolved: Resolved) -> Step:
@@ -120,7 +136,7 @@ def _app(resolved: Resolved) -> Step:
     platform = platform_for(job.target.system)
 
     def act(log: StepLog) -> str:
-        subject, _, _ = subject_of(resolved)
+        subject = subject_of(job, written_model(job))
         project = Project.load(stage_path(job, StepName.PROJECT))
         work = job.state / _WORK
         built = platform.build(subject, Path(project.folder), work, log.progress, log.log)

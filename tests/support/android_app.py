@@ -2,8 +2,8 @@
 
 Kotlin's compiler, Android's framework, Robolectric, aapt2 and ktlint come from Maven. ExecuTorch's
 Java API stands in `android_api`: the same public classes, over a small library of their own that
-runs programs with the libraries of ExecuTorch's wheel. Where methods share no memory in ExecuTorch's
-API, they share none here.
+runs programs with the libraries of ExecuTorch's wheel. Where methods share no memory in
+ExecuTorch's API, they share none here.
 """
 
 from __future__ import annotations

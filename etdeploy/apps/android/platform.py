@@ -19,7 +19,7 @@ from etdeploy.apps.android.tools.jdk import find_jdk
 from etdeploy.apps.android.tools.kotlin import find_kotlin
 from etdeploy.apps.android.tools.sdk import find_sdk
 from etdeploy.apps.identity import app_id, app_name
-from etdeploy.apps.payload import MODEL_FILE, AppModel
+from etdeploy.apps.model import MODEL_FILE, AppModel
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of

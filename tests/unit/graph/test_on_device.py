@@ -36,7 +36,7 @@ def test_a_grid_that_does_not_fit_leaves_the_program_to_generate_texts(
         methods=(), vocabulary=9, context=context, model="m", path="plain", path_reason="a test"
     )
     provenance = Provenance(source="m", method="decode", generation=generation)
-    found = on_device._request(_job(tmp_path), provenance, tmp_path)
+    found = on_device.request_files(_job(tmp_path), provenance, tmp_path)
     assert found is not None
     assert bool(found) == fits
 
