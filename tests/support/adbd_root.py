@@ -37,8 +37,17 @@ done </mnt/getprop
 echo
 """
 _DUMPSYS = """#!/system/bin/sh
+if [ -r "/mnt/dumpsys-$1-$2" ]; then exec cat "/mnt/dumpsys-$1-$2"; fi
 if [ -r "/mnt/dumpsys-$1" ]; then exec cat "/mnt/dumpsys-$1"; fi
 echo "Can't find service: $1"
+"""
+# Tools that a device has only if a test gives it one (tests/support/app_phone.py).
+_GIVEN = ("am", "input", "logcat", "pm", "run-as", "wm")
+_GIVEN_TOOL = """#!/system/bin/sh
+tool=/mnt/tools/${0##*/}
+if [ -r "$tool" ]; then exec /system/bin/sh "$tool" "$@"; fi
+echo "${0##*/}: inaccessible or not found" >&2
+exit 127
 """
 
 
@@ -87,6 +96,7 @@ def _assemble(flavour: Flavour, unpacked: Path, root: Path) -> None:
     for folder in ("system/bin", "data/local/tmp", "proc", "dev", "mnt", "etc"):
         (root / folder).mkdir(parents=True)
     (root / "bin").symlink_to("system/bin")
+    (root / "sdcard").symlink_to("mnt/sdcard")
     _private_libraries(native, root / "apex/adbd")
     _private_libraries(foreign, root / "apex/tools")
     shutil.copy(native / "usr/lib/android-sdk/platform-tools/adbd", root / "apex/adbd/adbd")
@@ -99,6 +109,8 @@ def _assemble(flavour: Flavour, unpacked: Path, root: Path) -> None:
     _script(binaries / "toybox", _TOOL % "toybox")
     _script(binaries / "getprop", _GETPROP)
     _script(binaries / "dumpsys", _DUMPSYS)
+    for name in _GIVEN:
+        _script(binaries / name, _GIVEN_TOOL)
     for name in _APPLETS.split():
         (binaries / name).symlink_to("toybox")
 

@@ -66,7 +66,7 @@ def apps_command(place: Place) -> str:
             "  read -r stat </proc/$pid/stat || continue",
             '  n=$((n + 1)); echo "#a$n"; f=${f%/*}; echo "${f##*/}"',
             '  echo "$id $pid"; echo "$stat"',
-            "  tr '\\0' '\\n' </proc/$pid/cmdline; echo",
+            '  IFS= read -r -d "" name </proc/$pid/cmdline; echo "$name"',
             "done 2>/dev/null; true",
         )
     )

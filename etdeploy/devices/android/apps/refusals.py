@@ -16,7 +16,7 @@ _FAILURE = re.compile(r"Failure \[(?P<code>[A-Z_]+)(?::? ?(?P<words>[^\]]*))?", 
 _CODE = re.compile(r"\b(?P<code>INSTALL_[A-Z_]{4,})\b(?P<words>)")
 # Of a path that the system's services may not read; a pipe gets around that.
 _UNREADABLE = re.compile(
-    r"(?:unable|can't|cannot|failed) to? ?open|has no access to|FileNotFoundException|EACCES",
+    r"(?:unable to|can't|cannot|failed to) open|has no access to|FileNotFoundException|EACCES",
     re.IGNORECASE,
 )
 

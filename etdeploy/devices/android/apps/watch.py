@@ -105,8 +105,7 @@ def watch_script(app_id: str, run_id: str, options: Mapping[str, Option]) -> str
             "  if there; then take; ended results; fi",
             # After the look, so that what it wrote before it ended is found.
             '  [ -n "$gone" ] && ended gone',
-            '  if [ -z "$pid" ] || ! read -r score </proc/$pid/oom_score_adj; then',
-            "    gone=1; continue; fi 2>/dev/null",
+            "  if ! lives 2>/dev/null; then gone=1; continue; fi",
             "  sleep 1; n=$((n + 1))",
             f"  if [ $score -gt {_BEHIND} ] || [ $away != 0 ] || [ $((n % {_SELDOM})) = 1 ]",
             "  then look; [ $away -lt 2 ] || { there && continue; ended behind; }; fi",
@@ -121,6 +120,9 @@ def _pid_lines(app_id: str) -> tuple[str, ...]:
         "gone=",
         f"pid=$({find_command(app_id)})",
         'pid=${pid%%[!0-9]*}; echo "#pid"; echo $pid',
+        # One that has ended and was not buried has no words, and its number may be used again.
+        'lives() { [ -n "$pid" ] && IFS= read -r -d "" name </proc/$pid/cmdline &&',
+        f'  [ "$name" = {app_id} ] && read -r score </proc/$pid/oom_score_adj; }}',
         f'[ -z "$pid" ] || echo {app_id} $pid >{MARKER}',
     )
 
@@ -128,13 +130,12 @@ def _pid_lines(app_id: str) -> tuple[str, ...]:
 def find_command(app_id: str) -> str:
     """Prints the processes that are called as an app.
 
-    Not by pidof, which older versions do not have: the first word of the command line counts, since
-    an app's other processes are called `ID:NAME`.
+    Without pidof and tr, which older versions lack. The first word of the command line counts: an
+    app's other processes are called `ID:NAME`.
     """
     return (
-        f"for f in $(grep -lsF {app_id} /proc/[0-9]*/cmdline); do"
-        f" tr '\\0' '\\n' <$f 2>/dev/null | (read -r name; [ \"$name\" = {app_id} ]) &&"
-        " { f=${f%/*}; echo ${f##*/}; }; done"
+        'for f in /proc/[0-9]*/cmdline; do IFS= read -r -d "" name <$f'
+        f' && [ "$name" = {app_id} ] && {{ f=${{f%/*}}; echo ${{f##*/}}; }}; done 2>/dev/null'
     )
 
 

@@ -1,0 +1,38 @@
+"""What is installed, and how."""
+
+from __future__ import annotations
+
+from etdeploy.devices.android.apps.install import Installed, install_commands, parse_installed
+from etdeploy.devices.base import BundleFile
+from etdeploy.devices.remote.shell import Place
+
+_PATH = "/data/app/~~xQ_8aw==/org.example.a-1Zt_A==/base.apk"
+
+
+def test_the_installed_app_is_read() -> None:
+    digest = "ab" * 32
+    output = f"#user\n10\n#paths\npackage:{_PATH}\n#digest\n{digest}  {_PATH}\n"
+    there = parse_installed(output)
+    assert there == Installed(10, (_PATH,), digest)
+    assert there.is_content(digest)
+    assert not there.is_content("cd" * 32)
+
+
+def test_an_app_in_parts_is_another_one() -> None:
+    parts = "package:/data/app/a/base.apk\npackage:/data/app/a/split_config.arm64_v8a.apk\n"
+    there = parse_installed(f"#user\n0\n#paths\n{parts}#digest\n")
+    assert len(there.paths) == 2
+    assert not there.is_content("")
+
+
+def test_nothing_installed_is_nothing() -> None:
+    for output in ("#user\n0\n#paths\n\n#digest\n", "#user\n\n#paths\n\n#digest\n", ""):
+        assert parse_installed(output) == Installed(0)
+
+
+def test_the_second_way_is_a_pipe() -> None:
+    file = BundleFile(source="app.apk", path="app.apk", sha256="ab" * 32, size_bytes=7)
+    path, pipe = install_commands(Place("/data/local/tmp"), file, 10)
+    store = f"/data/local/tmp/etdeploy/store/{'ab' * 32}"
+    assert path == f"pm install -r -t --user 10 {store}"
+    assert pipe == f"cat {store} | pm install -r -t --user 10 -S 7"

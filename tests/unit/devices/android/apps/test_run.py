@@ -1,0 +1,44 @@
+"""The paths that an app gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.devices.android.apps.run import filled, outputs_command, small_files
+from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
+from etdeploy.devices.remote.shell import Place
+
+_APP = AppLaunch(id="org.example.a", archive="app.apk")
+_SIZES = {"app.apk": 10, "program.pte": 200 << 20, "request.txt": 5}
+_BUNDLE = Bundle(
+    files=tuple(
+        BundleFile(source=path, path=path, sha256=f"{n}" * 64, size_bytes=size)
+        for n, (path, size) in enumerate(_SIZES.items())
+    ),
+    launch=_APP,
+)
+_PLACE = Place("/data/local/tmp")
+
+
+def test_small_files_are_copied_and_large_ones_read_in_the_store() -> None:
+    assert [file.path for file in small_files(_BUNDLE, _APP)] == ["request.txt"]
+    copied = {"request.txt"}
+    words = ("program={bundle}/program.pte", "request={bundle}/request.txt", "iterations=3")
+    assert [filled(word, _PLACE, "/r", _BUNDLE, copied) for word in words] == [
+        f"program=/data/local/tmp/etdeploy/store/{'1' * 64}",
+        "request=/r/files/request.txt",
+        "iterations=3",
+    ]
+
+
+def test_a_path_that_is_not_in_the_bundle_is_refused() -> None:
+    with pytest.raises(ValueError, match="the bundle does not have"):
+        filled("program={bundle}/../../x", _PLACE, "/r", _BUNDLE, set())
+
+
+def test_outputs_of_a_private_folder_come_through_a_pipe() -> None:
+    command = outputs_command("org.example.a", "/r", ["output-0.bin"], is_private=True)
+    assert "run-as org.example.a cat files/outputs/output-0.bin" in command
+    assert "| cat >outputs/output-0.bin" in command
+    command = outputs_command("org.example.a", "/r", ["output-0.bin"], is_private=False)
+    assert "cat /sdcard/Android/data/org.example.a/files/outputs/output-0.bin" in command
