@@ -95,14 +95,14 @@ def filled(word: str, place: Place, folder: str, bundle: Bundle, copied: set[str
         ValueError: It names something that is not in the bundle.
     """
     name, _, value = word.partition("=")
-    if not value.startswith(f"{_BUNDLE}/"):
+    if _BUNDLE not in value:
         return word
     path = value.removeprefix(f"{_BUNDLE}/")
     for file in bundle.files:
         if file.path == path:
             there = f"{folder}/{_FILES}/{path}" if path in copied else None
             return f"{name}={there or f'{place.root}/store/{file.sha256}'}"
-    raise ValueError(f"the bundle does not have {path}")
+    raise ValueError(f"the bundle does not have what {word!r} names")
 
 
 class AppRun:

@@ -188,3 +188,10 @@ def test_a_program_is_linked_so_that_it_finds_its_libraries_beside_itself() -> N
     # Its stamp is made anew.
     assert lines[-1].startswith(f"( cd {store} && chmod 755 {'a' * 64} && stat -c ")
     assert lines[-1].endswith(f" >../stamps/{'a' * 64} )")
+
+
+def test_what_is_not_in_the_group_ends_with_it() -> None:
+    lines = layout.start_command("/r", ["x"], {}, 90, Sampling(), ending="am force-stop a.b")
+    ends = [line for line in lines.splitlines() if "kill -9 -$$" in line]
+    assert len(ends) == 2
+    assert all("am force-stop a.b; kill -9 -$$" in line for line in ends)

@@ -38,7 +38,7 @@ _JAVA = """--------- beginning of crash
 10-01 19:21:57.100  3421  3450 E AndroidRuntime: \tat org.example.a.Main.run(Main.kt:12)
 10-01 19:21:57.100  3421  3450 E AndroidRuntime: Caused by: java.io.IOException: gone
 """
-_NATIVE = """10-01 19:21:57.591  3421  3460 F libc    : Fatal signal 6 (SIGABRT), code -6 in tid 3460
+_NATIVE = """10-01 19:21:57.591  3421  3460 F libc    : Fatal signal 6 (SIGABRT), code -6
 10-01 19:21:57.677  2595  2595 F DEBUG   : *** *** *** *** *** *** *** *** *** *** *** *** ***
 10-01 19:21:57.677  2595  2595 F DEBUG   : Build fingerprint: 'vivo/PD1709/PD1709:8.1.0/OPM1:user'
 10-01 19:21:57.677  2595  2595 F DEBUG   : pid: 3421, tid: 3460, name: a  >>> org.example.a <<<

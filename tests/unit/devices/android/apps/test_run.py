@@ -31,9 +31,10 @@ def test_small_files_are_copied_and_large_ones_read_in_the_store() -> None:
     ]
 
 
-def test_a_path_that_is_not_in_the_bundle_is_refused() -> None:
+@pytest.mark.parametrize("path", ["{bundle}/../../x", "{bundle}", "/a/{bundle}/program.pte"])
+def test_a_path_that_is_not_in_the_bundle_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="the bundle does not have"):
-        filled("program={bundle}/../../x", _PLACE, "/r", _BUNDLE, set())
+        filled(f"program={path}", _PLACE, "/r", _BUNDLE, set())
 
 
 def test_outputs_of_a_private_folder_come_through_a_pipe() -> None:
