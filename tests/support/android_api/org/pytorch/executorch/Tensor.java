@@ -73,6 +73,10 @@ public final class Tensor {
     return new Tensor(data, shape, DType.UINT8);
   }
 
+  public static LongBuffer allocateLongBuffer(int count) {
+    return ByteBuffer.allocateDirect(8 * count).order(ByteOrder.nativeOrder()).asLongBuffer();
+  }
+
   public static long numel(long[] shape) {
     long product = 1;
     for (long size : shape) {
