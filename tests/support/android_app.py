@@ -2,8 +2,8 @@
 
 Kotlin's compiler, Android's framework, Robolectric, aapt2 and ktlint come from Maven. ExecuTorch's
 Java API stands in `android_api`: the same public classes, over a small library of their own that
-runs programs with the libraries of ExecuTorch's wheel. Where methods share no memory in
-ExecuTorch's API, they share none here.
+runs programs with the libraries of ExecuTorch's wheel. As in ExecuTorch's API, methods share no
+memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,9 +179,7 @@ def app_values(workload: str, **changed: Any) -> dict[str, Any]:
         "runtime": "prebuilt",
         "artifacts": ["org.pytorch:executorch-android:1.5.1"],
         "abis": ["arm64-v8a"],
-        "extracted": False,
-        "system_libraries": (),
-        "variables": (),
+        "needs_qnn": False,
         "model_name": "tiny",
         "etdeploy_version": "0",
     }
@@ -367,11 +365,3 @@ def ktlint(tools: Tools, project: Path) -> None:
         "java", "-jar", tools.paths["ktlint"], "--relative",
         f"{project}/**/*.kt", f"{project}/**/*.kts",
     )  # fmt: skip
-
-
-def read_payload(source: Path, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Values as model.json has them, from the description of an exported program."""
-    return [
-        {"name": "", "kind": "Tensor", "atol": 0.0, "rtol": 0.0, "value": None} | dict(value)
-        for value in values
-    ]

@@ -95,12 +95,14 @@ public class AppRun {
       await(activity, results, asked.optString("await"));
     }
     click(asked.optJSONArray("then_click"), activity);
-    keep(activity);
+    int corner = keep(activity);
     copy(app.getFilesDir().toPath(), "files");
     copy(app.getExternalFilesDir(null).toPath(), "external");
     Intent shared = Shadows.shadowOf(activity).getNextStartedActivity();
     JSONObject screen = views(activity);
     screen.put("shared", shared == null ? JSONObject.NULL : describe(shared));
+    screen.put(
+        "corner", new JSONArray(new int[] {corner >> 16 & 255, corner >> 8 & 255, corner & 255}));
     screen.put(
         "keeps_screen_on",
         (activity.getWindow().getAttributes().flags & 128) != 0);
@@ -173,7 +175,8 @@ public class AppRun {
     }
   }
 
-  private void keep(Activity activity) throws Exception {
+  /** Keeps the screen as a picture; gives the colour of its upper left corner. */
+  private int keep(Activity activity) throws Exception {
     Shadows.shadowOf(Looper.getMainLooper()).idle();
     View whole = activity.getWindow().getDecorView();
     // As tall as everything that can be scrolled to.
@@ -191,6 +194,7 @@ public class AppRun {
         new FileOutputStream(FOLDER.resolve(name).resolve("screen.png").toFile())) {
       bitmap.compress(Bitmap.CompressFormat.PNG, 100, file);
     }
+    return bitmap.getPixel(1, 1);
   }
 
   private static int tallest(View view) {

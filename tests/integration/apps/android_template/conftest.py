@@ -1,0 +1,91 @@
+"""Both apps, compiled once in a test run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.files.basic import new_folder
+from etdeploy.core.files.locks import exclusive
+from tests.support.android_app import App, Tools, missing_tools, obtain_tools, render
+from tests.support.runtime_runs import export_programs
+
+_REPOSITORY = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture(scope="session")
+def tools(shared_folder: Path) -> Tools:
+    """Compilers and Android's framework; tests that need them are left out where they are not."""
+    if missing := missing_tools():
+        pytest.skip(f"needs {missing}")
+    try:
+        return obtain_tools(shared_folder)
+    except AssertionError as error:
+        if "Could not transfer artifact" in str(error) or "Unknown host" in str(error):
+            pytest.skip("Maven reaches no repository")
+        raise
+
+
+def _compiled(tools: Tools, shared: Path, workload: str) -> App:
+    folder = shared / f"android-{workload}"
+    with exclusive(folder.with_suffix(".lock"), "the app of a test"):
+        if not folder.is_dir():
+            with new_folder(folder) as work:
+                made = App(work / "project", work / "built")
+                render(made.project, workload)
+                made.compile(tools)
+    return App(folder / "project", folder / "built")
+
+
+@pytest.fixture(scope="session")
+def inference_app(tools: Tools, shared_folder: Path) -> App:
+    return _compiled(tools, shared_folder, "inference")
+
+
+@pytest.fixture(scope="session")
+def generation_app(tools: Tools, shared_folder: Path) -> App:
+    return _compiled(tools, shared_folder, "generation")
+
+
+@pytest.fixture(scope="session")
+def programs(shared_folder: Path) -> Path:
+    """The folder with every program of tests/support/runtime_export.py."""
+    folder = shared_folder / "runtime-programs"
+    with exclusive(folder.with_suffix(".lock"), "the runner's test programs"):
+        if not folder.is_dir():
+            with new_folder(folder) as work:
+                export_programs(work)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the programs of tests/support/generation_export.py."""
+    folder = tmp_path_factory.mktemp("exported") / "programs"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.support.generation_export", str(folder)],
+        cwd=_REPOSITORY, check=True, capture_output=True,
+    )  # fmt: skip
+    return folder
+
+
+def with_values(program: Path, payload: Path, name: str, atol: float) -> dict[str, Any]:
+    """Copies a program's inputs and outputs into a payload; gives them as one of its sizes."""
+    described = json.loads((program / "tensors.json").read_text())
+    size: dict[str, Any] = {"name": name}
+    for kind in ("inputs", "expected"):
+        shutil.copytree(program / kind, payload / name / kind, dirs_exist_ok=True)
+        size[kind] = [
+            {"name": "", "atol": atol, "rtol": 0.0}
+            | ({"kind": "Tensor", "value": None} if "path" in value else {})
+            | value
+            | ({"path": f"{name}/{value['path']}"} if "path" in value else {})
+            for value in described[kind]
+        ]
+    return size

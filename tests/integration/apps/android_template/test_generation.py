@@ -1,0 +1,198 @@
+"""The app that generates text gives the tokens of the runner, and tells what it cannot do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.program.generation import GenerationMethod
+from etdeploy.program.inspect import inspect_file
+from etdeploy.runner.generation import (
+    GenerationResults,
+    Point,
+    Sampling,
+    prompt_bytes,
+    request_lines,
+)
+from tests.support.android_app import App, Screen, Tools, describe
+from tests.support.generation_values import CAPACITY, METHODS, PROMPTS, VOCABULARY
+from tests.support.runtime_runs import Run, Start, build, plan_here
+
+pytestmark = pytest.mark.integration
+
+_WARM = Sampling(temperature=8.0, top_k=20, top_p=0.9, seed=3)
+_WORDS = "the a blue sky is light of sun and air scatters short waves more than long ones"
+_NIGHT, _SMALL = "w411dp-h891dp-night-xhdpi", "w360dp-h640dp-xhdpi"
+
+
+def _points(folder: Path) -> list[Point]:
+    """A point for each prompt that leaves room, and one that begins in a filled cache."""
+    points = []
+    for i, prompt in enumerate(PROMPTS[:-1]):
+        (folder / f"{i}.bin").write_bytes(prompt_bytes(prompt))
+        new = CAPACITY - len(prompt) + 1
+        points.append(Point(name=f"p{i}", new_tokens=new, path=f"{i}.bin"))
+    deep = Point(name="deep", depth=9, new_tokens=6, repetitions=2, path="1.bin")
+    return [*points, deep]
+
+
+def _request(
+    folder: Path, name: str, methods: tuple[GenerationMethod, ...], sampling: Sampling
+) -> Path:
+    path = folder / f"{name}.txt"
+    points = _points(folder)
+    path.write_text(request_lines(methods, sampling, [VOCABULARY - 1], points, rewind=24))
+    return path
+
+
+def _words() -> Tokenizer:
+    """As many tokens as the model has, for a picture with words in it."""
+    letters = ["Ġ", *"abcdefghijklmnopqrstuvwxyz", ".", "?", "T"]
+    words = [f"Ġ{word}" for word in _WORDS.split()]
+    vocabulary = {text: i for i, text in enumerate([*letters, *words][:VOCABULARY])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("requests")
+
+
+@pytest.fixture(scope="module")
+def screens(
+    tools: Tools, generation_app: App, text_programs: Path, folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Screen]:  # fmt: skip
+    payload = generation_app.payload
+    payload.mkdir(parents=True, exist_ok=True)
+    shutil.copy(text_programs / "dynamic.pte", payload / "program.pte")
+    _words().save(str(payload / "tokenizer.json"))
+    describe(
+        payload,
+        workload="generation",
+        generation={
+            "methods": [method.model_dump() for method in METHODS["dynamic"]],
+            "vocabulary": VOCABULARY,
+            "context": CAPACITY,
+            "stop_ids": [],
+            "bos_id": None,
+            "rewind": None,
+            "sampling": {"temperature": 3.0, "top_k": 0, "top_p": 1.0, "seed": 11},
+            "new_tokens": 20,
+            "tokenizer": "tokenizer.json",
+            "chat": {"before": "T", "after": "?"},
+        },
+    )
+    greedy = _request(folder, "greedy", METHODS["dynamic"], Sampling())
+    warm = _request(folder, "warm", METHODS["dynamic"], _WARM)
+    static = _request(folder, "static", METHODS["static"], Sampling())
+    only = tuple(m for m in METHODS["dynamic"] if m.role == "prefill")
+    broken = folder / "broken.txt"
+    broken.write_text("method decode\n")
+
+    def asked(name: str, request: Path, **further: Any) -> dict[str, Any]:
+        return {"extras": {"run_id": name, "request": str(request)} | further}
+
+    scenarios: dict[str, dict[str, Any]] = {
+        "greedy": asked("greedy", greedy, threads=1),
+        "warm": asked("warm", warm),
+        "static": asked("static", static, program=str(text_programs / "static.pte")),
+        "by_hand": {"type": {"prompt": "why is the sky blue"}, "click": ["run"],
+                    "then_click": ["share"]},
+        "night": {"qualifiers": _NIGHT, "type": {"prompt": "what is light"}, "click": ["run"]},
+        "large": {"qualifiers": _SMALL, "font_scale": 2.0, "click": ["run"],
+                  "type": {"prompt": "what is light"}},
+        "untouched": {"idle": True},
+        "too_long": {"type": {"prompt": "a" * 40}, "click": ["run"]},
+        "no_decoding": asked("no_decoding", _request(folder, "only", only, Sampling())),
+        "no_request": asked("no_request", folder / "none.txt"),
+        "broken": asked("broken", broken),
+    }  # fmt: skip
+    return generation_app.start(tools, tmp_path_factory.mktemp("screens") / "all", scenarios)
+
+
+@pytest.fixture(scope="module")
+def runner(text_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    workspace = Workspace(tmp_path_factory.mktemp("cache"))
+    plan = plan_here(inspect_file(text_programs / "dynamic.pte"), profile=False)
+    return Start(build(plan, workspace))
+
+
+@pytest.mark.parametrize("name", ["greedy", "warm"])
+def test_its_tokens_are_the_runner_s(
+    screens: dict[str, Screen], runner: Start, text_programs: Path, folder: Path, name: str
+) -> None:
+    ran: Run = runner.generate(text_programs / "dynamic.pte", folder, f"{name}.txt")
+    assert ran.exit_code == 0, ran.stderr
+    wanted = ran.generated.generation.runs
+    found = GenerationResults.model_validate(screens[name].results).generation.runs
+    assert [run.point for run in found] == [run.point for run in wanted]
+    assert [run.token_ids for run in found] == [run.token_ids for run in wanted]
+    assert [run.stopped for run in found] == [run.stopped for run in wanted]
+    assert found[-1].token_ids == found[-2].token_ids
+
+
+def test_times_are_told_for_each_token(screens: dict[str, Screen]) -> None:
+    results = GenerationResults.model_validate(screens["greedy"].results)
+    assert results.threads == 1
+    assert list(results.generation.load_methods_ms) == ["decode"]
+    for run in results.generation.runs:
+        assert len(run.token_ms) == len(run.token_ids) - 1
+        assert run.first_token_ms >= sum(run.prefill_ms)
+
+
+def test_a_text_gets_the_smallest_method_that_takes_all_of_it(screens: dict[str, Screen]) -> None:
+    """Methods share no memory in ExecuTorch's Java API."""
+    results = GenerationResults.model_validate(screens["static"].results).generation
+    greedy = GenerationResults.model_validate(screens["greedy"].results).generation
+    assert set(results.load_methods_ms) == {"decode"}
+    assert [run.token_ids for run in results.runs] == [run.token_ids for run in greedy.runs]
+
+
+def test_a_person_asks_reads_and_shares(screens: dict[str, Screen]) -> None:
+    screen = screens["by_hand"]
+    (run,) = GenerationResults.model_validate(screen.results).generation.runs
+    wanted = _words().decode(list(run.token_ids))
+    assert screen.text("answer") == wanted
+    assert screen.text("tokens") == f"{len('Twhy is the sky blue?')} + {len(run.token_ids)}"
+    assert screen.text("first_token").endswith(" ms")
+    assert screen.text("decode").endswith(" tokens/s")
+    assert '"token_ids"' in screen.shown["shared"]
+    assert screen.text("run") == "Generate"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("too_long", "usage", "tokens are too many: the model takes up to 32"),
+        ("no_decoding", "usage", "tokens are too many"),
+        ("no_request", "usage", "The request cannot be read"),
+        ("broken", "usage", "The request cannot be read"),
+    ],
+)
+def test_what_goes_wrong_is_told_on_the_screen_and_in_the_results(
+    screens: dict[str, Screen], name: str, kind: str, said: str
+) -> None:
+    found, message = screens[name].error
+    assert found == kind
+    assert said in message
+    assert screens[name].text("status") == message
+
+
+@pytest.mark.parametrize("name", ["untouched", "by_hand", "night", "large"])
+def test_the_screen_is_one_for_everybody(screens: dict[str, Screen], name: str) -> None:
+    shown = screens[name].shown
+    views = {view["id"]: view for view in shown["views"] if "id" in view}
+    for name_of in ("run", "prompt"):
+        assert views[name_of]["height"] >= 48 * shown["density"]
+    assert views["status"]["live"] == 1
+    assert not [view["text"] for view in shown["views"] if view.get("ellipsized")]
+    assert sum(shown["corner"]) / 3 > 200 or name == "night"

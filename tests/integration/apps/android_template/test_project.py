@@ -1,0 +1,80 @@
+"""The project that a user gets: checked by ktlint, small, the same each time, without a trap."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.support.android_app import App, Tools, ktlint, render, run
+
+pytestmark = pytest.mark.integration
+
+_ANDROID = "{http://schemas.android.com/apk/res/android}"
+# Lines that a person reads: not blank, and no import.
+_MOST_LINES = {"inference": 700, "generation": 1000}
+
+
+@pytest.mark.parametrize("workload", ["inference", "generation"])
+def test_ktlint_finds_nothing(tools: Tools, tmp_path: Path, workload: str) -> None:
+    ktlint(tools, render(tmp_path / "project", workload))
+
+
+@pytest.mark.parametrize("workload", ["inference", "generation"])
+def test_a_project_is_small(tmp_path: Path, workload: str) -> None:
+    project = render(tmp_path, workload)
+    lines = [
+        line
+        for path in project.rglob("*.kt")
+        for line in path.read_text().splitlines()
+        if line.strip() and not line.startswith(("import ", "package "))
+    ]
+    assert len(lines) <= _MOST_LINES[workload]
+    assert not [path for path in project.rglob("*") if path.suffix == ".j2"]
+
+
+def test_the_app_asks_for_no_permission_and_keeps_no_backup(
+    tools: Tools, inference_app: App
+) -> None:
+    apk = inference_app.link(tools)
+    told = run(tools.folder / "aapt2", "dump", "badging", apk)
+    assert "uses-permission" not in told
+    assert "launchable-activity: name='org.example.tiny.MainActivity'" in told
+    assert "application-label:'Tiny'" in told
+    manifest = ElementTree.parse(inference_app.project / "app/src/main/AndroidManifest.xml")  # noqa: S314
+    application = manifest.getroot().find("application")
+    assert application is not None
+    assert application.get(f"{_ANDROID}allowBackup") == "false"
+
+
+def test_names_of_every_kind_are_kept(tools: Tools, tmp_path: Path) -> None:
+    """Texts that mean something in XML, in resources and in Kotlin."""
+    name = 'It\'s <b> & "$x" \\ @'
+    app = App(tmp_path / "project", tmp_path / "built")
+    render(app.project, "inference", name=name, model_name="@?")
+    told = run(tools.folder / "aapt2", "dump", "strings", app.link(tools))
+    assert name in told
+    assert "@?" in told
+    assert r"\$x" in (app.project / "settings.gradle.kts").read_text()
+
+
+@pytest.mark.parametrize("runtime", ["prebuilt", "source"])
+def test_gradle_s_files_name_each_other_s_parts(tmp_path: Path, runtime: str) -> None:
+    project = render(
+        tmp_path, "inference", runtime=runtime, needs_qnn=True, abis=["arm64-v8a", "x86_64"],
+        artifacts=["org.pytorch:executorch-android-qnn:1.5.1", "com.qualcomm.qti:qnn-runtime:2.37"],
+    )  # fmt: skip
+    catalogue = (project / "gradle/libs.versions.toml").read_text()
+    libraries = catalogue.partition("[libraries]")[2].partition("[plugins]")[0]
+    build = (project / "app/build.gradle.kts").read_text()
+    used = {
+        name.replace(".", "-") for name in re.findall(r"implementation\(libs\.([\w.]+)\)", build)
+    }
+    assert used == set(re.findall(r"^([\w-]+) = ", libraries, re.MULTILINE))
+    assert 'abiFilters += listOf("arm64-v8a", "x86_64")' in build
+    assert "org.jetbrains.kotlin.android" not in build
+    assert ("fileTree" in build) == (runtime == "source")
+    manifest = (project / "app/src/main/AndroidManifest.xml").read_text()
+    assert "libcdsprpc.so" in manifest

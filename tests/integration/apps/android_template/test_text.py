@@ -1,0 +1,116 @@
+"""The app's tokenizer gives what `tokenizers` gives, its sampler what the runner's does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from etdeploy.runner.fingerprint import runner_sources
+from tests.support import app_tokenizers
+from tests.support.android_app import App, Tools, run
+
+pytestmark = pytest.mark.integration
+
+_TEXTS = 400
+_CHOICES, _LOGITS = 300, 700
+_SAMPLINGS = (
+    {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0},
+    {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1},
+    {"temperature": 0.7, "top_k": 40, "top_p": 1.0, "seed": 2**63 - 1},
+    {"temperature": 1.3, "top_k": 0, "top_p": 0.9, "seed": 7},
+    {"temperature": 0.8, "top_k": 1000, "top_p": 0.5, "seed": 12345678901},
+    {"temperature": 5.0, "top_k": 3, "top_p": 0.99, "seed": 5},
+)
+_MAIN = """
+#include <cstdio>
+#include <cstdlib>
+
+#include "generation/sampling.h"
+
+int main(int, char** argv) {
+  Sampler sampler(Sampling{std::atof(argv[1]), std::atoll(argv[2]), std::atof(argv[3]),
+                           std::strtoull(argv[4], nullptr, 10)});
+  const size_t count = std::strtoull(argv[6], nullptr, 10);
+  std::vector<float> logits(count);
+  std::FILE* file = std::fopen(argv[5], "rb");
+  while (std::fread(logits.data(), sizeof(float), count, file) == count)
+    std::printf("%lld ", (long long)sampler.choose(logits.data(), count));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(
+    tools: Tools, generation_app: App, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What the app's classes say, in one start of a Java machine."""
+    folder = tmp_path_factory.mktemp("text")
+    texts = app_tokenizers.texts(_TEXTS, seed=1)
+    for kind in app_tokenizers.KINDS:
+        app_tokenizers.save(kind, folder)
+    asked: dict[str, Any] = {
+        "tokenizers": [
+            {"path": str(folder / f"{kind}.json"), "texts": texts} for kind in app_tokenizers.KINDS
+        ],
+        "samplings": [
+            sampling | {"logits": str(_logits(folder)), "count": _LOGITS} for sampling in _SAMPLINGS
+        ],
+    }
+    (folder / "asked.json").write_text(json.dumps(asked))
+    path = (generation_app.built / "classes", tools.folder / "tests", tools.framework,
+            tools.standard_library)  # fmt: skip
+    run("java", "-cp", ":".join(map(str, path)), "TextRun", generation_app.id, folder)
+    found = json.loads((folder / "found.json").read_text())
+    return {
+        "folder": folder,
+        "texts": texts,
+        "tokenizers": dict(zip(app_tokenizers.KINDS, found["tokenizers"], strict=True)),
+        "samplings": found["samplings"],
+    }
+
+
+def _logits(folder: Path) -> Path:
+    """Logits of many choices; in some, several are equal, minus infinity, or far below the rest."""
+    path = folder / "logits.bin"
+    chance = np.random.default_rng(4)
+    logits = chance.normal(0, 4, (_CHOICES, _LOGITS)).astype(np.float32)
+    logits[::5] = np.round(logits[::5])
+    logits[::7, ::3] = -np.inf
+    logits[::11, 1:] -= 60
+    path.write_bytes(logits.tobytes())
+    return path
+
+
+@pytest.mark.parametrize("kind", list(app_tokenizers.KINDS))
+def test_tokens_and_texts_are_those_of_tokenizers(answers: dict[str, Any], kind: str) -> None:
+    tokenizer = Tokenizer.from_file(str(answers["folder"] / f"{kind}.json"))
+    for text, found in zip(answers["texts"], answers["tokenizers"][kind], strict=True):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert found["ids"] == ids, repr(text)
+        assert found["text"] == tokenizer.decode(ids), repr(text)
+
+
+@pytest.mark.parametrize("index", range(len(_SAMPLINGS)))
+def test_choices_are_those_of_the_runner(
+    answers: dict[str, Any], index: int, tmp_path: Path
+) -> None:
+    (tmp_path / "main.cpp").write_text(_MAIN)
+    subprocess.run(
+        [shutil.which("c++") or "c++", "-std=c++17", '-DEXECUTORCH_VERSION="0"', "-O1",
+         "-I", str(runner_sources()), "main.cpp", "-o", "draw"],
+        cwd=tmp_path, check=True,
+    )  # fmt: skip
+    settings = [str(value) for value in _SAMPLINGS[index].values()]
+    wanted = subprocess.run(
+        ["./draw", *settings, answers["folder"] / "logits.bin", str(_LOGITS)],
+        cwd=tmp_path, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert answers["samplings"][index] == [int(word) for word in wanted.stdout.split()]
+    assert len(answers["samplings"][index]) == _CHOICES
