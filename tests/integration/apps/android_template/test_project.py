@@ -13,8 +13,8 @@ from tests.support.android_app import App, Tools, ktlint, render, run
 pytestmark = pytest.mark.integration
 
 _ANDROID = "{http://schemas.android.com/apk/res/android}"
-# Lines that a person reads: not blank, and no import.
-_MOST_LINES = {"inference": 700, "generation": 1000}
+# Of code: no blank line, import or comment. Half of the second are tokenizer and sampler.
+_MOST_LINES = {"inference": 605, "generation": 905}
 
 
 @pytest.mark.parametrize("workload", ["inference", "generation"])
@@ -25,11 +25,14 @@ def test_ktlint_finds_nothing(tools: Tools, tmp_path: Path, workload: str) -> No
 @pytest.mark.parametrize("workload", ["inference", "generation"])
 def test_a_project_is_small(tmp_path: Path, workload: str) -> None:
     project = render(tmp_path, workload)
+    texts = [
+        re.sub(r"/\*.*?\*/", "", p.read_text(), flags=re.DOTALL) for p in project.rglob("*.kt")
+    ]
     lines = [
         line
-        for path in project.rglob("*.kt")
-        for line in path.read_text().splitlines()
-        if line.strip() and not line.startswith(("import ", "package "))
+        for text in texts
+        for line in text.splitlines()
+        if line.strip() and not line.strip().startswith(("import ", "package ", "//"))
     ]
     assert len(lines) <= _MOST_LINES[workload]
     assert not [path for path in project.rglob("*") if path.suffix == ".j2"]
