@@ -7,14 +7,14 @@ import re
 _SEGMENT = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
 _LONGEST = 150
 # The id is also the package of the app's code, which these words cannot be a part of.
-_TEXT = """
-abstract as assert boolean break byte case catch char class const continue default do double
-else enum extends false final finally float for fun goto if implements import in instanceof int
-interface is long native new null object package private protected public return short static
-strictfp super switch synchronized this throw throws transient true try typealias typeof val
-var void volatile when while
+_RESERVED = """
+abstract as assert boolean break byte case catch char class const continue default do double else
+enum extends false final finally float for fun goto if implements import in instanceof int interface
+is long native new null object package private protected public return short static strictfp super
+switch synchronized this throw throws transient true try typealias typeof val var void volatile when
+while
 """
-_WORDS = frozenset(_TEXT.split())
+_WORDS = frozenset(_RESERVED.split())
 
 
 def android_id_problem(app_id: str) -> str | None:

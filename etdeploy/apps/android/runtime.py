@@ -43,6 +43,8 @@ _COMPONENTS = frozenset({RUNTIME, THREADPOOL, KERNELS_OPTIMIZED, KERNELS_QUANTIZ
 _BUILT_IN = frozenset({"weight_cache"})
 # ABIs that they are built for.
 _ABIS = ("arm64-v8a", "x86_64")
+# What ANDROID_PLATFORM is in their build, although their manifests say 23.
+_API = 26
 # The first release whose variants are all published.
 _FIRST = (1, 2)
 _RELEASE = re.compile(r"(\d+)\.(\d+)\.\d+")
@@ -59,12 +61,14 @@ class AndroidRuntime(Value):
             `source`.
         backends: Those that the library registers besides the kernels, by their names.
         version: Of ExecuTorch.
+        min_sdk: The oldest API level that its native library is built for.
     """
 
     name: Explained
     artifacts: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     version: str
+    min_sdk: int
 
     @property
     def prebuilt(self) -> bool:
@@ -92,9 +96,9 @@ def choose_runtime(
     """
     blockers = tuple(prebuilt_blockers(recipe, program, version, abis))
     if wish == "source":
-        return _source("app.runtime is source", program, version)
+        return _source("app.runtime is source", recipe, program, version)
     if wish == "auto" and blockers:
-        return _source("; ".join(b.why for b in blockers), program, version)
+        return _source("; ".join(b.why for b in blockers), recipe, program, version)
     blocker = joined(blockers)
     if blocker:
         raise BuildError(
@@ -108,6 +112,7 @@ def choose_runtime(
         artifacts=(f"{GROUP}:{library}:{version}",),
         backends=_names(program),
         version=version,
+        min_sdk=_API,
     )
 
 
@@ -220,8 +225,13 @@ def _variants(program: Program) -> tuple[str, ...]:
     return (LIBRARY, *sorted(more))
 
 
-def _source(reason: str, program: Program, version: str) -> AndroidRuntime:
-    return AndroidRuntime(name=_named("source", reason), backends=_names(program), version=version)
+def _source(reason: str, recipe: Recipe, program: Program, version: str) -> AndroidRuntime:
+    return AndroidRuntime(
+        name=_named("source", reason),
+        backends=_names(program),
+        version=version,
+        min_sdk=recipe.runtime.android_api,
+    )
 
 
 def _names(program: Program) -> tuple[str, ...]:
