@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.apps.android.tools.find import tool_findings
 from etdeploy.backends.plugged import plugged_findings
 from etdeploy.backends.registry import BUILT_IN
 from etdeploy.backends.values import Workstation
@@ -55,6 +56,7 @@ def examine() -> tuple[Finding, ...]:
         _zig(),
         *(finding for b in BUILT_IN.values() for finding in b.findings(Workstation.this())),
         *plugged_findings(Workstation.this()),
+        *tool_findings(Workstation.this()),
         *_xcode(),
         _disk(),
     )

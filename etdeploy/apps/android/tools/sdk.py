@@ -13,8 +13,9 @@ from etdeploy.core.files.basic import read_text
 
 NAME = "Android SDK"
 VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
-# Where Android Studio puts it, on Linux and on a Mac, and where packages of systems do.
-_FOLDERS = ("~/Android/Sdk", "~/Library/Android/sdk", "/opt/android-sdk", "/usr/lib/android-sdk")
+# Where Android Studio puts it, on Linux and on a Mac. Debian's /usr/lib/android-sdk comes with adb,
+# and has neither aapt2 nor R8.
+_FOLDERS = ("~/Android/Sdk", "~/Library/Android/sdk")
 _TOOLS = ("aapt2", "lib/d8.jar", "lib/apksigner.jar")
 # The first whose R8 reads what Kotlin 2 compiles, and whose aapt2 reads today's platforms.
 _OLDEST_TOOLS = 34
@@ -72,8 +73,8 @@ def find_sdk_folder(station: Workstation, project: Path | None = None) -> Path |
             return path
         return Blocker(NAME, f"{words} {path}, which is not a folder", how_to_get())
     for place in _FOLDERS:
-        path = station.home / place[2:] if place.startswith("~/") else Path(place)
-        if (path / "platforms").is_dir() or (path / "build-tools").is_dir():
+        path = station.home / place.removeprefix("~/")
+        if path.is_dir():
             return path
     why = (
         f"no Android SDK was found: {' and '.join(VARIABLES)} are not set, and there is none in "

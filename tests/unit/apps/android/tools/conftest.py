@@ -1,0 +1,12 @@
+"""What is installed here for all users is not looked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.apps.android.tools import jdk
+
+
+@pytest.fixture(autouse=True)
+def no_studio_for_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jdk, "_STUDIO", tuple(p for p in jdk._STUDIO if p.startswith("~/")))
