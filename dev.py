@@ -75,6 +75,10 @@ SYSTEM_PACKAGES = (
     SystemPackage("pg_ctlcluster", "postgresql", "a history in PostgreSQL"),
     SystemPackage("ip", "iproute2", "an Android debug daemon as a test device"),
     SystemPackage("chromium", "chromium", "reports in a browser"),
+    SystemPackage("javac", "openjdk-17-jdk-headless", "compiling Android apps"),
+    SystemPackage("mvn", "maven", "getting what compiles Android apps"),
+    SystemPackage("apksigner", "apksigner", "signing Android apps"),
+    SystemPackage("zipalign", "zipalign", "checking Android apps"),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from etdeploy.apps.android import app as layout
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
@@ -26,7 +27,7 @@ from etdeploy.apps.android.parts.libraries import unpack_libraries
 from etdeploy.apps.android.parts.manifest import completed_manifest
 from etdeploy.apps.android.parts.signing import require_keystore, sign
 from etdeploy.apps.android.parts.stages import Stages
-from etdeploy.apps.android.parts.verify import apk_parts, require_sound
+from etdeploy.apps.android.parts.verify import apk_parts, apk_problems, require_sound
 from etdeploy.apps.android.tools.find import Tools
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError
@@ -246,16 +247,15 @@ class _Build:
         return [[path.name, self.stages.digest(path)] for path in paths]
 
 
-def described(apk: Path, how: str) -> BuiltApk:
+def described(apk: Path, how: Literal["sdk tools", "gradle"]) -> BuiltApk:
     """What is known of an APK that was built."""
-    return BuiltApk.model_validate(
-        {
-            "path": str(apk),
-            "sha256": sha256_file(apk),
-            "size_bytes": apk.stat().st_size,
-            "parts": apk_parts(apk),
-            "how": how,
-        }
+    return BuiltApk(
+        path=str(apk),
+        sha256=sha256_file(apk),
+        size_bytes=apk.stat().st_size,
+        parts=apk_parts(apk),
+        how=how,
+        notes=tuple(apk_problems(apk)),
     )
 
 

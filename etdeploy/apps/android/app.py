@@ -26,7 +26,7 @@ BUNDLED_BYTES = 100_000_000
 # Android reads an asset's place in the APK, and its length, as signed numbers of 32 bits; the
 # signer reads the whole archive so.
 _MOST_BYTES = 2**31 - 1
-_BESIDE = "Keep the model out of the app; a run pushes it beside: --set app.bundled=false"
+BESIDE = "Keep the model out of the app; a run pushes it beside: --set app.bundled=false"
 
 
 class AndroidApp(Value):
@@ -73,6 +73,7 @@ class BuiltApk(Value):
         size_bytes: Of the file.
         parts: Its size by what it is for.
         how: What built it.
+        notes: What to know about it, as sentences.
     """
 
     path: str
@@ -80,6 +81,7 @@ class BuiltApk(Value):
     size_bytes: int
     parts: ApkParts
     how: Literal["sdk tools", "gradle"]
+    notes: tuple[str, ...] = ()
 
 
 def require_valid(app: AndroidApp) -> None:
@@ -120,5 +122,5 @@ def too_large(name: str, size_bytes: int) -> Blocker | None:
     return Blocker(
         what=name,
         why=f"{name}: {console.size(size_bytes)} do not fit into an app, which holds 2 GiB at most",
-        remedy=_BESIDE,
+        remedy=BESIDE,
     )

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from etdeploy.apps.android.app import BESIDE
 from etdeploy.core.cancel import checkpoint
+from etdeploy.core.errors import BuildError
 from etdeploy.core.files.disk import naming
 
 # Android 15 and newer may have pages of 16 KB.
@@ -18,6 +20,8 @@ WORD_BYTES = 4
 _DATE = (1981, 1, 1, 1, 1, 2)
 _CHUNK_BYTES = 1 << 20
 _LOCAL_HEADER_BYTES = 30
+# What is stored of the assets, as the projects' build files say: it is mapped, or read in place.
+_STORED = (".pte", ".bin")
 # The extra field by which Android's tools know how an entry is aligned, and keep it.
 _ALIGNMENT_FIELD = 0xD935
 
@@ -39,7 +43,8 @@ class Entry:
 
 def asset_entry(name: str, content: Path) -> Entry:
     """An asset: a program is stored at a whole page, so that it can be mapped."""
-    return Entry(f"assets/{name}", content, PAGE_BYTES if name.endswith(".pte") else 0)
+    aligned = PAGE_BYTES if name.endswith(".pte") else WORD_BYTES
+    return Entry(f"assets/{name}", content, aligned if name.endswith(_STORED) else 0)
 
 
 def library_entry(abi: str, name: str, content: Path, *, extracted: bool) -> Entry:
@@ -65,15 +70,22 @@ def write_archive(path: Path, entries: Iterable[Entry]) -> None:
 
     Raises:
         OSError: A file cannot be read, or the archive cannot be written.
-        zipfile.LargeZipFile: It would be larger than Android reads.
+        BuildError: It would be larger than Android reads.
     """
+    try:
+        with naming(path), zipfile.ZipFile(path, "w", allowZip64=False) as archive:
+            _write_all(archive, entries)
+    except zipfile.LargeZipFile as error:
+        raise BuildError(f"the app would be larger than 2 GiB: {error}", remedy=BESIDE) from error
+
+
+def _write_all(archive: zipfile.ZipFile, entries: Iterable[Entry]) -> None:
     seen: set[str] = set()
-    with naming(path), zipfile.ZipFile(path, "w", allowZip64=False) as archive:
-        for entry in entries:
-            checkpoint()
-            if entry.name not in seen:
-                seen.add(entry.name)
-                _write(archive, entry)
+    for entry in entries:
+        checkpoint()
+        if entry.name not in seen:
+            seen.add(entry.name)
+            _write(archive, entry)
 
 
 def _write(archive: zipfile.ZipFile, entry: Entry) -> None:
@@ -84,12 +96,18 @@ def _write(archive: zipfile.ZipFile, entry: Entry) -> None:
         assert archive.fp is not None  # noqa: S101 - it is open
         begin = archive.fp.tell() + _LOCAL_HEADER_BYTES + len(entry.name.encode())
         info.extra = _padding(begin, entry.aligned)
-    if isinstance(entry.content, bytes):
-        archive.writestr(info, entry.content)
+    _copy(archive, info, entry.content)
+    # Only the local header needs it: not also the directory at the end.
+    info.extra = b""
+
+
+def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: bytes | Path) -> None:
+    if isinstance(content, bytes):
+        archive.writestr(info, content)
         return
     # zipfile decides by it whether the entry needs the larger header.
-    info.file_size = entry.content.stat().st_size
-    with entry.content.open("rb") as source, archive.open(info, "w") as target:
+    info.file_size = content.stat().st_size
+    with content.open("rb") as source, archive.open(info, "w") as target:
         while chunk := source.read(_CHUNK_BYTES):
             checkpoint()
             target.write(chunk)

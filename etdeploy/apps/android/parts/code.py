@@ -20,16 +20,20 @@ KEPT = "kept.pro"
 _BYTECODE = "11"
 _R8 = "com.android.tools.r8.R8"
 _KOTLINC = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"
-# What Gradle's plugin keeps in every app, and what ExecuTorch's native code calls by name; releases
+# Unused code goes and the rest stays as it was written, so that what a crash says can be read. What
+# Gradle's plugin keeps in every app, and what ExecuTorch's native code calls by name; releases
 # before 1.3 bring no rules. Of libraries' annotations nothing is needed at run time.
 _RULES = """\
 -keepattributes AnnotationDefault,RuntimeVisibleAnnotations,Signature,InnerClasses,EnclosingMethod
 -keepattributes SourceFile,LineNumberTable
+-dontobfuscate
+-dontoptimize
 -keepclasseswithmembernames,includedescriptorclasses class * { native <methods>; }
 -keepclassmembers enum * {
     public static **[] values();
     public static ** valueOf(java.lang.String);
 }
+-keepclasseswithmembers class org.pytorch.executorch.** { native <methods>; }
 -keep class com.facebook.jni.** { *; }
 -keep class org.pytorch.executorch.*Exception* { *; }
 -keep class org.pytorch.executorch.EValue { *; }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etdeploy.apps.android.tools.libraries import Library
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.basic import inside
+from etdeploy.core.files.basic import inside, write_atomic
 
 _CHUNK_BYTES = 1 << 20
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
@@ -72,3 +72,33 @@ def _extract(archive: zipfile.ZipFile, name: str, target: Path) -> None:
     with archive.open(name) as source, target.open("wb") as file:
         while chunk := source.read(_CHUNK_BYTES):
             file.write(chunk)
+
+
+def unpack_native_module(aar: Path, abi: str, folder: Path) -> None:
+    """Writes an AAR's headers and its libraries for an ABI into a folder; known files stay.
+
+    Raises:
+        BuildError: The AAR is damaged, or has none of them.
+    """
+    try:
+        with zipfile.ZipFile(aar) as archive:
+            kept = [n for n in archive.namelist() if _of_module(n, abi) and not n.endswith("/")]
+            if not kept:
+                raise ValueError(f"it has no headers and no libraries for {abi}")
+            for name in kept:
+                target = inside(folder, name)
+                content = archive.read(name)
+                # An unchanged header keeps its date, so that nothing is compiled again.
+                if not target.is_file() or target.read_bytes() != content:
+                    write_atomic(target, content)
+    except (*_DAMAGED, OSError) as error:
+        raise BuildError(
+            f"{aar} cannot be read as an Android library: {error}",
+            remedy="Remove the file, and fetch it again.",
+        ) from error
+
+
+def _of_module(name: str, abi: str) -> bool:
+    return name.startswith(f"jni/{abi}/") or (
+        name.startswith("prefab/modules/") and "/include/" in name
+    )

@@ -11,6 +11,7 @@ from etdeploy.apps.android.app import AndroidApp
 from etdeploy.core.errors import BuildError
 
 _ANDROID = "http://schemas.android.com/apk/res/android"
+_TOOLS = "{http://schemas.android.com/tools}"
 _ENTITY = re.compile(r"<!(DOCTYPE|ENTITY)")
 
 
@@ -18,7 +19,7 @@ def completed_manifest(text: str, app: AndroidApp, place: str) -> str:
     """The manifest with what a project keeps in its build files.
 
     These are the package, whether native libraries are extracted, and the id in placeholders;
-    API levels and versions are aapt2's to add.
+    API levels and versions are aapt2's to add. Words for tools are left out.
 
     Args:
         text: Of AndroidManifest.xml.
@@ -40,13 +41,15 @@ def completed_manifest(text: str, app: AndroidApp, place: str) -> str:
     ElementTree.register_namespace("android", _ANDROID)
     root.set("package", app.id)
     application.set(f"{{{_ANDROID}}}extractNativeLibs", "true" if app.extracted else "false")
-    for element in application.iter():
-        _complete_name(element, app.id)
+    for element in root.iter():
+        _complete(element, app.id)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _complete_name(element: ElementTree.Element, package: str) -> None:
+def _complete(element: ElementTree.Element, package: str) -> None:
     """Class names that begin with a dot are in the package."""
     name = element.get(f"{{{_ANDROID}}}name", "")
     if name.startswith("."):
         element.set(f"{{{_ANDROID}}}name", package + name)
+    for attribute in [word for word in element.attrib if word.startswith(_TOOLS)]:
+        del element.attrib[attribute]

@@ -9,7 +9,7 @@ from pathlib import Path
 from etdeploy.core.errors import BuildError
 from etdeploy.core.processes import process
 
-_COMPLAINT = re.compile(r"\berror\b|\bException\b|^Missing class ", re.IGNORECASE)
+_COMPLAINT = re.compile(r"\berror\b|Exception: |^Missing class ", re.IGNORECASE)
 _LINES = 6
 # These tools run for seconds: the best of Java's compilers would take longer than it saves, and a
 # collector with threads of its own compete with theirs.

@@ -1,0 +1,125 @@
+"""The build by Gradle: its command, its APK, and what it says when it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.apps.android.app import AndroidApp, BuiltApk
+from etdeploy.apps.android.gradle import OUTPUT, build_with_gradle, gradle_command
+from etdeploy.apps.android.parts.archive import Entry, write_archive
+from etdeploy.apps.android.tools.gradle import find_gradle
+from etdeploy.backends.values import Workstation
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import BuildError
+
+pytestmark = pytest.mark.integration
+
+APP = AndroidApp(id="org.example.x", name="X")
+
+
+def gradle(project: Path, script: str) -> Path:
+    """A stand-in that does what a script of the shell says."""
+    (project / "gradle/wrapper").mkdir(parents=True)
+    (project / "gradle/wrapper/gradle-wrapper.jar").touch()
+    path = project / "gradlew"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def built(project: Path, script: str, told: list[str] | None = None) -> BuiltApk:
+    def report(text: str, fraction: float | None = None) -> None:
+        if told is not None:
+            told.append(text)
+
+    return build_with_gradle(project, gradle(project, script), APP, report)
+
+
+def test_its_apk_is_described(tmp_path: Path) -> None:
+    write_archive(tmp_path / "made.apk", [Entry("AndroidManifest.xml", b"x")])
+    folder = Path(OUTPUT).parent
+    told: list[str] = []
+    script = f'echo "> Task $1"; echo $2; mkdir -p {folder} && cp made.apk {OUTPUT}'
+    apk = built(tmp_path, script, told)
+    assert (apk.how, apk.path) == ("gradle", str(tmp_path / OUTPUT))
+    assert apk.size_bytes == (tmp_path / "made.apk").stat().st_size
+    assert told == ["building the app with Gradle", "Gradle: :app:assembleDebug"]
+
+
+def test_the_command_is_what_a_person_types(tmp_path: Path) -> None:
+    wrapper = tmp_path / "gradlew"
+    assert gradle_command(wrapper, tmp_path) == (
+        "./gradlew",
+        ":app:assembleDebug",
+        "--console=plain",
+    )
+    assert gradle_command(Path("/opt/gradle"), tmp_path)[0] == "/opt/gradle"
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "remedy"),
+    [
+        (
+            "e: file:///Main.kt:3:1 Unresolved reference\n\n"
+            "* What went wrong:\nIt failed.\n\n* Try:",
+            "e: file:///Main.kt:3:1 Unresolved reference\nIt failed.",
+            None,
+        ),
+        (
+            "* What went wrong:\nSDK location not found. Define a valid one.\n\n* Try:\n> x",
+            "SDK location not found. Define a valid one.",
+            "export ANDROID_HOME=",
+        ),
+        (
+            "* What went wrong:\nCould not resolve com.android.tools:x\n\n",
+            "Could not resolve com.android.tools:x",
+            "--set app.build=sdk",
+        ),
+        ("strange", "strange", None),
+    ],
+)
+def test_what_went_wrong_is_told(tmp_path: Path, words: str, told: str, remedy: str | None) -> None:
+    (tmp_path / "words").write_text(words)
+    with pytest.raises(BuildError) as caught:
+        built(tmp_path, "cat words; exit 1")
+    assert caught.value.message == f"Gradle could not build the app:\n{told}"
+    assert remedy is None or remedy in str(caught.value.remedy)
+
+
+def test_an_apk_elsewhere_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BuildError) as caught:
+        built(tmp_path, "true")
+    assert caught.value.place == str(tmp_path / OUTPUT)
+
+
+def test_the_projects_wrapper_comes_first_and_needs_its_jar(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    path = gradle(project, "true")
+    program = tmp_path / "bin/gradle"
+    program.parent.mkdir()
+    program.touch(0o755)
+    with_program = Workstation({"PATH": str(program.parent)}, tmp_path)
+    assert find_gradle(with_program, project) == path
+    (project / "gradle/wrapper/gradle-wrapper.jar").unlink()
+    assert find_gradle(with_program, project) == program
+    problem = find_gradle(Workstation({"PATH": ""}, tmp_path), project)
+    assert isinstance(problem, Blocker)
+    assert "--set app.build=sdk" in problem.remedy
+
+
+@pytest.mark.parametrize(("version", "does"), [("4.4.1", False), ("9.0", False), ("9.1.0", True)])
+def test_a_gradle_that_is_too_old_is_told_before_it_runs(
+    tmp_path: Path, version: str, does: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "bin/gradle").touch(0o755)
+    (tmp_path / f"lib/gradle-core-api-{version}.jar").touch()
+    found = find_gradle(Workstation({"PATH": str(tmp_path / "bin")}, tmp_path))
+    if does:
+        assert found == tmp_path / "bin/gradle"
+    else:
+        assert isinstance(found, Blocker)
+        assert "and the Android plugin needs 9.1 or newer" in found.why

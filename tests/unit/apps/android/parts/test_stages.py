@@ -1,0 +1,88 @@
+"""When a stage is made again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from etdeploy.apps.android.parts.stages import Stages
+from etdeploy.core.errors import BuildError
+
+
+def obtained(work: Path, inputs: dict[str, object], deciding: str = "1") -> list[str]:
+    """The stage `s`, and what was made."""
+    made: list[str] = []
+
+    def make(folder: Path) -> None:
+        made.append("s")
+        (folder / "result").write_text("made")
+
+    folder = Stages(work, deciding).obtain("s", inputs, make)
+    assert (folder / "result").read_text() == "made"
+    return made
+
+
+def test_it_is_made_once_for_the_same_inputs(tmp_path: Path) -> None:
+    assert obtained(tmp_path, {"a": 1}) == ["s"]
+    assert obtained(tmp_path, {"a": 1}) == []
+    assert obtained(tmp_path, {"a": 2}) == ["s"]
+
+
+def test_other_code_makes_it_again(tmp_path: Path) -> None:
+    obtained(tmp_path, {})
+    assert obtained(tmp_path, {}, deciding="2") == ["s"]
+
+
+def test_a_result_that_was_touched_is_made_again(tmp_path: Path) -> None:
+    obtained(tmp_path, {})
+    (tmp_path / "s/result").unlink()
+    assert obtained(tmp_path, {}) == ["s"]
+    (tmp_path / "s/result").write_text("others")
+    assert obtained(tmp_path, {}) == ["s"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"key": 1}', '{"files": []}'])
+def test_a_key_that_cannot_be_read_is_no_key(tmp_path: Path, text: str) -> None:
+    obtained(tmp_path, {})
+    (tmp_path / "s/.key.json").write_text(text)
+    assert obtained(tmp_path, {}) == ["s"]
+
+
+def test_one_that_failed_leaves_the_last_one(tmp_path: Path) -> None:
+    obtained(tmp_path, {"a": 1})
+
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise BuildError("no")
+
+    with pytest.raises(BuildError):
+        Stages(tmp_path, "1").obtain("s", {"a": 2}, fail)
+    assert obtained(tmp_path, {"a": 1}) == []
+    assert not list(tmp_path.glob(".s*"))
+
+
+def test_files_are_known_by_their_content(tmp_path: Path) -> None:
+    stages = Stages(tmp_path / "work", "1")
+    path = tmp_path / "in/x"
+    path.parent.mkdir()
+    path.write_text("a")
+    first = stages.digests(tmp_path / "in")
+    os.utime(path, ns=(1, 1))
+    assert stages.digests(tmp_path / "in") == first
+    path.write_text("b")
+    assert stages.digests(tmp_path / "in") != first
+    assert stages.digests(tmp_path / "none") == {}
+
+
+def test_the_digest_of_a_stage_is_that_of_its_results(tmp_path: Path) -> None:
+    obtained(tmp_path, {"a": 1})
+    first = Stages(tmp_path, "1").digests(tmp_path / "s")
+    obtained(tmp_path, {"a": 2})
+    assert Stages(tmp_path, "1").digests(tmp_path / "s") == first
+
+
+def test_a_file_that_is_absent_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="cannot be read"):
+        Stages(tmp_path, "1").digest(tmp_path / "none")
