@@ -47,6 +47,47 @@ from etdeploy.targets.qemu import find_emulator
 RUNNER_INFO = "runner.json"
 
 
+def tree_definitions(
+    plan: RuntimePlan,
+    tree: BuildTree,
+    tools: BuildTools,
+    toolchain: Toolchain,
+    program: Path | None,
+    custom_ops: CustomOps | None,
+) -> dict[str, str]:
+    """All of cmake's definitions for a build of ExecuTorch in a tree.
+
+    Args:
+        plan: With the provider `source`.
+        tree: Gets a link to the program, and the registration of the recipe's own kernels.
+        tools: Of this machine.
+        toolchain: Of this machine.
+        program: Its operators are selected, for a plan with a selection.
+        custom_ops: The recipe's own kernels, if the plan has them.
+
+    Raises:
+        BuildError: A backend's part of them is not on this machine.
+    """
+    selected = tree.select(program, plan.selection) if plan.selection and program else None
+    definitions = source_definitions(plan, tree.checkout, tools, toolchain.definitions, selected)
+    for backend in built_backends(plan):
+        found = backend.definitions(Workstation.this(), definitions)
+        # What the recipe sets by hand stays.
+        left = {n for n in found if definitions.get(n, f"${n}") == f"${n}"}
+        definitions |= {n: v for n, v in found.items() if n in left}
+    files = selected and needed_sources(tree.checkout.folder, aten_operators(selected))
+    if files:
+        definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
+    return definitions | _own_kernels(custom_ops, tree.root)
+
+
+def _own_kernels(custom_ops: CustomOps | None, folder: Path) -> dict[str, str]:
+    if custom_ops is None:
+        return {}
+    write_registration(custom_ops, folder)
+    return custom_ops.definitions(folder)
+
+
 @dataclass(frozen=True)
 class Builder:
     """One build into an empty folder of the cache; the attributes are those of `build_runner`."""
@@ -102,7 +143,8 @@ class Builder:
             with tempfile.TemporaryDirectory(prefix="etdeploy-build-") as temporary:
                 definitions = wheel_definitions(self.plan, self.given.wheel, tools)
                 folder = Path(temporary)
-                self._configure(definitions | self._own_kernels(folder), tools, folder / "cmake")
+                definitions |= _own_kernels(self.custom_ops, folder)
+                self._configure(definitions, tools, folder / "cmake")
                 yield self._compile(tools, folder / "cmake"), tools.compiler
             return
         if self.given.checkout is None:
@@ -115,38 +157,15 @@ class Builder:
         with open_tree(
             self.workspace, self.target.name, self.given.checkout, compiler, self.progress
         ) as tree:
-            definitions = self._source_definitions(tree, tools, toolchain)
+            definitions = tree_definitions(
+                self.plan, tree, tools, toolchain, self.program, self.custom_ops
+            )
             if not tree.is_configured(definitions):
                 require_kleidiai(self.plan, tree.checkout.folder, tree.cmake)
                 tree.forget()
                 self._configure(definitions, tools, tree.cmake, fresh=True)
                 tree.remember(definitions)
             yield self._compile(tools, tree.cmake), toolchain.compiler
-
-    def _source_definitions(
-        self, tree: BuildTree, tools: BuildTools, toolchain: Toolchain
-    ) -> dict[str, str]:
-        selected = None
-        if self.plan.selection and self.program:
-            selected = tree.select(self.program, self.plan.selection)
-        definitions = source_definitions(
-            self.plan, tree.checkout, tools, toolchain.definitions, selected
-        )
-        for backend in built_backends(self.plan):
-            found = backend.definitions(Workstation.this(), definitions)
-            # What the recipe sets by hand stays.
-            left = {n for n in found if definitions.get(n, f"${n}") == f"${n}"}
-            definitions |= {n: v for n, v in found.items() if n in left}
-        files = selected and needed_sources(tree.checkout.folder, aten_operators(selected))
-        if files:
-            definitions["ETDEPLOY_KERNEL_FILES"] = ";".join(files)
-        return definitions | self._own_kernels(tree.root)
-
-    def _own_kernels(self, folder: Path) -> dict[str, str]:
-        if self.custom_ops is None:
-            return {}
-        write_registration(self.custom_ops, folder)
-        return self.custom_ops.definitions(folder)
 
     def _configure(
         self,

@@ -75,15 +75,28 @@ def configure(
     _run(argv, folder, "configuring", log, progress)
 
 
-def compile_runner(tools: BuildTools, folder: Path, progress: Progress, log: Path | None) -> Path:
+def compile_runner(
+    tools: BuildTools,
+    folder: Path,
+    progress: Progress,
+    log: Path | None,
+    built: str = EXECUTABLE,
+) -> Path:
     """Builds the runner and only what it links; returns the executable.
+
+    Args:
+        tools: Ninja and the compiler cache.
+        folder: The build folder.
+        progress: Reports each step.
+        log: Receives the command and its output.
+        built: What is built in place of the runner: a file of the build folder.
 
     Raises:
         BuildError: With the first error of the compiler or the linker.
     """
-    argv = (str(tools.ninja), EXECUTABLE)
+    argv = (str(tools.ninja), built)
     _run(argv, folder, "compiling", log, progress, nested_builds(tools, os.environ))
-    return folder / EXECUTABLE
+    return folder / built
 
 
 def nested_builds(tools: BuildTools, environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,9 +16,11 @@ endif()
 # etdeploy's own kernels, which register themselves. They are compiled for speed whatever the build
 # type is: at -O2, the products' loops are not unrolled and take twice as long with GCC 12.
 function(etdeploy_link_own_kernels runner)
-  add_library(etdeploy_kernels OBJECT kernels/attention.cpp kernels/rotation.cpp)
+  set(folder "${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
+  add_library(etdeploy_kernels OBJECT "${folder}/kernels/attention.cpp"
+                                      "${folder}/kernels/rotation.cpp")
   target_compile_options(etdeploy_kernels PRIVATE -Wall -Wextra -Wno-psabi -O3
-                         "-ffile-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}=runner")
+                         "-ffile-prefix-map=${folder}=runner")
   if("threadpool" IN_LIST ETDEPLOY_COMPONENTS)
     target_compile_definitions(etdeploy_kernels PRIVATE HAS_threadpool)
   endif()
