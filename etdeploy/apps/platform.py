@@ -9,12 +9,15 @@ from typing import Protocol
 
 from etdeploy.apps.model import AppModel
 from etdeploy.backends.values import Extras
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import UsageError
 from etdeploy.core.progress import Progress
 from etdeploy.core.values import Explained, Value
+from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
+from etdeploy.provider.checkout import Checkout
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target
@@ -45,6 +48,7 @@ class AppSubject:
         target: What the app is for.
         abis: On Android, what its native libraries are for.
         extras: What the program's backends add: a device maker's libraries.
+        sources: What its ExecuTorch is built from; None where it is a release.
     """
 
     loaded: LoadedRecipe
@@ -54,6 +58,24 @@ class AppSubject:
     target: Target
     abis: tuple[str, ...]
     extras: Extras
+    sources: Sources | None = None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What an app's own ExecuTorch is built from.
+
+    Attributes:
+        checkout: ExecuTorch's sources.
+        workspace: The cache, with the build folders.
+        program: The file whose operators are selected.
+        custom_ops: The recipe's own kernels.
+    """
+
+    checkout: Checkout
+    workspace: Workspace
+    program: Path
+    custom_ops: CustomOps | None = None
 
 
 class BuiltApp(Value):

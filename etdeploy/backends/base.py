@@ -64,6 +64,8 @@ class Backend:
         wheels: The targets whose wheel carries the component.
         aar: The artifact of `org.pytorch` on Maven, an Android library with ExecuTorch's Java API,
             that has the component; None if none has.
+        system_libraries: Android's own libraries, of the phone's maker, that it opens: an app has
+            to name them in its manifest.
         systems: Systems that the delegate runs on; empty for all.
         arches: The instruction sets that it runs on; empty for all.
         loads: Whether it loads the device maker's libraries when it starts.
@@ -100,6 +102,7 @@ class Backend:
     submodules: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
     aar: str | None = None
+    system_libraries: tuple[str, ...] = ()
     systems: tuple[str, ...] = ()
     arches: tuple[str, ...] = ()
     loads: bool = False

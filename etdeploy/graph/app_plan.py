@@ -12,6 +12,7 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Explained
 from etdeploy.graph.job import AppMaker, Job
 from etdeploy.plan.components import RUNTIME, THREADPOOL
+from etdeploy.plan.derive import Available, CustomKernels
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.attention import attention_of
 from etdeploy.program.model import EMPTY_PROGRAM, Program
@@ -61,6 +62,34 @@ def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
         blockers=blockers,
         notes=tuple(_notes(job)),
     )
+
+
+def built_plan(
+    job: Job,
+    program: Program | None,
+    plan: RuntimePlan,
+    available: Available,
+    custom: CustomKernels | None,
+) -> RuntimePlan:
+    """The plan of an app's ExecuTorch that is built from a checkout.
+
+    Args:
+        job: Its recipe and target.
+        program: What inspection found; None before the export.
+        plan: From `app_plan`, which says why it is built.
+        available: The checkout and its options.
+        custom: The recipe's own kernels.
+    """
+    from etdeploy.apps.android.native import app_plan as native_plan
+
+    abi = abis_of(job)[0]
+    made = native_plan(
+        job.loaded.recipe, program or EMPTY_PROGRAM, abi, available, custom, job.host
+    )
+    return made.model_copy(
+        update={"provider": plan.provider, "provisional": plan.provisional,
+                "notes": (*made.notes, *plan.notes)}
+    )  # fmt: skip
 
 
 def _parts() -> Iterator[Explained]:

@@ -11,9 +11,11 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.files.basic import copy_file, folder_files
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.progress import Progress
-from etdeploy.graph.app_steps import subject_of, written_model
+from etdeploy.graph.app_steps import sourced, subject_of, written_model
 from etdeploy.graph.job import Job
+from etdeploy.graph.resolve import resolve
 from etdeploy.graph.stage_values import StepName, stage_path
+from etdeploy.graph.tasks.steps import StepLog
 
 
 def load_project(job: Job) -> Project:
@@ -40,10 +42,11 @@ def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
     Raises:
         BuildError: A tool is missing or failed.
     """
-    subject = subject_of(job, written_model(job))
+    log = job.state / "app.log"
+    resolved = resolve(job)
+    subject = sourced(resolved, subject_of(job, written_model(job)), StepLog(progress, log))
     where = sha256_bytes(str(folder.resolve()).encode())[:16]
     work = job.workspace.folder(CacheKind.BUILDS) / f"app-{where}"
-    log = job.state / "app.log"
     platform = platform_for(job.target.system)
     built = platform.build(subject, folder, work, progress, log)
     return built.model_copy(update={"archive": str(_beside(built, folder / platform.output))})

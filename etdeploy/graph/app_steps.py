@@ -5,10 +5,11 @@ As in `pipeline.py`, an action imports what only it needs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.apps.model import MODEL_FILE, AppModel, Payload
-from etdeploy.apps.platform import AppSubject, BuiltApp, platform_for
+from etdeploy.apps.platform import AppSubject, BuiltApp, Sources, platform_for
 from etdeploy.apps.project import Project
 from etdeploy.core import console
 from etdeploy.core.errors import CheckError
@@ -124,6 +125,29 @@ def subject_of(job: Job, model: AppModel) -> AppSubject:
     )
 
 
+def sourced(resolved: Resolved, subject: AppSubject, log: StepLog) -> AppSubject:
+    """The same with ExecuTorch's sources, where its plan is to build from them.
+
+    Raises:
+        BuildError: They cannot be obtained.
+    """
+    if subject.plan.provider.value != Provider.SOURCE:
+        return subject
+    from etdeploy.graph.obtain import obtain_libraries
+
+    job = resolved.job
+    planned = resolved.with_program(subject.program)
+    exported, _ = load_program(job)
+    versions = load_provenance(Path(exported.folder)).versions
+    made_with = versions.get("executorch")
+    libraries = obtain_libraries(planned, made_with, log.progress, log.log)
+    if libraries.checkout is None:
+        raise RuntimeError("a build from source has no checkout")
+    program = Path(exported.folder) / PROGRAM_FILE
+    sources = Sources(libraries.checkout, job.workspace, program, resolved.custom_ops)
+    return replace(subject, sources=sources)
+
+
 def written_model(job: Job) -> AppModel:
     """`model.json` of the project that the project step wrote."""
     folder = Path(Project.load(stage_path(job, StepName.PROJECT)).folder)
@@ -136,7 +160,7 @@ def _app(resolved: Resolved) -> Step:
     platform = platform_for(job.target.system)
 
     def act(log: StepLog) -> str:
-        subject = subject_of(job, written_model(job))
+        subject = sourced(resolved, subject_of(job, written_model(job)), log)
         project = Project.load(stage_path(job, StepName.PROJECT))
         work = job.state / _WORK
         built = platform.build(subject, Path(project.folder), work, log.progress, log.log)

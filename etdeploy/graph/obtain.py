@@ -32,20 +32,29 @@ def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
     from etdeploy.runner.missing import find_missing
 
     job, plan, sources = resolved.job, resolved.plan, resolved.sources
+    build: tuple[Blocker, ...] = ()
     if job.app:
-        from etdeploy.apps.platform import platform_for
-
-        build = (
-            ()
-            if job.app.given or not job.app.builds
-            else platform_for(job.target.system).missing(job.loaded.recipe, plan)
-        )
-        return (*build, *missing_for_bundle(job, plan, resolved.program))
+        build = _missing_for_app(job, plan)
+        if plan.provider.value != Provider.SOURCE or not _builds_app(job):
+            return (*build, *missing_for_bundle(job, plan, resolved.program))
     found = (sources.problem or sources.checkout) if sources else None
     return (
+        *build,
         *find_missing(plan, job.host, found),
         *missing_for_bundle(job, plan, resolved.program),
     )
+
+
+def _missing_for_app(job: Job, plan: RuntimePlan) -> tuple[Blocker, ...]:
+    if not _builds_app(job):
+        return ()
+    from etdeploy.apps.platform import platform_for
+
+    return platform_for(job.target.system).missing(job.loaded.recipe, plan)
+
+
+def _builds_app(job: Job) -> bool:
+    return bool(job.app and job.app.builds and not job.app.given)
 
 
 def obtain_libraries(

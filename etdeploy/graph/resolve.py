@@ -279,14 +279,31 @@ def _plan(
 ) -> tuple[RuntimePlan, Sources | None]:
     """The plan, and the sources, which are looked up if it needs them and they are not known."""
     if job.app:
-        from etdeploy.graph.app_plan import app_plan
-
-        return app_plan(job, program, wheel_version), None
+        return _app_plan(job, program, own, sources, wheel_version, lookups)
     plan = _derive(job, program, own, sources, wheel_version)
     if sources or plan.provider.value != Provider.SOURCE:
         return plan, sources
     found = _find_sources(job, wheel_version, lookups)
     return _derive(job, program, own, found, wheel_version), found
+
+
+def _app_plan(
+    job: Job,
+    program: Program | None,
+    own: CustomOps | None,
+    sources: Sources | None,
+    wheel_version: str,
+    lookups: Lookups,
+) -> tuple[RuntimePlan, Sources | None]:
+    """The same for an app, whose ExecuTorch is a release unless that lacks something."""
+    from etdeploy.graph.app_plan import app_plan, built_plan
+
+    plan = app_plan(job, program, wheel_version)
+    if plan.provider.value != Provider.SOURCE or job.target.system != "android":
+        return plan, sources
+    found = sources or _find_sources(job, wheel_version, lookups)
+    available, custom = _available(job, found, wheel_version), _custom(own)
+    return built_plan(job, program, plan, available, custom), found
 
 
 def _derive(
@@ -296,12 +313,20 @@ def _derive(
     sources: Sources | None,
     wheel_version: str,
 ) -> RuntimePlan:
+    available = _available(job, sources, wheel_version)
+    recipe = job.loaded.recipe
+    return derive_plan(recipe, program, job.target, job.host, available, _custom(own))
+
+
+def _available(job: Job, sources: Sources | None, wheel_version: str) -> Available:
     checkout = sources.checkout if sources else None
-    available = Available(
+    return Available(
         checkout.version if checkout else wheel_version,
         shipped_components(job.target.portable or job.target.name),
         sources.options if sources else None,
         wheel_version,
     )
-    custom = CustomKernels(own.operators, own.digest) if own else None
-    return derive_plan(job.loaded.recipe, program, job.target, job.host, available, custom)
+
+
+def _custom(own: CustomOps | None) -> CustomKernels | None:
+    return CustomKernels(own.operators, own.digest) if own else None

@@ -9,28 +9,31 @@ from pathlib import Path
 from pydantic import ValidationError
 
 import etdeploy
-from etdeploy.apps.android.apk import build_apk
-from etdeploy.apps.android.app import ASSETS, NATIVE, AndroidApp, BuiltApk
-from etdeploy.apps.android.gradle import OUTPUT, build_with_gradle
+from etdeploy.apps.android.app import ASSETS, AndroidApp, BuiltApk
+from etdeploy.apps.android.build import build_app
+from etdeploy.apps.android.gradle import OUTPUT
+from etdeploy.apps.android.native import build_api, build_library, require_fbjni
 from etdeploy.apps.android.runtime import choose_runtime
 from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
 from etdeploy.apps.android.tools.gradle import find_gradle
 from etdeploy.apps.android.tools.jdk import find_jdk
 from etdeploy.apps.android.tools.kotlin import find_kotlin
 from etdeploy.apps.android.tools.sdk import find_sdk
+from etdeploy.apps.android.vendor import folder_variables, needs_files, vendor_files
 from etdeploy.apps.identity import app_id, app_name
 from etdeploy.apps.model import MODEL_FILE, AppModel
-from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
+from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, Sources
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Workstation
-from etdeploy.core.blocker import Blocker, require
-from etdeploy.core.errors import UsageError
+from etdeploy.core.blocker import Blocker
+from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.core.files.basic import new_folder
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
 from etdeploy.core.values import Explained
-from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 
@@ -85,20 +88,24 @@ class Android:
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
         return {
-            f"{NATIVE}/{abi}/{extra.name}": Path(extra.source)
+            path: source
             for abi in subject.abis
-            for extra in subject.extras.files
+            for path, source in vendor_files(subject.extras, abi).items()
         }
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
-        if _gradle(recipe, None):
+        found = _gradle(recipe, None)
+        if isinstance(found, Blocker):
+            return (found,)
+        if found and plan.provider.value != Provider.SOURCE:
             return ()
-        found = _tools(recipe, plan, None)
-        return () if isinstance(found, Tools) else found
+        tools = _tools(recipe, plan, None)
+        return () if isinstance(tools, Tools) else tools
 
     def fingerprint(self, recipe: Recipe) -> str:
-        if gradle := _gradle(recipe, None):
-            return str(gradle)
+        found = _gradle(recipe, None)
+        if found:
+            return "" if isinstance(found, Blocker) else str(found)
         station = Workstation.this()
         jdk, sdk, kotlin = find_jdk(station), find_sdk(station, COMPILE_SDK), find_kotlin(station)
         if isinstance(jdk, Blocker) or isinstance(sdk, Blocker) or isinstance(kotlin, Blocker):
@@ -110,11 +117,18 @@ class Android:
         self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
     ) -> BuiltApp:
         recipe, app = subject.loaded.recipe, _values(subject)
-        if gradle := _gradle(recipe, project):
-            built = build_with_gradle(project, gradle, app, progress, log=log)
-        else:
-            tools = require_tools(_tools(recipe, subject.plan, project))
-            built = build_apk(project, work, tools, app, progress, log=log)
+        if subject.sources:
+            _build_executorch(subject, subject.sources, project, work, progress, log)
+        built = build_app(
+            project,
+            work,
+            app,
+            artifacts_of(subject.plan),
+            recipe.app.build,
+            progress,
+            aar=Path(recipe.app.aar) if recipe.app.aar else None,
+            log=log,
+        )
         return _built(built, app)
 
     def given(self, archive: Path) -> tuple[BuiltApp, AppModel]:
@@ -147,12 +161,11 @@ def _values(subject: AppSubject) -> AndroidValues:
         id=app_id(subject.loaded),
         name=app_name(subject.loaded),
         abis=subject.abis,
-        extracted=bool(subject.extras.files),
+        extracted=needs_files(subject.extras),
         workload=subject.model.workload,
         runtime=str(plan.provider.value),
         artifacts=artifacts_of(plan),
-        # The linker of a process that has started does not look at its own variable again.
-        variables=tuple(v for v in subject.extras.folder_variables if v != "LD_LIBRARY_PATH"),
+        variables=folder_variables(subject.extras),
         system_libraries=tuple(
             name for each in _backends(subject.program) for name in each.system_libraries
         ),
@@ -168,17 +181,45 @@ def _backends(program: Program) -> list[Backend]:
 
 def artifacts_of(plan: RuntimePlan) -> tuple[str, ...]:
     """Maven's names of ExecuTorch's release among a plan's components."""
-    return tuple(part.value for part in plan.components if part.value and ":" in part.value)
+    if plan.provider.value != Provider.PREBUILT:
+        return ()
+    return tuple(part.value for part in plan.components if part.value)
 
 
-def _gradle(recipe: Recipe, project: Path | None) -> Path | None:
+def _build_executorch(
+    subject: AppSubject,
+    sources: Sources,
+    project: Path,
+    work: Path,
+    progress: Progress,
+    log: Path | None,
+) -> None:
+    """Builds the native library and the Java API, and puts both into the project.
+
+    Raises:
+        BuildError: The app is for several instruction sets, a tool is missing, or the build failed.
+    """
+    if len(subject.abis) > 1:
+        raise BuildError(
+            "an ExecuTorch from source is built for one instruction set, and app.abis names "
+            f"{' and '.join(subject.abis)}",
+            remedy=f"--set app.abis=[{subject.abis[0]}]",
+        )
+    tools = require_tools(_tools(subject.loaded.recipe, subject.plan, project))
+    build_library(
+        subject.plan, sources.checkout, require_fbjni(tools), sources.workspace, project,
+        progress, log, sources.program, sources.custom_ops,
+    )  # fmt: skip
+    with new_folder(work / "api") as classes:
+        build_api(sources.checkout, tools, classes, project, log)
+
+
+def _gradle(recipe: Recipe, project: Path | None) -> Path | Blocker | None:
     """The Gradle that builds the app; None where the SDK's own tools do."""
-    if recipe.app.build == "sdk":
+    if recipe.app.build == "sdk" or (recipe.app.build == "auto" and recipe.app.aar):
         return None
     found = find_gradle(Workstation.this(), project)
-    if recipe.app.build == "gradle":
-        return require(found)
-    return None if isinstance(found, Blocker) else found
+    return None if recipe.app.build == "auto" and isinstance(found, Blocker) else found
 
 
 def _tools(recipe: Recipe, plan: RuntimePlan, project: Path | None) -> Tools | tuple[Blocker, ...]:

@@ -260,6 +260,7 @@ QNN = Qnn(
     cmake_target="qnn_executorch_backend",
     wheels=("linux-x86_64",),
     aar="executorch-android-qnn",
+    system_libraries=("libcdsprpc.so",),
     systems=("android", "linux"),
     loads=True,
     socs=tuple(QUALCOMM_SOCS),
