@@ -23,6 +23,7 @@ from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.progress import Progress, silent
 from etdeploy.core.resources import resource_folder
+from etdeploy.core.values import Explained
 from etdeploy.custom_ops.kernels import CustomOps
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan, require_feasible
 from etdeploy.plan.model import RuntimePlan
@@ -45,10 +46,18 @@ _SOURCES = "extension/android/executorch_android/src/main/java"
 # In an app, and different from a runner: its Java API takes inputs with the one, and shows messages
 # in the log with the other. The C++ runtime is linked in, as in the published library: the shared
 # one of fbjni's AAR may be older than the NDK's.
-_FOR_APPS: Mapping[str, str] = {
-    "EXECUTORCH_BUILD_EXTENSION_RUNNER_UTIL": "ON",
-    "EXECUTORCH_PAL_DEFAULT": "android",
-}
+_FOR_APPS = (
+    Explained(
+        name="EXECUTORCH_BUILD_EXTENSION_RUNNER_UTIL",
+        value="ON",
+        reason="the Java API makes a method's inputs with it",
+    ),
+    Explained(
+        name="EXECUTORCH_PAL_DEFAULT",
+        value="android",
+        reason="an app's messages are in the log, and nobody sees its stderr",
+    ),
+)
 # Equal classes give equal jars.
 _DATE = (1981, 1, 1, 1, 1, 2)
 
@@ -78,7 +87,11 @@ def app_plan(
         }
     )
     target = find_target(ANDROID_ABIS[abi])
-    return derive_plan(changed, program, target, host or host_target(), available, custom)
+    plan = derive_plan(changed, program, target, host or host_target(), available, custom)
+    by_hand = {option.name for option in plan.options if option.by_hand}
+    own = {option.name: option for option in _FOR_APPS if option.name not in by_hand}
+    kept = (option for option in plan.options if option.name not in own)
+    return plan.model_copy(update={"options": (*kept, *own.values())})
 
 
 def build_library(
@@ -155,11 +168,9 @@ def library_definitions(
     program: Path | None,
     custom_ops: CustomOps | None,
 ) -> dict[str, str]:
-    """All of cmake's definitions; what the recipe sets by hand stays."""
-    by_hand = {option.name for option in plan.options if option.by_hand}
-    own = {name: value for name, value in _FOR_APPS.items() if name not in by_hand}
+    """All of cmake's definitions."""
     definitions = tree_definitions(plan, tree, tools, toolchain, program, custom_ops)
-    return definitions | own | {"ETDEPLOY_FBJNI": str(tree.root / "fbjni")}
+    return definitions | {"ETDEPLOY_FBJNI": str(tree.root / "fbjni")}
 
 
 def build_api(

@@ -37,6 +37,7 @@ from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 
+_MIN_SDK = 23
 _PAYLOAD = f"{ASSETS}/model"
 
 
@@ -157,9 +158,12 @@ def _built(built: BuiltApk, app: AndroidApp) -> BuiltApp:
 
 def _values(subject: AppSubject) -> AndroidValues:
     recipe, plan = subject.loaded.recipe, subject.plan
+    built = plan.provider.value == Provider.SOURCE
     return AndroidValues(
         id=app_id(subject.loaded),
         name=app_name(subject.loaded),
+        # A library that is built here is for one API level and newer ones; a release for all.
+        min_sdk=max(_MIN_SDK, recipe.runtime.android_api) if built else _MIN_SDK,
         abis=subject.abis,
         extracted=needs_files(subject.extras),
         workload=subject.model.workload,
