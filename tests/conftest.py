@@ -24,6 +24,9 @@ _FOREIGN = (
     "ANDROID_SDK_ROOT",
     "QNN_SDK_ROOT",
     "QNN_RUNTIME_AAR",
+    "ETDEPLOY_PYMOBILEDEVICE3",
+    "PYMOBILEDEVICE3_TUNNEL",
+    "PYMOBILEDEVICE3_USBMUX",
 )
 # Caches of tools that hold no settings: downloads and compilations stay shared between sessions.
 _TOOL_CACHES = {
@@ -61,6 +64,8 @@ def strange_home(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) 
         for name in [*_FOREIGN, *(n for n in os.environ if n.startswith("XDG_"))]:
             patch.delenv(name, raising=False)
         patch.setenv("HOME", str(home))
+        # No test reaches the user's iPhones.
+        patch.setenv("USBMUXD_SOCKET_ADDRESS", str(home / "no-usbmuxd"))
         # It gets ExecuTorch's packages for other platforms, each once in a test run.
         patch.setenv("ETDEPLOY_CACHE_DIR", str(shared_folder / "cache"))
         yield home

@@ -145,12 +145,9 @@ def _open_ssh(spec: DeviceSpec, _workspace: Workspace) -> Device:
 
 
 def _open_ios(spec: DeviceSpec, _workspace: Workspace) -> Device:
-    raise DeviceError(
-        "iOS devices are not available in this release",
-        place=":".join(filter(None, (spec.kind, spec.serial))),
-        remedy="They will need a Mac with Xcode, a signing identity, and the pymobiledevice3\n"
-        "command. Until then use host, qemu, android or ssh.",
-    )
+    from etdeploy.devices.ios.choice import open_ios
+
+    return open_ios(spec)
 
 
 def _list_host(workspace: Workspace) -> list[DeviceListing]:
@@ -170,6 +167,12 @@ def _list_android(_workspace: Workspace) -> list[DeviceListing]:
     return list_android()
 
 
+def _list_ios(_workspace: Workspace) -> list[DeviceListing]:
+    from etdeploy.devices.ios.choice import list_ios
+
+    return list_ios()
+
+
 def _list_nothing(_workspace: Workspace) -> list[DeviceListing]:
     return []
 
@@ -187,6 +190,6 @@ BUILT_IN: dict[str, DeviceKind] = {
             "ssh", ("ssh:[USER@]HOST[:PORT][:/FOLDER]",), _open_ssh, _list_nothing,
             address="required", noun="host",
         ),
-        DeviceKind("ios", ("ios[:UDID]",), _open_ios, _list_nothing),
+        DeviceKind("ios", ("ios", "ios:UDID"), _open_ios, _list_ios, noun="UDID"),
     )
 }  # fmt: skip

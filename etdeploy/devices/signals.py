@@ -27,3 +27,8 @@ _NAMES = {
 def signal_of(exit_code: int) -> str | None:
     """The signal behind a shell's exit code of 128 + n; None for a plain exit code."""
     return _NAMES.get(exit_code - 128)
+
+
+def number_of(name: str) -> int | None:
+    """The number of a signal; None for a name that Linux does not have."""
+    return next((number for number, known in _NAMES.items() if known == name), None)

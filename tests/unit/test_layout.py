@@ -37,7 +37,7 @@ RANK = {package: len(LAYERS) - i for i, layer in enumerate(LAYERS) for package i
 # Rooms in rooms, from the top down: a room imports only from lower lines of its package (and
 # itself). "" stands for the modules that no line names.
 ROOMS = {
-    "devices": (("registry",), ("android", "ssh"), ("adb", "local", "remote"), ("",)),
+    "devices": (("registry",), ("android", "ios", "ssh"), ("adb", "local", "remote"), ("",)),
     "graph": (("many",), ("",), ("tasks",)),
     "runner": (("",), ("tools",)),
     "bench": (("",), ("failures", "outputs"), ("records",)),

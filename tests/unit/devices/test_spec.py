@@ -36,7 +36,7 @@ def test_specifications(
 
 FORMS = (
     "Devices: host, qemu, android, android:SERIAL, android:HOST:PORT, "
-    "ssh:[USER@]HOST[:PORT][:/FOLDER], ios[:UDID]"
+    "ssh:[USER@]HOST[:PORT][:/FOLDER], ios, ios:UDID"
 )
 
 
@@ -83,11 +83,11 @@ def test_what_is_no_specification(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_ios_says_what_it_will_need() -> None:
+def test_a_phone_is_missed_where_nothing_finds_phones() -> None:
     with pytest.raises(DeviceError) as caught:
         open_device("ios:1234")
     assert str(caught.value).splitlines()[0] == (
-        "ios:1234: iOS devices are not available in this release"
+        "ios:1234: usbmuxd, the service that finds iPhones on USB, does not run on this computer"
     )
     assert caught.value.exit_code == 6
 

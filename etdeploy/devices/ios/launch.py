@@ -1,0 +1,197 @@
+"""Starts an app over the developer services of iOS 17, and hears what it prints until its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from etdeploy.core.errors import DeviceError, Interrupted
+from etdeploy.core.processes.conversation import Conversation
+from etdeploy.devices.ios.command import TUNNELLED, Answer, Command, last_error
+from etdeploy.devices.ios.errors import (
+    UnavailableError,
+    developer_mode_off,
+    explained,
+    image_not_mounted,
+)
+
+# Making the tunnel and starting the app, before the app's own time begins.
+_START_S = 30.0
+# Downloading the image and having it signed, once for each phone and release of iOS.
+_MOUNT_S = 600.0
+_SIGKILL = "9"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """How a start went.
+
+    Attributes:
+        text: What the app printed.
+        seconds: Wall time, with the tunnel.
+        timed_out: Whether it had to be ended.
+        announced: Whether it said that its results are there.
+    """
+
+    text: str
+    seconds: float
+    timed_out: bool
+    announced: bool
+
+
+def announcement(run_id: str) -> str:
+    """The line that an app prints when its results of a start are in place."""
+    return f"etdeploy: results {run_id}"
+
+
+def launch(
+    command: Command, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
+) -> Heard:
+    """Starts an app, ending an earlier start of it, and waits until its results are there.
+
+    Where the phone does not offer its developer services, its developer image is mounted first.
+
+    Args:
+        command: The way to the phone.
+        app: Its bundle id.
+        arguments: For the app.
+        run_id: That its announcement names.
+        timeout_s: How long it may take.
+
+    Raises:
+        DeviceError: The phone refuses to start it, or went away.
+        Interrupted: The run was asked to stop; the app is ended.
+    """
+    try:
+        return _launch(command, app, arguments, run_id, timeout_s)
+    except UnavailableError:
+        prepare(command)
+    return _launch(command, app, arguments, run_id, timeout_s)
+
+
+def prepare(command: Command) -> None:
+    """Makes a phone offer its developer services.
+
+    Raises:
+        DeviceError: Developer Mode is off, or the image cannot be mounted.
+    """
+    answer = command.ask(["amfi", "developer-mode-status"])
+    if not answer.ok:
+        raise explained(answer, command, "asking for its Developer Mode")
+    if answer.stdout.strip() == "false":
+        raise developer_mode_off(command)
+    answer = command.ask(["mounter", "auto-mount"], _MOUNT_S)
+    if not answer.ok:
+        raise image_not_mounted(answer, command)
+
+
+def _launch(
+    command: Command, app: str, arguments: Sequence[str], run_id: str, timeout_s: float
+) -> Heard:
+    # Arguments after -- may begin with a dash.
+    words = [*TUNNELLED, "launch-application", "--console", app, "--", *arguments]
+    started = time.monotonic()
+    with command.listening(words) as conversation:
+        try:
+            text, ended = _hear(conversation, announcement(run_id), timeout_s + _START_S)
+        except Interrupted:
+            end_app(command, app)
+            raise
+        announced = _announces(text, announcement(run_id))
+        if ended and not announced:
+            _require_success(conversation, command, text)
+    heard = Heard(text, time.monotonic() - started, not (ended or announced), announced)
+    if heard.timed_out:
+        end_app(command, app)
+    return heard
+
+
+def _hear(conversation: Conversation, mark: str, limit_s: float) -> tuple[str, bool]:
+    """What is printed until a line, the end or the limit, and whether it was the end."""
+    output = b""
+    deadline = time.monotonic() + limit_s
+    while not _announces(output.decode(errors="replace"), mark):
+        try:
+            chunk = conversation.read(1 << 16, max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            return _plain(output), False
+        if not chunk:
+            return _plain(output), True
+        output += chunk
+    return _plain(output), False
+
+
+def _announces(text: str, mark: str) -> bool:
+    # The last line may be cut off in the middle of the name.
+    return any(line.rstrip("\r\n") == mark for line in text.splitlines(keepends=True)
+               if line.endswith("\n"))  # fmt: skip
+
+
+def _plain(output: bytes) -> str:
+    """Text of a terminal, whose lines end with a carriage return too."""
+    return output.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _require_success(conversation: Conversation, command: Command, text: str) -> None:
+    """Raises unless the app was started: then the command ends with 0, however the app ended."""
+    exit_code = conversation.ended(10.0)
+    if exit_code == 0:
+        return
+    log = conversation.errors()
+    raise explained(
+        Answer(exit_code, text, last_error(log), False, log), command, "starting the app"
+    )
+
+
+def end_app(command: Command, app: str) -> None:
+    """Ends an app; a phone that is gone is left alone. A stop does not keep it from that."""
+    listed = command.tidy([*TUNNELLED, "list-processes"])
+    for pid in parse_processes(listed, _folder(command, app)):
+        command.tidy([*TUNNELLED, "send-signal-to-process", str(pid), _SIGKILL])
+
+
+def _folder(command: Command, app: str) -> str | None:
+    try:
+        information = json.loads(command.tidy(["apps", "query", app]))[app]
+        return str(information["Path"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def parse_processes(listed: str, folder: str | None) -> list[int]:
+    """The processes whose program is in an app's folder.
+
+    Args:
+        listed: What `list-processes` prints.
+        folder: Of the app; None gives no process.
+    """
+    try:
+        processes = json.loads(listed)
+    except ValueError:
+        return []
+    found = []
+    for one in processes if folder and isinstance(processes, list) else ():
+        url = one.get("executableURL") if isinstance(one, dict) else None
+        path = unquote(str(url.get("relative", ""))) if isinstance(url, dict) else ""
+        # /var is a link to /private/var, and either may be told.
+        if f"{_public(folder)}/" in _public(path.removeprefix("file://")) + "/":
+            found.append(int(one["processIdentifier"]))
+    return found
+
+
+def _public(path: str | None) -> str:
+    return (path or "").removeprefix("/private")
+
+
+def require_words(arguments: Sequence[str], name: str) -> None:
+    """Raises unless every argument is `key=value`.
+
+    Raises:
+        DeviceError: One is not.
+    """
+    for word in arguments:
+        if "=" not in word:
+            raise DeviceError(f"an app takes options key=value, not {word!r}", place=name)
