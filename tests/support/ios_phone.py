@@ -81,7 +81,7 @@ def write_results(start: Start, results: dict[str, Any]) -> None:
     if start.options.get("outputs") == "true":
         emptied(start.documents / "outputs").joinpath("output-0.bin").write_bytes(b"\1\2\3\4")
     start.documents.joinpath("results.json").write_text(json.dumps(results))
-    start.show(f"etdeploy: results {start.options['run_id']}")
+    start.show(f"etdeploy: run {start.options['run_id']} has ended")
 
 
 @dataclass
@@ -92,7 +92,7 @@ class IosPhone:
         folder: Of the test: apps' containers, crash reports.
         app: What installed apps do when they are started.
         attached: Whether the cable is plugged in.
-        paired: Whether it trusts this computer.
+        paired: Whether it trusts this computer; else its owner says no when asked.
         locked: Whether it is locked by its passcode.
         developer_mode: Whether that is switched on.
         image: Whether the developer image is mounted; without it, apps cannot be started.
@@ -242,7 +242,7 @@ class IosPhone:
                 return answer | {"Error": "InvalidHostID"}
             return answer | {"EnableSessionSSL": False, "SessionID": "SESSION"}
         if kind == "Pair":
-            return answer | {"Error": "PairingDialogResponsePending"}
+            return answer | {"Error": "UserDeniedPairing"}
         if kind == "StartService":
             return answer | self._started(request["Service"])
         return answer

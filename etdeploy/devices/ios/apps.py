@@ -37,12 +37,14 @@ class Installed:
     Attributes:
         id: Its bundle id.
         path: Its folder there; another one after each installation.
+        container: Its home folder there; None where that is not told.
         executable: Name of its process.
         is_development: Whether its files can be read and written.
     """
 
     id: str
     path: str
+    container: str | None
     executable: str
     is_development: bool
 
@@ -160,8 +162,16 @@ def parse_apps(answer: dict[str, Any]) -> list[Installed]:
         if isinstance(information, dict) and isinstance(information.get("Path"), str):
             entitlements = information.get("Entitlements")
             allowed = isinstance(entitlements, dict) and entitlements.get("get-task-allow") is True
-            executable = information.get("CFBundleExecutable")
-            found.append(Installed(app, information["Path"], str(executable or ""), allowed))
+            container = information.get("Container")
+            found.append(
+                Installed(
+                    id=app,
+                    path=information["Path"],
+                    container=container if isinstance(container, str) else None,
+                    executable=str(information.get("CFBundleExecutable") or ""),
+                    is_development=allowed,
+                )
+            )
     return found
 
 

@@ -7,6 +7,7 @@ installation a folder of its own, so an app that was installed anew since then i
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle, BundleFile
 
 FOLDER = "Documents/bundle"
-"""Where the files are, as the app sees them from its home folder."""
+"""Where the files are, from the app's home folder."""
 
 MARKER = "Documents/bundle.json"
 RESULTS = "Documents/results.json"
@@ -112,6 +113,10 @@ def work_for(bundle: Bundle, marker: Marker, installed_path: str | None) -> Work
     )
 
 
-def filled(word: str) -> str:
-    """An argument with the place of the bundle's files, relative to the app's home folder."""
-    return word.replace("{bundle}", FOLDER)
+def bundle_folder(container: str | None) -> str:
+    """Where the bundle's files are, as an app takes it: absolute, else from its documents.
+
+    Args:
+        container: The app's home folder; None where the phone does not tell it.
+    """
+    return f"{container}/{FOLDER}" if container else posixpath.basename(FOLDER)

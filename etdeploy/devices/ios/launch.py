@@ -44,7 +44,7 @@ class Heard:
 
 def announcement(run_id: str) -> str:
     """The line that an app prints when its results of a start are in place."""
-    return f"etdeploy: results {run_id}"
+    return f"etdeploy: run {run_id} has ended"
 
 
 def launch(

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from etdeploy.core.errors import DeviceError
@@ -16,7 +17,7 @@ from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.ios.apps import Apps
 from etdeploy.devices.ios.command import Command
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
-from etdeploy.devices.ios.documents import OUTPUTS, RESULTS, filled
+from etdeploy.devices.ios.documents import OUTPUTS, RESULTS, bundle_folder
 from etdeploy.devices.ios.facts import UnreadableError, parse_object
 from etdeploy.devices.ios.launch import Heard, announcement, launch, require_words
 from etdeploy.devices.ios.results import AppResults, parse_results
@@ -49,7 +50,7 @@ class IosRun:
         self._results = None
         self._starts += 1
         start_id = f"{self._run_id}-{self._starts}"
-        words = [filled(word) for word in arguments] + [f"run_id={start_id}"]
+        words = [self._filled(word) for word in arguments] + [f"run_id={start_id}"]
         began_unix_s = time.time()
         heard = launch(self._command, self._app.id, words, start_id, timeout_s)
         printed = _without(heard.text, announcement(start_id))
@@ -70,6 +71,14 @@ class IosRun:
             self._pull_outputs(relative, to)
         else:
             raise DeviceError(f"the run left no {relative}", place=self._command.name)
+
+    def _filled(self, word: str) -> str:
+        return word.replace("{bundle}", self._folder) if "{bundle}" in word else word
+
+    @cached_property
+    def _folder(self) -> str:
+        installed = self._apps.query(self._app.id)
+        return bundle_folder(installed.container if installed else None)
 
     def _pull_outputs(self, relative: str, to: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,110 @@
+"""Which iPhones usbmuxd knows."""
+
+from __future__ import annotations
+
+import plistlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.devices.ios.usbmux import (
+    Attached,
+    MuxError,
+    attached,
+    dashed,
+    parse_devices,
+    socket_address,
+)
+from tests.support.ios_phone import UDID, IosPhone
+
+
+def device(serial: str, connection: str = "USB") -> dict[str, Any]:
+    properties = {"SerialNumber": serial, "ConnectionType": connection, "DeviceID": 3}
+    return {"MessageType": "Attached", "DeviceID": 3, "Properties": properties}
+
+
+@pytest.mark.parametrize(
+    ("serial", "udid"),
+    [
+        ("00008130001A2B3C4D5E6F70", "00008130-001A2B3C4D5E6F70"),
+        ("00008130-001a2b3c4d5e6f70", "00008130-001A2B3C4D5E6F70"),
+        ("f" * 40, "f" * 40),
+    ],
+)
+def test_a_udid_is_written_as_apples_tools_write_it(serial: str, udid: str) -> None:
+    assert dashed(serial) == udid
+
+
+def test_a_phone_on_both_ways_is_listed_once_by_its_cable() -> None:
+    old, new = "f" * 40, "00008130001A2B3C4D5E6F70"
+    answer = {
+        "DeviceList": [device(new, "Network"), device(new), device(new, "Network"), device(old)]
+    }
+    assert parse_devices(answer) == [Attached(UDID, "USB"), Attached(old, "USB")]
+
+
+@pytest.mark.parametrize("answer", [{}, {"DeviceList": [{}]}, {"DeviceList": 3}])
+def test_an_answer_without_devices_is_none(answer: dict[str, Any]) -> None:
+    with pytest.raises(MuxError):
+        parse_devices(answer)
+
+
+def test_no_daemon_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in (str(tmp_path / "none"), f"UNIX:{tmp_path / 'none'}", "127.0.0.1:1"):
+        monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
+        assert attached() is None
+
+
+def test_the_usual_place_of_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("USBMUXD_SOCKET_ADDRESS", raising=False)
+    assert socket_address() == "/var/run/usbmuxd"
+    monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", "UNIX:/run/mux")
+    assert socket_address() == "/run/mux"
+
+
+def test_it_is_asked_over_its_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with IosPhone(tmp_path) as phone:
+        for name, value in phone.environment.items():
+            monkeypatch.setenv(name, value)
+        assert attached() == [Attached(UDID, "USB")]
+        phone.attached = False
+        assert attached() == []
+
+
+@contextmanager
+def answering(content: bytes) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(content)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack("<4I", 20, 1, 8, 1) + b"none",
+        struct.pack("<4I", 1 << 31, 1, 8, 1),
+        struct.pack("<4I", 16 + len(plistlib.dumps([])), 1, 8, 1) + plistlib.dumps([]),
+    ],
+)
+def test_another_server_is_recognised(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(content) as address:
+        monkeypatch.setenv("USBMUXD_SOCKET_ADDRESS", address)
+        with pytest.raises(MuxError):
+            attached()
