@@ -24,6 +24,7 @@ from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.finding import Finding
 from etdeploy.core.processes import process
 from etdeploy.core.text.install import pip_command, system_command
+from etdeploy.devices.ios import command
 from etdeploy.export.needs import LLM_PACKAGES
 from etdeploy.export.spec import TESTED_VERSIONS
 from etdeploy.provider.checkout import SOURCE_VARIABLE, find_checkout
@@ -50,6 +51,7 @@ def examine() -> tuple[Finding, ...]:
             "adb", "Android devices over USB while an adb server is running", system_command("adb")
         ),
         _program("ssh", "boards: --device ssh:HOST", system_command("openssh-client")),
+        _iphones(),
         _qemu(host),
         _sources(),
         _ndk(),
@@ -140,6 +142,17 @@ def _program(name: str, needed_for: str, remedy: str) -> Finding:
         found=str(path) if path else None,
         needed_for=needed_for,
         remedy=remedy,
+    )
+
+
+def _iphones() -> Finding:
+    path = command.find_program()
+    return Finding(
+        name=command.PROGRAM,
+        state="ok" if path else "optional",
+        found=str(path) if path else None,
+        needed_for="iPhones: --device ios",
+        remedy=None if path else command.install_command(),
     )
 
 

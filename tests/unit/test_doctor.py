@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +24,14 @@ def test_a_package_for_language_models_that_is_missing_is_told(
     assert found.state == "optional"
     assert str(found.found).startswith("tokenizers ")
     assert "etdeploy[llm]" in str(found.remedy)
+
+
+def test_what_talks_to_iphones_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ETDEPLOY_PYMOBILEDEVICE3", str(tmp_path / "none"))
+    missing = doctor._iphones()
+    assert (missing.state, missing.found) == ("optional", None)
+    assert "etdeploy[ios]" in str(missing.remedy)
+    program = tmp_path / "pymobiledevice3"
+    program.touch(0o755)
+    monkeypatch.setenv("ETDEPLOY_PYMOBILEDEVICE3", str(program))
+    assert (doctor._iphones().state, doctor._iphones().found) == ("ok", str(program))
