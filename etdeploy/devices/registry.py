@@ -145,6 +145,11 @@ def _open_ssh(spec: DeviceSpec, _workspace: Workspace) -> Device:
 
 
 def _open_ios(spec: DeviceSpec, _workspace: Workspace) -> Device:
+    kind, _, udid = (spec.serial or "").partition(":")
+    if kind == "simulator":
+        from etdeploy.devices.ios.simulator import open_simulator
+
+        return open_simulator(udid or None)
     from etdeploy.devices.ios.choice import open_ios
 
     return open_ios(spec)
@@ -190,6 +195,8 @@ BUILT_IN: dict[str, DeviceKind] = {
             "ssh", ("ssh:[USER@]HOST[:PORT][:/FOLDER]",), _open_ssh, _list_nothing,
             address="required", noun="host",
         ),
-        DeviceKind("ios", ("ios", "ios:UDID"), _open_ios, _list_ios, noun="UDID"),
+        DeviceKind(
+            "ios", ("ios", "ios:UDID", "ios:simulator[:UDID]"), _open_ios, _list_ios, noun="UDID",
+        ),
     )
 }  # fmt: skip

@@ -50,9 +50,11 @@ class IosCommand:
 
     Attributes:
         folder: Of the test, for its own use.
+        name: Of the program.
     """
 
     folder: Path
+    name: str = "pymobiledevice3"
     _answers: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class IosCommand:
 
     @property
     def program(self) -> Path:
-        return self.folder / "pymobiledevice3"
+        return self.folder / self.name
 
     def answers(
         self,

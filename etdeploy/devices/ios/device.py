@@ -19,7 +19,7 @@ from etdeploy.devices.base import (
     PushReport,
 )
 from etdeploy.devices.bundles import check_bundle, check_run_id
-from etdeploy.devices.ios.apps import Apps, clean_apps, push_bundle
+from etdeploy.devices.ios.apps import clean_apps, push_bundle
 from etdeploy.devices.ios.command import Command
 from etdeploy.devices.ios.errors import explained, too_old
 from etdeploy.devices.ios.facts import (
@@ -30,6 +30,7 @@ from etdeploy.devices.ios.facts import (
     phone_facts,
     system_version,
 )
+from etdeploy.devices.ios.phone import PhoneApps
 from etdeploy.devices.ios.run import IosRun
 
 
@@ -73,10 +74,10 @@ class IosDevice:
             return DeviceState()
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
-        self._require_app(bundle)
+        required_app(bundle, self.name)
         check_bundle(bundle)
         self._require_system()
-        return push_bundle(Apps(self._command), bundle, progress)
+        return push_bundle(PhoneApps(self._command), bundle, progress)
 
     def end_leftovers(self) -> tuple[Leftover, ...]:
         """None: the start of an app ends an earlier one of it."""
@@ -84,10 +85,12 @@ class IosDevice:
 
     @contextmanager
     def open_run(self, bundle: Bundle, run_id: str) -> Iterator[IosRun]:
-        yield IosRun(self._command, self._require_app(bundle), check_run_id(run_id))
+        yield IosRun(
+            PhoneApps(self._command), required_app(bundle, self.name), check_run_id(run_id)
+        )
 
     def clean(self) -> Mapping[str, int]:
-        return clean_apps(Apps(self._command))
+        return clean_apps(PhoneApps(self._command))
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -111,11 +114,17 @@ class IosDevice:
         if version and version < OLDEST_SYSTEM:
             raise too_old(version, self.name)
 
-    def _require_app(self, bundle: Bundle) -> AppLaunch:
-        if bundle.app is None:
-            raise DeviceError(
-                "an iPhone starts apps, and no programs",
-                place=self.name,
-                remedy=f"etdeploy run --as app --device {self.name} ...",
-            )
-        return bundle.app
+
+def required_app(bundle: Bundle, name: str) -> AppLaunch:
+    """The app that a bundle starts.
+
+    Raises:
+        DeviceError: It starts a program.
+    """
+    if bundle.app is None:
+        raise DeviceError(
+            "an iPhone starts apps, and no programs",
+            place=name,
+            remedy=f"etdeploy run --as app --device {name} ...",
+        )
+    return bundle.app

@@ -22,6 +22,8 @@ from etdeploy.devices.ios.errors import (
 _START_S = 30.0
 # Downloading the image and having it signed, once for each phone and release of iOS.
 _MOUNT_S = 600.0
+# From the end of an app's output to that of the tunnel.
+_END_S = 20.0
 _SIGKILL = "9"
 
 
@@ -96,7 +98,7 @@ def _launch(
     started = time.monotonic()
     with command.listening(words) as conversation:
         try:
-            text, ended = _hear(conversation, announcement(run_id), timeout_s + _START_S)
+            text, ended = hear(conversation, announcement(run_id), timeout_s + _START_S)
         except Interrupted:
             end_app(command, app)
             raise
@@ -109,7 +111,7 @@ def _launch(
     return heard
 
 
-def _hear(conversation: Conversation, mark: str, limit_s: float) -> tuple[str, bool]:
+def hear(conversation: Conversation, mark: str, limit_s: float) -> tuple[str, bool]:
     """What is printed until a line, the end or the limit, and whether it was the end."""
     output = b""
     deadline = time.monotonic() + limit_s
@@ -137,13 +139,19 @@ def _plain(output: bytes) -> str:
 
 def _require_success(conversation: Conversation, command: Command, text: str) -> None:
     """Raises unless the app was started: then the command ends with 0, however the app ended."""
-    exit_code = conversation.ended(10.0)
-    if exit_code == 0:
+    if not ended_badly(conversation):
         return
     log = conversation.errors()
-    raise explained(
-        Answer(exit_code, text, last_error(log), False, log), command, "starting the app"
-    )
+    answer = Answer(conversation.exit_code or 1, text, last_error(log), False, log)
+    raise explained(answer, command, "starting the app")
+
+
+def ended_badly(conversation: Conversation) -> bool:
+    """Whether a program that prints no more has ended with an error."""
+    try:
+        return conversation.ended(_END_S) != 0
+    except TimeoutError:
+        return False
 
 
 def end_app(command: Command, app: str) -> None:

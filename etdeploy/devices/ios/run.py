@@ -1,4 +1,4 @@
-"""Starts of an app on an iPhone, each with its results."""
+"""Starts of an app on a device of Apple's, each with its results."""
 
 from __future__ import annotations
 
@@ -15,44 +15,36 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.devices.base import AppLaunch, DeviceState, RunOutcome, TimedState
 from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.ios.apps import Apps
-from etdeploy.devices.ios.command import Command
-from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
 from etdeploy.devices.ios.documents import OUTPUTS, RESULTS, bundle_folder
-from etdeploy.devices.ios.facts import UnreadableError, parse_object
-from etdeploy.devices.ios.launch import Heard, announcement, launch, require_words
+from etdeploy.devices.ios.launch import Heard, announcement, require_words
 from etdeploy.devices.ios.results import AppResults, parse_results
 from etdeploy.devices.signals import number_of
-
-# iOS writes a report a moment after the crash.
-_REPORT_S = 3.0
-_CLOCK_S = 5.0
 
 
 class IosRun:
     """One run; every start has an id of its own.
 
     Args:
-        command: The way to the phone.
+        apps: Of the device.
         app: What is started.
         run_id: The beginning of the starts' ids.
     """
 
-    def __init__(self, command: Command, app: AppLaunch, run_id: str) -> None:
-        self._command = command
+    def __init__(self, apps: Apps, app: AppLaunch, run_id: str) -> None:
+        self._apps = apps
         self._app = app
-        self._apps = Apps(command)
         self._run_id = run_id
         self._starts = 0
         self._results: AppResults | None = None
 
     def run(self, arguments: Sequence[str], timeout_s: float) -> RunOutcome:
-        require_words(arguments, self._command.name)
+        require_words(arguments, self._apps.name)
         self._results = None
         self._starts += 1
         start_id = f"{self._run_id}-{self._starts}"
         words = [self._filled(word) for word in arguments] + [f"run_id={start_id}"]
         began_unix_s = time.time()
-        heard = launch(self._command, self._app.id, words, start_id, timeout_s)
+        heard = self._apps.launch(self._app.id, words, start_id, timeout_s)
         printed = _without(heard.text, announcement(start_id))
         if heard.timed_out:
             return _timed_out(heard, printed)
@@ -70,7 +62,7 @@ class IosRun:
         elif relative.startswith("outputs") and self._results:
             self._pull_outputs(relative, to)
         else:
-            raise DeviceError(f"the run left no {relative}", place=self._command.name)
+            raise DeviceError(f"the run left no {relative}", place=self._apps.name)
 
     def _filled(self, word: str) -> str:
         return word.replace("{bundle}", self._folder) if "{bundle}" in word else word
@@ -83,7 +75,7 @@ class IosRun:
     def _pull_outputs(self, relative: str, to: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             if not self._apps.pull(self._app.id, OUTPUTS, Path(folder)):
-                raise DeviceError(f"the run left no {relative}", place=self._command.name)
+                raise DeviceError(f"the run left no {relative}", place=self._apps.name)
             shutil.copytree(Path(folder) / Path(OUTPUTS).name, to, dirs_exist_ok=True)
 
     def _pull_results(self, start_id: str) -> AppResults | None:
@@ -96,7 +88,7 @@ class IosRun:
         return found if found and found.run_id == start_id else None
 
     def _ended_without(self, heard: Heard, printed: str, began_unix_s: float) -> RunOutcome:
-        crash = self._find_crash(began_unix_s)
+        crash = self._apps.find_crash(self._app.id, began_unix_s)
         text = crash.text if crash else (
             "the app ended without leaving results, and the phone has no crash report of it: "
             "it was closed on the phone, or ended itself"
@@ -111,40 +103,6 @@ class IosRun:
             seconds=heard.seconds,
             out_of_memory=crash.out_of_memory if crash else None,
         )
-
-    def _find_crash(self, began_unix_s: float) -> Crash | None:
-        """The report of a crash since then; one more look, because iOS takes its time."""
-        installed = self._apps.query(self._app.id)
-        process = installed.executable if installed else ""
-        since = began_unix_s + self._clock_ahead_s() - _CLOCK_S
-        found = self._reported(process, since)
-        if found is None:
-            time.sleep(_REPORT_S)
-            found = self._reported(process, since)
-        return found
-
-    def _reported(self, process: str, since_unix_s: float) -> Crash | None:
-        self._command.ask(["crash", "flush"])
-        listed = self._command.ask(["crash", "ls"]).stdout.splitlines()
-        with tempfile.TemporaryDirectory() as folder:
-            for path in candidates(listed, process):
-                self._command.ask(["crash", "pull", folder, path])
-                copy = Path(folder) / Path(path).name
-                text = copy.read_text(errors="replace") if copy.is_file() else ""
-                crash = parse_crash(text, copy.name, process, self._app.id)
-                if crash and (crash.unix_s is None or crash.unix_s >= since_unix_s):
-                    return crash
-        return None
-
-    def _clock_ahead_s(self) -> float:
-        """How far the phone's clock is ahead of this machine's."""
-        answer = self._command.ask(["lockdown", "info"])
-        try:
-            now = parse_object(answer.stdout).get("TimeIntervalSince1970")
-        except UnreadableError:
-            return 0.0
-        # Told a moment ago, so it is rather too little: a report is not missed for that.
-        return float(now) - time.time() if isinstance(now, int | float) else 0.0
 
 
 def finished(results: AppResults, heard: Heard, printed: str) -> RunOutcome:

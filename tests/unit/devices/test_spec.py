@@ -36,7 +36,7 @@ def test_specifications(
 
 FORMS = (
     "Devices: host, qemu, android, android:SERIAL, android:HOST:PORT, "
-    "ssh:[USER@]HOST[:PORT][:/FOLDER], ios, ios:UDID"
+    "ssh:[USER@]HOST[:PORT][:/FOLDER], ios, ios:UDID, ios:simulator[:UDID]"
 )
 
 

@@ -16,7 +16,8 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes.conversation import Conversation
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, DeviceState
-from etdeploy.devices.ios import launch, run
+from etdeploy.devices.ios import launch
+from etdeploy.devices.ios import phone as phone_module
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.ios_phone import UDID, IosPhone, Start, archive
 from tests.support.pymobiledevice3 import pymobiledevice3
@@ -116,7 +117,7 @@ def test_an_app_goes_there_and_gives_results(
 def test_a_crash_is_named_from_the_phones_report(
     phone: IosPhone, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_CLOCK_S", 1e9)  # the report has a date of its own
+    monkeypatch.setattr(phone_module, "_CLOCK_S", 1e9)  # the report has a date of its own
 
     def crashing(start: Start) -> None:
         start.show("loading")
@@ -144,7 +145,7 @@ def test_a_start_that_takes_too_long_is_ended_on_the_phone(
         """Waits for the app's first line, not for a time that a busy machine may need for it."""
         return conversation.read(100, 120).decode(), False
 
-    monkeypatch.setattr(launch, "_hear", hear)
+    monkeypatch.setattr(launch, "hear", hear)
     with open_device("ios").open_run(bundle, "r") as opened:
         outcome = opened.run([], 60)
     assert (outcome.timed_out, outcome.exit_code) == (True, None)

@@ -12,11 +12,13 @@ import pytest
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import AppLaunch, Bundle, DeviceState
-from etdeploy.devices.ios import launch, run
+from etdeploy.devices.ios import launch, phone
+from etdeploy.devices.ios.command import Command
 from etdeploy.devices.ios.device import IosDevice
 from etdeploy.devices.ios.launch import parse_processes
 from etdeploy.devices.ios.run import IosRun
 from tests.support.ios_command import IosCommand, logged
+from tests.support.ios_phone import UDID
 
 DATA = Path(__file__).parents[3] / "data" / "ios"
 APP = "org.example.convnet"
@@ -30,13 +32,13 @@ ENDED = "etdeploy: run r-1 has ended\r\n"
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for iOS to write a report, or for a tunnel."""
-    monkeypatch.setattr(run, "_REPORT_S", 0.0)
+    monkeypatch.setattr(phone, "_REPORT_S", 0.0)
     monkeypatch.setattr(launch, "_START_S", 0.5)
 
 
 @pytest.fixture
-def started(phone: IosDevice) -> Iterator[IosRun]:
-    with phone.open_run(BUNDLE, "r") as opened:
+def started(tool: IosCommand) -> Iterator[IosRun]:
+    with IosDevice(Command(tool.program, UDID), "USB").open_run(BUNDLE, "r") as opened:
         yield opened
 
 

@@ -1,0 +1,363 @@
+"""The simulator of a Mac with Xcode, by `xcrun simctl`: `ios:simulator[:UDID]`.
+
+It runs apps that are built for ios-simulator on the Mac's own processor, so its times say nothing
+about a phone. An app's files are a folder of the Mac.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import plistlib
+import shutil
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etdeploy.core.errors import DeviceError, Interrupted
+from etdeploy.core.files.basic import inside
+from etdeploy.core.processes import process
+from etdeploy.core.progress import Progress, silent
+from etdeploy.devices.base import (
+    Bundle,
+    BundleFile,
+    Capabilities,
+    DeviceFacts,
+    DeviceState,
+    Leftover,
+    PushReport,
+)
+from etdeploy.devices.bundles import check_bundle, check_run_id
+from etdeploy.devices.ios.apps import Installed, clean_apps, push_bundle
+from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
+from etdeploy.devices.ios.device import required_app
+from etdeploy.devices.ios.documents import MARKER
+from etdeploy.devices.ios.launch import Heard, announcement, ended_badly, hear
+from etdeploy.devices.ios.run import IosRun
+
+TARGET = "ios-simulator"
+_RUNTIME = "com.apple.CoreSimulator.SimRuntime."
+_REQUEST_S = 120.0
+_CLOCK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """A simulated phone.
+
+    Attributes:
+        udid, name: As Xcode shows them.
+        system: iOS 18.1 and the like.
+        is_booted: Whether it runs.
+        data: Its folder on this machine.
+    """
+
+    udid: str
+    name: str
+    system: str
+    is_booted: bool
+    data: Path
+
+
+def open_simulator(udid: str | None) -> SimulatorDevice:
+    """The simulator with a UDID, or the one that runs.
+
+    Raises:
+        DeviceError: There is none, it does not run, or several do and none is named.
+    """
+    place = f"ios:simulator:{udid}" if udid else "ios:simulator"
+    if process.which("xcrun") is None:
+        raise DeviceError(
+            "simulators need a Mac with Xcode",
+            place=place,
+            remedy="Install Xcode from the App Store, then: xcode-select --install",
+        )
+    answer = _simctl(["list", "devices", "available", "-j"], place, "listing the simulators")
+    known = parse_simulators(answer)
+    found = [s for s in known if (s.udid == udid if udid else s.is_booted)]
+    if len(found) == 1 and found[0].is_booted:
+        return SimulatorDevice(found[0])
+    raise _unclear(place, found or known)
+
+
+def parse_simulators(text: str) -> list[Simulator]:
+    """The iPhones and iPads of `simctl list devices -j`."""
+    try:
+        by_runtime = json.loads(text)["devices"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [
+        Simulator(
+            udid=str(device["udid"]),
+            name=str(device["name"]),
+            system=_system(runtime),
+            is_booted=device.get("state") == "Booted",
+            data=Path(str(device.get("dataPath", ""))),
+        )
+        for runtime, devices in by_runtime.items()
+        if runtime.startswith(f"{_RUNTIME}iOS-")
+        for device in devices
+    ]
+
+
+def _system(runtime: str) -> str:
+    """`...SimRuntime.iOS-18-1` is iOS 18.1."""
+    name, *version = runtime.removeprefix(_RUNTIME).split("-")
+    return f"{name} {'.'.join(version)}"
+
+
+def _unclear(place: str, known: Sequence[Simulator]) -> DeviceError:
+    booted = [s for s in known if s.is_booted]
+    if booted:
+        lines = [f"--device ios:simulator:{s.udid}    ({s.name}, {s.system})" for s in booted]
+        message = f"{len(booted)} simulators run, and none is chosen"
+        return DeviceError(message, place=place, remedy="\n".join(["Choose one:", *lines]))
+    lines = [f"xcrun simctl boot {s.udid}    ({s.name}, {s.system})" for s in known[:10]]
+    return DeviceError(
+        "no simulator runs" if known else "Xcode has no simulator of iOS",
+        place=place,
+        remedy="\n".join(["Start one:", *lines])
+        if known
+        else "xcodebuild -downloadPlatform iOS   (several GB)",
+    )
+
+
+class SimulatorApps:
+    """The apps of a simulator.
+
+    Args:
+        simulator: That runs.
+    """
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+
+    @property
+    def name(self) -> str:
+        return f"ios:simulator:{self._simulator.udid}"
+
+    def query(self, app: str) -> Installed | None:
+        path, data = self._container(app, "app"), self._container(app, "data")
+        if path is None or data is None:
+            return None
+        information = _property_list(path / "Info.plist")
+        executable = str(information.get("CFBundleExecutable", ""))
+        return Installed(app, str(path), str(data), executable, is_development=True)
+
+    def development_apps(self) -> list[Installed]:
+        found = []
+        for marker in self._simulator.data.glob(f"Containers/Data/Application/*/{MARKER}"):
+            metadata = marker.parents[1] / ".com.apple.mobile_container_manager.metadata.plist"
+            app = self.query(str(_property_list(metadata).get("MCMMetadataIdentifier", "")))
+            found += [app] if app else []
+        return found
+
+    def install(self, archive: BundleFile) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            app = unpacked(Path(archive.source), Path(folder), self.name)
+            self._done(["install", self._simulator.udid, str(app)], "installing the app")
+
+    def uninstall(self, app: str) -> None:
+        self._done(["uninstall", self._simulator.udid, app], "removing the app")
+
+    def put(self, app: str, source: Path, path: str) -> None:
+        target = inside(self._home(app), path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+
+    def remove(self, app: str, path: str) -> bool:
+        target = inside(self._home(app), path)
+        if target.is_dir():
+            shutil.rmtree(target)
+        elif target.exists():
+            target.unlink()
+        else:
+            return False
+        return True
+
+    def pull(self, app: str, path: str, to: Path) -> bool:
+        source = inside(self._home(app), path)
+        if source.is_dir():
+            shutil.copytree(source, to / source.name, dirs_exist_ok=True)
+        elif source.exists():
+            shutil.copyfile(source, to)
+        else:
+            return False
+        return True
+
+    def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> Heard:
+        udid = self._simulator.udid
+        argv = _argv("launch", "--console-pty", "--terminate-running-process", udid, app, *words)
+        started = time.monotonic()
+        try:
+            with process.talking(process.Request(argv)) as conversation:
+                text, ended = hear(conversation, announcement(run_id), timeout_s)
+                if ended and not text and ended_badly(conversation):
+                    raise self._refused(conversation.errors(), "starting the app")
+        except Interrupted:
+            self._end(app)
+            raise
+        announced = f"{announcement(run_id)}\n" in text
+        heard = Heard(text, time.monotonic() - started, not (ended or announced), announced)
+        if heard.timed_out:
+            self._end(app)
+        return heard
+
+    def find_crash(self, app: str, since_unix_s: float) -> Crash | None:
+        installed = self.query(app)
+        executable = installed.executable if installed else ""
+        folder = Path.home() / "Library" / "Logs" / "DiagnosticReports"
+        paths = [str(path) for path in folder.glob("*.ips")]
+        for path in candidates(paths, executable):
+            text = Path(path).read_text(errors="replace")
+            crash = parse_crash(text, Path(path).name, executable, app)
+            if crash and (crash.unix_s or 0) >= since_unix_s - _CLOCK_S:
+                return crash
+        return None
+
+    def _end(self, app: str) -> None:
+        argv = _argv("terminate", self._simulator.udid, app)
+        with process.talking(process.Request(argv, outlives_stop=True)) as conversation:
+            while conversation.read(1 << 16, _REQUEST_S, heed_stop=False):
+                pass
+
+    def _home(self, app: str) -> Path:
+        found = self._container(app, "data")
+        if found is None:
+            raise DeviceError(
+                f"the app {app} is not installed any more",
+                place=self.name,
+                remedy="Run the same command again: it installs the app.",
+            )
+        return found
+
+    def _container(self, app: str, kind: str) -> Path | None:
+        argv = _argv("get_app_container", self._simulator.udid, app, kind)
+        outcome = process.run(process.Request(argv, timeout_s=_REQUEST_S))
+        return Path(outcome.stdout.strip()) if outcome.ok and outcome.stdout.strip() else None
+
+    def _done(self, words: Sequence[str], doing: str) -> None:
+        _simctl(words, self.name, doing)
+
+    def _refused(self, said: str, doing: str) -> DeviceError:
+        return _failure(said, self.name, doing)
+
+
+class SimulatorDevice:
+    """A simulator as a device."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+        self._apps = SimulatorApps(simulator)
+
+    @property
+    def name(self) -> str:
+        return self._apps.name
+
+    @property
+    def identity(self) -> str:
+        return f"ios-simulator-{self._simulator.udid}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(launches=("app",), shares_cores=True)
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts(
+            name=self.name,
+            kind="ios",
+            target=TARGET,
+            model=self._simulator.name,
+            manufacturer="Apple",
+            abi=platform.machine(),
+            os=self._simulator.system,
+            cpu_count=os.cpu_count(),
+            connection="this machine, simulated",
+            emulator="the iOS simulator of Xcode",
+        )
+
+    def state(self) -> DeviceState:
+        return DeviceState()
+
+    def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
+        required_app(bundle, self.name)
+        check_bundle(bundle)
+        return push_bundle(self._apps, bundle, progress)
+
+    def end_leftovers(self) -> tuple[Leftover, ...]:
+        """None: the start of an app ends an earlier one of it."""
+        return ()
+
+    @contextmanager
+    def open_run(self, bundle: Bundle, run_id: str) -> Iterator[IosRun]:
+        yield IosRun(self._apps, required_app(bundle, self.name), check_run_id(run_id))
+
+    def clean(self) -> Mapping[str, int]:
+        return clean_apps(self._apps)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def unpacked(archive: Path, folder: Path, place: str) -> Path:
+    """The .app of an .ipa, unpacked into a folder with its files' modes.
+
+    Raises:
+        DeviceError: It is no such archive.
+    """
+    try:
+        with zipfile.ZipFile(archive) as file:
+            for member in file.infolist():
+                written = Path(file.extract(member, folder))
+                mode = member.external_attr >> 16
+                if mode & 0o100 and not written.is_dir():
+                    written.chmod(0o755)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DeviceError(f"{archive.name} cannot be unpacked: {error}", place=place) from error
+    found = sorted(folder.glob("Payload/*.app"))
+    if not found:
+        raise DeviceError(
+            f"{archive.name} is no app",
+            place=place,
+            remedy="An .ipa is a ZIP file with the folder Payload and the .app in it.",
+        )
+    return found[0]
+
+
+def _simctl(words: Sequence[str], place: str, doing: str) -> str:
+    outcome = process.run(process.Request(_argv(*words), timeout_s=_REQUEST_S))
+    if not outcome.ok:
+        raise _failure(outcome.stderr, place, doing)
+    return outcome.stdout
+
+
+def _failure(said: str, place: str, doing: str) -> DeviceError:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = lines[-1].rstrip(".") if lines else "it says nothing"
+    return DeviceError(
+        f"simctl failed while {doing}: {last}",
+        place=place,
+        remedy="The app has to be built with -destination 'generic/platform=iOS Simulator'. Start "
+        "the\nsimulator again: xcrun simctl shutdown all",
+    )
+
+
+def _argv(*words: str) -> tuple[str, ...]:
+    return (str(process.which("xcrun") or "xcrun"), "simctl", *words)
+
+
+def _property_list(path: Path) -> dict[str, Any]:
+    try:
+        found = plistlib.loads(path.read_bytes())
+    except (OSError, ValueError, plistlib.InvalidFileException):
+        return {}
+    return found if isinstance(found, dict) else {}
