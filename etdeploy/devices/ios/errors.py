@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.ios.command import Answer, Command
+from etdeploy.devices.ios.installing import INSTALLING, REFUSED, Known, short
 
 AGAIN = "Then run the same command again."
 CONNECT_STEPS = (
@@ -47,12 +48,12 @@ def explained(answer: Answer, command: Command, doing: str) -> DeviceError:
     """
     if answer.timed_out:
         return _silent(answer, command, doing)
-    for words, explain in _KNOWN:
+    for words, explain in (*_KNOWN, *(REFUSED if doing == INSTALLING else ())):
         if re.search(words, answer.said):
             return explain(answer.said, command)
     said = answer.said.rstrip(".") or f"it ended with exit code {answer.exit_code} and says nothing"
     return DeviceError(
-        f"pymobiledevice3 failed while {doing}: {_short(said)}",
+        f"pymobiledevice3 failed while {doing}: {short(said)}",
         place=command.name,
         remedy=f"Unlock the phone, plug it in again, and see what this says:\n"
         f"{command.by_hand('lockdown', 'info')}",
@@ -85,7 +86,7 @@ def image_not_mounted(answer: Answer, command: Command) -> DeviceError:
     offline = re.search(
         r"resolve|Max retries|URLError|query DeveloperDiskImage|SSLError", answer.said
     )
-    why = "this computer cannot download it" if offline else _short(answer.said) or "no answer"
+    why = "this computer cannot download it" if offline else short(answer.said) or "no answer"
     return DeviceError(
         f"the phone needs Apple's developer image to start apps, and it cannot be mounted: {why}",
         place=command.name,
@@ -213,89 +214,6 @@ def _full(_said: str, command: Command) -> DeviceError:
     )
 
 
-def _unsigned(said: str, command: Command) -> DeviceError:
-    code = re.search(r"0xe800[0-9a-f]{4}", said)
-    reason = _SIGNING.get(code[0]) if code else None
-    cause, remedy = reason or (
-        "the phone does not accept the app's signature",
-        "Build and sign it again with Xcode, for this phone.",
-    )
-    return DeviceError(
-        f"{cause}{f' ({code[0]})' if code else ''}", place=command.name, remedy=remedy
-    )
-
-
-_PROFILE = (
-    "In Xcode, choose your team under Signing & Capabilities with this phone connected, so that\n"
-    "it is registered; or let xcodebuild do it with -allowProvisioningUpdates."
-)
-# Codes of the service that checks signatures (MobileDevice), as Xcode explains them.
-_SIGNING: dict[str, tuple[str, str]] = {
-    "0xe8008012": ("the phone is not in the app's provisioning profile", _PROFILE),
-    "0xe8008014": ("the app was changed after it was signed", "Build and sign the .ipa again."),
-    "0xe8008015": ("the app has no provisioning profile that is valid on this phone", _PROFILE),
-    "0xe8008016": (
-        "the app asks for entitlements that its provisioning profile does not allow",
-        "A free team has no increased-memory-limit: remove that entitlement, or use a paid team.\n"
-        + _PROFILE,
-    ),
-    "0xe8008017": ("a file of the app was changed after it was signed", "Build the .ipa again."),
-    "0xe8008018": (
-        "the certificate that signed the app is not valid any more",
-        "Make a new one in Xcode > Settings > Accounts > Manage Certificates, and build again.",
-    ),
-    "0xe800801c": (
-        "the app is not signed",
-        "Build it with a team: DEVELOPMENT_TEAM=... CODE_SIGN_STYLE=Automatic.",
-    ),
-    "0xe8008021": (
-        "the phone has the most apps that a free Apple ID may install (3)",
-        "Delete another app that you installed with this Apple ID.",
-    ),
-}
-
-
-def _another_signer(_said: str, command: Command) -> DeviceError:
-    return DeviceError(
-        "an app with the same bundle id, signed by another team, is installed on the phone",
-        place=command.name,
-        remedy="Delete that app on the phone (its data goes with it), or give yours another bundle "
-        "id\n(app.id in the recipe).",
-    )
-
-
-def _wrong_processor(_said: str, command: Command) -> DeviceError:
-    return DeviceError(
-        "the app was built for the simulator, not for an iPhone",
-        place=command.name,
-        remedy="Build it with -destination 'generic/platform=iOS'.",
-    )
-
-
-def _newer_system(said: str, command: Command) -> DeviceError:
-    return DeviceError(
-        f"the app needs a newer iOS than the phone has: {_short(said)}",
-        place=command.name,
-        remedy="Update the phone, or lower IPHONEOS_DEPLOYMENT_TARGET (ExecuTorch needs 17.0).",
-    )
-
-
-def _refused_install(said: str, command: Command) -> DeviceError:
-    return DeviceError(
-        f"the phone refuses to install the app: {_short(said)}",
-        place=command.name,
-        remedy="See what Xcode says when it installs it: Window > Devices and Simulators.",
-    )
-
-
-def _no_archive(said: str, command: Command) -> DeviceError:
-    return DeviceError(
-        f"the archive is no app: {_short(said)}",
-        place=command.name,
-        remedy="An .ipa is a ZIP file with the folder Payload and the .app in it; export it again.",
-    )
-
-
 def _distrusted_developer(_said: str, command: Command) -> DeviceError:
     return DeviceError(
         "the phone does not trust the developer that signed the app, or the signature has expired",
@@ -307,14 +225,14 @@ def _distrusted_developer(_said: str, command: Command) -> DeviceError:
 
 def _refused_start(said: str, command: Command) -> DeviceError:
     return DeviceError(
-        f"the phone refuses to start the app: {_short(said)}",
+        f"the phone refuses to start the app: {short(said)}",
         place=command.name,
         remedy="Unlock the phone, and open the app by its icon once: iOS says there what it\n"
         "lacks, such as trust in the developer (Settings > General > VPN & Device Management).",
     )
 
 
-_KNOWN: tuple[tuple[str, Callable[[str, Command], DeviceError]], ...] = (
+_KNOWN: Known = (
     (r"connect to usbmuxd|usbmuxd closed|Lost the connection to usbmuxd", _no_mux),
     (r"refused to trust", _denied),
     (r"not paired|Trust dialog|does not trust|pairing record|Pairing with the device", _untrusted),
@@ -328,18 +246,7 @@ _KNOWN: tuple[tuple[str, Callable[[str, Command], DeviceError]], ...] = (
     (r"No app with bundle ID|The requested application \S+ is not installed", _no_app),
     (r"refused to open the container", _closed_container),
     (r"NO_SPACE_LEFT|[Nn]ot ?[Ee]nough ?(Disk)?[Ss]pace|InsufficientSpace|No space left", _full),
-    (r"MismatchedApplicationIdentifier", _another_signer),
-    (r"IncorrectArchitecture|matching arch|built for .*[Ss]imulator", _wrong_processor),
-    (r"DeviceOSVersionTooLow|OSVersion|MinimumOSVersion", _newer_system),
-    (r"0xe800[0-9a-f]{4}|ApplicationVerificationFailed", _unsigned),
-    (r"not a valid (\.ipa|ZIP)|PackageExtractionFailed|PackageInspectionFailed", _no_archive),
     (r"invalid code signature|not been explicitly trusted|inadequate entitlements",
      _distrusted_developer),
     (r"launchapplication", _refused_start),
-    (r"^\w+(Failed|Error|Prohibited|Exists|Missing)\w*: ", _refused_install),
 )  # fmt: skip
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 300 else line[:300] + "…"

@@ -15,6 +15,7 @@ from etdeploy.devices.ios.command import Command
 from etdeploy.devices.ios.crashes import Crash, candidates, parse_crash
 from etdeploy.devices.ios.errors import explained
 from etdeploy.devices.ios.facts import UnreadableError, parse_object
+from etdeploy.devices.ios.installing import INSTALLING
 from etdeploy.devices.ios.launch import Heard, launch
 
 _MISSING = "OBJECT_NOT_FOUND"
@@ -46,7 +47,7 @@ class PhoneApps:
         return [app for app in found if app.is_development]
 
     def install(self, archive: BundleFile) -> None:
-        self._done(["apps", "install", "--developer", archive.source], "installing the app", None)
+        self._done(["apps", "install", "--developer", archive.source], INSTALLING, None)
 
     def uninstall(self, app: str) -> None:
         self._done(["apps", "uninstall", app], "removing the app")

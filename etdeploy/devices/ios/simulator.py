@@ -6,19 +6,14 @@ about a phone. An app's files are a folder of the Mac.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import plistlib
 import shutil
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.files.basic import inside
@@ -40,29 +35,19 @@ from etdeploy.devices.ios.device import required_app
 from etdeploy.devices.ios.documents import MARKER
 from etdeploy.devices.ios.launch import Heard, announcement, ended_badly, hear
 from etdeploy.devices.ios.run import IosRun
+from etdeploy.devices.ios.simctl import (
+    REQUEST_S,
+    Simulator,
+    command_line,
+    failure,
+    parse_simulators,
+    property_list,
+    simctl,
+    unpacked,
+)
 
 TARGET = "ios-simulator"
-_RUNTIME = "com.apple.CoreSimulator.SimRuntime."
-_REQUEST_S = 120.0
 _CLOCK_S = 2.0
-
-
-@dataclass(frozen=True)
-class Simulator:
-    """A simulated phone.
-
-    Attributes:
-        udid, name: As Xcode shows them.
-        system: iOS 18.1 and the like.
-        is_booted: Whether it runs.
-        data: Its folder on this machine.
-    """
-
-    udid: str
-    name: str
-    system: str
-    is_booted: bool
-    data: Path
 
 
 def open_simulator(udid: str | None) -> SimulatorDevice:
@@ -78,38 +63,12 @@ def open_simulator(udid: str | None) -> SimulatorDevice:
             place=place,
             remedy="Install Xcode from the App Store, then: xcode-select --install",
         )
-    answer = _simctl(["list", "devices", "available", "-j"], place, "listing the simulators")
+    answer = simctl(["list", "devices", "available", "-j"], place, "listing the simulators")
     known = parse_simulators(answer)
     found = [s for s in known if (s.udid == udid if udid else s.is_booted)]
     if len(found) == 1 and found[0].is_booted:
         return SimulatorDevice(found[0])
     raise _unclear(place, found or known)
-
-
-def parse_simulators(text: str) -> list[Simulator]:
-    """The iPhones and iPads of `simctl list devices -j`."""
-    try:
-        by_runtime = json.loads(text)["devices"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return [
-        Simulator(
-            udid=str(device["udid"]),
-            name=str(device["name"]),
-            system=_system(runtime),
-            is_booted=device.get("state") == "Booted",
-            data=Path(str(device.get("dataPath", ""))),
-        )
-        for runtime, devices in by_runtime.items()
-        if runtime.startswith(f"{_RUNTIME}iOS-")
-        for device in devices
-    ]
-
-
-def _system(runtime: str) -> str:
-    """`...SimRuntime.iOS-18-1` is iOS 18.1."""
-    name, *version = runtime.removeprefix(_RUNTIME).split("-")
-    return f"{name} {'.'.join(version)}"
 
 
 def _unclear(place: str, known: Sequence[Simulator]) -> DeviceError:
@@ -146,7 +105,7 @@ class SimulatorApps:
         path, data = self._container(app, "app"), self._container(app, "data")
         if path is None or data is None:
             return None
-        information = _property_list(path / "Info.plist")
+        information = property_list(path / "Info.plist")
         executable = str(information.get("CFBundleExecutable", ""))
         return Installed(app, str(path), str(data), executable, is_development=True)
 
@@ -154,17 +113,17 @@ class SimulatorApps:
         found = []
         for marker in self._simulator.data.glob(f"Containers/Data/Application/*/{MARKER}"):
             metadata = marker.parents[1] / ".com.apple.mobile_container_manager.metadata.plist"
-            app = self.query(str(_property_list(metadata).get("MCMMetadataIdentifier", "")))
+            app = self.query(str(property_list(metadata).get("MCMMetadataIdentifier", "")))
             found += [app] if app else []
         return found
 
     def install(self, archive: BundleFile) -> None:
         with tempfile.TemporaryDirectory() as folder:
             app = unpacked(Path(archive.source), Path(folder), self.name)
-            self._done(["install", self._simulator.udid, str(app)], "installing the app")
+            simctl(["install", self._simulator.udid, str(app)], self.name, "installing the app")
 
     def uninstall(self, app: str) -> None:
-        self._done(["uninstall", self._simulator.udid, app], "removing the app")
+        simctl(["uninstall", self._simulator.udid, app], self.name, "removing the app")
 
     def put(self, app: str, source: Path, path: str) -> None:
         target = inside(self._home(app), path)
@@ -196,13 +155,15 @@ class SimulatorApps:
 
     def launch(self, app: str, words: Sequence[str], run_id: str, timeout_s: float) -> Heard:
         udid = self._simulator.udid
-        argv = _argv("launch", "--console-pty", "--terminate-running-process", udid, app, *words)
+        argv = command_line(
+            "launch", "--console-pty", "--terminate-running-process", udid, app, *words
+        )
         started = time.monotonic()
         try:
             with process.talking(process.Request(argv)) as conversation:
                 text, ended = hear(conversation, announcement(run_id), timeout_s)
                 if ended and not text and ended_badly(conversation):
-                    raise self._refused(conversation.errors(), "starting the app")
+                    raise failure(conversation.errors(), self.name, "starting the app")
         except Interrupted:
             self._end(app)
             raise
@@ -225,9 +186,9 @@ class SimulatorApps:
         return None
 
     def _end(self, app: str) -> None:
-        argv = _argv("terminate", self._simulator.udid, app)
+        argv = command_line("terminate", self._simulator.udid, app)
         with process.talking(process.Request(argv, outlives_stop=True)) as conversation:
-            while conversation.read(1 << 16, _REQUEST_S, heed_stop=False):
+            while conversation.read(1 << 16, REQUEST_S, heed_stop=False):
                 pass
 
     def _home(self, app: str) -> Path:
@@ -241,15 +202,9 @@ class SimulatorApps:
         return found
 
     def _container(self, app: str, kind: str) -> Path | None:
-        argv = _argv("get_app_container", self._simulator.udid, app, kind)
-        outcome = process.run(process.Request(argv, timeout_s=_REQUEST_S))
+        argv = command_line("get_app_container", self._simulator.udid, app, kind)
+        outcome = process.run(process.Request(argv, timeout_s=REQUEST_S))
         return Path(outcome.stdout.strip()) if outcome.ok and outcome.stdout.strip() else None
-
-    def _done(self, words: Sequence[str], doing: str) -> None:
-        _simctl(words, self.name, doing)
-
-    def _refused(self, said: str, doing: str) -> DeviceError:
-        return _failure(said, self.name, doing)
 
 
 class SimulatorDevice:
@@ -306,58 +261,3 @@ class SimulatorDevice:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def unpacked(archive: Path, folder: Path, place: str) -> Path:
-    """The .app of an .ipa, unpacked into a folder with its files' modes.
-
-    Raises:
-        DeviceError: It is no such archive.
-    """
-    try:
-        with zipfile.ZipFile(archive) as file:
-            for member in file.infolist():
-                written = Path(file.extract(member, folder))
-                mode = member.external_attr >> 16
-                if mode & 0o100 and not written.is_dir():
-                    written.chmod(0o755)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise DeviceError(f"{archive.name} cannot be unpacked: {error}", place=place) from error
-    found = sorted(folder.glob("Payload/*.app"))
-    if not found:
-        raise DeviceError(
-            f"{archive.name} is no app",
-            place=place,
-            remedy="An .ipa is a ZIP file with the folder Payload and the .app in it.",
-        )
-    return found[0]
-
-
-def _simctl(words: Sequence[str], place: str, doing: str) -> str:
-    outcome = process.run(process.Request(_argv(*words), timeout_s=_REQUEST_S))
-    if not outcome.ok:
-        raise _failure(outcome.stderr, place, doing)
-    return outcome.stdout
-
-
-def _failure(said: str, place: str, doing: str) -> DeviceError:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    last = lines[-1].rstrip(".") if lines else "it says nothing"
-    return DeviceError(
-        f"simctl failed while {doing}: {last}",
-        place=place,
-        remedy="The app has to be built with -destination 'generic/platform=iOS Simulator'. Start "
-        "the\nsimulator again: xcrun simctl shutdown all",
-    )
-
-
-def _argv(*words: str) -> tuple[str, ...]:
-    return (str(process.which("xcrun") or "xcrun"), "simctl", *words)
-
-
-def _property_list(path: Path) -> dict[str, Any]:
-    try:
-        found = plistlib.loads(path.read_bytes())
-    except (OSError, ValueError, plistlib.InvalidFileException):
-        return {}
-    return found if isinstance(found, dict) else {}

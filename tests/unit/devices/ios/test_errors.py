@@ -16,7 +16,7 @@ PHONE = Command(Path("/opt/pymobiledevice3"), "U")
 
 
 def error_for(log: str, *, timed_out: bool = False) -> DeviceError:
-    return explained(Answer(1, "", last_error(log), timed_out, log), PHONE, "trying")
+    return explained(Answer(1, "", last_error(log), timed_out, log), PHONE, "installing the app")
 
 
 VERIFICATION = "ApplicationVerificationFailed: Failed to verify code signature of /var/x.app : "
@@ -74,7 +74,7 @@ LAUNCH = "Failed to invoke com.apple.coredevice.feature.launchapplication: "
          "does not trust the developer", "VPN & Device Management"),
         (LAUNCH + "The application failed to launch. (code 10002)", "refuses to start the app",
          "by its icon"),
-        ("Something new.", "pymobiledevice3 failed while trying: Something new",
+        ("Something new.", "pymobiledevice3 failed while installing the app: Something new",
          "pymobiledevice3 lockdown info"),
     ],
 )  # fmt: skip
@@ -97,7 +97,13 @@ def test_a_phone_that_asks_its_owner_is_not_one_that_hangs() -> None:
     )
     assert isinstance(error_for(waiting, timed_out=True), UntrustedError)
     silent = error_for("", timed_out=True)
-    assert silent.message == "the phone does not answer while trying"
+    assert silent.message == "the phone does not answer while installing the app"
+
+
+def test_a_failure_of_pymobiledevice3_is_no_refusal_of_the_phone() -> None:
+    answer = Answer(1, "", "ValueError: Unable to load PEM file", False, "")
+    error = explained(answer, PHONE, "reading its facts")
+    assert error.message.startswith("pymobiledevice3 failed while reading its facts: ValueError")
 
 
 def test_nothing_said_is_told_so() -> None:

@@ -11,7 +11,8 @@ import pytest
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, lock_name
-from etdeploy.devices.ios.simulator import SimulatorDevice, parse_simulators, unpacked
+from etdeploy.devices.ios.simctl import parse_simulators, unpacked
+from etdeploy.devices.ios.simulator import SimulatorDevice
 from etdeploy.devices.registry import open_device
 from tests.support.ios_command import IosCommand
 from tests.support.ios_phone import archive
