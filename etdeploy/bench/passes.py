@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.bench.failures.diagnosis import run_error
+from etdeploy.bench.failures.of_apps import app_error
 from etdeploy.bench.generation.results import as_inferences
 from etdeploy.bench.generation.traced import traced_methods
 from etdeploy.bench.records.conditions import Disturbance
@@ -241,7 +242,8 @@ def run_pass(
         checkpoint()
         # Fewer iterations do not shorten a generation.
         iterations = 1 if step.request else step.iterations
-        error = run_error(outcome, step.key, recipe, device, log, capabilities, iterations, limit_s)
+        told = run_error if app_files is None else app_error
+        error = told(outcome, step.key, recipe, device, log, capabilities, iterations, limit_s)
         until_then = _work_until_then(folder, step, here)
         if until_then is None:
             raise error

@@ -27,7 +27,6 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.resources import resource_folder
 
 _SUPPORT = Path(__file__).resolve().parent
-_GOOGLE = "https://dl.google.com/dl/android/maven2/"
 # Each with the class path that it makes; `*` without what it depends on.
 _ARTIFACTS = {
     "kotlin": "org.jetbrains.kotlin:kotlin-compiler-embeddable:2.2.10:jar",
@@ -107,8 +106,7 @@ def _resolve(folder: Path) -> dict[str, str]:
     for name, text in _ARTIFACTS.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "pom.xml").write_text(_pom(name, f"<dependencies>{_dependency(text)}"
-            f"</dependencies><repositories><repository><id>google</id><url>{_GOOGLE}</url>"
-            "</repository></repositories>"))  # fmt: skip
+            "</dependencies>"))  # fmt: skip
     modules = "".join(f"<module>{name}</module>" for name in _ARTIFACTS)
     (folder / "pom.xml").write_text(_pom("all", f"<modules>{modules}</modules>"))
     run(
@@ -179,7 +177,9 @@ def app_values(workload: str, **changed: Any) -> dict[str, Any]:
         "runtime": "prebuilt",
         "artifacts": ["org.pytorch:executorch-android:1.5.1"],
         "abis": ["arm64-v8a"],
-        "needs_qnn": False,
+        "extracted": False,
+        "system_libraries": (),
+        "variables": (),
         "model_name": "tiny",
         "etdeploy_version": "0",
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.failures.diagnosis import last_lines, run_error
+from etdeploy.bench.failures.of_apps import app_error
 from etdeploy.bench.passes import Pass, app_options, run_pass, runner_arguments
 from etdeploy.bench.timing.planning import Plan, plan_for_app, plan_passes
 from etdeploy.bench.timing.threads import Threads
@@ -343,3 +344,25 @@ def test_an_app_leaves_traces_and_back_to_back_work_to_the_runner() -> None:
     shorter = plan_for_app(plan)
     assert shorter.starts == plan.starts
     assert [(step.name, step.watched) for step in shorter.rest] == [("memory", False)]
+
+
+def test_a_failed_app_is_told_in_an_apps_words() -> None:
+    recipe = make_recipe()
+    both = Capabilities(launches=("process", "app"))
+    missing = _ended(1, "[0] Missing operator: [0] mine::op.out")
+    error = app_error(missing, "timing", recipe, "android:1", Path("log"), both)
+    assert error.message.startswith("the app ended with exit code 1 in the timing pass")
+    assert "the app has no kernel for mine::op.out" in error.message
+    remedy = str(error.remedy)
+    assert "runners" not in remedy
+    assert remedy.splitlines()[0].startswith("Let a backend take it: --set export.backend=")
+    assert "--set app.runtime=source" in remedy
+    assert "leave out --as app" in remedy
+
+
+def test_an_app_on_a_phone_without_runners_is_not_sent_to_one() -> None:
+    late = RunOutcome(None, None, "", "", 9.0, timed_out=True)
+    apps = Capabilities(launches=("app",))
+    error = app_error(late, "timing", make_recipe(), "ios:1", Path("log"), apps)
+    assert "the app took longer than" in error.message
+    assert "leave out --as app" not in str(error.remedy)

@@ -66,7 +66,8 @@ def test_names_of_every_kind_are_kept(tools: Tools, tmp_path: Path) -> None:
 @pytest.mark.parametrize("runtime", ["prebuilt", "source"])
 def test_gradle_s_files_name_each_other_s_parts(tmp_path: Path, runtime: str) -> None:
     project = render(
-        tmp_path, "inference", runtime=runtime, needs_qnn=True, abis=["arm64-v8a", "x86_64"],
+        tmp_path, "inference", runtime=runtime, extracted=True, abis=["arm64-v8a", "x86_64"],
+        system_libraries=["libcdsprpc.so"], variables=["ADSP_LIBRARY_PATH"],
         artifacts=["org.pytorch:executorch-android-qnn:1.5.1", "com.qualcomm.qti:qnn-runtime:2.37"],
     )  # fmt: skip
     catalogue = (project / "gradle/libs.versions.toml").read_text()
@@ -81,3 +82,6 @@ def test_gradle_s_files_name_each_other_s_parts(tmp_path: Path, runtime: str) ->
     assert ("fileTree" in build) == (runtime == "source")
     manifest = (project / "app/src/main/AndroidManifest.xml").read_text()
     assert "libcdsprpc.so" in manifest
+    assert 'android:extractNativeLibs="true"' in manifest
+    [activity] = project.rglob("MainActivity.kt")
+    assert 'Os.setenv("ADSP_LIBRARY_PATH", applicationInfo.nativeLibraryDir' in activity.read_text()
