@@ -13,7 +13,7 @@ from etdeploy.apps.android.app import ASSETS, AndroidApp, BuiltApk
 from etdeploy.apps.android.build import build_app
 from etdeploy.apps.android.gradle import OUTPUT
 from etdeploy.apps.android.native import build_api, build_library, require_fbjni
-from etdeploy.apps.android.runtime import choose_runtime
+from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
 from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
 from etdeploy.apps.android.tools.gradle import find_gradle
 from etdeploy.apps.android.tools.jdk import find_jdk
@@ -37,7 +37,6 @@ from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 
-_MIN_SDK = 23
 _PAYLOAD = f"{ASSETS}/model"
 
 
@@ -162,8 +161,7 @@ def _values(subject: AppSubject) -> AndroidValues:
     return AndroidValues(
         id=app_id(subject.loaded),
         name=app_name(subject.loaded),
-        # A library that is built here is for one API level and newer ones; a release for all.
-        min_sdk=max(_MIN_SDK, recipe.runtime.android_api) if built else _MIN_SDK,
+        min_sdk=recipe.runtime.android_api if built else RELEASE_API,
         abis=subject.abis,
         extracted=needs_files(subject.extras),
         workload=subject.model.workload,

@@ -44,7 +44,7 @@ _BUILT_IN = frozenset({"weight_cache"})
 # ABIs that they are built for.
 _ABIS = ("arm64-v8a", "x86_64")
 # What ANDROID_PLATFORM is in their build, although their manifests say 23.
-_API = 26
+RELEASE_API = 26
 # The first release whose variants are all published.
 _FIRST = (1, 2)
 _RELEASE = re.compile(r"(\d+)\.(\d+)\.\d+")
@@ -112,7 +112,7 @@ def choose_runtime(
         artifacts=(f"{GROUP}:{library}:{version}",),
         backends=_names(program),
         version=version,
-        min_sdk=_API,
+        min_sdk=RELEASE_API,
     )
 
 
