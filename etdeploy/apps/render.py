@@ -64,7 +64,7 @@ def _paths(folder: Path, app: Any) -> Iterator[tuple[str, str]]:
         if name is None:
             continue
         parts = [_replaced(part, app) for part in path.parts[:-1]]
-        yield source, "/".join([*parts, name])
+        yield source, "/".join([*parts, _replaced(name, app)])
 
 
 def _name_for(name: str, workload: str) -> str | None:

@@ -1,0 +1,188 @@
+// Measures a model: load, first inference, warm-up, timed inferences. Foundation only.
+
+import Foundation
+
+/// Runs one method of a program. `ExecuTorchModel` is the real one.
+protocol Model {
+  func loadProgram() throws
+  func loadMethod() throws
+  /// Sets the inputs and executes, as an app does for each new input.
+  func infer() throws
+  /// What the last inference gave.
+  func outputs() throws -> [Output]
+}
+
+/// An output; a tensor's bytes are contiguous, and in results.json in a file of their own.
+struct Output: Encodable, Sendable {
+  let kind: String
+  var dtype, path: String?
+  var shape: [Int]?
+  var value: Double?
+  var bytes = Data()
+
+  private enum CodingKeys: String, CodingKey { case kind, dtype, path, shape, value }
+}
+
+/// Until the times have stopped falling, which caches and the processor's frequency make them do.
+///
+/// Inferences form blocks of 50 ms, or of one that takes longer. A block whose median is 2 % below
+/// the lowest before sets a new mark; two in a row that do not end the warm-up.
+struct Warmup {
+  private(set) var inferences = 0
+  private var block: [Double] = []
+  private var blockMs = 0.0
+  private var totalMs = 0.0
+  private var fastestMs = Double.infinity
+  private var quiet = 0
+
+  var isSteady: Bool { quiet == 2 }
+  var isOver: Bool {
+    isSteady || inferences >= 1_000_000 || (totalMs >= 10_000 && inferences >= 3)
+  }
+
+  mutating func add(_ ms: Double) {
+    inferences += 1
+    totalMs += ms
+    blockMs += ms
+    block.append(ms)
+    guard blockMs >= 50 else { return }
+    let median = block.sorted()[block.count / 2]
+    quiet = median < 0.98 * fastestMs ? 0 : quiet + 1
+    fastestMs = min(fastestMs, quiet == 0 ? median : fastestMs)
+    block = []
+    blockMs = 0
+  }
+}
+
+/// What was measured, in milliseconds and bytes; the names are those of results.json.
+struct Measurement: Encodable, Sendable {
+  let schemaVersion = 1
+  let executorchVersion: String
+  let startedUnixS = Int(Date().timeIntervalSince1970)
+  let threads: Int
+  var loadProgramMs = 0.0
+  var rssAfterLoadBytes = 0
+  var peakRssBytes = 0
+  let method: String
+  var warmup = 0
+  var steady: Bool?
+  var loadMethodMs = 0.0
+  var firstInferenceMs = 0.0
+  var outputs: [Output] = []
+  var samplesMs: [Double] = []
+}
+
+struct Benchmark {
+  let payload: Payload
+  let size: Payload.Size
+  let warmup: Int
+  let iterations: Int
+  let threads: Int
+
+  init(_ payload: Payload, _ options: Options) throws {
+    let wanted = options.values["size"] ?? payload.sizes.first?.name
+    guard let size = payload.sizes.first(where: { $0.name == wanted }) else {
+      throw Failure(.usage, "the model has no size '\(wanted ?? "")'")
+    }
+    self.payload = payload
+    self.size = size
+    warmup = try options.number("warmup", from: -1, or: payload.warmup)
+    iterations = try options.number("iterations", from: 1, or: payload.iterations)
+    threads = try options.number("threads", from: 0, or: payload.threads)
+  }
+
+  /// Measures, and compares the outputs of the first inference with those that are expected.
+  ///
+  /// - Parameters:
+  ///   - outputs: Where the outputs are written to; nowhere if nil.
+  ///   - told: Gets how much of the timed part is done, from 0 to 1.
+  func run(
+    _ model: some Model, files: URL, outputs: URL?, told: (Double) -> Void
+  ) throws -> (Measurement, [Verdict]) {
+    var found = Measurement(
+      executorchVersion: payload.executorchVersion, threads: useThreads(threads),
+      method: payload.method)
+    found.loadProgramMs = try timed(model.loadProgram)
+    found.loadMethodMs = try timed(model.loadMethod)
+    found.rssAfterLoadBytes = Int(native_memory().peak_bytes)
+    found.firstInferenceMs = try timed(model.infer)
+    // A method with state gives other outputs from now on.
+    let first = try model.outputs()
+    if let outputs { found.outputs = try write(first, to: outputs) }
+    var warming = Warmup()
+    while warmup < 0 ? !warming.isOver : warming.inferences < warmup {
+      warming.add(try timed(model.infer))
+    }
+    found.warmup = warming.inferences
+    found.steady = warmup < 0 ? warming.isSteady : nil
+    // The screen is told now and then: drawing it would slow down what is measured.
+    let stretch = max(1, iterations / 10)
+    for i in 1...iterations {
+      found.samplesMs.append(try timed(model.infer))
+      if i % stretch == 0 { told(Double(i) / Double(iterations)) }
+    }
+    found.peakRssBytes = Int(native_memory().peak_bytes)
+    let verdicts = zip(first, size.expected).enumerated().map {
+      Verdict(id: $0, $1.0, expected: $1.1, in: files)
+    }
+    return (found, verdicts)
+  }
+
+  private func write(_ outputs: [Output], to folder: URL) throws -> [Output] {
+    try? FileManager.default.removeItem(at: folder)
+    try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
+    var written = outputs
+    for i in written.indices where written[i].value?.isFinite == false { written[i].value = nil }
+    for (i, output) in outputs.enumerated() where output.kind == "Tensor" {
+      written[i].path = "output-\(i).bin"
+      try output.bytes.write(to: folder.appending(path: written[i].path!))
+    }
+    return written
+  }
+}
+
+/// How far an output is from what the model gave where it was exported.
+struct Verdict: Identifiable, Sendable {
+  let id: Int
+  let name: String
+  /// The largest difference; nil where nothing can be compared.
+  let difference: Double?
+  let isRight: Bool
+
+  init(id: Int, _ output: Output, expected: Payload.Value, in folder: URL) {
+    self.id = id
+    name = expected.name ?? "\(id)"
+    let file = expected.path.flatMap { try? Data(contentsOf: folder.appending(path: $0)) }
+    let wanted = file.flatMap { numbers($0, expected.dtype) } ?? [expected.value?.double ?? .nan]
+    let given = numbers(output.bytes, output.dtype) ?? [output.value ?? .nan]
+    let comparable = output.shape == expected.shape && given.count == wanted.count
+    let pairs = zip(given, wanted)
+    let (atol, rtol) = (expected.atol ?? 0, expected.rtol ?? 0)
+    difference = comparable ? pairs.map { abs($0 - $1) }.max() : nil
+    isRight = comparable && pairs.allSatisfy { $0 == $1 || abs($0 - $1) <= atol + rtol * abs($1) }
+  }
+}
+
+/// The elements of a tensor; nil for a type that is not compared.
+private func numbers(_ bytes: Data, _ dtype: String?) -> [Double]? {
+  func all<T>(_ type: T.Type, _ convert: (T) -> Double) -> [Double] {
+    let size = MemoryLayout<T>.size
+    return bytes.withUnsafeBytes { raw in
+      (0..<raw.count / size).map {
+        convert(raw.loadUnaligned(fromByteOffset: $0 * size, as: T.self))
+      }
+    }
+  }
+  switch dtype {
+  case "float32": return all(Float.self, Double.init)
+  case "float64": return all(Double.self) { $0 }
+  case "float16": return all(Float16.self, Double.init)
+  case "bfloat16": return all(UInt16.self) { Double(Float(bitPattern: UInt32($0) << 16)) }
+  case "uint8", "bool": return all(UInt8.self, Double.init)
+  case "int8": return all(Int8.self, Double.init)
+  case "int16": return all(Int16.self, Double.init)
+  case "int32": return all(Int32.self, Double.init)
+  case "int64": return all(Int64.self, Double.init)
+  default: return nil
+  }
+}

@@ -1,0 +1,310 @@
+// Generates text, and tells the time of every token. Foundation only.
+
+import Foundation
+
+/// A method of the program; it keeps keys and values of earlier tokens for all of them.
+struct Method: Decodable, Sendable {
+  let name, role: String
+  /// The most tokens that a call takes, and whether it takes fewer, too.
+  let maxTokens: Int
+  let dynamic: Bool
+  /// Where a call has to end at the latest.
+  let capacity: Int
+}
+
+/// What model.json says of a language model.
+struct Language: Decodable, Sendable {
+  struct Chat: Decodable, Sendable { let before, after: String }
+  let methods: [Method]
+  let context, newTokens: Int
+  let stopIds: [Int]
+  let bosId, rewind: Int?
+  let sampling: Sampling
+  let tokenizer: String?
+  let chat: Chat?
+}
+
+struct LanguagePayload: Decodable { let generation: Language }
+
+/// One prompt, with what is generated after it.
+struct Point: Sendable {
+  var name = "screen"
+  /// Tokens that are in the cache before the prompt.
+  var depth = 0
+  let newTokens: Int
+  var repetitions = 1
+  let prompt: [Int64]
+}
+
+/// What is to be generated: by the screen, or by a file of lines that a tool wrote.
+struct Request: Sendable {
+  var methods: [Method]
+  var rewind: Int?
+  var sampling: Sampling
+  var stopIds: Set<Int>
+  var points: [Point]
+
+  init(_ language: Language, prompt: [Int64]) {
+    methods = language.methods
+    rewind = language.rewind
+    sampling = language.sampling
+    stopIds = Set(language.stopIds)
+    points = [Point(newTokens: language.newTokens, prompt: prompt)]
+  }
+
+  init(contentsOf file: URL) throws {
+    (methods, rewind, sampling, stopIds, points) = ([], nil, Sampling(), [], [])
+    for line in try String(contentsOf: file, encoding: .utf8).split(separator: "\n") {
+      guard try read(line, beside: file) else {
+        throw Failure(.usage, "the request \(file.path) has the line '\(line)'")
+      }
+    }
+  }
+
+  /// Whether it is a line of a request (etdeploy's documentation of the runner lists them).
+  private mutating func read(_ line: Substring, beside file: URL) throws -> Bool {
+    let words = line.split(separator: " ", maxSplits: 5).map(String.init)
+    let numbers = words.map { Int($0) ?? -1 }
+    switch (words.first, words.count) {
+    case ("method", 6) where numbers[3] >= 1 && numbers[5] >= 1:
+      methods.append(
+        Method(
+          name: words[1], role: words[2], maxTokens: numbers[3], dynamic: numbers[4] == 1,
+          capacity: numbers[5]))
+    case ("rewind", 2) where numbers[1] >= 1: rewind = numbers[1]
+    case ("sampling", 5):
+      guard let temperature = Double(words[1]), let topP = Double(words[3]),
+        let seed = UInt64(words[4])
+      else { return false }
+      sampling = Sampling(temperature: temperature, topK: numbers[2], topP: topP, seed: seed)
+    case ("stop", _): stopIds = Set(line.split(separator: " ").compactMap { Int($0) })
+    case ("point", 6) where numbers[2] >= 0 && numbers[3] >= 1 && numbers[4] >= 1:
+      let bytes = try Data(contentsOf: URL(filePath: words[5], relativeTo: file))
+      let prompt = bytes.withUnsafeBytes { raw in
+        (0..<raw.count / 8).map { raw.loadUnaligned(fromByteOffset: $0 * 8, as: Int64.self) }
+      }
+      points.append(
+        Point(
+          name: words[1], depth: numbers[2], newTokens: numbers[3], repetitions: numbers[4],
+          prompt: prompt))
+    default: return false
+    }
+    return true
+  }
+}
+
+/// Runs methods of a program. `Program` is the real one.
+protocol LanguageModel {
+  func loadProgram() throws
+  func load(_ method: String) throws
+  /// The logits of the last token; they stay until the next call.
+  func logits(
+    _ method: String, _ tokens: ArraySlice<Int64>, at position: Int
+  ) throws -> UnsafeBufferPointer<Float>
+}
+
+/// One repetition of a point; the names are those of results.json, times are in milliseconds.
+struct Generated: Encodable, Sendable {
+  let point: String
+  var prefillMs: [Double] = []
+  var firstTokenMs = 0.0
+  var tokenMs: [Double] = []
+  var tokenIds: [Int] = []
+  var stopped = false
+  var promptTokens = 0
+
+  private enum CodingKeys: String, CodingKey {
+    case point, prefillMs, firstTokenMs, tokenMs, tokenIds, stopped
+  }
+  /// Tokens of the prompt in each second until the first token, and of the answer after it.
+  var prefillRate: Double { Double(promptTokens) * 1000 / firstTokenMs }
+  var decodeRate: Double { Double(tokenMs.count) * 1000 / tokenMs.reduce(0, +) }
+}
+
+/// What was measured; the names are those of results.json.
+struct Measurement: Encodable, Sendable {
+  struct Generation: Encodable, Sendable {
+    var loadMethodsMs: [String: Double] = [:]
+    var runs: [Generated] = []
+  }
+  let schemaVersion = 1
+  let executorchVersion: String
+  let startedUnixS = Int(Date().timeIntervalSince1970)
+  let threads: Int
+  var loadProgramMs = 0.0
+  var rssAfterLoadBytes = 0
+  var peakRssBytes = 0
+  var generation = Generation()
+
+  var loadMs: Double { generation.loadMethodsMs.values.reduce(loadProgramMs, +) }
+}
+
+/// Words as the model reads and writes them; without a tokenizer, the ids of tokens.
+struct Speech {
+  private let language: Language
+  private let tokenizer: Tokenizer?
+
+  init(_ language: Language, in folder: URL) throws {
+    self.language = language
+    tokenizer = try language.tokenizer.map {
+      try Tokenizer(contentsOf: folder.appending(path: $0))
+    }
+  }
+
+  func ids(_ text: String) throws -> [Int64] {
+    guard let tokenizer else {
+      return try text.split(separator: " ").map {
+        guard let id = Int64($0) else { throw Failure(.usage, "'\($0)' is no id of a token") }
+        return id
+      }
+    }
+    guard let chat = language.chat else {
+      return ([language.bosId].compactMap { $0 } + tokenizer.encode(text)).map(Int64.init)
+    }
+    return tokenizer.encode(chat.before + text + chat.after).map(Int64.init)
+  }
+
+  /// What is certain: a character may have bytes that are yet to come.
+  func text(_ ids: [Int]) -> String {
+    guard let tokenizer else { return ids.map(String.init).joined(separator: " ") }
+    var scalars = tokenizer.decode(ids).unicodeScalars
+    while scalars.last == "\u{fffd}" { scalars.removeLast() }
+    return String(scalars)
+  }
+}
+
+/// Called after each part of a prompt and each new token; tells whether the text goes on.
+typealias Told = (Generated) -> Bool
+
+final class Generator<Model: LanguageModel> {
+  private let request: Request
+  private let model: Model
+  private let told: Told
+  private var sampler: Sampler
+  private var logits = UnsafeBufferPointer<Float>(start: nil, count: 0)
+  /// The furthest end of a call since position 0.
+  private var end = 0
+
+  init(_ request: Request, _ model: Model, told: @escaping Told) {
+    self.request = request
+    self.model = model
+    self.told = told
+    sampler = Sampler(request.sampling)
+  }
+
+  func run(_ payload: Payload, threads: Int) throws -> Measurement {
+    try check()
+    var found = Measurement(
+      executorchVersion: payload.executorchVersion, threads: useThreads(threads))
+    found.loadProgramMs = try timed(model.loadProgram)
+    // A method may have two roles; it is loaded once.
+    for name in request.methods.map(\.name) where found.generation.loadMethodsMs[name] == nil {
+      found.generation.loadMethodsMs[name] = try timed { try model.load(name) }
+    }
+    found.rssAfterLoadBytes = Int(native_memory().peak_bytes)
+    for point in request.points {
+      for i in 0..<point.repetitions {
+        if i == 0 || !reaches(point.depth) { try fill(point) }
+        found.generation.runs.append(try generate(point))
+      }
+    }
+    found.peakRssBytes = Int(native_memory().peak_bytes)
+    return found
+  }
+
+  /// Before anything runs: a run may take minutes.
+  private func check() throws {
+    let context =
+      request.methods.filter { $0.dynamic || $0.maxTokens == 1 }.map(\.capacity).max() ?? 0
+    for point in request.points {
+      let length = point.depth + point.prompt.count + point.newTokens - 1
+      if point.prompt.isEmpty { throw Failure(.usage, "the prompt has no token") }
+      if length > context {
+        throw Failure(.usage, "\(length) tokens do not fit into a context of \(context)")
+      }
+    }
+  }
+
+  private func generate(_ point: Point) throws -> Generated {
+    var text = Generated(point: point.name, promptTokens: point.prompt.count)
+    sampler = Sampler(request.sampling)
+    var position = point.depth
+    let prefilled = try timed {
+      try take(point.prompt[...], at: &position) { ms in
+        text.prefillMs.append(ms)
+        return told(text)
+      }
+      if position == point.depth + point.prompt.count { try choose(&text) }
+    }
+    guard !text.tokenIds.isEmpty else { return text }
+    text.firstTokenMs = prefilled
+    while told(text), !text.stopped, text.tokenIds.count < point.newTokens {
+      let ms = try timed {
+        try step([Int64(text.tokenIds[text.tokenIds.count - 1])], at: position)
+        try choose(&text)
+      }
+      position += 1
+      text.tokenMs.append(ms)
+    }
+    return text
+  }
+
+  private func choose(_ text: inout Generated) throws {
+    text.tokenIds.append(try sampler.choose(logits))
+    text.stopped = request.stopIds.contains(text.tokenIds[text.tokenIds.count - 1])
+  }
+
+  /// Puts tokens into the cache: the prompt's, again and again.
+  private func fill(_ point: Point) throws {
+    var position = 0
+    let tokens = (0..<point.depth).map { point.prompt[$0 % point.prompt.count] }
+    try take(tokens[...], at: &position) { _ in true }
+  }
+
+  /// Takes all tokens, in as many calls as that needs; `told` gets the time of each.
+  private func take(
+    _ tokens: ArraySlice<Int64>, at position: inout Int, told: (Double) -> Bool
+  ) throws {
+    var left = tokens
+    while !left.isEmpty {
+      var taken = 0
+      let ms = try timed { taken = try step(left, at: position) }
+      left = left.dropFirst(taken)
+      position += taken
+      if !told(ms) { return }
+    }
+  }
+
+  /// Whether what tokens at this position look back to is still there.
+  private func reaches(_ position: Int) -> Bool {
+    position == 0 || end - position <= request.rewind ?? .max
+  }
+
+  /// Takes as many of the tokens as one call can; gives their number.
+  @discardableResult
+  private func step(_ tokens: ArraySlice<Int64>, at position: Int) throws -> Int {
+    guard reaches(position) else {
+      throw Failure(.usage, "the position cannot be set back from \(end) to \(position)")
+    }
+    let (method, count) = try choose(tokens.count, at: position)
+    logits = try model.logits(method.name, tokens.prefix(count), at: position)
+    end = max(position == 0 ? 0 : end, position + count)
+    return count
+  }
+
+  /// The call that takes the most tokens; of several, one for decoding, and the one with the least
+  /// capacity, which looks at the smallest part of the cache.
+  private func choose(_ count: Int, at position: Int) throws -> (Method, Int) {
+    let calls = request.methods.map { method in
+      let room = min(count, method.maxTokens, method.capacity - position)
+      return (method, method.dynamic || room == method.maxTokens ? room : 0)
+    }
+    func cost(_ call: (Method, Int)) -> (Int, Int, Int) {
+      (-call.1, call.0.role == "prefill" ? 1 : 0, call.0.capacity)
+    }
+    guard let best = calls.min(by: { cost($0) < cost($1) }), best.1 > 0 else {
+      throw Failure(.usage, "no method takes a token at position \(position)")
+    }
+    return best
+  }
+}
