@@ -1,0 +1,200 @@
+"""The generated Xcode project: whole, plain, and the same every time."""
+
+from __future__ import annotations
+
+import json
+import plistlib
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import openstep_plist  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import pytest
+
+from tests.support.ios_template import Workload, make_app, render_project
+
+pytestmark = pytest.mark.integration
+
+WORKLOADS: tuple[Workload, ...] = ("inference", "generation")
+_ID = re.compile(r"[0-9A-F]{24}")
+
+
+@pytest.fixture(params=WORKLOADS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    folder = render_project(make_app(request.param), tmp_path)
+    (folder / "Model").mkdir()
+    return folder
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    text = (folder / "Convnet.xcodeproj/project.pbxproj").read_text()
+    found: dict[str, Any] = openstep_plist.loads(text, use_numbers=False)
+    return found
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in _strings(each)]
+    if isinstance(value, list):
+        return [text for each in value for text in _strings(each)]
+    return [str(value)]
+
+
+def _settings(folder: Path, configuration: str = "Release") -> dict[str, Any]:
+    objects = _project(folder)["objects"].values()
+    found: dict[str, Any] = {}
+    for each in objects:
+        if each["isa"] == "XCBuildConfiguration" and each["name"] == configuration:
+            found |= each["buildSettings"]
+    return found
+
+
+def test_no_id_dangles_and_none_is_unused(folder: Path) -> None:
+    project = _project(folder)
+    objects = project["objects"]
+    assert all(_ID.fullmatch(name) for name in objects)
+    assert {text for text in _strings(project) if _ID.fullmatch(text)} <= objects.keys()
+    referred = {text for each in objects.values() for text in _strings(each)}
+    referred |= {project["rootObject"]}
+    assert objects.keys() <= referred
+    # As in files that Xcode writes, each comment says what an id is.
+    text = (folder / "Convnet.xcodeproj/project.pbxproj").read_text()
+    said = dict(re.findall(r"([0-9A-F]{24}) /\* ([^*]+) \*/ = \{", text))
+    assert all(said[name] == comment for name, comment in re.findall(
+        r"([0-9A-F]{24}) /\* ([^*]+) \*/[,;]", text))  # fmt: skip
+
+
+def test_every_file_is_there_and_every_source_is_in_the_project(folder: Path) -> None:
+    objects = _project(folder)["objects"]
+    sources = folder / "Convnet"
+    listed = {
+        each["path"]
+        for each in objects.values()
+        if each["isa"] == "PBXFileReference" and each["sourceTree"] == "<group>"
+    }
+    for path in listed - {"Model", "README.md"}:
+        assert (sources / path).exists(), path
+    assert {path.name for path in sources.iterdir()} == listed - {"Model", "README.md"}
+    compiled = {
+        objects[objects[file]["fileRef"]]["path"]
+        for each in objects.values()
+        if each["isa"] == "PBXSourcesBuildPhase"
+        for file in each["files"]
+    }
+    assert compiled == {p.name for p in sources.iterdir() if p.suffix in (".swift", ".cpp")}
+
+
+def test_the_model_is_copied_as_a_folder(folder: Path) -> None:
+    objects = _project(folder)["objects"]
+    (resources,) = (each for each in objects.values() if each["isa"] == "PBXResourcesBuildPhase")
+    copied = [objects[objects[file]["fileRef"]] for file in resources["files"]]
+    assert {"isa": "PBXFileReference", "lastKnownFileType": "folder", "path": "Model",
+            "sourceTree": "<group>"} in copied  # fmt: skip
+
+
+def test_executorch_comes_as_the_products_that_the_program_needs(folder: Path) -> None:
+    objects = _project(folder)["objects"].values()
+    (package,) = (each for each in objects if each["isa"] == "XCRemoteSwiftPackageReference")
+    assert package["requirement"] == {"branch": "swiftpm-1.5.1", "kind": "branch"}
+    linked = [each["productName"] for each in objects
+              if each["isa"] == "XCSwiftPackageProductDependency"]  # fmt: skip
+    assert linked == ["backend_xnnpack", "executorch", "kernels_optimized"]
+
+
+def test_the_settings_are_those_that_executorch_needs(folder: Path) -> None:
+    settings = _settings(folder)
+    assert settings["SWIFT_VERSION"] == "6.0"
+    assert settings["IPHONEOS_DEPLOYMENT_TARGET"] == "17.0"
+    assert settings["EXCLUDED_ARCHS[sdk=iphonesimulator*]"] == "x86_64"
+    flags = settings["OTHER_LDFLAGS"]
+    assert flags[:2] == ["$(inherited)", "-all_load"]
+    named = set(flags) - {"$(inherited)", "-all_load", "-framework"}
+    assert named == {"Accelerate", "CoreGraphics", "CoreImage", "CoreVideo", "Foundation"}
+    assert settings["DEVELOPMENT_TEAM"] == ""
+    for key in ("CODE_SIGN_ENTITLEMENTS", "INFOPLIST_FILE", "SWIFT_OBJC_BRIDGING_HEADER"):
+        assert (folder / settings[key]).is_file(), key
+    assert _settings(folder, "Debug")["SWIFT_ACTIVE_COMPILATION_CONDITIONS"] == "DEBUG"
+
+
+def test_names_of_people_are_quoted(tmp_path: Path) -> None:
+    name = 'My "best" \\ model; // 100 %'
+    folder = render_project(make_app(name=name, team="ABCDE12345", id="org.a-b.c"), tmp_path)
+    settings = _settings(folder)
+    assert settings["INFOPLIST_KEY_CFBundleDisplayName"] == name
+    assert settings["PRODUCT_BUNDLE_IDENTIFIER"] == "org.a-b.c"
+    assert settings["DEVELOPMENT_TEAM"] == "ABCDE12345"
+
+
+def test_the_scheme_runs_the_target_as_it_is_measured(folder: Path) -> None:
+    project = _project(folder)
+    path = folder / "Convnet.xcodeproj/xcshareddata/xcschemes/Convnet.xcscheme"
+    scheme = ElementTree.fromstring(path.read_text())  # noqa: S314 - our own file
+    references = list(scheme.iter("BuildableReference"))
+    assert len(references) == 3
+    for reference in references:
+        target = project["objects"][reference.get("BlueprintIdentifier")]
+        assert target["isa"] == "PBXNativeTarget"
+        assert reference.get("ReferencedContainer") == "container:Convnet.xcodeproj"
+    launch = scheme.find("LaunchAction")
+    assert launch is not None
+    assert launch.get("buildConfiguration") == "Release"
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_more_memory_is_asked_for_only_where_it_is_needed(tmp_path: Path, more: bool) -> None:
+    folder = render_project(make_app(increased_memory=more), tmp_path)
+    entitlements = plistlib.loads((folder / "Convnet/App.entitlements").read_bytes())
+    wanted = {"com.apple.developer.kernel.increased-memory-limit": True} if more else {}
+    assert entitlements == wanted
+    assert ("free team" in (folder / "README.md").read_text().split("Good to know")[1]) == more
+
+
+def test_results_are_shown_by_the_files_app(folder: Path) -> None:
+    info = plistlib.loads((folder / "Convnet/Info.plist").read_bytes())
+    assert info == {"LSSupportsOpeningDocumentsInPlace": True, "UIFileSharingEnabled": True}
+
+
+def test_every_text_of_the_screen_is_in_the_catalogue(folder: Path) -> None:
+    catalogue = json.loads((folder / "Convnet/Localizable.xcstrings").read_text())
+    source = "".join(
+        (folder / f"Convnet/{name}.swift").read_text() for name in ("ContentView", "ModelSection")
+    )
+    shows = "Text|Section|Button|TextField|LabeledContent|row|value"
+    shown = set(re.findall(rf'(?:{shows})\("([^"\\]+)"', source))
+    assert shown
+    assert set(catalogue["strings"]) == shown
+
+
+def test_the_asset_catalogue_has_an_icon_without_transparency(folder: Path) -> None:
+    assets = folder / "Convnet/Assets.xcassets"
+    for path in assets.rglob("Contents.json"):
+        json.loads(path.read_text())
+    icons = json.loads((assets / "AppIcon.appiconset/Contents.json").read_text())["images"]
+    png = (assets / "AppIcon.appiconset" / icons[0]["filename"]).read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height, depth, colours = (
+        int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big"), png[24], png[25],
+    )  # fmt: skip
+    assert (width, height, depth, colours) == (1024, 1024, 8, 2)
+    length = int.from_bytes(png[33:37], "big")
+    assert len(zlib.decompress(png[41 : 41 + length])) == 1024 * (1 + 3 * 1024)
+
+
+def test_a_second_generation_gives_the_same_bytes(tmp_path: Path) -> None:
+    first = render_project(make_app(), tmp_path / "1")
+    second = render_project(make_app(), tmp_path / "2")
+    files = sorted(p.relative_to(first) for p in first.rglob("*") if p.is_file())
+    assert files == sorted(p.relative_to(second) for p in second.rglob("*") if p.is_file())
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in files)
+
+
+def test_the_project_speaks_of_nothing_that_is_not_there(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix != ".png":
+            text = path.read_text()
+            assert "{{" not in text, path
+            assert "etdeploy/" not in text, path
+    for name in re.findall(r"`([\w]+\.(?:swift|cpp))`", (folder / "README.md").read_text()):
+        assert (folder / "Convnet" / name).is_file(), name

@@ -1,0 +1,186 @@
+"""Generated iOS projects, and their sources compiled on Linux."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from etdeploy.apps.ios.project import IosApp, further_files, template_variables
+from etdeploy.apps.render import render_tree
+from tests.support.swift import Swift
+
+Workload = Literal["inference", "generation"]
+TEMPLATE = Path(__file__).parents[2] / "templates/ios"
+STUBS = Path(__file__).with_name("swift_stubs")
+PROGRAMS = Path(__file__).with_name("swift_programs")
+_STUB_ORDER = ("UIKit", "ExecuTorch", "SwiftUI", "Charts")
+_INSIDE = "/executorch"
+_HEADERS = ("include", "include/executorch/runtime/core/portable_type/c10")
+_LIBRARIES = ("", "_kernels_optimized", "_backend_xnnpack", "_threadpool")
+# Kernels and backends register themselves, so nothing refers to their libraries.
+_LINK = (
+    "-L", f"{_INSIDE}/lib", "-Xlinker", "--no-as-needed",
+    *(f"-lexecutorch{name}" for name in _LIBRARIES),
+    "-Xlinker", "-rpath", "-Xlinker", f"{_INSIDE}/lib",
+)  # fmt: skip
+# What is no part of the measuring code: the screen, and what needs ExecuTorch.
+_SCREEN = ("App.swift", "ContentView.swift", "ModelSection.swift", "ExecuTorchModel.swift")
+
+
+def make_app(workload: Workload = "inference", **changes: Any) -> IosApp:
+    """Facts of an app, of which some may be changed."""
+    facts: dict[str, Any] = {
+        "id": "org.example.convnet",
+        "name": "ConvNet",
+        "target": "Convnet",
+        "workload": workload,
+        "products": ("backend_xnnpack", "executorch", "kernels_optimized"),
+        "package_branch": "swiftpm-1.5.1",
+        "threadpool": True,
+        "increased_memory": False,
+        "model_name": "convnet",
+        "program": "program.pte",
+        "bundled": True,
+        "etdeploy_version": "0.1",
+    }
+    return IosApp(**{**facts, **changes})
+
+
+def render_project(app: IosApp, to: Path) -> Path:
+    """Writes the project of an app, without a model."""
+    files = {**render_tree(TEMPLATE, template_variables(app)), **further_files(app)}
+    for name, content in files.items():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        (to / name).write_bytes(content)
+    return to
+
+
+def compile_stubs(swift: Swift, folder: Path) -> None:
+    """Makes modules with the names of Apple's and ExecuTorch's, for a type check."""
+    for name in _STUB_ORDER:
+        shutil.copy(STUBS / f"{name}.swift", folder)
+        swift.run(
+            "swiftc", "-swift-version", "6", "-parse-as-library", "-emit-module",
+            "-module-name", name, "-I", ".", f"{name}.swift",
+            folder=folder,
+        )  # fmt: skip
+
+
+def type_check(swift: Swift, folder: Path, sources: Path) -> str:
+    """What the compiler says against an app's sources, in a folder with `compile_stubs`."""
+    there = folder / "sources"
+    shutil.rmtree(there, ignore_errors=True)
+    shutil.copytree(sources, there)
+    names = [f"sources/{path.name}" for path in sorted(there.glob("*.swift"))]
+    checked = swift.run(
+        "swiftc", "-swift-version", "6", "-typecheck", "-wmo", "-parse-as-library",
+        "-warnings-as-errors", "-I", ".", "-import-objc-header", "sources/Bridging.h", *names,
+        folder=folder, check=False,
+    )  # fmt: skip
+    return checked.stdout + checked.stderr
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An app's measuring code with a program of swift_programs.
+
+    Attributes:
+        swift: Runs it.
+        binary: The program.
+        mounts: Folders that it needs, by their paths.
+    """
+
+    swift: Swift
+    binary: Path
+    mounts: Mapping[str, Path]
+
+    def run(self, *words: str, folders: Mapping[str, Path] | None = None, stdin: str = "") -> str:
+        """What it prints; each of `folders` is at /NAME."""
+        given = {f"/{name}": folder for name, folder in (folders or {}).items()}
+        there = {**self.mounts, **given}
+        return self.swift.run(
+            f"./{self.binary.name}", *words, folder=self.binary.parent, mounts=there, stdin=stdin
+        ).stdout
+
+
+def compile_program(
+    swift: Swift, app: IosApp, folder: Path, *, executorch: Path | None = None
+) -> Compiled:
+    """Compiles an app's measuring code.
+
+    Args:
+        swift: The compiler.
+        app: Of which the sources are.
+        folder: Where all of that is made.
+        executorch: The folder of an installed ExecuTorch, to link its runtime.
+    """
+    sources = render_project(app, folder / "project") / app.target
+    shutil.copy(PROGRAMS / f"{app.workload}.swift", sources / "main.swift")
+    for name in _SCREEN:
+        (sources / name).unlink(missing_ok=True)
+    mounts = {_INSIDE: executorch} if executorch else {}
+    sources_cpp = sorted(path.name for path in sources.glob("*.cpp"))
+    for name in sources_cpp:
+        swift.run(
+            "clang++", "-std=c++17", "-Wall", "-DC10_USING_CUSTOM_GENERATED_MACROS",
+            *(f"-I{_INSIDE}/{each}" for each in _HEADERS), "-c", name,
+            folder=sources, mounts=mounts,
+        )  # fmt: skip
+    swift.run(
+        "swiftc", "-swift-version", "6", "-import-objc-header", "Bridging.h",
+        *sorted(path.name for path in sources.glob("*.swift")),
+        *(f"{Path(name).stem}.o" for name in sources_cpp),
+        *(_LINK if executorch else ()), "-lstdc++", "-o", "measure",
+        folder=sources, mounts=mounts,
+    )  # fmt: skip
+    return Compiled(swift, sources / "measure", mounts)
+
+
+def write_payload(folder: Path, **changes: Any) -> Path:
+    """The folder `Model` of an app whose model doubles three numbers."""
+    (folder / "inputs").mkdir(parents=True)
+    (folder / "expected").mkdir()
+    (folder / "program.pte").write_bytes(b"program")
+    (folder / "inputs/0.bin").write_bytes(floats(1, 2, 3))
+    (folder / "expected/0.bin").write_bytes(floats(2, 4, 6.0005))
+    tensor = {"kind": "Tensor", "dtype": "float32", "shape": [3]}
+    near = {"atol": 0.001, "rtol": 0.0}
+    facts: dict[str, Any] = {
+        "name": "double",
+        "workload": "inference",
+        "program": "program.pte",
+        "bundled": True,
+        "program_sha256": "0" * 64,
+        "program_bytes": 7,
+        "executorch_version": "1.5.1",
+        "backends": ["XnnpackBackend"],
+        "quantization": "none",
+        "method": "forward",
+        "warmup": -1,
+        "iterations": 20,
+        "threads": 0,
+        "sizes": [
+            {
+                "name": "",
+                "inputs": [{**tensor, "path": "inputs/0.bin"}],
+                "expected": [
+                    {"name": "twice", **tensor, "path": "expected/0.bin", **near},
+                    {"name": "three", "kind": "Int", "value": 4},
+                ],
+            }
+        ],
+        "generation": None,
+        **changes,
+    }
+    (folder / "model.json").write_text(json.dumps(facts, indent=2))
+    return folder
+
+
+def floats(*values: float) -> bytes:
+    """Bytes of a float32 tensor."""
+    return struct.pack(f"<{len(values)}f", *values)

@@ -1,0 +1,86 @@
+// Runs parts of the app's generating code, as the first word says.
+
+import Foundation
+
+/// Logits that depend on the last token and its position; prints its calls.
+final class Arithmetic: LanguageModel {
+  private var logits = [Float](repeating: 0, count: 48)
+
+  func loadProgram() {}
+  func load(_ method: String) { print("load \(method)") }
+  func logits(
+    _ method: String, _ tokens: ArraySlice<Int64>, at position: Int
+  ) throws -> UnsafeBufferPointer<Float> {
+    print("call \(method) \(tokens.count) \(position)")
+    let last = Int(tokens.last!) * 31 + (position + tokens.count) * 7
+    for i in logits.indices { logits[i] = Float((last + i * 13) % 97) / 10 }
+    return logits.withUnsafeBufferPointer { $0 }
+  }
+}
+
+func generate(_ words: [String]) throws {
+  let folders = Folders(
+    model: URL(filePath: words[0], directoryHint: .isDirectory),
+    documents: URL(filePath: words[1], directoryHint: .isDirectory))
+  let given = Array(words[3...])
+  let report = Report(runId: Options.runId(given) ?? "") {
+    let options = try Options(given)
+    let payload = try Payload.read(in: folders.model)
+    let language = try Payload.read(LanguagePayload.self, in: folders.model).generation
+    let speech = try Speech(language, in: folders.model)
+    let request =
+      try options.values["request"].map {
+        try Request(contentsOf: URL(filePath: $0, relativeTo: folders.documents))
+      } ?? Request(language, prompt: try speech.ids("3 1 4"))
+    let threads = try options.number("threads", from: 0, or: payload.threads)
+    var told = 0
+    func generated(_ model: some LanguageModel) throws -> Measurement {
+      try Generator(request, model) { text in
+        told += 1
+        return words[2] != "stop" || told < 3
+      }.run(payload, threads: threads)
+    }
+    return words[2] == "real"
+      ? try generated(Program(try folders.program(payload, options))) : try generated(Arithmetic())
+  }
+  try report.write(to: folders.documents)
+}
+
+/// Draws tokens: TEMPERATURE TOP_K TOP_P SEED COUNT, and logits on stdin.
+func sample(_ words: [String]) throws {
+  var sampler = Sampler(
+    Sampling(
+      temperature: Double(words[0])!, topK: Int(words[1])!, topP: Double(words[2])!,
+      seed: UInt64(words[3])!))
+  let input = String(decoding: FileHandle.standardInput.readDataToEndOfFile(), as: UTF8.self)
+  let logits = input.split(separator: "\n").map { Float(Double($0)!) }
+  for _ in 0..<Int(words[4])! {
+    print(try logits.withUnsafeBufferPointer { try sampler.choose($0) }, terminator: " ")
+  }
+}
+
+/// Tokens of texts, and their texts again: FILE, and a JSON list of texts on stdin.
+func tokenize(_ words: [String]) throws {
+  let tokenizer = try Tokenizer(contentsOf: URL(filePath: words[0]))
+  let input = FileHandle.standardInput.readDataToEndOfFile()
+  struct Answer: Encodable {
+    let ids: [Int]
+    let text: String
+  }
+  let answers = try JSONDecoder().decode([String].self, from: input).map {
+    let ids = tokenizer.encode($0)
+    return Answer(ids: ids, text: tokenizer.decode(ids))
+  }
+  print(String(decoding: try JSONEncoder().encode(answers), as: UTF8.self))
+}
+
+let words = Array(CommandLine.arguments.dropFirst(2))
+do {
+  switch CommandLine.arguments[1] {
+  case "generate": try generate(words)
+  case "sample": try sample(words)
+  default: try tokenize(words)
+  }
+} catch let failure as Failure {
+  print("\(failure.kind) \(failure.message)")
+}

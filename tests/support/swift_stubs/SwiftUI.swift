@@ -1,0 +1,140 @@
+// As much of SwiftUI as the sample apps use, with the signatures that Apple documents, so that their
+// sources can be type-checked where there is no Apple SDK. Nothing here does anything.
+
+@_exported import Foundation
+@_exported import Observation
+
+@MainActor @preconcurrency public protocol View {
+  associatedtype Body: View
+  @ViewBuilder @MainActor @preconcurrency var body: Body { get }
+}
+extension Never: View {
+  public var body: Never { fatalError() }
+}
+public protocol Stub: View where Body == Never {}
+extension Stub {
+  public var body: Never { fatalError() }
+}
+public struct EmptyView: Stub { public nonisolated init() {} }
+public struct TupleView<each T: View>: Stub {}
+extension Optional: View where Wrapped: View {
+  public var body: Never { fatalError() }
+}
+public struct Either<A: View, B: View>: Stub {}
+@resultBuilder public struct ViewBuilder {
+  public static func buildBlock() -> EmptyView { EmptyView() }
+  public static func buildBlock<T: View>(_ view: T) -> T { view }
+  @_disfavoredOverload
+  public static func buildBlock<each T: View>(_ views: repeat each T) -> TupleView<repeat each T> {
+    fatalError()
+  }
+  public static func buildExpression<T: View>(_ view: T) -> T { view }
+  public static func buildIf<T: View>(_ view: T?) -> T? { view }
+  public static func buildEither<A: View, B: View>(first: A) -> Either<A, B> { fatalError() }
+  public static func buildEither<A: View, B: View>(second: B) -> Either<A, B> { fatalError() }
+}
+
+@MainActor @preconcurrency public protocol Scene {}
+@resultBuilder public struct SceneBuilder {
+  public static func buildBlock<T: Scene>(_ scene: T) -> T { scene }
+}
+@MainActor @preconcurrency public protocol App {
+  associatedtype Content: Scene
+  @SceneBuilder @MainActor @preconcurrency var body: Content { get }
+  @MainActor @preconcurrency init()
+}
+extension App {
+  @MainActor @preconcurrency public static func main() {}
+}
+public struct WindowGroup<Content: View>: Scene {
+  public nonisolated init(@ViewBuilder content: () -> Content) {}
+}
+
+@propertyWrapper public struct State<Value>: Sendable {
+  public init(wrappedValue: Value) {}
+  public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
+  public var projectedValue: Binding<Value> { fatalError() }
+}
+@propertyWrapper @dynamicMemberLookup public struct Binding<Value> {
+  public init() {}
+  public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
+  public var projectedValue: Binding<Value> { self }
+  public subscript<T>(dynamicMember path: WritableKeyPath<Value, T>) -> Binding<T> { fatalError() }
+}
+
+public struct LocalizedStringKey: ExpressibleByStringInterpolation {
+  public init(stringLiteral value: String) {}
+}
+public struct Color: ShapeStyle, Sendable {}
+public protocol ShapeStyle {}
+extension ShapeStyle where Self == Color {
+  public static var red: Color { Color() }
+  public static var green: Color { Color() }
+}
+public struct TextSelectability { public static var enabled: Self { Self() } }
+public struct ButtonRole: Sendable { public static let cancel = ButtonRole() }
+public enum AccessibilityChildBehavior { case combine, contain, ignore }
+public enum Axis { case horizontal, vertical }
+
+public struct Text: Stub {
+  public nonisolated init(_ key: LocalizedStringKey) {}
+  @_disfavoredOverload public nonisolated init<S: StringProtocol>(_ text: S) {}
+}
+public struct Label: Stub {
+  public nonisolated init(_ title: LocalizedStringKey, systemImage: String) {}
+  @_disfavoredOverload
+  public nonisolated init<S: StringProtocol>(_ title: S, systemImage: String) {}
+}
+public struct LabeledContent: Stub {
+  public nonisolated init<S: StringProtocol>(_ title: LocalizedStringKey, value: S) {}
+  public nonisolated init<C: View, L: View>(
+    @ViewBuilder content: () -> C, @ViewBuilder label: () -> L
+  ) {}
+}
+public struct Button: Stub {
+  public nonisolated init(
+    _ title: LocalizedStringKey, role: ButtonRole? = nil, action: @escaping @MainActor () -> Void
+  ) {}
+}
+public struct ProgressView: Stub {
+  public nonisolated init<L: View>(value: Double?, @ViewBuilder label: () -> L) {}
+}
+public struct TextField: Stub {
+  public nonisolated init(_ title: LocalizedStringKey, text: Binding<String>, axis: Axis) {}
+}
+public struct Section<Content: View>: Stub {
+  public nonisolated init(@ViewBuilder content: () -> Content) {}
+  public nonisolated init(_ title: LocalizedStringKey, @ViewBuilder content: () -> Content) {}
+}
+public struct List<Content: View>: Stub {
+  public nonisolated init(@ViewBuilder content: () -> Content) {}
+}
+public struct NavigationStack<Content: View>: Stub {
+  public nonisolated init(@ViewBuilder root: () -> Content) {}
+}
+public struct ForEach<Data: RandomAccessCollection, Content: View>: Stub
+where Data.Element: Identifiable {
+  public nonisolated init(_ data: Data, @ViewBuilder content: @escaping (Data.Element) -> Content) {
+  }
+}
+public struct ShareLink: Stub {
+  public nonisolated init(item: URL) {}
+}
+
+extension View {
+  public nonisolated func disabled(_ disabled: Bool) -> some View { self }
+  public nonisolated func foregroundStyle<S: ShapeStyle>(_ style: S) -> some View { self }
+  public nonisolated func frame(minHeight: Double? = nil) -> some View { self }
+  public nonisolated func monospacedDigit() -> some View { self }
+  public nonisolated func navigationTitle<S: StringProtocol>(_ title: S) -> some View { self }
+  public nonisolated func toolbar<C: View>(@ViewBuilder content: () -> C) -> some View { self }
+  public nonisolated func task(_ action: @escaping @MainActor () async -> Void) -> some View {
+    self
+  }
+  public nonisolated func textSelection(_ selectability: TextSelectability) -> some View { self }
+  public nonisolated func accessibilityLabel(_ label: Text) -> some View { self }
+  public nonisolated func accessibilityValue(_ value: Text) -> some View { self }
+  public nonisolated func accessibilityElement(children: AccessibilityChildBehavior) -> some View {
+    self
+  }
+}
