@@ -181,7 +181,7 @@ def _generation(
         notes.append("The model has no tokenizer: the app takes and shows the ids of tokens.")
     else:
         source = tokenizers / TOKENIZER_FILE
-        if why := app_tokenizer(source):
+        if why := app_tokenizer(source, made.bos_id):
             notes.append(
                 f"The app's tokenizer does not know {why}: it takes and shows the ids of tokens."
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from etdeploy.apps.platform import AppRuntime, platform_for
 from etdeploy.apps.project import maker_digest
+from etdeploy.backends.registry import backend_named
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
@@ -15,7 +16,9 @@ from etdeploy.plan.components import RUNTIME, THREADPOOL
 from etdeploy.plan.derive import Available, CustomKernels
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.attention import attention_of
-from etdeploy.program.model import EMPTY_PROGRAM, Program
+from etdeploy.program.folder import FORWARD
+from etdeploy.program.model import EMPTY_PROGRAM, Delegate, Method, Program
+from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import ANDROID_ABIS
 
 _STOCK = (
@@ -38,7 +41,7 @@ def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
     platform, recipe = platform_for(job.target.system), job.loaded.recipe
     blockers: tuple[Blocker, ...] = ()
     try:
-        runtime = platform.runtime(recipe, program or EMPTY_PROGRAM, version, abis_of(job))
+        runtime = platform.runtime(recipe, program or _least(recipe), version, abis_of(job))
     except BuildError as error:
         asked = Explained(name="app.runtime", value="prebuilt", reason="app.runtime is prebuilt")
         runtime = AppRuntime(asked)
@@ -102,6 +105,19 @@ def _notes(job: Job) -> Iterator[str]:
     used = attention_of(job.loaded.recipe)
     if own and used and own[0] != used[0]:
         yield _STOCK
+
+
+def _least(recipe: Recipe) -> Program:
+    """What is known of a program before the export: that it delegates to the recipe's backend."""
+    delegate_id = None if recipe.model.program else backend_named(recipe.export.backend).delegate_id
+    if delegate_id is None:
+        return EMPTY_PROGRAM
+    delegate = Delegate(backend_id=delegate_id, size_bytes=0)
+    method = Method(
+        name=FORWARD, inputs=(), outputs=(), operators=(), delegates=(delegate,), instructions=0,
+        planned_memory_bytes=0,
+    )  # fmt: skip
+    return EMPTY_PROGRAM.model_copy(update={"methods": (method,)})
 
 
 def app_maker(job: Job) -> AppMaker:

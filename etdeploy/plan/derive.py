@@ -167,8 +167,13 @@ def require_feasible(plan: RuntimePlan) -> None:
     blocker = joined(plan.blockers)
     if blocker:
         raise (CheckError if blocker.of_program else BuildError)(
-            f"a runner for {plan.target} cannot be built: {blocker.why}", remedy=blocker.remedy
+            f"{_built(plan)} for {plan.target} cannot be built: {blocker.why}",
+            remedy=blocker.remedy,
         )
+
+
+def _built(plan: RuntimePlan) -> str:
+    return "an app" if plan.provider.value == Provider.PREBUILT else "a runner"
 
 
 @dataclass(frozen=True)
