@@ -1,6 +1,7 @@
-"""Lowers a tiny language model with or without what makes that faster.
+"""Lowers tiny language models with and without what makes that faster.
 
-`python -m tests.support.lowering_run NAME SCHEME` writes one line of JSON at the end: both ways.
+`python -m tests.support.lowering_run NAME=SCHEME...` writes one line of JSON at the end: of each
+model, both ways.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 from unittest.mock import patch
 
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
@@ -23,19 +25,49 @@ from torch.fx import Graph
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.lowering.quantize import quantize
+from tests.support import generation_run, language_families
 from tests.support.export import spec_of
-from tests.support.generation_run import tiny
 from tests.support.lowered_sources import lowered
 
 
-def program(name: str, scheme: str, *, whole: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Lowered:
+    """A model, and how it is exported."""
+
+    make: Callable[[], Any]
+    path: Literal["auto", "plain"] = "auto"
+    attention: Literal["stock", "kernel"] = "stock"
+    context: int = 32
+
+
+def _family(name: str) -> Lowered:
+    family = language_families.FAMILIES[name]
+    return Lowered(lambda: language_families.tiny(family), family.path)
+
+
+MODELS = {
+    "llama": Lowered(lambda: generation_run.tiny("Llama")),
+    "llama-segments": Lowered(lambda: generation_run.tiny("Llama"), context=512),
+    "qwen3-kernel": Lowered(lambda: generation_run.tiny("Qwen3"), attention="kernel"),
+    "gemma3": Lowered(lambda: generation_run.tiny("Gemma3Text")),
+    "lfm2": _family("lfm2"),
+    "mixtral-plain": _family("mixtral-plain"),
+}
+
+
+def program(model: Lowered, scheme: str, *, whole: bool) -> dict[str, Any]:
     """The digest of a model's program, and how often what takes time was done for it."""
-    export = {"quantization": scheme, "generation": {"context": 32}}
+    export = {"quantization": scheme, "generation": {"context": model.context}}
     spec = spec_of({"model": {"hf": "org/model"}, "export": export})
     if whole:
         spec = spec.model_copy(update={"wanted_versions": {"torch": "1.2.3"}})
-    model = tiny(name)
-    made = generation_sources(model, context=32, prefill_tokens=8, path="auto")
+    made = generation_sources(
+        model.make(),
+        context=model.context,
+        prefill_tokens=8,
+        path=model.path,
+        attention=model.attention,
+    )
     if scheme != "none":
         quantize(spec, made.sources)
     with _counted() as counts, _another_release() if whole else nullcontext():
@@ -90,6 +122,12 @@ def _counting(found: Counter[str], what: str, call: Callable[..., Any]) -> Calla
     return counted
 
 
+def both_ways(name: str, scheme: str) -> dict[str, Any]:
+    """The program with, and without, what makes it faster."""
+    ways = ("fast", "whole")
+    return {way: program(MODELS[name], scheme, whole=way == "whole") for way in ways}
+
+
 if __name__ == "__main__":
-    told = {way: program(*sys.argv[1:3], whole=way == "whole") for way in ("fast", "whole")}
+    told = {name: both_ways(name, scheme) for name, scheme in (w.split("=") for w in sys.argv[1:])}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

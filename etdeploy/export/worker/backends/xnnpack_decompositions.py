@@ -2,7 +2,8 @@
 
 `to_edge_transform_and_lower` makes a program functional, decomposes what no partitioner may want
 whole, and after asking about each node decomposes the rest. Each of the three traces the whole
-graph again; in a language model, the last finds nothing.
+graph again. The second makes a program functional, too, and in a language model the last finds
+nothing: one is enough.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ from torch.export.decomp_utils import CustomDecompTable
 
 @contextmanager
 def decompositions_with_work() -> Iterator[None]:
-    """While the block runs, a program that is decomposed already is not traced again for nothing.
+    """While the block runs, a program is traced to decompose something, and for nothing else.
 
-    Being functional, it stays so. ExecuTorch does the same for backends that are asked about
-    operators and not about each node (exir/program/_program.py).
+    Asked to make a program functional, it waits for the decomposition that always follows where a
+    partitioner looks at each node: of the program, that one's `ops_to_not_decompose` reads nothing
+    (exir/backend/canonical_partitioners/config_partitioner.py). A program that is decomposed
+    already is functional, and stays so. ExecuTorch leaves out the same for backends that are asked
+    about operators only (exir/program/_program.py).
     """
     before = ExportedProgram.run_decompositions
     decomposed: list[ExportedProgram] = []
 
     def run(self: ExportedProgram, table: Any = None, *args: Any, **kwargs: Any) -> ExportedProgram:
+        if _is_empty(table):
+            return self
         known = any(each is self for each in decomposed)
         if known and table is not None and not _has_work(self, table):
             return self
@@ -39,6 +45,11 @@ def decompositions_with_work() -> Iterator[None]:
         yield
     finally:
         ExportedProgram.run_decompositions = before
+
+
+def _is_empty(table: Any) -> bool:
+    # PyTorch's own table is an empty dict, too, until somebody reads it.
+    return type(table) is dict and not table
 
 
 def _has_work(program: ExportedProgram, table: Any) -> bool:

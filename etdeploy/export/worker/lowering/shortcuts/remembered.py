@@ -34,7 +34,8 @@ def results_remembered() -> Iterator[None]:
     A pass that changes a few operators runs the whole graph again, with the tensors of its
     inputs; what did not change gives what it gave in the pass before.
     """
-    remembered, base = _Remembered(), pass_base._ExportPassBase
+    remembered, alike = _Remembered(), _RememberedByLook()
+    base = pass_base._ExportPassBase
     step, call = base._fx, Interpreter.call_function
 
     def through(self: Any, *args: Any) -> Any:
@@ -44,7 +45,7 @@ def results_remembered() -> Iterator[None]:
         return step(self, *args)
 
     def checked(self: EdgeOpArgValidator, *args: Any) -> Any:
-        Interpreter.call_function = lambda own, *given: remembered.call(partial(call, own), *given)
+        Interpreter.call_function = lambda own, *given: alike.call(partial(call, own), *given)
         try:
             return Interpreter.run(self, *args)
         finally:
@@ -124,6 +125,22 @@ class _Remembered:
     def _identity(self, value: Any) -> int:
         self._kept[id(value)] = value
         return id(value)
+
+
+class _RememberedByLook(_Remembered):
+    """Results by what the tensors look like, for who looks at the results and keeps none of them.
+
+    A model's layers are alike, so that a check of the graph computes one of them. In a graph that
+    is made, each operator gives a tensor of its own.
+    """
+
+    def _key(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not _has_no_content(value):
+            return super()._key(value)
+        memory = (tuple(value.shape), value.stride(), value.storage_offset())
+        kind = (value.dtype, value.device, value.layout, value.requires_grad)
+        views = (value.is_conj(), value.is_neg())
+        return *kind, *views, self._key(memory), self._identity(value.fake_mode)
 
 
 def _has_no_content(value: Any) -> bool:
