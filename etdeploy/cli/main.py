@@ -20,7 +20,7 @@ VERBS: dict[str, str] = {
     "export": "Turn the recipe's model into a program (.pte).",
     "inspect": "Show what a .pte file contains.",
     "build": "Build the runner for the program and a target.",
-    "app": "Write the project of a sample app for Android or iOS, and build it.",
+    "app": "Write a sample app for Android or iOS, and build it.",
     "push": "Copy the runner and the program to the device.",
     "bench": "Measure again, even when nothing changed.",
     "generate": "Let a language model on the device go on with a text.",

@@ -137,7 +137,7 @@ def _require_launchable(device: Device, app: AppWish | None) -> None:
         )
     if not app and "process" not in launches and "app" in launches:
         raise UsageError(
-            f"{device.name} starts no program that is no app, and a runner is none",
+            f"{device.name} starts apps only, and a runner is none",
             remedy="Run the model in an app: --as app",
         )
     if not app and "process" not in launches:
