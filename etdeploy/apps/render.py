@@ -46,7 +46,7 @@ def render_tree(folder: Path, values: Mapping[str, Any]) -> dict[str, bytes]:
         "resource": android_text,
     }
     files: dict[str, bytes] = {}
-    for source, path in _paths(folder, values["app"]):
+    for source, path in template_paths(folder, values["app"]):
         if path in files:
             raise ValueError(f"two templates give {path}")
         if source.endswith(_TEMPLATE):
@@ -56,7 +56,7 @@ def render_tree(folder: Path, values: Mapping[str, Any]) -> dict[str, bytes]:
     return files
 
 
-def _paths(folder: Path, app: Any) -> Iterator[tuple[str, str]]:
+def template_paths(folder: Path, app: Any) -> Iterator[tuple[str, str]]:
     """Each template with the path of what it gives."""
     for source in folder_files(folder):
         path = PurePosixPath(source.removesuffix(_TEMPLATE))

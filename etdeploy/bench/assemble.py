@@ -195,7 +195,8 @@ def _notes_on_times(
     yield from size_notes(results, checks)
     yield from threads.notes
     if subject.app_files is not None:
-        yield from app_notes(subject.loaded.recipe.benchmark)
+        generation = subject.work.generation if subject.work else None
+        yield from app_notes(subject.loaded.recipe.benchmark, generation, subject.runner.target)
     yield from cooldown_notes(results, subject.loaded.recipe.benchmark.cooldown)
 
 

@@ -12,6 +12,7 @@ from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import Series
 from etdeploy.program.folder import FORWARD
+from etdeploy.program.generation import Generation
 from etdeploy.recipe.model import Benchmark
 
 # In percent of the median. Within one start on a quiet machine it is a few percent.
@@ -78,8 +79,20 @@ def output_notes(outputs: Sequence[OutputCheck]) -> Iterator[str]:
             yield f"The comparison of {check.name} is weak: {check.remark}."
 
 
-def app_notes(wanted: Benchmark) -> Iterator[str]:
-    """What of a recipe an app does not measure."""
+def app_notes(wanted: Benchmark, generation: Generation | None, target: str) -> Iterator[str]:
+    """What of a recipe an app does not measure, or does in another way.
+
+    Args:
+        wanted: The recipe's section.
+        generation: How the program generates text; None for inferences.
+        target: What the app is for.
+    """
+    if generation and len(generation.methods) > 1 and target.startswith("android"):
+        yield (
+            "The app takes prompts token by token: ExecuTorch's Java API gives each method memory "
+            "of its own, so one for prompts cannot fill the cache of another. The time to the "
+            "first token is a runner's many times."
+        )
     if wanted.profile:
         yield "An app records no trace: etdeploy run without --as app shows where the time goes."
     if wanted.sustained_s:

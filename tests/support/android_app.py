@@ -213,8 +213,10 @@ class App:
         main, out = self.project / "app" / "src" / "main", self.built
         out.mkdir(parents=True, exist_ok=True)
         manifest = (main / "AndroidManifest.xml").read_text()
+        named = manifest.replace("<manifest ", f"<manifest package={quoteattr(self.id)} ", 1)
+        # As a build for debugging has it.
         (out / "AndroidManifest.xml").write_text(
-            manifest.replace("<manifest ", f"<manifest package={quoteattr(self.id)} ", 1)
+            named.replace("<application", '<application android:debuggable="true"', 1)
         )
         (main / "assets").mkdir(exist_ok=True)
         run(tools.folder / "aapt2", "compile", "--dir", main / "res", "-o", out / "res.zip")

@@ -27,7 +27,7 @@ from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Workstation
 from etdeploy.core.blocker import Blocker
-from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.core.errors import BuildError, CheckError, UsageError
 from etdeploy.core.files.basic import new_folder
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.progress import Progress
@@ -37,6 +37,7 @@ from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 
+_DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
 _PAYLOAD = f"{ASSETS}/model"
 
 
@@ -84,6 +85,7 @@ class Android:
         return AppRuntime(chosen.name, packages)
 
     def values(self, subject: AppSubject) -> Mapping[str, object]:
+        require_readable(subject.model)
         return {"app": _values(subject)}
 
     def files(self, subject: AppSubject) -> Mapping[str, bytes | Path]:
@@ -142,6 +144,31 @@ class Android:
             how="given",
         )
         return app, model
+
+
+def require_readable(model: AppModel) -> None:
+    """Raises unless ExecuTorch's Java API can hand over a model's inputs and outputs.
+
+    Its DType has no other data types, and its EValue gives no None to a method (1.5.1).
+
+    Raises:
+        CheckError: It cannot; names the first.
+    """
+    for size in model.sizes:
+        for noun, values in (("input", size.inputs), ("output", size.expected)):
+            for index, value in enumerate(values):
+                name = value.name or f"{noun}_{index}"
+                if value.kind == "None" and noun == "input":
+                    raise CheckError(
+                        f"the input {name} is None, which ExecuTorch's Java API cannot hand over",
+                        remedy="Export the model without that input, or leave out --as app.",
+                    )
+                if value.dtype and value.dtype not in _DTYPES:
+                    raise CheckError(
+                        f"the {noun} {name} is a tensor of {value.dtype}, which ExecuTorch's Java "
+                        f"API does not have; it has {', '.join(_DTYPES)}",
+                        remedy="Convert it inside the model, or leave out --as app.",
+                    )
 
 
 def _built(built: BuiltApk, app: AndroidApp) -> BuiltApp:

@@ -121,7 +121,7 @@ def test_the_envelope_says_what_ran_where(screens: dict[str, Screen]) -> None:
         "id": "org.example.tiny",
         "version": "1.0",
         "system": "Android 14 (API 34)",
-        "debuggable": False,
+        "debuggable": True,
     }
     assert envelope["thermal"]["status_before"] == "none"
     assert set(envelope["thermal"]) == {
