@@ -263,7 +263,7 @@ def _bundle(resolved: Resolved) -> Step:
         exported, _ = load_program(job)
         folder = Path(exported.folder)
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
-        _, model = platform_for(job.target.system).given(_archive(runner))
+        built, model = platform_for(job.target.system).given(_archive(runner))
         name = ARCHIVE[job.target.system]
         files = {name: _archive(runner)}
         if not model.bundled:
@@ -271,7 +271,7 @@ def _bundle(resolved: Resolved) -> Step:
         files |= request_files(job, load_provenance(folder), folder) or {}
         bundle = Bundle(
             files=tuple(_file(source, path) for path, source in files.items()),
-            launch=AppLaunch(id=model.app_id, archive=name),
+            launch=AppLaunch(id=built.id, archive=name),
         )
         bundle.save(output)
         size_bytes = sum(file.size_bytes for file in bundle.files)

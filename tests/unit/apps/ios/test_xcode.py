@@ -1,7 +1,9 @@
 """Xcode's command lines, and what it says.
 
-The lines of logs are those of public reports: fastlane 12384, 15750, 18182 and 15301, lambdanative
-206, lottie-ios 2655, LaunchAtLogin-Legacy 85, executorch 13066.
+What Xcode says of a missing team or profile, of packages that cannot be resolved and of undefined
+symbols is of public reports (fastlane 12384, 15750, 18182 and 15301, lambdanative 206, lottie-ios
+2655, LaunchAtLogin-Legacy 85, executorch 13066). The other messages are written after Apple's
+documentation, and no log was at hand to compare them with.
 """
 
 from __future__ import annotations
