@@ -225,7 +225,11 @@ def _zig() -> Finding:
 def _xcode() -> tuple[Finding, ...]:
     if platform.system() != "Darwin":
         return ()
-    return (_program("xcodebuild", "building iOS apps: etdeploy app ios --build", "xcode-select --install"),)
+    return (
+        _program(
+            "xcodebuild", "building iOS apps: etdeploy app ios --build", "xcode-select --install"
+        ),
+    )
 
 
 def _disk() -> Finding:
