@@ -252,6 +252,12 @@ def _conflicting(folder: Path, paths: list[str]) -> UsageError:
     )
 
 
+def _place(folder: Path, error: OSError) -> str:
+    """The file in the folder that the system names, or the folder: not a file for trying."""
+    named = Path(str(error.filename or ""))
+    return str(named if named.is_relative_to(folder) else folder)
+
+
 @contextmanager
 def _errors(folder: Path, what: str) -> Iterator[None]:
     """Turns what the system says while a project is written into an error for the user."""
@@ -262,6 +268,6 @@ def _errors(folder: Path, what: str) -> Iterator[None]:
             raise
         raise UsageError(
             f"the {what} cannot be written there: {error.strerror or error}",
-            place=str(error.filename or folder),
+            place=_place(folder, error),
             remedy="Name a folder that can be written to: --output FOLDER",
         ) from error

@@ -16,6 +16,7 @@ from etdeploy.cli.options import (
     target_option,
 )
 from etdeploy.core import console
+from etdeploy.core.errors import UsageError
 from etdeploy.core.text.layout import fit
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ def _explain_one(named: Named, form: str, why: str | None, check: bool) -> None:
     from etdeploy.graph.resolve import resolve
     from etdeploy.recipe.load import load_recipe
 
+    if named.app and form == "cmake-preset":
+        raise UsageError(
+            "an app is built by Gradle, Xcode or the Android SDK, and has no cmake preset",
+            remedy="Leave out --as app, or: --format text",
+        )
     loaded = load_recipe(named.recipes[0], named.overrides)
     with open_job(loaded, named.output, named.devices[0], named.target, app=named.app) as job:
         resolved = resolve(job)

@@ -26,6 +26,7 @@ benchmark: {{iterations: 20, warmup: 3, timeout_s: 60}}
 app: {{id: {APP_ID}}}
 """
 PAYLOAD = "app/src/main/assets/model"
+STRINGS = "app/src/main/res/values/strings.xml"
 
 
 @pytest.fixture
@@ -157,21 +158,21 @@ def test_wrong_outputs_of_an_app_are_wrong(cli: Cli, phone: AppPhone, apk: Path)
 
 
 def test_the_users_edits_stay_and_conflicts_are_named(cli: Cli, project: Path) -> None:
-    settings = project / "settings.gradle.kts"
-    mine = settings.read_text() + "// mine\n"
-    settings.write_text(mine)
+    strings = project / STRINGS
+    mine = strings.read_text() + "<!-- mine -->\n"
+    strings.write_text(mine)
     again = cli.ok("app", "android", "-r", "recipe.yaml", "-o", "MyApp", "--json").json
-    assert again["kept"] == ["settings.gradle.kts"]
+    assert again["kept"] == [STRINGS]
     renamed = ("--set", "app.name=Another")
     result = cli("app", "android", "-r", "recipe.yaml", "-o", "MyApp", *renamed)
     assert result.code == 2
-    assert "settings.gradle.kts" in result.stderr
-    assert settings.read_text() == mine
+    assert STRINGS in result.stderr
+    assert strings.read_text() == mine
     cli.ok(
         "app", "android", "-r", "recipe.yaml", "-o", "MyApp", *renamed, "--conflicts", "overwrite"
     )
-    assert "Another" in settings.read_text()
-    assert (project / "settings.gradle.kts.orig").read_text() == mine
+    assert "Another" in strings.read_text()
+    assert (project / f"{STRINGS}.orig").read_text() == mine
 
 
 def test_the_same_recipe_gives_the_same_project(cli: Cli, project: Path) -> None:
