@@ -33,8 +33,9 @@ from etdeploy.core.text.shell import quoted
 from etdeploy.devices.bundles import check_relative
 
 LIST_FILE = ".etdeploy.json"
-SAVED = ".orig"
-"""The end of the name under which a file of the user is kept that another one replaces."""
+SAVED = "yours"
+"""The folder in the project where files of the user are kept that others replace, at their paths:
+beside them, a build tool would take them for sources."""
 Conflicts = Literal["refuse", "keep", "overwrite"]
 Content = Mapping[str, "bytes | Path"]
 _SHOWN = 8
@@ -49,7 +50,7 @@ class Written:
         updated: Files that are generated in another way now.
         removed: Files that are generated no longer.
         kept: Files that the user changed or removed, and that stay so.
-        saved: Files of the user that were replaced; each is beside the new one, as `NAME.orig`.
+        saved: Files of the user that were replaced; each is in the folder `yours`, at its path.
     """
 
     created: list[str] = field(default_factory=list)
@@ -74,7 +75,7 @@ def write_project(
         content: Bytes, or a file to copy, by POSIX paths in the folder.
         what: The kind of project, for the list: "android app".
         conflicts: What happens where both sides changed a file: nothing at all is written, the
-            user's file stays, or it is kept beside the new one.
+            user's file stays, or it is kept in the folder `yours`.
 
     Raises:
         UsageError: The folder holds something else, cannot be written to, or there are conflicts.
@@ -123,8 +124,9 @@ def _decide(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> 
 def _apply(folder: Path, content: Content, todo: _Todo, *, overwrite: bool) -> Written:
     done = Written(kept=[*todo.keep, *([] if overwrite else todo.clashes)])
     for path in todo.clashes if overwrite else ():
-        target = folder / path
-        target.rename(_free(target))
+        saved = _free(folder, path)
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).rename(saved)
         done.saved.append(path)
     for path in [*todo.write, *(todo.clashes if overwrite else [])]:
         checkpoint()
@@ -147,10 +149,10 @@ def _put(folder: Path, path: str, content: bytes | Path) -> None:
     copy_file(content, target)
 
 
-def _free(target: Path) -> Path:
-    """A name for the user's file at which there is nothing yet."""
-    names = (target.with_name(f"{target.name}{SAVED}{n or ''}") for n in range(1_000_000))
-    return next(path for path in names if not os.path.lexists(path))
+def _free(folder: Path, path: str) -> Path:
+    """A place for the user's file at which there is nothing yet."""
+    places = (folder / f"{SAVED}{f'-{n}' if n else ''}" / path for n in range(1_000_000))
+    return next(place for place in places if not os.path.lexists(place))
 
 
 def _remove_empty(folder: Path, inner: Path) -> None:
@@ -247,7 +249,7 @@ def _conflicting(folder: Path, paths: list[str]) -> UsageError:
         f"{', '.join(paths[:_SHOWN])}{more}",
         place=str(folder),
         remedy="Keep yours: --conflicts keep\n"
-        f"Or take the new ones; yours stay beside them, as NAME{SAVED}: --conflicts overwrite\n"
+        f"Or take the new ones; yours go to {quoted(folder / SAVED)}: --conflicts overwrite\n"
         f"To see the new ones first: --output {quoted(folder.with_name(folder.name + '-new'))}",
     )
 

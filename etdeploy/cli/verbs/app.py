@@ -53,7 +53,7 @@ def _options(function: F) -> F:
             default="refuse",
             show_default=True,
             help="What to do about files that you changed and that are generated in another way "
-            "now: write nothing, keep yours, or keep yours beside the new ones.",
+            "now: write nothing, keep yours, or move yours to the folder `yours`.",
         ),
         click.option("--build", is_flag=True, help="Also build the app of the project."),
         click.option(

@@ -172,7 +172,7 @@ def test_the_users_edits_stay_and_conflicts_are_named(cli: Cli, project: Path) -
         "app", "android", "-r", "recipe.yaml", "-o", "MyApp", *renamed, "--conflicts", "overwrite"
     )
     assert "Another" in strings.read_text()
-    assert (project / f"{STRINGS}.orig").read_text() == mine
+    assert (project / "yours" / STRINGS).read_text() == mine
 
 
 def test_the_same_recipe_gives_the_same_project(cli: Cli, project: Path) -> None:

@@ -87,7 +87,7 @@ def test_overwrite_loses_nothing(folder: Path) -> None:
     write_project(folder, {**FIRST, "a.kt": b"newer"}, WHAT, "overwrite")
     found = contents(folder)
     assert found["a.kt"] == b"newer"
-    assert (found["a.kt.orig"], found["a.kt.orig1"]) == (b"mine", b"mine too")
+    assert (found["yours/a.kt"], found["yours-1/a.kt"]) == (b"mine", b"mine too")
 
 
 def test_a_users_file_where_a_new_one_belongs_is_a_conflict(folder: Path) -> None:
