@@ -33,7 +33,6 @@ class AppValue(Value):
     path: str | None = None
     value: bool | int | float | None = None
     atol: float = 0.0
-    rtol: float = 0.0
 
 
 class AppSize(Value):

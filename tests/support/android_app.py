@@ -351,11 +351,11 @@ def describe(payload: Path, **facts: Any) -> None:
     (payload / "model.json").write_text(json.dumps(model | facts, indent=1))
 
 
-def run(*argv: str | Path) -> str:
+def run(*argv: str | Path, cwd: Path | None = None) -> str:
     """The output of a tool; both of its streams are in the error of one that fails."""
     ended = subprocess.run(
         [*map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=os.environ | {"ROBOLECTRIC_OFFLINE": "1"},
+        env=os.environ | {"ROBOLECTRIC_OFFLINE": "1"}, cwd=cwd,
     )  # fmt: skip
     assert ended.returncode == 0, f"{argv[0]} failed:\n{ended.stdout[-20_000:]}"
     return ended.stdout
@@ -363,7 +363,5 @@ def run(*argv: str | Path) -> str:
 
 def ktlint(tools: Tools, project: Path) -> None:
     """Checks a project's Kotlin, the files of Gradle included."""
-    run(
-        "java", "-jar", tools.paths["ktlint"], "--relative",
-        f"{project}/**/*.kt", f"{project}/**/*.kts",
-    )  # fmt: skip
+    # For an absolute pattern, ktlint looks through all of the machine.
+    run("java", "-jar", tools.paths["ktlint"], "--relative", "**/*.kt", "**/*.kts", cwd=project)

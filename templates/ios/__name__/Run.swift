@@ -57,7 +57,7 @@ struct Payload: Decodable, Sendable {
     var name, dtype, path: String?
     var shape: [Int]?
     var value: Number?
-    var atol, rtol: Double?
+    var atol: Double?
   }
   /// Also true and false.
   struct Number: Decodable, Sendable {

@@ -82,7 +82,7 @@ def with_values(program: Path, payload: Path, name: str, atol: float) -> dict[st
     for kind in ("inputs", "expected"):
         shutil.copytree(program / kind, payload / name / kind, dirs_exist_ok=True)
         size[kind] = [
-            {"name": "", "atol": atol, "rtol": 0.0}
+            {"name": "", "atol": atol}
             | ({"kind": "Tensor", "value": None} if "path" in value else {})
             | value
             | ({"path": f"{name}/{value['path']}"} if "path" in value else {})
