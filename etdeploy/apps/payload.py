@@ -20,12 +20,12 @@ from etdeploy.apps.model import (
     Payload,
 )
 from etdeploy.apps.tokenizer import app_tokenizer
-from etdeploy.backends.registry import find_backend
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.bench.outputs.distance import measure_distance
 from etdeploy.bench.outputs.steps import estimate_step
 from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
 from etdeploy.bench.outputs.tolerance import limits_for
+from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
 from etdeploy.export.methods import values_of_method
@@ -145,19 +145,12 @@ def _expected(
         return value
     known = provenance.output_quantization[index : index + 1]
     step = known[0].scale if known and known[0] else None
-    scheme = _judged_as(provenance)
+    scheme = judged_as(provenance)
     if step is None and scheme in STATIC_SCHEMES and "float" in stored.dtype:
         step = estimate_step(tensor, tensor)
     distance = measure_distance(tensor, tensor)
     limits = limits_for(stored.dtype, scheme, distance, tolerance, step)
     return value.model_copy(update={"atol": limits.max_abs_error})
-
-
-def _judged_as(provenance: Provenance) -> str | None:
-    """The scheme whose tolerances hold: a backend may compute in fewer bits than it was given."""
-    backend = find_backend(provenance.backend) if provenance.backend else None
-    scheme = provenance.quantization
-    return backend.judged_as.get(scheme, scheme) if backend and scheme else scheme
 
 
 def _value_files(provenance: Provenance, folder: Path) -> dict[str, bytes | Path]:

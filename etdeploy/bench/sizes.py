@@ -67,14 +67,14 @@ def _compare(
         Expectation(
             provenance.measured[result.step.size].expected,
             program_folder,
-            _judged_as(provenance),
+            judged_as(provenance),
             tolerance,
             steps,
         ),
     )
 
 
-def _judged_as(provenance: Provenance) -> str | None:
+def judged_as(provenance: Provenance) -> str | None:
     """The scheme whose tolerances hold: a backend may compute in fewer bits than it was given."""
     backend = find_backend(provenance.backend) if provenance.backend else None
     scheme = provenance.quantization
