@@ -48,13 +48,16 @@ def _project(resolved: Resolved) -> Step:
     def act(log: StepLog) -> str:
         from etdeploy.apps.merge import digest_of, write_project
         from etdeploy.apps.project import project_files
+        from etdeploy.core.files.leftovers import remove_tree
 
         log.progress("writing the project")
         model, payload, notes = _carried(job)
         subject = subject_of(job, model)
         folder = job.state / _PROJECT
         files = project_files(platform, subject, payload)
-        write_project(folder, files, f"{platform.name} app", "overwrite")
+        # A build from source puts its libraries beside them, which a release must not find.
+        remove_tree(folder)
+        write_project(folder, files, f"{platform.name} app")
         project = Project(
             folder=str(folder),
             platform=platform.name,

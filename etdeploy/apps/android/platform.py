@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 import etdeploy
-from etdeploy.apps.android.app import ASSETS, AndroidApp, BuiltApk
+from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp, BuiltApk
 from etdeploy.apps.android.build import build_app
 from etdeploy.apps.android.gradle import OUTPUT
-from etdeploy.apps.android.native import build_api, build_library, require_fbjni
+from etdeploy.apps.android.native import API, LIBRARY, build_api, build_library, require_fbjni
 from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
 from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
 from etdeploy.apps.android.tools.gradle import find_gradle
@@ -32,6 +32,7 @@ from etdeploy.core.files.basic import new_folder
 from etdeploy.core.hashing import digest_json, sha256_file
 from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
+from etdeploy.core.text.shell import quoted
 from etdeploy.core.values import Explained
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.model import Program
@@ -119,7 +120,9 @@ class Android:
         self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
     ) -> BuiltApp:
         recipe, app = subject.loaded.recipe, _values(subject)
-        if subject.sources:
+        if not subject.sources:
+            require_no_library(project)
+        else:
             _build_executorch(subject, subject.sources, project, work, progress, log)
         built = build_app(
             project,
@@ -144,6 +147,26 @@ class Android:
             how="given",
         )
         return app, model
+
+
+def require_no_library(project: Path) -> None:
+    """Raises unless the app gets its ExecuTorch from the release alone.
+
+    Raises:
+        BuildError: An earlier build from source left a library in the project, which would come
+            before that of the release.
+    """
+    found = sorted((project / NATIVE).glob(f"*/{LIBRARY}"))
+    jar = project / JARS / API
+    left = [path for path in (*found, jar) if path.is_file()]
+    if left:
+        raise BuildError(
+            "the project has an ExecuTorch that was built from source, and the app is to have the "
+            "release",
+            place=str(left[0]),
+            remedy="Build it from source again: --set app.runtime=source\n"
+            f"or remove it: rm {' '.join(quoted(path) for path in left)}",
+        )
 
 
 def require_readable(model: AppModel) -> None:

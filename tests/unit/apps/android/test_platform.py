@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.platform import Android, require_readable
+from etdeploy.apps.android.platform import Android, require_no_library, require_readable
 from etdeploy.apps.model import MODEL_FILE, AppModel, AppSize, AppValue
-from etdeploy.core.errors import CheckError, UsageError
+from etdeploy.core.errors import BuildError, CheckError, UsageError
 
 
 def model(*inputs: AppValue, expected: tuple[AppValue, ...] = ()) -> AppModel:
@@ -66,3 +66,15 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path, content: bytes 
         apk.write_bytes(content)
     with pytest.raises(UsageError, match="no app of a project that etdeploy wrote"):
         Android().given(apk)
+
+
+def test_a_library_of_an_earlier_build_from_source_is_in_the_way(tmp_path: Path) -> None:
+    require_no_library(tmp_path)
+    left = tmp_path / "app/src/main/jniLibs/arm64-v8a/libexecutorch.so"
+    left.parent.mkdir(parents=True)
+    (left.parent / "libQnnHtp.so").touch()
+    require_no_library(tmp_path)
+    left.touch()
+    with pytest.raises(BuildError, match="built from source") as error:
+        require_no_library(tmp_path)
+    assert f"rm {left}" in str(error.value)
