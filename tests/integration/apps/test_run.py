@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 __all__ = ["export_workspace", "make_android", "no_adb_server"]
 
 RECIPE = f"""
-model: {{example: mlp, arguments: {{features: 64, width: 128, layers: 2}}}}
+model: {{example: mlp, arguments: {{features: 48, width: 96, layers: 2}}}}
 export: {{backend: xnnpack}}
 benchmark: {{iterations: 20, warmup: 3, timeout_s: 60}}
 app: {{id: {APP_ID}}}
