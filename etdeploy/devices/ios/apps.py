@@ -1,4 +1,4 @@
-"""What etdeploy does with the apps of a device: installs, sends, removes."""
+"""What etdeploy does with the apps of a device: installs, sends, cleans up."""
 
 from __future__ import annotations
 
@@ -66,10 +66,6 @@ class Apps(Protocol):
 
     def install(self, archive: BundleFile) -> None:
         """Installs an archive; the app's documents stay."""
-        ...
-
-    def uninstall(self, app: str) -> None:
-        """Removes an app and its documents."""
         ...
 
     def put(self, app: str, source: Path, path: str) -> None:
@@ -164,9 +160,9 @@ def push_bundle(apps: Apps, bundle: Bundle, progress: Progress) -> PushReport:
 
 
 def clean_apps(apps: Apps) -> dict[str, int]:
-    """Removes what etdeploy left in apps, and the apps that it installed; bytes by app.
+    """Removes what etdeploy put into apps; bytes by app.
 
-    An app that somebody installed anew since then, from Xcode for instance, stays.
+    The apps stay, whoever installed them: their data are the user's.
     """
     freed: dict[str, int] = {}
     for app in apps.development_apps():
@@ -174,11 +170,8 @@ def clean_apps(apps: Apps) -> dict[str, int]:
         if marker == Marker():
             continue
         freed[app.id] = sum(kept.size_bytes for kept in marker.files.values())
-        if marker.installed_path == app.path:
-            apps.uninstall(app.id)
-        else:
-            for path in (FOLDER, MARKER):
-                apps.remove(app.id, path)
+        for path in (FOLDER, MARKER):
+            apps.remove(app.id, path)
     return freed
 
 

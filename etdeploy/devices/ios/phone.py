@@ -49,9 +49,6 @@ class PhoneApps:
     def install(self, archive: BundleFile) -> None:
         self._done(["apps", "install", "--developer", archive.source], INSTALLING, None)
 
-    def uninstall(self, app: str) -> None:
-        self._done(["apps", "uninstall", app], "removing the app")
-
     def put(self, app: str, source: Path, path: str) -> None:
         # A folder goes into the folder that is named, by its own name.
         target = str(PurePosixPath(path).parent) if source.is_dir() else path

@@ -122,9 +122,6 @@ class SimulatorApps:
             app = unpacked(Path(archive.source), Path(folder), self.name)
             simctl(["install", self._simulator.udid, str(app)], self.name, "installing the app")
 
-    def uninstall(self, app: str) -> None:
-        simctl(["uninstall", self._simulator.udid, app], self.name, "removing the app")
-
     def put(self, app: str, source: Path, path: str) -> None:
         target = inside(self._home(app), path)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -111,7 +111,7 @@ def test_an_app_goes_there_and_gives_results(
     assert (tmp_path / "outputs" / "output-0.bin").read_bytes() == b"\1\2\3\4"
 
     assert device.clean() == {APP: 703}
-    assert phone.installed == {}
+    assert list(phone.installed) == [APP]
 
 
 def test_a_crash_is_named_from_the_phones_report(

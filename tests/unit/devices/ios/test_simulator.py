@@ -115,11 +115,10 @@ def bundle(tmp_path: Path) -> Bundle:
     return Bundle(files=tuple(files), launch=AppLaunch(id=APP, archive="app.ipa"))
 
 
-def test_an_app_is_installed_started_and_removed(
+def test_an_app_is_installed_started_and_cleaned(
     xcrun: IosCommand, simulator: SimulatorDevice, bundle: Bundle, data: Path, tmp_path: Path
 ) -> None:
     xcrun.answers("simctl install")
-    xcrun.answers("simctl uninstall")
     assert simulator.push(bundle).pushed_files == 2
     assert (data / "Documents" / "bundle" / "in" / "0.bin").read_text() == "values"
     assert simulator.push(bundle).pushed_files == 0
@@ -144,7 +143,8 @@ def test_an_app_is_installed_started_and_removed(
         f"program={data}/Documents/bundle/program.pte run_id=r-1"
     )
     assert simulator.clean() == {APP: 6}
-    assert xcrun.lines[-1] == f"simctl uninstall A1 {APP}"
+    assert not (data / "Documents" / "bundle").exists()
+    assert (data / "Documents" / "results.json").exists()
 
 
 def test_a_crash_is_named_from_the_macs_reports(
