@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from etdeploy.graph.job import AppWish
+if TYPE_CHECKING:
+    from etdeploy.graph.job import AppWish
 
 DEFAULT_OUTPUT = Path("etdeploy-out")
 

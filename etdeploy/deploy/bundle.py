@@ -48,11 +48,11 @@ def make_bundle(
     files = [
         *_runner_files(runner),
         *_extra_files(extras),
-        _file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
+        bundle_file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
         *(
             _inputs(provenance, program_folder, list_path)
             if request is None
-            else (_file(path, name) for name, path in request.items())
+            else (bundle_file(path, name) for name, path in request.items())
         ),
     ]
     paths = [file.path for file in files]
@@ -71,7 +71,7 @@ def _inputs(provenance: Provenance, program_folder: Path, list_path: Path) -> It
     for name, each in provenance.measured.items():
         path = list_path.with_name(list_name(name)) if name else list_path
         write_if_changed(path, inputs_list(each.inputs))
-        yield _file(path, list_name(name))
+        yield bundle_file(path, list_name(name))
     for each in provenance.measured.values():
         yield from _input_files(program_folder, each.inputs)
 
@@ -97,20 +97,20 @@ def _runner_files(runner: BuiltRunner) -> Iterator[BundleFile]:
     started = [runner.executable, *([runner.loader] if runner.loader else [])]
     for name in (*started, *runner.libraries):
         source = inside(Path(runner.path), name)
-        yield _file(source, f"{_RUNNER_FOLDER}/{name}", executable=name in started)
+        yield bundle_file(source, f"{_RUNNER_FOLDER}/{name}", executable=name in started)
 
 
 def _input_files(program_folder: Path, inputs: Sequence[Stored]) -> Iterator[BundleFile]:
     for tensor in inputs:
         if isinstance(tensor, TensorFile):
-            yield _file(inside(program_folder, tensor.path), tensor.path)
+            yield bundle_file(inside(program_folder, tensor.path), tensor.path)
 
 
 def _extra_files(extras: Extras) -> Iterator[BundleFile]:
     for extra in extras.files:
         if extra.name in ("", "..") or PurePosixPath(extra.name).name != extra.name:
             raise ValueError(f"{extra.name!r} is not a file name")
-        yield _file(Path(extra.source), f"{_RUNNER_FOLDER}/{extra.name}")
+        yield bundle_file(Path(extra.source), f"{_RUNNER_FOLDER}/{extra.name}")
 
 
 def _command(runner: BuiltRunner) -> tuple[str, ...]:
@@ -126,7 +126,12 @@ def _command(runner: BuiltRunner) -> tuple[str, ...]:
     )
 
 
-def _file(source: Path, path: str, executable: bool = False) -> BundleFile:
+def bundle_file(source: Path, path: str, executable: bool = False) -> BundleFile:
+    """A file of a bundle, with its digest.
+
+    Raises:
+        OSError: It is missing.
+    """
     checkpoint()
     return BundleFile(
         source=str(source),

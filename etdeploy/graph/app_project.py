@@ -16,6 +16,7 @@ from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.stage_values import StepName, stage_path
 from etdeploy.graph.tasks.steps import StepLog
+from etdeploy.plan.model import Provider
 
 
 def load_project(job: Job) -> Project:
@@ -43,8 +44,9 @@ def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:
         BuildError: A tool is missing or failed.
     """
     log = job.state / "app.log"
-    resolved = resolve(job)
-    subject = sourced(resolved, subject_of(job, written_model(job)), StepLog(progress, log))
+    subject = subject_of(job, written_model(job))
+    if subject.plan.provider.value == Provider.SOURCE:
+        subject = sourced(resolve(job), subject, StepLog(progress, log))
     where = sha256_bytes(str(folder.resolve()).encode())[:16]
     work = job.workspace.folder(CacheKind.BUILDS) / f"app-{where}"
     platform = platform_for(job.target.system)

@@ -13,8 +13,9 @@ from etdeploy.apps.platform import AppSubject, BuiltApp, Sources, platform_for
 from etdeploy.apps.project import Project
 from etdeploy.core import console
 from etdeploy.core.errors import CheckError
-from etdeploy.core.hashing import digest_json, sha256_file
-from etdeploy.devices.base import AppLaunch, Bundle, BundleFile
+from etdeploy.core.hashing import digest_json
+from etdeploy.deploy.bundle import bundle_file
+from etdeploy.devices.base import AppLaunch, Bundle
 from etdeploy.graph.app_plan import abis_of
 from etdeploy.graph.backends import extras_for
 from etdeploy.graph.job import Job
@@ -129,13 +130,11 @@ def subject_of(job: Job, model: AppModel) -> AppSubject:
 
 
 def sourced(resolved: Resolved, subject: AppSubject, log: StepLog) -> AppSubject:
-    """The same with ExecuTorch's sources, where its plan is to build from them.
+    """The same with the sources that its ExecuTorch is built from.
 
     Raises:
         BuildError: They cannot be obtained.
     """
-    if subject.plan.provider.value != Provider.SOURCE:
-        return subject
     from etdeploy.graph.obtain import obtain_libraries
 
     job = resolved.job
@@ -163,7 +162,9 @@ def _app(resolved: Resolved) -> Step:
     platform = platform_for(job.target.system)
 
     def act(log: StepLog) -> str:
-        subject = sourced(resolved, subject_of(job, written_model(job)), log)
+        subject = subject_of(job, written_model(job))
+        if subject.plan.provider.value == Provider.SOURCE:
+            subject = sourced(resolved, subject, log)
         project = Project.load(stage_path(job, StepName.PROJECT))
         work = job.state / _WORK
         built = platform.build(subject, Path(project.folder), work, log.progress, log.log)
@@ -273,7 +274,7 @@ def _bundle(resolved: Resolved) -> Step:
             files[PROGRAM_FILE] = folder / PROGRAM_FILE
         files |= request_files(job, load_provenance(folder), folder) or {}
         bundle = Bundle(
-            files=tuple(_file(source, path) for path, source in files.items()),
+            files=tuple(bundle_file(source, path) for path, source in files.items()),
             launch=AppLaunch(id=built.id, archive=name),
         )
         bundle.save(output)
@@ -293,13 +294,4 @@ def _bundle(resolved: Resolved) -> Step:
         inputs=generation_inputs(job),
         sound=sound,
         value=Bundle,
-    )
-
-
-def _file(source: Path, path: str) -> BundleFile:
-    return BundleFile(
-        source=str(source),
-        path=path,
-        sha256=sha256_file(source),
-        size_bytes=source.stat().st_size,
     )

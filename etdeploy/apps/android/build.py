@@ -21,14 +21,14 @@ BuildWish = Literal["auto", "gradle", "sdk"]
 
 
 def choose_build(
-    wish: BuildWish, station: Workstation, project: Path, aar: Path | None = None
+    wish: BuildWish, station: Workstation, project: Path | None, aar: Path | None = None
 ) -> tuple[Explained, Path | None]:
     """What builds the app, with the reason; and the Gradle, where it is that.
 
     Args:
         wish: `app.build` of the recipe.
         station: This machine.
-        project: Its own wrapper comes first.
+        project: Its own wrapper comes first; None where there is no project yet.
         aar: `app.aar` of the recipe, which only the SDK's tools take.
 
     Raises:

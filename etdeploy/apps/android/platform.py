@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 import etdeploy
 from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp, BuiltApk
-from etdeploy.apps.android.build import build_app
+from etdeploy.apps.android.build import build_app, choose_build
 from etdeploy.apps.android.gradle import OUTPUT
 from etdeploy.apps.android.native import API, LIBRARY, build_api, build_library, require_fbjni
 from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
 from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
-from etdeploy.apps.android.tools.gradle import find_gradle
+from etdeploy.apps.android.tools.gradle import NAME as GRADLE
 from etdeploy.apps.android.tools.jdk import find_jdk
 from etdeploy.apps.android.tools.kotlin import find_kotlin
 from etdeploy.apps.android.tools.sdk import find_sdk
@@ -97,7 +97,7 @@ class Android:
         }
 
     def missing(self, recipe: Recipe, plan: RuntimePlan) -> tuple[Blocker, ...]:
-        found = _gradle(recipe, None)
+        found = _gradle(recipe)
         if isinstance(found, Blocker):
             return (found,)
         if found and plan.provider.value != Provider.SOURCE:
@@ -106,7 +106,7 @@ class Android:
         return () if isinstance(tools, Tools) else tools
 
     def fingerprint(self, recipe: Recipe) -> str:
-        found = _gradle(recipe, None)
+        found = _gradle(recipe)
         if found:
             return "" if isinstance(found, Blocker) else str(found)
         station = Workstation.this()
@@ -131,7 +131,7 @@ class Android:
             artifacts_of(subject.plan),
             recipe.app.build,
             progress,
-            aar=Path(recipe.app.aar) if recipe.app.aar else None,
+            aar=_aar(recipe),
             log=log,
         )
         return _built(built, app)
@@ -266,17 +266,21 @@ def _build_executorch(
         build_api(sources.checkout, tools, classes, project, log)
 
 
-def _gradle(recipe: Recipe, project: Path | None) -> Path | Blocker | None:
+def _gradle(recipe: Recipe) -> Path | Blocker | None:
     """The Gradle that builds the app; None where the SDK's own tools do."""
-    if recipe.app.build == "sdk" or (recipe.app.build == "auto" and recipe.app.aar):
-        return None
-    found = find_gradle(Workstation.this(), project)
-    return None if recipe.app.build == "auto" and isinstance(found, Blocker) else found
+    try:
+        return choose_build(recipe.app.build, Workstation.this(), None, _aar(recipe))[1]
+    except BuildError as error:
+        return Blocker(GRADLE, error.message, error.remedy or "")
+
+
+def _aar(recipe: Recipe) -> Path | None:
+    return Path(recipe.app.aar) if recipe.app.aar else None
 
 
 def _tools(recipe: Recipe, plan: RuntimePlan, project: Path | None) -> Tools | tuple[Blocker, ...]:
-    aar = Path(recipe.app.aar) if recipe.app.aar else None
-    return find_tools(Workstation.this(), artifacts_of(plan), project=project, aar=aar)
+    artifacts = artifacts_of(plan)
+    return find_tools(Workstation.this(), artifacts, project=project, aar=_aar(recipe))
 
 
 def _model_in(archive: Path) -> AppModel:
