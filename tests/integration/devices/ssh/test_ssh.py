@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -186,8 +185,11 @@ def test_a_stop_ends_the_program_and_cleans_up(
     assert eventually(lambda: not board.processes("fate"))
 
 
-def run_elsewhere(board: SshBoard, bundle: Bundle, folder: Path) -> subprocess.Popen[bytes]:
-    """Another etdeploy that runs a program that hangs; returned when that is running."""
+@contextlib.contextmanager
+def running_elsewhere(
+    board: SshBoard, bundle: Bundle, folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Another etdeploy whose program hangs; the program itself runs when this is entered."""
     bundle.save(folder / "bundle.json")
     code = (
         "import sys\n"
@@ -200,19 +202,24 @@ def run_elsewhere(board: SshBoard, bundle: Bundle, folder: Path) -> subprocess.P
     )
     argv = [sys.executable, "-c", code, board.spec, str(folder / "bundle.json")]
     other = subprocess.Popen(argv)
-    assert eventually(lambda: bool(board.processes("fate")))
-    return other
+    try:
+        # The shell that starts the program has the program's name in its own command line.
+        assert eventually(lambda: any(x.endswith("/fate hang") for x in board.processes("fate")))
+        yield other
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_the_program_ends_with_the_etdeploy_that_started_it(
     device: Device, board: SshBoard, bundle: Bundle, tmp_path: Path
 ) -> None:
     device.push(bundle)
-    other = run_elsewhere(board, bundle, tmp_path)
-    with pytest.raises(DeviceError, match="another run of etdeploy is active on the device: other"):
+    with (
+        running_elsewhere(board, bundle, tmp_path),
+        pytest.raises(DeviceError, match="another run of etdeploy is active on the device: other"),
+    ):
         device.end_leftovers()
-    other.send_signal(signal.SIGKILL)
-    other.wait()
     assert eventually(lambda: not board.processes("fate"))
 
 
