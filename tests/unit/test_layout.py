@@ -17,8 +17,9 @@ PACKAGE = ROOT / "etdeploy"
 # From the top down; a package imports only from lower lines (and itself).
 LAYERS = (
     ("cli",),
+    ("farm",),
     ("graph", "doctor"),
-    ("farm", "apps", "report"),
+    ("apps", "report", "shelf"),
     ("profile", "history"),
     ("compare",),
     ("bench",),
@@ -60,6 +61,8 @@ OWNERS = {
     "adb_shell": ("devices/adb/*", "devices/android/*"),
     "adbutils": ("devices/adb/*", "devices/android/*"),
     "pymobiledevice3": (),
+    "distributed": ("farm/engine/dask/*",),
+    "dask": ("farm/engine/dask/*",),
 }
 # What the same values make the same on every machine, and what it must not ask therefore.
 PURE = ("plan",)
@@ -80,7 +83,7 @@ NAMING_BACKENDS = {
 }
 # Slow to import, so a verb that does not need them must not pay: only inside functions.
 HEAVY = {
-    "alembic", "plotly", "psutil", "sqlalchemy",
+    "alembic", "dask", "distributed", "plotly", "psutil", "sqlalchemy",
     "adb_shell", "adbutils", "cryptography", "doit", "elftools", "flatbuffers", "jinja2", "numpy",
     "rich", "torch",
 }  # fmt: skip
@@ -93,7 +96,9 @@ OF_ACTIONS = {
     "etdeploy.runner.missing",
 }  # fmt: skip
 # Where a heavy import at the top costs nobody else: these modules are imported when needed.
-HEAVY_OWNERS = ("export/worker/*", "history/store/*", "profile/worker/*")
+HEAVY_OWNERS = (
+    "export/worker/*", "farm/engine/dask/*", "history/store/*", "profile/worker/*",
+)  # fmt: skip
 PRINTS = {"print", "sys.stdout", "sys.__stdout__"}
 STARTS = re.compile(r"os\.(system|popen|fork|forkpty|exec[lv]p?e?|spawn\w+|posix_spawnp?)")
 

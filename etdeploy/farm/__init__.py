@@ -1,0 +1,1 @@
+"""The device farm: recipes on devices over hosts, every night, with verdicts."""

@@ -1,0 +1,1 @@
+"""How visits reach devices: on this host alone, or over several."""

@@ -1,0 +1,210 @@
+"""The values of the farm: what is offered, what is to be measured, and how that ended.
+
+A *night* is one run of a farm.yaml. It has *visits*: each measures one recipe once on one device.
+A visit may take several *attempts*; at most one of them counts.
+"""
+
+from __future__ import annotations
+
+from etdeploy.core.kinds import Kind
+from etdeploy.core.values import Value
+from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts
+
+
+class Offer(Value):
+    """A device that a host offers now.
+
+    Attributes:
+        identity: The same on every host and by every name (`etdeploy.devices.base.lock_name`).
+        name: As the host's `--device` takes it.
+        host: The host that it is plugged into.
+        facts: What it reported.
+        capabilities: What can be done with it.
+        pools: The names that its owner gave it.
+        problem: Why it cannot be used now; empty where it can.
+        remedy: What to do about that.
+    """
+
+    identity: str
+    name: str
+    host: str
+    facts: DeviceFacts
+    capabilities: Capabilities = Capabilities()
+    pools: tuple[str, ...] = ()
+    problem: str = ""
+    remedy: str = ""
+
+
+class Visit(Value):
+    """One measurement of a night.
+
+    Attributes:
+        id: Unique in the store, and the same after a restart: NIGHT-NUMBER.
+        recipe: The label of the recipe.
+        group: The entry of `devices` in farm.yaml that asked for it.
+        device: Identity of the device that it has to run on; None for any of `among`.
+        among: Identities that it may run on.
+        repeat: Counts from 1.
+        not_before_s: Seconds after the beginning of the night, so that repeats are spread.
+    """
+
+    id: str
+    recipe: str
+    group: str
+    device: str | None
+    among: tuple[str, ...]
+    repeat: int = 1
+    not_before_s: float = 0.0
+
+
+class Parcel(Value):
+    """What is measured, ready for a device: made once, and shared by all devices of its class.
+
+    Attributes:
+        key: A digest of everything below.
+        recipe: The label of the recipe.
+        target: What its runner is built for.
+        soc: The system on a chip that the program was compiled for; None where any will do.
+        folder: Where the coordinator has it: recipe, program folder, runner, plan (JSON), as
+            `etdeploy.farm.work.parcel` writes and reads them.
+        bundle: What goes to the device.
+        files: SHA-256 of each file of the folder and of the bundle, by relative path: what another
+            host has to fetch.
+    """
+
+    key: str
+    recipe: str
+    target: str
+    soc: str | None
+    folder: str
+    bundle: Bundle
+    files: dict[str, str]
+
+
+class Gates(Value):
+    """What a device has to be before it is measured; None for anything.
+
+    Attributes:
+        battery_percent: At least so full.
+        temperature_celsius: At most so warm, by the battery, or the warmest sensor without one.
+        free_bytes: At least so much room.
+        wait_s: How long a gate may take to open before the visit is put off.
+    """
+
+    battery_percent: int | None = None
+    temperature_celsius: float | None = None
+    free_bytes: int | None = None
+    wait_s: float = 600.0
+
+
+class Order(Value):
+    """An attempt, as an engine is asked for it.
+
+    Attributes:
+        visit: Its id.
+        attempt: Counts from 1.
+        offer: The device, on the host that is to do it.
+        parcel: What is measured.
+        gates: What the device has to be.
+        limit_s: After so long the attempt is ended from outside.
+    """
+
+    visit: str
+    attempt: int
+    offer: Offer
+    parcel: Parcel
+    gates: Gates = Gates()
+    limit_s: float = 3600.0
+
+
+class Failure(Value):
+    """Why an attempt failed, as an `EtdeployError` says it."""
+
+    kind: str
+    exit_code: int
+    message: str
+    place: str | None = None
+    remedy: str | None = None
+
+
+class Health(Value):
+    """What a device was like at the end of an attempt; None where it does not say."""
+
+    battery_percent: int | None = None
+    temperature_celsius: float | None = None
+    free_bytes: int | None = None
+    thermal_status: str | None = None
+
+
+class Fate(Kind):
+    """How an attempt ended."""
+
+    DONE = "done"
+    """It was measured; the record may still say that outputs differ."""
+    FAILED = "failed"
+    """The program, the recipe or the device failed."""
+    PUT_OFF = "put off"
+    """A gate did not open: nobody's failure, and no attempt is used up."""
+    LOST = "lost"
+    """Nothing is known: the worker or its host is gone."""
+
+
+class Ending(Value):
+    """How an attempt ended.
+
+    Attributes:
+        visit: Its id.
+        attempt: Of the order.
+        identity: Of the device.
+        host: That did it.
+        fate: What happened.
+        run_id: Of the record, for DONE.
+        record: Path of the record on the coordinator's disk, for DONE.
+        failure: For FAILED and PUT_OFF, and for DONE where outputs differ.
+        health: What the device was like.
+        seconds: Wall time of the attempt.
+    """
+
+    visit: str
+    attempt: int
+    identity: str
+    host: str
+    fate: Fate
+    run_id: str | None = None
+    record: str | None = None
+    failure: Failure | None = None
+    health: Health | None = None
+    seconds: float = 0.0
+
+
+class Standing(Kind):
+    """Where a visit stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """All attempts failed, or the recipe was stopped."""
+    MISSED = "missed"
+    """It could not run: no device, reserved, quarantined, the window closed. Says why."""
+
+
+class VisitState(Value):
+    """A visit with what became of it.
+
+    Attributes:
+        visit: The visit.
+        standing: Where it stands.
+        attempts: Endings, the earliest first; those that were put off or lost included.
+        reason: Why it failed or was missed.
+    """
+
+    visit: Visit
+    standing: Standing = Standing.WAITING
+    attempts: tuple[Ending, ...] = ()
+    reason: str = ""
+
+    @property
+    def result(self) -> Ending | None:
+        """The attempt that counts."""
+        return next((end for end in self.attempts if end.fate is Fate.DONE), None)

@@ -1,0 +1,1 @@
+"""farm.yaml: what is measured, where, when, and who is told."""
