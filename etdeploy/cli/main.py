@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 
 import click
 
 from etdeploy import __version__
+from etdeploy.cli.lazy import LazyGroup
 from etdeploy.cli.surroundings import surroundings_error
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import EtdeployError, Interrupted, PluginError
@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "report": "Write runs as a page, as Markdown, or for other tools.",
     "history": "Show how a recipe's numbers changed over time, and when.",
     "check": "Judge a run by earlier ones; exit with 1 if it is worse.",
+    "farm": "Measure recipes on a shelf of devices, every night.",
     "devices": "List the devices that can be reached.",
     "recipes": "List, show and describe recipes.",
     "doctor": "Check what is installed, and how to install what is missing.",
@@ -41,37 +42,17 @@ EXIT_BUG = 9
 EXIT_INTERRUPTED = 130
 
 
-class LazyVerbs(click.Group):
-    """Imports a verb's module only when the verb is used."""
+class _Verbs(LazyGroup):
+    """The verbs of the command line."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"etdeploy.cli.verbs.{cmd_name}")
-        command: click.Command = module.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], VERBS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"There is no verb {args[0]!r}.{hint}")
-        return super().resolve_command(ctx, args)
+    package = "etdeploy.cli.verbs"
+    sentences = VERBS
+    title = "Verbs"
+    noun = "verb"
 
 
 @click.group(
-    cls=LazyVerbs,
+    cls=_Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with:  etdeploy run    (no phone, NDK or ExecuTorch checkout needed)",
 )
