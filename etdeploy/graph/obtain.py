@@ -40,7 +40,7 @@ def missing_for(resolved: Resolved) -> tuple[Blocker, ...]:
     found = (sources.problem or sources.checkout) if sources else None
     return (
         *build,
-        *find_missing(plan, job.host, found),
+        *find_missing(plan, job.host, found, job.app is not None),
         *missing_for_bundle(job, plan, resolved.program),
     )
 

@@ -38,9 +38,22 @@ def rules_digest() -> str:
 
 
 def toolchain_for(
-    plan: RuntimePlan, target: Target, host: Target, checkout: Checkout | None
+    plan: RuntimePlan,
+    target: Target,
+    host: Target,
+    checkout: Checkout | None,
+    *,
+    for_app: bool = False,
 ) -> Toolchain | Blocker:
-    """The toolchain of a build from source on this machine, or why there is none."""
+    """The toolchain of a build from source on this machine, or why there is none.
+
+    Args:
+        plan: What is built.
+        target: For what.
+        host: This machine.
+        checkout: ExecuTorch's sources.
+        for_app: An app cannot have the static runner that a remedy names.
+    """
     api = plan.option("ANDROID_PLATFORM")
     found = find_toolchain(
         target,
@@ -49,7 +62,8 @@ def toolchain_for(
         checkout.folder if checkout else None,
     )
     if isinstance(found, Blocker):
-        other = _without_ndk(plan, target) if found.what == ndk.NAME else ""
+        around = found.what == ndk.NAME and not for_app
+        other = _without_ndk(plan, target) if around else ""
         remedy = f"{found.remedy}{other}"
         return replace(found, what="toolchain", why=f"{found.what}: {found.why}", remedy=remedy)
     return found

@@ -38,7 +38,10 @@ _GENERATING = ("EXECUTORCH_BUILD_PORTABLE_OPS", "EXECUTORCH_BUILD_KERNELS_QUANTI
 
 
 def find_missing(
-    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+    plan: RuntimePlan,
+    host: Target,
+    checkout: Checkout | BuildError | None,
+    for_app: bool = False,
 ) -> tuple[Blocker, ...]:
     """Everything that would stop a build of the plan on this machine.
 
@@ -46,8 +49,9 @@ def find_missing(
         plan: What is to be built.
         host: This machine.
         checkout: For the provider `source`: what was found, or why the named one cannot be used.
+        for_app: Whether it is the plan of an app, which no other runner can replace.
     """
-    found = [*_tools(plan, host, checkout)]
+    found = [*_tools(plan, host, checkout, for_app=for_app)]
     if plan.provider.value == Provider.SOURCE:
         found += [
             *_sources(plan, checkout),
@@ -75,14 +79,15 @@ def submodules_of(plan: RuntimePlan) -> tuple[str, ...]:
 
 
 def _tools(
-    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None
+    plan: RuntimePlan, host: Target, checkout: Checkout | BuildError | None, *, for_app: bool
 ) -> Iterator[Blocker]:
     target = find_target(plan.build_target)
     if plan.provider.value == Provider.WHEEL:
         looks: tuple[object, ...] = (find_tools(target, host),)
     else:
         usable = checkout if isinstance(checkout, Checkout) else None
-        looks = (find_programs(), toolchain_for(plan, target, host, usable))
+        toolchain = toolchain_for(plan, target, host, usable, for_app=for_app)
+        looks = (find_programs(), toolchain)
     yield from (found for found in looks if isinstance(found, Blocker))
 
 
