@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from etdeploy.backends.names import DEFAULT_RECIPE
+from etdeploy.core.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -174,8 +175,7 @@ def as_option(function: F) -> F:
         "--as",
         "launched",
         type=click.Choice(["runner", "app"]),
-        default="runner",
-        show_default=True,
+        show_default="runner",
         help="What runs the program on a phone: a runner, or the sample app that etdeploy app "
         "writes.",
     )
@@ -187,9 +187,14 @@ def as_option(function: F) -> F:
         help="With --as app: an .apk or .ipa of a project of etdeploy app, which you have built.",
     )
     @functools.wraps(function)
-    def with_app(*args: Any, launched: str, archive: Path | None, **options: Any) -> Any:
+    def with_app(*args: Any, launched: str | None, archive: Path | None, **options: Any) -> Any:
         from etdeploy.graph.job import AppWish
 
+        if archive and launched == "runner":
+            raise UsageError(
+                "--app names an app, and --as runner asks for none",
+                remedy="Leave out one of the two",
+            )
         app = launched == "app" or archive is not None
         given = archive.resolve() if archive else None
         return function(*args, app=AppWish(given) if app else None, **options)
