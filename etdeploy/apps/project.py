@@ -21,6 +21,8 @@ class Project(Value):
         platform: android or ios.
         id: The app's.
         files: A digest of all its files.
+        from_source: Whether a build of etdeploy's puts its ExecuTorch into it; Android Studio finds
+            none before.
         notes: What to know about it, as sentences.
     """
 
@@ -28,6 +30,7 @@ class Project(Value):
     platform: str
     id: str
     files: str
+    from_source: bool = False
     notes: tuple[str, ...] = ()
 
 

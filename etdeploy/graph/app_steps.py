@@ -5,6 +5,7 @@ As in `pipeline.py`, an action imports what only it needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,10 +65,11 @@ def _project(resolved: Resolved) -> Step:
             platform=platform.name,
             id=subject.model.app_id,
             files=digest_json({path: digest_of(content) for path, content in files.items()}),
-            notes=notes,
+            from_source=subject.plan.provider.value == Provider.SOURCE,
+            notes=(*notes, *_source_notes(subject.plan)),
         )
         project.save(output)
-        told = "".join(f"; {note}" for note in notes)
+        told = "".join(f"; {note}" for note in project.notes)
         return f"{console.count(len(files), 'file')} for {platform.name}{told}"
 
     return Step(
@@ -94,6 +96,11 @@ def _project(resolved: Resolved) -> Step:
         sound=lambda: None if (job.state / _PROJECT).is_dir() else "the project is gone",
         value=Project,
     )
+
+
+def _source_notes(plan: RuntimePlan) -> Iterator[str]:
+    if plan.provider.value == Provider.SOURCE:
+        yield f"The app's ExecuTorch is built from source: {plan.provider.reason}."
 
 
 def _carried(job: Job) -> tuple[AppModel, Payload, tuple[str, ...]]:

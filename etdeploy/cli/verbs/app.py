@@ -132,7 +132,7 @@ def _write(
     if as_json:
         console.result_json(_as_json(output, project, written, built))
     else:
-        console.result(fit(_as_text(platform, output, project, written, built), console.width()))
+        console.result(fit(_as_text(output, project, written, built), console.width()))
 
 
 def _require_kind(platform: str, device: str | None) -> None:
@@ -168,9 +168,7 @@ def _as_json(
     }
 
 
-def _as_text(
-    platform: str, output: Path, project: Project, written: Written, built: BuiltApp | None
-) -> str:
+def _as_text(output: Path, project: Project, written: Written, built: BuiltApp | None) -> str:
     lines = [f"project    {output}  ({project.id})"]
     for label, paths in vars(written).items():
         if paths:
@@ -183,14 +181,19 @@ def _as_text(
     if built:
         lines.append(f"app        {built.archive}, {console.size(built.size_bytes)}")
         lines.append(f"built by   {built.how}")
-    return "\n".join([*lines, "", *_next(platform, output, built)])
+    return "\n".join([*lines, "", *_next(project, output, built)])
 
 
-def _next(platform: str, output: Path, built: BuiltApp | None) -> list[str]:
+def _next(project: Project, output: Path, built: BuiltApp | None) -> list[str]:
     """What to do with it."""
-    if built and platform == "android":
+    if built and project.platform == "android":
         return [f"next: adb install -r {quoted(Path(built.archive))}"]
-    if platform == "android":
+    if project.from_source:
+        return [
+            "next: add --build, which also builds ExecuTorch and puts it into the project; Android "
+            "Studio finds it there from then on"
+        ]
+    if project.platform == "android":
         return [
             "next: open the folder in Android Studio and press Run, or build it here: add --build"
         ]

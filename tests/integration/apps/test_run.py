@@ -201,6 +201,18 @@ def test_a_plan_tells_which_executorch_the_app_has(cli: Cli) -> None:
     ]  # fmt: skip
 
 
+def test_an_executorch_from_source_is_named_before_android_studio(cli: Cli) -> None:
+    words = ("app", "android", "-r", "recipe.yaml", "-o", "Own", "--set", "app.runtime=source")
+    told = cli.ok(*words).stdout
+    assert "ExecuTorch is built from source: app.runtime is source." in told
+    assert "next: add --build" in told
+    assert "--build" in (cli.folder / "Own" / "README.md").read_text()
+    assert (
+        "next: open the folder in Android Studio"
+        in cli.ok(*words[:-2], "--conflicts", "overwrite").stdout
+    )
+
+
 def test_a_device_without_apps_is_refused(cli: Cli) -> None:
     result = cli("run", "-r", "recipe.yaml", "--as", "app")
     assert result.code == 2
