@@ -9,7 +9,6 @@ from etdeploy.apps.project import maker_digest
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
-from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Explained
 from etdeploy.graph.job import AppMaker, Job
 from etdeploy.plan.components import RUNTIME, THREADPOOL
@@ -17,7 +16,8 @@ from etdeploy.plan.derive import Available, CustomKernels
 from etdeploy.plan.model import Provider, RuntimePlan
 from etdeploy.program.attention import attention_of
 from etdeploy.program.folder import FORWARD
-from etdeploy.program.model import EMPTY_PROGRAM, Delegate, Method, Program
+from etdeploy.program.model import EMPTY_PROGRAM, Delegate, Method, Operator, Program
+from etdeploy.recipe.another_backend import with_settings
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import ANDROID_ABIS
 
@@ -25,6 +25,8 @@ _STOCK = (
     "The attention is that of ExecuTorch's own operators: its release for apps has no kernel of "
     "etdeploy's, which is faster where texts are long."
 )
+
+_ATTENTION = "etdeploy::attention.out"
 
 
 def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
@@ -43,9 +45,9 @@ def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
     try:
         runtime = platform.runtime(recipe, program or _least(recipe), version, abis_of(job))
     except BuildError as error:
-        asked = Explained(name="app.runtime", value="prebuilt", reason="app.runtime is prebuilt")
-        runtime = AppRuntime(asked)
-        blockers = (Blocker("ExecuTorch's release", error.message, error.remedy or ""),)
+        runtime = AppRuntime(_refused(recipe))
+        remedy = with_settings(error.remedy or "", recipe)
+        blockers = (Blocker("ExecuTorch for the app", error.message, remedy),)
     return RuntimePlan(
         target=job.target.name,
         build_target=job.target.name,
@@ -65,6 +67,13 @@ def app_plan(job: Job, program: Program | None, version: str) -> RuntimePlan:
         blockers=blockers,
         notes=tuple(_notes(job)),
     )
+
+
+def _refused(recipe: Recipe) -> Explained:
+    """What stands in a plan for the ExecuTorch of an app that cannot have any."""
+    named = recipe.app.runtime == "prebuilt"
+    reason = "app.runtime is prebuilt" if named else "no other can have what the program needs"
+    return Explained(name="app.runtime", value="prebuilt", reason=reason)
 
 
 def built_plan(
@@ -108,15 +117,22 @@ def _notes(job: Job) -> Iterator[str]:
 
 
 def _least(recipe: Recipe) -> Program:
-    """What is known of a program before the export: that it delegates to the recipe's backend."""
-    delegate_id = None if recipe.model.program else backend_named(recipe.export.backend).delegate_id
-    if delegate_id is None:
+    """What is known of a program before the export: its backend, and whose attention it has."""
+    if recipe.model.program:
         return EMPTY_PROGRAM
-    delegate = Delegate(backend_id=delegate_id, size_bytes=0)
+    delegate_id = backend_named(recipe.export.backend).delegate_id
+    delegates = (Delegate(backend_id=delegate_id, size_bytes=0),) if delegate_id else ()
+    attention = attention_of(recipe)
+    own = attention is not None and attention[0] == "kernel"
     method = Method(
-        name=FORWARD, inputs=(), outputs=(), operators=(), delegates=(delegate,), instructions=0,
+        name=FORWARD,
+        inputs=(),
+        outputs=(),
+        operators=(Operator(name=_ATTENTION, calls=1),) if own else (),
+        delegates=delegates,
+        instructions=0,
         planned_memory_bytes=0,
-    )  # fmt: skip
+    )
     return EMPTY_PROGRAM.model_copy(update={"methods": (method,)})
 
 
@@ -124,14 +140,14 @@ def app_maker(job: Job) -> AppMaker:
     """Looks up what on this machine decides how the app is made.
 
     Raises:
-        UsageError: There are no apps for the target.
+        UsageError: There are no apps for the target, or the given one is none of etdeploy's.
     """
     platform = platform_for(job.target.system)
     given = job.app.given if job.app else None
     return AppMaker(
         project=maker_digest(platform),
         tools="" if given else platform.fingerprint(job.loaded.recipe),
-        given=sha256_file(given) if given else None,
+        given=platform.given(given)[0].sha256 if given else None,
     )
 
 

@@ -90,6 +90,11 @@ class Job:
         return self.wanted or self.loaded
 
     @property
+    def runs_it(self) -> str:
+        """What runs the program, for messages."""
+        return "an app" if self.app else "a runner"
+
+    @property
     def device_label(self) -> str:
         """The device's name, or the target's if there is no device."""
         return self.device.name if self.device else self.target.name

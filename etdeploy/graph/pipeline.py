@@ -145,7 +145,7 @@ def _plan(resolved: Resolved) -> Step:
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
         _, program = load_program(job)
         plan = resolved.with_program(program).plan
-        require_feasible(plan)
+        require_feasible(plan, job.runs_it)
         plan.save(output)
         return f"{plan.provider.value}, links {', '.join(c.name for c in plan.components)}"
 

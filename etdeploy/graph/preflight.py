@@ -52,7 +52,7 @@ def _refuse_early(resolved: Resolved, *, with_runner: bool, measures: bool) -> N
     # First: an SDK need not be fetched for a device or a target that cannot use it.
     require_device(job)
     if with_runner:
-        require_feasible(resolved.plan)
+        require_feasible(resolved.plan, job.runs_it)
     if resolved.exported is None:
         check_needs(spec)
     else:

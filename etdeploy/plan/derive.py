@@ -157,8 +157,12 @@ def derive_plan(
     )
 
 
-def require_feasible(plan: RuntimePlan) -> None:
+def require_feasible(plan: RuntimePlan, noun: str = "a runner") -> None:
     """Raises unless a plan can be built.
+
+    Args:
+        plan: With its blockers.
+        noun: What it is of, for the message.
 
     Raises:
         BuildError: It has blockers; all of them are named.
@@ -167,13 +171,9 @@ def require_feasible(plan: RuntimePlan) -> None:
     blocker = joined(plan.blockers)
     if blocker:
         raise (CheckError if blocker.of_program else BuildError)(
-            f"{_built(plan)} for {plan.target} cannot be built: {blocker.why}",
+            f"{noun} for {plan.target} cannot be built: {blocker.why}",
             remedy=blocker.remedy,
         )
-
-
-def _built(plan: RuntimePlan) -> str:
-    return "an app" if plan.provider.value == Provider.PREBUILT else "a runner"
 
 
 @dataclass(frozen=True)

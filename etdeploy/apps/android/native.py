@@ -123,7 +123,7 @@ def build_library(
     Raises:
         BuildError: There is no NDK, the plan has blockers, or the build failed.
     """
-    require_feasible(plan)
+    require_feasible(plan, "an app")
     host, target = host_target(), find_target(plan.build_target)
     toolchain = require_toolchain(plan, target, host, checkout)
     tools = BuildTools(*require(find_programs()), toolchain.compiler, None)

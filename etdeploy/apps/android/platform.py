@@ -40,6 +40,7 @@ from etdeploy.recipe.model import Recipe
 
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
 _PAYLOAD = f"{ASSETS}/model"
+_NO_APP = "or measure it in a runner, without an app:\netdeploy run --device android"
 
 
 class AndroidValues(AndroidApp):
@@ -184,13 +185,13 @@ def require_readable(model: AppModel) -> None:
                 if value.kind == "None" and noun == "input":
                     raise CheckError(
                         f"the input {name} is None, which ExecuTorch's Java API cannot hand over",
-                        remedy="Export the model without that input, or leave out --as app.",
+                        remedy=f"Export the model without that input, {_NO_APP}",
                     )
                 if value.dtype and value.dtype not in _DTYPES:
                     raise CheckError(
                         f"the {noun} {name} is a tensor of {value.dtype}, which ExecuTorch's Java "
                         f"API does not have; it has {', '.join(_DTYPES)}",
-                        remedy="Convert it inside the model, or leave out --as app.",
+                        remedy=f"Convert it inside the model, {_NO_APP}",
                     )
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.registry import backend_of
-from etdeploy.core.blocker import Blocker, joined
+from etdeploy.core.blocker import Blocker, joined, refuse
 from etdeploy.core.errors import BuildError
 from etdeploy.core.values import Explained, Value
 from etdeploy.plan.components import (
@@ -92,8 +93,10 @@ def choose_runtime(
         abis: What the app's native libraries are for, as Android names them.
 
     Raises:
-        BuildError: `prebuilt` is asked for, and lacks something; names all of it.
+        BuildError: `prebuilt` is asked for, and lacks something; or the program has parts that run
+            on no Android device. Names all of it.
     """
+    refuse(_foreign_blockers(recipe, program))
     blockers = tuple(prebuilt_blockers(recipe, program, version, abis))
     if wish == "source":
         return _source("app.runtime is source", recipe, program, version)
@@ -175,6 +178,27 @@ def _backend_blockers(program: Program, abis: Sequence[str]) -> Iterator[Blocker
                 why=f"{LIBRARY} is published for {' and '.join(_ABIS)}, and the app is for {abi}",
                 remedy=f"--set app.abis=[{_ABIS[0]}]",
             )
+
+
+def _foreign_blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
+    """Backends that no ExecuTorch has on Android, whoever builds it."""
+    targets = [find_target(name) for name in ANDROID_ABIS.values()]
+    for delegate_id in program.backend_ids:
+        backend = backend_of(delegate_id)
+        if backend and not any(map(backend.runs_on, targets)):
+            yield Blocker(
+                what=f"backend {delegate_id}",
+                why=f"the program has parts for {delegate_id}, which runs on {backend.where} only",
+                remedy=_other_way(recipe, backend),
+                of_program=True,
+            )
+
+
+def _other_way(recipe: Recipe, backend: Backend) -> str:
+    other = OTHER_PROGRAM if recipe.model.program else OTHER_BACKEND
+    if "ios" not in backend.systems:
+        return other
+    return f"{other}\nor write an app for iPhones with the same recipe: etdeploy app ios"
 
 
 def _abi_blockers(backend: Backend, abi: str) -> Iterator[Blocker]:

@@ -6,7 +6,7 @@ import os
 import plistlib
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
@@ -49,12 +49,7 @@ class Ios:
         self, recipe: Recipe, program: Program, version: str, abis: tuple[str, ...]
     ) -> AppRuntime:
         del abis  # one package for every phone
-        if recipe.app.runtime == "source":
-            raise BuildError(
-                "an iOS app has ExecuTorch's Swift package: app.runtime cannot be source",
-                remedy="Remove app.runtime, or: --set app.runtime=prebuilt",
-            )
-        refuse(package_blockers(program), BuildError)
+        refuse(_blockers(recipe, program))
         reason = f"ExecuTorch's Swift package {version} has everything that the program needs"
         packages = tuple(
             Explained(name=product, value=f"swiftpm-{version}", reason=reason)
@@ -75,7 +70,8 @@ class Ios:
                 Blocker(
                     what="Xcode",
                     why="an iOS app is built by Xcode, which runs on a Mac only",
-                    remedy="Write the project, and open it in Xcode:  etdeploy app ios\n"
+                    remedy="Write the project with the same recipe, and open it in Xcode on a "
+                    "Mac:\netdeploy app ios --output FOLDER\n"
                     "or run an app that was built there:  etdeploy run --device ios --app X.ipa",
                 ),
             )
@@ -104,6 +100,17 @@ class Ios:
         found_id = str(facts.get("CFBundleIdentifier", model.app_id))
         version = str(facts.get("CFBundleShortVersionString", ""))
         return _built(archive, found_id, version, "given"), model
+
+
+def _blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
+    """What keeps an app with the program from having ExecuTorch's Swift package."""
+    if recipe.app.runtime == "source":
+        yield Blocker(
+            what="app.runtime",
+            why="an iOS app has ExecuTorch's Swift package: app.runtime cannot be source",
+            remedy="Remove app.runtime, or: --set app.runtime=prebuilt",
+        )
+    yield from package_blockers(program, finished=recipe.model.program is not None)
 
 
 def _built(ipa: Path, bundle_id: str, version: str, how: str) -> BuiltApp:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.names import OTHER_PROGRAM
 from etdeploy.backends.registry import backend_of, known_backends
 from etdeploy.core.blocker import Blocker
 from etdeploy.plan.components import (
@@ -56,15 +57,20 @@ def has_thread_pool(products: tuple[str, ...]) -> bool:
     return not threaded().isdisjoint(products)
 
 
-def package_blockers(program: Program) -> Iterator[Blocker]:
-    """What of the program cannot run with the package."""
+def package_blockers(program: Program, *, finished: bool = False) -> Iterator[Blocker]:
+    """What of the program cannot run with the package.
+
+    Args:
+        program: What inspection found in it.
+        finished: Whether the recipe names it, so that no setting exports it anew.
+    """
     for delegate_id in program.backend_ids:
         backend = backend_of(delegate_id)
         if backend is None or not _has(backend):
             yield Blocker(
                 what=f"backend {delegate_id}",
                 why=f"the program has parts for {delegate_id}, which does not run on iPhones",
-                remedy=f"Export for another backend: {_other_backends()}",
+                remedy=OTHER_PROGRAM if finished else _other_backends(),
                 of_program=True,
             )
     lacking: dict[str | None, list[str]] = {}
@@ -78,7 +84,8 @@ def package_blockers(program: Program) -> Iterator[Blocker]:
 
 def _other_backends() -> str:
     names = [b.name for b in known_backends() if b.lowering and b.component and _has(b)]
-    return "   or ".join(f"--set export.backend={name}" for name in names)
+    settings = "   or ".join(f"--set export.backend={name}" for name in names)
+    return f"Export for another backend: {settings}"
 
 
 def _no_kernels(component: str | None, names: list[str]) -> Blocker:

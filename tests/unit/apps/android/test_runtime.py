@@ -105,6 +105,18 @@ def test_an_unknown_backend_is_refused() -> None:
     assert "FooBackend, which no variant" in refusal(program(delegates=("FooBackend",))).message
 
 
+@pytest.mark.parametrize("wish", ["auto", "prebuilt", "source"])
+def test_a_backend_that_runs_on_no_android_is_refused_however_it_is_built(
+    wish: RuntimeWish,
+) -> None:
+    with pytest.raises(BuildError, match="CoreMLBackend, which runs on macos or ios only") as known:
+        chosen(program(delegates=("CoreMLBackend",)), wish)
+    assert "--set export.backend=xnnpack" in str(known.value.remedy)
+    with pytest.raises(BuildError) as finished:
+        chosen(program(delegates=("CoreMLBackend",)), wish, model={"program": "/models/net.pte"})
+    assert "--set" not in str(finished.value.remedy)
+
+
 def test_a_phones_processor_is_not_in_an_emulator() -> None:
     error = refusal(program(delegates=("QnnBackend",)), abis=("arm64-v8a", "x86_64"))
     assert error.message.endswith("executorch-android-qnn has no libraries for x86_64")

@@ -51,6 +51,8 @@ def test_what_the_package_lacks_is_refused_and_so_is_a_build_from_source() -> No
     recipe = recipe.model_copy(update={"app": recipe.app.model_copy(update={"runtime": "source"})})
     with pytest.raises(BuildError, match=r"app\.runtime cannot be source"):
         Ios().runtime(recipe, make_program(), "1.5.1", ())
+    with pytest.raises(BuildError, match=r"cannot be source; .* does not run on iPhones"):
+        Ios().runtime(recipe, make_program(delegates=("VulkanBackend",)), "1.5.1", ())
 
 
 def test_an_app_that_was_built_on_a_mac_tells_what_it_is(tmp_path: Path) -> None:

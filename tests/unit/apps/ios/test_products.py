@@ -58,6 +58,12 @@ def test_a_backend_that_no_iphone_has_is_refused(backend: str) -> None:
     assert "--set export.backend=coreml" in blocker.remedy
 
 
+def test_a_finished_program_cannot_be_exported_by_a_setting() -> None:
+    (blocker,) = package_blockers(make_program(delegates=("VulkanBackend",)), finished=True)
+    assert "the program is finished" in blocker.remedy
+    assert "--set" not in blocker.remedy
+
+
 def test_operators_without_a_kernel_are_refused() -> None:
     own, theirs = package_blockers(
         make_program(operators=("etdeploy::attention.out", "etdeploy::rotate.out", "mine::op.out"))
