@@ -93,10 +93,13 @@ def app_notes(wanted: Benchmark, generation: Generation | None, target: str) -> 
             "of its own, so one for prompts cannot fill the cache of another. The time to the "
             "first token is a runner's many times."
         )
+    # An iPhone runs nothing but apps.
+    has_runner = target.startswith("android")
     if wanted.profile:
-        yield "An app records no trace: etdeploy run without --as app shows where the time goes."
+        way = ": etdeploy run without --as app shows where the time goes" if has_runner else ""
+        yield f"An app records no trace{way}."
     if wanted.sustained_s:
-        yield "An app has no sustained pass: etdeploy run without --as app has it."
+        yield f"An app has no sustained pass{': a run without --as app has' if has_runner else ''}."
 
 
 def simulation_note(simulated: Simulated) -> str:

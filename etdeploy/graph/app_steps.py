@@ -256,7 +256,8 @@ def _as_runner(built: BuiltApp, plan: RuntimePlan) -> BuiltRunner:
         app=AppDetails(
             id=built.id,
             version=built.version,
-            artifacts=tuple(part.value for part in plan.components if part.value),
+            # Products of one Swift package have its version alone.
+            artifacts=tuple(dict.fromkeys(part.value for part in plan.components if part.value)),
             build=built.how,
         ),
     )

@@ -210,6 +210,8 @@ def _cause(
     found = _of_a_backend(outcome.stderr, device) or first_cause(outcome.stderr, _WORDS)
     if found:
         return found
+    if outcome.out_of_memory and not outcome.signal_name:
+        return Cause("memory ran out", _SMALLER, _SMALLER_FILE)
     if outcome.signal_name == "SIGKILL" and outcome.out_of_memory is False:
         return _KILLED
     if outcome.signal_name:

@@ -16,6 +16,8 @@ _OF_RUNNERS = re.compile(
     r"|(?:The runner does not match etdeploy\. )"
 )
 _SOURCE = "Build ExecuTorch for the app: --set app.runtime=source"
+_ON_HOST = "--device host"
+_WITHOUT = "without --as app and --app"
 _RUNNER = "See whether the app is the cause: leave out --as app"
 
 
@@ -29,13 +31,18 @@ def app_error(
     iterations: int | None = None,
     limit_s: float | None = None,
 ) -> RunError:
-    """The same as `run_error`, for an app."""
+    """The same as `run_error`, for an app.
+
+    A device that starts no processes is an iPhone, whose apps have ExecuTorch's Swift package.
+    """
+    has_runner = "process" in capabilities.launches
     error = run_error(outcome, pass_name, recipe, device, log, capabilities, iterations, limit_s)
     lines = [_OF_RUNNERS.sub("", line) for line in (error.remedy or "").splitlines()]
-    kept = [line[0].upper() + line[1:] for line in lines if line.strip()]
-    if lines != (error.remedy or "").splitlines() and recipe.app.runtime != "source":
+    kept = [_elsewhere(line[0].upper() + line[1:]) for line in lines if line.strip()]
+    rebuilt = lines != (error.remedy or "").splitlines()
+    if rebuilt and has_runner and recipe.app.runtime != "source":
         kept.append(_SOURCE)
-    if "process" in capabilities.launches and not outcome.timed_out:
+    if has_runner and not outcome.timed_out:
         kept.append(_RUNNER)
     return RunError(
         error.message.replace("the runner", "the app"),
@@ -43,3 +50,8 @@ def app_error(
         remedy="\n".join(kept) or None,
         log=error.log,
     )
+
+
+def _elsewhere(line: str) -> str:
+    """This machine runs no apps."""
+    return f"{line}, {_WITHOUT}" if line.endswith(_ON_HOST) else line

@@ -125,7 +125,8 @@ def _remedy(wrong: Sequence[OutputCheck], run: StoredRun, device: Capabilities) 
             + (" --set export.quantization=none" if program.quantization != "none" else "")
         )
     if not device.is_here:
-        lines.append("See whether the device is the cause: --device host")
+        without = ", without --as app and --app" if record.runner.app else ""
+        lines.append(f"See whether the device is the cause: --device host{without}")
     if isinstance(record.workload, TextGeneration):
         return "\n".join([*lines, *_of_texts(record.workload, run)])
     if not any(check.problem for check in wrong):

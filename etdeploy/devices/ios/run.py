@@ -12,6 +12,7 @@ from pathlib import Path
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import write_atomic
+from etdeploy.devices.app_results import parse_results as require_usable
 from etdeploy.devices.base import AppLaunch, DeviceState, RunOutcome, TimedState
 from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.ios.apps import Apps
@@ -48,7 +49,7 @@ class IosRun:
         printed = _without(heard.text, announcement(start_id))
         if heard.timed_out:
             return _timed_out(heard, printed)
-        results = self._pull_results(start_id)
+        results = self._pull_results(start_id, announced=heard.announced)
         if results is None:
             return self._ended_without(heard, printed, began_unix_s)
         self._results = results
@@ -78,14 +79,22 @@ class IosRun:
                 raise DeviceError(f"the run left no {relative}", place=self._apps.name)
             shutil.copytree(Path(folder) / Path(OUTPUTS).name, to, dirs_exist_ok=True)
 
-    def _pull_results(self, start_id: str) -> AppResults | None:
-        """The results of this start; None where the app left none."""
+    def _pull_results(self, start_id: str, *, announced: bool) -> AppResults | None:
+        """The results of this start; None where the app left none.
+
+        Raises:
+            DeviceError: The app said that they are there, and they cannot be used.
+        """
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "results.json"
             if not self._apps.pull(self._app.id, RESULTS, copy):
                 return None
-            found = parse_results(copy.read_text(errors="replace"))
-        return found if found and found.run_id == start_id else None
+            text = copy.read_text(errors="replace")
+        found = parse_results(text)
+        is_own = found is not None and found.run_id == start_id
+        if announced or is_own:
+            require_usable(text, start_id, self._apps.name)
+        return found if is_own else None
 
     def _ended_without(self, heard: Heard, printed: str, began_unix_s: float) -> RunOutcome:
         crash = self._apps.find_crash(self._app.id, began_unix_s)

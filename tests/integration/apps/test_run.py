@@ -150,6 +150,47 @@ def test_a_failed_app_is_told_with_its_own_words(cli: Cli, phone: AppPhone, apk:
     assert not list(cli.folder.glob("etdeploy-out/**/record.json"))
 
 
+def test_an_app_without_memory_is_told_what_helps(cli: Cli, phone: AppPhone, apk: Path) -> None:
+    error = {"kind": "memory", "message": "no room for 4 GB of weights"}
+    phone.results(status="failed", error=error, results=None)
+    result = cli(*run(cli, phone, apk))
+    assert result.code == 7
+    assert "in the timing pass: memory ran out" in result.stderr
+    assert "no room for 4 GB of weights" in result.stderr
+    assert "make the model smaller" in result.stderr
+
+
+def test_a_crash_of_an_app_is_named(cli: Cli, phone: AppPhone, apk: Path) -> None:
+    phone.plays(
+        'echo "$(date "+%m-%d %H:%M:%S").900 $$ $$ F libc    : Fatal signal 11 (SIGSEGV), code 1 '
+        '(SEGV_MAPERR), fault addr 0x40 in tid $$ (Thread-6), pid $$ (example.convnet)" '
+        ">/mnt/says/logcat-crash; sleep 0.3"
+    )
+    result = cli(*run(cli, phone, apk))
+    assert result.code == 7
+    assert "the app was ended by SIGSEGV in the timing pass" in result.stderr
+    assert "Fatal signal 11" in result.stderr
+    assert "--device host, without --as app and --app" in result.stderr
+    assert not list(cli.folder.glob("etdeploy-out/**/record.json"))
+
+
+def test_a_locked_phone_starts_no_app(cli: Cli, phone: AppPhone, apk: Path) -> None:
+    trust = phone.path("dumpsys-trust").read_text().replace("deviceLocked=0", "deviceLocked=1")
+    phone.put("dumpsys-trust", trust)
+    result = cli(*run(cli, phone, apk))
+    assert result.code == 6
+    assert "the phone is locked" in result.stderr
+    assert not any(line.startswith("start") for line in phone.log("am"))
+
+
+def test_results_of_another_run_are_none(cli: Cli, phone: AppPhone, apk: Path) -> None:
+    phone.plays(f"{WRITE}\nwrite 00of-another $private; sleep 1000")
+    result = cli(*run(cli, phone, apk, "--set", "benchmark.timeout_s=3"))
+    assert result.code == 7
+    assert "the app took longer than 3 s" in result.stderr
+    assert not list(cli.folder.glob("etdeploy-out/**/record.json"))
+
+
 def test_wrong_outputs_of_an_app_are_wrong(cli: Cli, phone: AppPhone, apk: Path) -> None:
     phone.put("output-0.bin", bytes(len((phone.path("output-0.bin")).read_bytes())))
     result = cli(*run(cli, phone, apk))

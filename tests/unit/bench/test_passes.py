@@ -366,3 +366,25 @@ def test_an_app_on_a_phone_without_runners_is_not_sent_to_one() -> None:
     error = app_error(late, "timing", make_recipe(), "ios:1", Path("log"), apps)
     assert "the app took longer than" in error.message
     assert "leave out --as app" not in str(error.remedy)
+
+
+def test_an_app_on_an_iphone_has_no_executorch_from_source() -> None:
+    missing = _ended(1, "[0] Missing operator: [0] mine::op.out")
+    apps = Capabilities(launches=("app",))
+    error = app_error(missing, "timing", make_recipe(), "ios:1", Path("log"), apps)
+    assert "the app has no kernel for mine::op.out" in error.message
+    assert "app.runtime" not in str(error.remedy)
+
+
+def test_an_app_is_not_looked_for_on_this_machine() -> None:
+    apps = Capabilities(launches=("app",))
+    error = app_error(_ended(1, "what"), "timing", make_recipe(), "ios:1", Path("log"), apps)
+    assert "--device host, without --as app and --app" in str(error.remedy)
+
+
+def test_an_app_that_says_that_memory_ran_out_is_believed() -> None:
+    ended = replace(_ended(1, "no room for the weights"), out_of_memory=True)
+    apps = Capabilities(launches=("app",))
+    error = app_error(ended, "timing", make_recipe(), "ios:1", Path("log"), apps)
+    assert "memory ran out\n  | no room for the weights" in error.message
+    assert "make the model smaller" in str(error.remedy)

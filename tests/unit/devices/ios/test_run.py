@@ -68,6 +68,25 @@ def test_a_start_gives_the_runners_results(
     assert json.loads((tmp_path / "out" / "timing.json").read_text()) == {"samples_ms": [1.5]}
 
 
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (left(run_id="earlier-1"), "those of another start, earlier-1"),
+        (left(results=None), "its status is done, and there are none"),
+        ({"results.json": "what"}, "results cannot be used"),
+    ],
+)
+def test_results_that_an_app_announces_have_to_be_its_own(
+    tool: IosCommand, started: IosRun, files: dict[str, str], why: str
+) -> None:
+    tool.answers("developer core-device launch", stdout=ENDED)
+    tool.answers("apps query", stdout=APPS)
+    tool.answers("apps pull", files=files)
+    with pytest.raises(DeviceError, match=why):
+        started.run([], 60)
+    assert not any(line.startswith("crash") for line in tool.lines)
+
+
 def test_an_app_that_stays_is_waited_for_no_longer_than_its_results(
     tool: IosCommand, started: IosRun
 ) -> None:
