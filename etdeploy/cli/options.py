@@ -175,9 +175,8 @@ def as_option(function: F) -> F:
         "--as",
         "launched",
         type=click.Choice(["runner", "app"]),
-        show_default="runner",
         help="What runs the program on a phone: a runner, or the sample app that etdeploy app "
-        "writes.",
+        "writes.  [default: runner]",
     )
     @click.option(
         "--app",
