@@ -14,6 +14,7 @@ from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.results_folder import results_folder
+from etdeploy.bench.revision import Revision
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
 from etdeploy.plan.model import RuntimePlan
@@ -35,6 +36,7 @@ class Prepared:
         program: The result of its inspection.
         runner: What is in the bundle.
         plan: Of the runner; kept beside the record.
+        revision: Of the recipe's folder, where that is on another host; None to ask git.
     """
 
     bundle: Bundle
@@ -43,6 +45,7 @@ class Prepared:
     program: Program
     runner: BuiltRunner
     plan: RuntimePlan | None = None
+    revision: Revision | None = None
 
 
 @contextmanager
@@ -85,7 +88,9 @@ def begin(
         )
         folder = opened.enter_context(device.open_run(prepared.bundle, here.name))
         there = OnDevice(device, folder, opened.close, before)
-        yield Measurement(subject, there, here, started, prepared.plan, progress)
+        yield Measurement(
+            subject, there, here, started, prepared.plan, progress, prepared.revision
+        )
 
 
 def measure(

@@ -14,7 +14,7 @@ from etdeploy.bench.kept import keep_files
 from etdeploy.bench.passes import TIMING, Pass, PassResult, run_pass
 from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
-from etdeploy.bench.revision import revision_of
+from etdeploy.bench.revision import Revision, revision_of
 from etdeploy.bench.sizes import compare_sizes, compare_threads
 from etdeploy.bench.state.watch import Opening, Watch
 from etdeploy.bench.sustained.cool import cool_start
@@ -70,7 +70,9 @@ class Measurement:
         started: datetime,
         plan: RuntimePlan | None,
         progress: Progress,
+        revision: Revision | None = None,
     ) -> None:
+        self._revision = revision
         self._subject, self._there, self._here = subject, there, here
         self._started, self._plan, self._progress = started, plan, progress
         recipe, simulated = subject.loaded.recipe, subject.simulated is not None
@@ -129,8 +131,9 @@ class Measurement:
             subject.loaded.recipe.benchmark.tolerance,
         )
         results = judged(self._results, device)
+        revision = self._revision or revision_of(subject.loaded.path)
         record = assemble(
-            subject, device, results, self._threads, checks, revision_of(subject.loaded.path),
+            subject, device, results, self._threads, checks, revision,
             self._started, self.run_id,
             keep_files(here, self._results, subject.program_folder, self._plan),
             interleaved_with,

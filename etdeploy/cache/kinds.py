@@ -17,6 +17,7 @@ class CacheKind(Kind):
     KITS = "kits"
     BUNDLES = "bundles"
     TRACES = "traces"
+    PARCELS = "parcels"
     STATE = "state"
     LOGS = "logs"
     LOCKS = "locks"

@@ -91,6 +91,7 @@ class DeviceState(Value):
         battery_milliamps: Current out of the battery; negative while it is being charged.
         battery_volts: Its voltage.
         available_memory_bytes: What programs can still get.
+        free_storage_bytes: Room where bundles are kept.
         screen_on: Whether the screen is on.
         power_saving: Whether the mode that saves power is on.
         usable_cpus: Numbers of the processors that a program of this user may run on.
@@ -111,6 +112,7 @@ class DeviceState(Value):
     battery_milliamps: float | None = None
     battery_volts: float | None = None
     available_memory_bytes: int | None = None
+    free_storage_bytes: int | None = None
     screen_on: bool | None = None
     power_saving: bool | None = None
     usable_cpus: tuple[int, ...] | None = None

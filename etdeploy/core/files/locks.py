@@ -20,15 +20,19 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def exclusive(path: Path, what: str, progress: Progress = silent) -> Iterator[None]:
+def exclusive(
+    path: Path, what: str, progress: Progress = silent, timeout_s: float | None = None
+) -> Iterator[None]:
     """Holds the lock file `path`; waits for another run that holds it, and says so.
 
     Args:
         path: The lock file; its folder is created if missing.
         what: What is shared, for the message: "device host", "program 12ab".
         progress: Called once if the run has to wait.
+        timeout_s: How long to wait at most; None for as long as it takes.
 
     Raises:
+        TimeoutError: The other run still held it after that time.
         Interrupted: The run was stopped while waiting.
     """
     from filelock import FileLock, Timeout
@@ -36,12 +40,15 @@ def exclusive(path: Path, what: str, progress: Progress = silent) -> Iterator[No
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, is_singleton=False, thread_local=False)
     told = False
+    began = time.monotonic()
     while True:
         checkpoint()
         try:
             lock.acquire(timeout=0 if not told else _POLL_S)
             break
         except Timeout:
+            if timeout_s is not None and time.monotonic() - began >= timeout_s:
+                raise TimeoutError(f"another run uses {what}{_holder(path)}") from None
             if not told:
                 progress(f"waiting for another run that uses {what}{_holder(path)}")
                 told = True

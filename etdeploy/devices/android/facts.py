@@ -13,6 +13,7 @@ from etdeploy.backends.registry import known_socs
 from etdeploy.devices import clusters, sampling, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.devices.battery import milliamps, volts
+from etdeploy.devices.remote.layout import parse_df
 from etdeploy.devices.remote.sampling import Sampling
 from etdeploy.devices.shell import parse_load, parse_meminfo, sections
 from etdeploy.targets.android import soc_name
@@ -24,6 +25,9 @@ _THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency
 _CHARGING = (2, 5)
 # BATTERY_STATUS_CHARGING and _DISCHARGING; when it is full, current may flow either way.
 _IN_OR_OUT = {2: True, 3: False}
+
+BASE = "/data/local/tmp"
+"""The only folder in which adb's user may both write and execute."""
 
 FACTS_COMMAND = (
     "getprop; echo '#meminfo'; cat /proc/meminfo; echo '#nproc'; nproc; "
@@ -44,6 +48,7 @@ STATE_COMMAND = "; ".join(
         "echo '#meminfo'; cat /proc/meminfo",
         f"echo '#sys'; cd /sys && grep -Hs . {' '.join(sysfs.FILES)}",
         f"echo '#cpufreq'; cd {clusters.ROOT} && grep -Hs . {' '.join(clusters.FILES)}",
+        f"echo '#df'; df -k {BASE}",
         "true",
     )
 )
@@ -151,6 +156,7 @@ def android_state(output: str) -> DeviceState:
         available_memory_bytes=parse_meminfo(parts.get("meminfo", ""), "MemAvailable"),
         screen_on=parse_screen(parts.get("power", "")),
         power_saving=parse_power_saving(parts.get("power", "")),
+        free_storage_bytes=parse_df(parts.get("df", "")),
         usable_cpus=clusters.parse_usable_cpus(parts.get("status", "")),
         throttle_events=clusters.parse_throttle_events(cpu_files),
     )

@@ -14,11 +14,11 @@ from etdeploy.devices.adb.exec import RunningCommand, run_command, start_command
 from etdeploy.devices.adb.stream import Patience, Stream, Transport
 from etdeploy.devices.adb.sync import pull_file, push_file, read_file
 from etdeploy.devices.android.errors import explained
+from etdeploy.devices.android.facts import BASE
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
 from etdeploy.devices.shell import ShellResult, take_marked
 
-PLACE = Place("/data/local/tmp")
-"""The only folder in which adb's user may both write and execute."""
+PLACE = Place(BASE)
 _CLEANING = Patience(idle_s=5.0, heed_cancel=False, open_s=5.0)
 _LONGEST_LINE = 1024
 _READ = 1 << 16

@@ -110,7 +110,8 @@ class LocalDevice:
         )
 
     def state(self) -> DeviceState:
-        return local_facts.local_state()
+        free_bytes = local_facts.free_storage_bytes(self._store.root)
+        return local_facts.local_state().model_copy(update={"free_storage_bytes": free_bytes})
 
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
         return self._store.push(bundle, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,15 @@ def memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
+        return None
+
+
+def free_storage_bytes(folder: Path) -> int | None:
+    """Room where a folder is, or will be made."""
+    there = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
+    try:
+        return shutil.disk_usage(there).free
+    except OSError:
         return None
 
 

@@ -20,6 +20,7 @@ from etdeploy.devices.ssh.facts import (
     board_state,
     parse_board,
 )
+from etdeploy.devices.ssh.place import room_command
 from etdeploy.devices.ssh.shell import SshShell
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -53,7 +54,8 @@ class SshDevice(RemoteDevice):
         return board.facts(self.name, board.target(own_glibc()))
 
     def state(self) -> DeviceState:
-        result = self._ssh.shell(STATE_COMMAND, "reading its temperatures")
+        room = f"echo '#df'; {room_command(self._ssh.address.folder)}"
+        result = self._ssh.shell(f"{room}\n{STATE_COMMAND}", "reading its temperatures")
         return board_state(result.output)
 
     @cached_property

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from etdeploy.devices import clusters, sysfs
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.devices.linux import linux_state
+from etdeploy.devices.remote.layout import parse_df
 from etdeploy.devices.shell import parse_meminfo, sections
 
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -133,10 +134,11 @@ def parse_board(output: str) -> Board:
 def board_state(output: str) -> DeviceState:
     """The state in the output of STATE_COMMAND."""
     parts = sections(output)
-    return linux_state(
+    state = linux_state(
         parts.get("sys", ""), parts.get("cpufreq", ""), parts.get("meminfo", ""),
         parts.get("loadavg", ""), parts.get("status", ""),
     )  # fmt: skip
+    return state.model_copy(update={"free_storage_bytes": parse_df(parts.get("df", ""))})
 
 
 def _glibc(text: str) -> tuple[int, int] | None:

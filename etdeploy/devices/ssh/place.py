@@ -54,6 +54,12 @@ def place_command(folder: str | None) -> str:
     )
 
 
+def room_command(folder: str | None) -> str:
+    """Prints what `df -k` says of that folder, or of the nearest above it; writes nothing."""
+    base = quote(folder) if folder else _USUAL
+    return f'b={base}; until [ -d "$b" ]; do b=$(dirname "$b"); done; df -k "$b"'
+
+
 def place_of(output: str, address: Address) -> Place:
     """The folder in the output of `place_command`.
 

@@ -89,6 +89,7 @@ def run_jobs(
     *,
     heavy: int,
     fail_fast: bool = False,
+    slots: Slots | None = None,
 ) -> list[JobEnd]:
     """Runs the goal of every job and all that it needs.
 
@@ -98,6 +99,7 @@ def run_jobs(
         display: Shows the tasks.
         heavy: How many exports and builds may run at once.
         fail_fast: Whether the first failure stops the others.
+        slots: Shared with other work on this machine; their own by default.
 
     Raises:
         Interrupted: The run was asked to stop from outside.
@@ -110,7 +112,8 @@ def run_jobs(
             tasks = graph_of(left, exporter)
             display.make_room([task.shown for task in tasks])
             goals = tuple(task.name for task in tasks if task.step.name == goal)
-            run = Run(tasks, display, brief=True, slots=Slots(heavy), stop_at_first=fail_fast)
+            slots = slots or Slots(heavy)
+            run = Run(tasks, display, brief=True, slots=slots, stop_at_first=fail_fast)
             ended = run_tasks(tasks, goals, run, keep_going=not fail_fast)
         cancel.checkpoint()
         now = [_end_of(each, goal, tasks, ended, left) for each in left]
