@@ -11,9 +11,9 @@ from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
 from etdeploy.cache.tidy import keep_below
 from etdeploy.cache.workspace import NOTES, Workspace
 from etdeploy.cli.named import DEFAULT_OUTPUT
-from etdeploy.cli.occasional import occasional_task
 from etdeploy.core import console
 from etdeploy.core.files.delivery import Delivery
+from etdeploy.core.occasional import occasional_task
 from etdeploy.graph.job import AppWish, Job, open_job
 from etdeploy.graph.pipeline import make_steps
 from etdeploy.graph.preflight import refuse_early

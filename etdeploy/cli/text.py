@@ -133,7 +133,7 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
         EtdeployError: A step failed.
     """
     from etdeploy.cli.invocation import invoke
-    from etdeploy.cli.occasional import occasional_task
+    from etdeploy.core.occasional import occasional_task
     from etdeploy.program.text.tokenizer import load_tokenizer
     from etdeploy.recipe.load import load_recipe
 

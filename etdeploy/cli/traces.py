@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.invocation import keep_small
-from etdeploy.cli.occasional import occasional_task
 from etdeploy.core import console
+from etdeploy.core.occasional import occasional_task
 from etdeploy.core.progress import Progress
 
 

@@ -26,7 +26,7 @@ from etdeploy.devices.base import (
     StreamingRun,
     Talk,
 )
-from etdeploy.devices.kinds import DeviceKind
+from etdeploy.devices.kinds import DeviceKind, Recovery
 from etdeploy.devices.spec import DeviceSpec
 
 T = TypeVar("T")
@@ -43,7 +43,14 @@ def guarded(kind: DeviceKind, origin: Origin) -> DeviceKind:
         with blamed(origin, "list"):
             return [given(each, DeviceListing) for each in kind.list(workspace)]
 
-    return replace(kind, open=opened, list=listed)
+    def recovered(spec: DeviceSpec, step: Recovery, tell: Callable[[str], None]) -> None:
+        with blamed(origin, "recover"):
+            if kind.recover:
+                kind.recover(spec, step, tell)
+
+    return replace(
+        kind, open=opened, list=listed, plugged_in=None, recover=recovered if kind.recover else None
+    )
 
 
 class _Device:

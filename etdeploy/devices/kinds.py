@@ -7,11 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from etdeploy.core.errors import DeviceError, EtdeployError
+from etdeploy.core.kinds import Kind
 from etdeploy.devices.base import Device, DeviceListing
 from etdeploy.devices.spec import DeviceSpec
 
 if TYPE_CHECKING:
     from etdeploy.cache.workspace import Workspace
+
+
+Listing = Callable[["Workspace"], list[DeviceListing]]
+
+
+class Recovery(Kind):
+    """Steps to get back a device that does not work, the mildest first."""
+
+    RECONNECT = "reconnect"
+    """Connects to it anew."""
+    RESTART = "restart"
+    """Restarts what this machine reaches it by, which breaks the connections to others, too."""
+    REBOOT = "reboot"
+    """Restarts the device."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +40,20 @@ class DeviceKind:
         list: Every such device that can be reached; the usual way to describe one is `described`.
         address: Whether a word follows the name and a colon: a serial number, a host.
         noun: What that word is.
+        plugged_in: The same as `list`, but asks no device anything, so that one that is measured is
+            left alone; a status of `device` says no more than that. None to use `list`.
+        recover: Takes a step to get back a device that does not work, and tells what it does. None
+            where there is nothing to do.
     """
 
     name: str
     forms: tuple[str, ...]
     open: Callable[[DeviceSpec, Workspace], Device]
-    list: Callable[[Workspace], list[DeviceListing]]
+    list: Listing
     address: Literal["none", "optional", "required"] = "optional"
     noun: str = "serial number"
+    plugged_in: Listing | None = None
+    recover: Callable[[DeviceSpec, Recovery, Callable[[str], None]], None] | None = None
 
 
 def described(device: Device, kind: str) -> DeviceListing:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from shlex import quote
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.core.plugins import load_plugin, plugin_names, plugin_origin
 from etdeploy.devices.base import Device, DeviceListing
-from etdeploy.devices.kinds import DeviceKind, described, failed
+from etdeploy.devices.kinds import DeviceKind, Recovery, described, failed
 from etdeploy.devices.spec import DeviceSpec, split_spec
 
 GROUP = "etdeploy.devices"
@@ -70,6 +71,40 @@ def list_devices(workspace: Workspace | None = None) -> list[DeviceListing]:
     own = [device for kind in BUILT_IN.values() for device in kind.list(cache)]
     others = [device for name in _plugins() for device in _listed(name, cache)]
     return own + others
+
+
+def plugged_in(workspace: Workspace | None = None) -> list[DeviceListing]:
+    """The same as `list_devices`, but devices are asked nothing: one may be measured now.
+
+    Raises:
+        UsageError: The environment variables of the adb server do not hold an address.
+    """
+    cache = workspace or Workspace.default()
+    own = [each for kind in BUILT_IN.values() for each in (kind.plugged_in or kind.list)(cache)]
+    return own + [device for name in _plugins() for device in _listed(name, cache)]
+
+
+def recover_device(text: str, step: Recovery, tell: Callable[[str], None]) -> bool:
+    """Takes a step to get back a device that does not work.
+
+    Args:
+        text: As `--device` takes it.
+        step: What to do.
+        tell: Told what is done.
+
+    Returns:
+        Whether there was anything to do.
+
+    Raises:
+        UsageError: There is no such kind of device.
+        DeviceError: It is not back after a while, or the step cannot be taken.
+        Interrupted: The run was asked to stop.
+    """
+    kind, spec = parse_spec(text)
+    if kind.recover is None:
+        return False
+    kind.recover(spec, step, tell)
+    return True
 
 
 def device_names() -> tuple[str, ...]:
@@ -166,6 +201,36 @@ def _list_qemu(workspace: Workspace) -> list[DeviceListing]:
         return [failed("qemu", "qemu", "missing", error)]
 
 
+def _here_host(_workspace: Workspace) -> list[DeviceListing]:
+    return [DeviceListing(name="host", kind="host", status="device")]
+
+
+def _here_qemu(workspace: Workspace) -> list[DeviceListing]:
+    try:
+        _open_qemu(DeviceSpec("qemu"), workspace)
+    except DeviceError as error:
+        return [failed("qemu", "qemu", "missing", error)]
+    return [DeviceListing(name="qemu", kind="qemu", status="device")]
+
+
+def _here_android(_workspace: Workspace) -> list[DeviceListing]:
+    from etdeploy.devices.android.choice import plugged_android
+
+    return plugged_android()
+
+
+def _here_ios(_workspace: Workspace) -> list[DeviceListing]:
+    from etdeploy.devices.ios.choice import plugged_ios
+
+    return plugged_ios()
+
+
+def _recover_android(spec: DeviceSpec, step: Recovery, tell: Callable[[str], None]) -> None:
+    from etdeploy.devices.android.recovery import recover_android
+
+    recover_android(spec, step, tell)
+
+
 def _list_android(_workspace: Workspace) -> list[DeviceListing]:
     from etdeploy.devices.android.choice import list_android
 
@@ -185,11 +250,15 @@ def _list_nothing(_workspace: Workspace) -> list[DeviceListing]:
 BUILT_IN: dict[str, DeviceKind] = {
     kind.name: kind
     for kind in (
-        DeviceKind("host", ("host",), _open_host, _list_host, address="none"),
-        DeviceKind("qemu", ("qemu",), _open_qemu, _list_qemu, address="none"),
+        DeviceKind(
+            "host", ("host",), _open_host, _list_host, address="none", plugged_in=_here_host,
+        ),
+        DeviceKind(
+            "qemu", ("qemu",), _open_qemu, _list_qemu, address="none", plugged_in=_here_qemu,
+        ),
         DeviceKind(
             "android", ("android", "android:SERIAL", "android:HOST:PORT"),
-            _open_android, _list_android,
+            _open_android, _list_android, plugged_in=_here_android, recover=_recover_android,
         ),
         DeviceKind(
             "ssh", ("ssh:[USER@]HOST[:PORT][:/FOLDER]",), _open_ssh, _list_nothing,
@@ -197,6 +266,7 @@ BUILT_IN: dict[str, DeviceKind] = {
         ),
         DeviceKind(
             "ios", ("ios", "ios:UDID", "ios:simulator[:UDID]"), _open_ios, _list_ios, noun="UDID",
+            plugged_in=_here_ios,
         ),
     )
 }  # fmt: skip

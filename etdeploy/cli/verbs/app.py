@@ -145,7 +145,7 @@ def _require_kind(platform: str, device: str | None) -> None:
 
 
 def _built(job: Job, folder: Path, *, quiet: bool) -> BuiltApp:
-    from etdeploy.cli.occasional import occasional_task
+    from etdeploy.core.occasional import occasional_task
     from etdeploy.graph.app_project import build_of
 
     with (

@@ -98,6 +98,19 @@ def reconnect(serial: str) -> str | None:
     return None
 
 
+def kick(serial: str) -> None:
+    """Makes the server drop its connection to a device on a cable, and take it up again.
+
+    Args:
+        serial: As the server lists it.
+
+    Raises:
+        AdbServerError: The server does not answer like one.
+        AdbRefusedError: It does not know the device.
+    """
+    ask(server_address(), f"host-serial:{serial}:reconnect", _CONNECTING)
+
+
 def _state(address: tuple[str, int], serial: str, patience: Patience) -> str | None:
     listed = parse_devices(ask(address, "host:devices-l", patience))
     return next((d.state for d in listed if d.serial == serial), None)

@@ -110,6 +110,24 @@ def list_android() -> list[DeviceListing]:
     ]
 
 
+def plugged_android() -> list[DeviceListing]:
+    """The same devices, without asking them anything.
+
+    Raises:
+        UsageError: The environment variables of the adb server do not hold an address.
+    """
+    try:
+        known = known_devices()
+    except DeviceError as error:
+        return [failed("android", "android", "error", error)]
+    return [
+        DeviceListing(
+            name=f"android:{d.serial}", kind="android", status=d.state, remedy=remedy_for(d)
+        )
+        for d in known
+    ]
+
+
 def remedy_for(device: ServerDevice) -> str | None:
     """What to do about a device that cannot be used; None for one that can."""
     return None if device.state == USABLE else _unusable(device).remedy

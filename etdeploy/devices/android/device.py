@@ -72,6 +72,32 @@ class AndroidDevice(RemoteDevice):
         result = self._link.shell(command, "reading its battery state", _DUMPSYS_S)
         return android_facts.android_state(result.output)
 
+    def boot_id(self) -> str:
+        """Of this start of its kernel; another one after a restart.
+
+        Raises:
+            DeviceError: It cannot be reached.
+        """
+        return self._link.require(android_facts.BOOT_ID_COMMAND, "reading its boot id").strip()
+
+    def has_booted(self) -> bool:
+        """Whether Android has started, and not only its kernel.
+
+        Raises:
+            DeviceError: It cannot be reached.
+        """
+        said = self._link.require("getprop", "reading its properties")
+        return android_facts.parse_getprop(said).get("sys.boot_completed") == "1"
+
+    def restart(self) -> None:
+        """Restarts the phone, as `adb reboot` does; the connection ends with it.
+
+        Raises:
+            DeviceError: It cannot be reached.
+        """
+        with self._link.errors("restarting it"):
+            self._link.transport.open("reboot:", self._link.patience).close()
+
     def push(self, bundle: Bundle, progress: Progress = silent) -> PushReport:
         app = bundle.app
         if app is None:

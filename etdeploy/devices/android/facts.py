@@ -29,9 +29,10 @@ _IN_OR_OUT = {2: True, 3: False}
 BASE = "/data/local/tmp"
 """The only folder in which adb's user may both write and execute."""
 
+BOOT_ID_COMMAND = "cat /proc/sys/kernel/random/boot_id"
 FACTS_COMMAND = (
     "getprop; echo '#meminfo'; cat /proc/meminfo; echo '#nproc'; nproc; "
-    "echo '#boot_id'; cat /proc/sys/kernel/random/boot_id; true"
+    f"echo '#boot_id'; {BOOT_ID_COMMAND}; true"
 )
 # The rest of what `dumpsys power` says is a hundred kilobytes.
 _POWER_LINES = (

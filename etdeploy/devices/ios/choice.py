@@ -50,6 +50,15 @@ def list_ios() -> list[DeviceListing]:
         return list(pool.map(_listing, known))
 
 
+def plugged_ios() -> list[DeviceListing]:
+    """Every iPhone that usbmuxd knows; none is asked anything, and no process is started."""
+    try:
+        known = _known("ios") or []
+    except DeviceError as error:
+        return [failed("ios", "ios", "error", error)]
+    return [DeviceListing(name=f"ios:{phone.udid}", kind="ios", status="device") for phone in known]
+
+
 def _listing(phone: Attached) -> DeviceListing:
     name = f"ios:{phone.udid}"
     if find_program() is None:

@@ -1,0 +1,198 @@
+"""One attempt on the device's host: the device as it has to be, locked, pushed to and measured.
+
+Needs no torch, no export and no files of the recipe; writes to no history.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from etdeploy.bench.measure import Prepared, measure, require_match
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import BuildError, DeviceError, Interrupted, MismatchError
+from etdeploy.core.files.locks import exclusive
+from etdeploy.core.progress import Progress, silent
+from etdeploy.devices.base import Device, lock_name
+from etdeploy.devices.registry import open_device
+from etdeploy.farm.model import Ending, Failure, Fate, Gates, Health, Order
+from etdeploy.farm.work.failures import GATE, IN_USE, failure_of, host_failure
+from etdeploy.farm.work.gates import GateError, health_of, wait_until_open
+from etdeploy.farm.work.offers import require_same
+from etdeploy.farm.work.parcel import open_parcel
+
+
+@dataclass(frozen=True)
+class _Result:
+    """How it ended, before it is told as an Ending."""
+
+    fate: Fate
+    run: StoredRun | None = None
+    failure: Failure | None = None
+    health: Health | None = None
+
+
+class _EndedError(Exception):
+    """It ended without an error of etdeploy's: the device cannot be measured now, for one."""
+
+    def __init__(self, fate: Fate, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.result = _Result(fate, failure=failure)
+
+
+def attempt(
+    order: Order,
+    parcel_folder: Path,
+    output: Path,
+    progress: Progress = silent,
+    idle: Callable[[], None] = lambda: None,
+) -> Ending:
+    """Measures a parcel on a device of this host, once.
+
+    Args:
+        order: What is asked for.
+        parcel_folder: Where the parcel is on this host.
+        output: The folder that gets a folder for this run.
+        progress: Called for each part of it.
+        idle: Called once, when this host's processors have nothing to do for it any more: it waits
+            for the device, or the device works.
+
+    Returns:
+        What became of it. An error is part of that, whatever it is.
+    """
+    began = time.monotonic()
+    cache = Workspace.default().root
+    try:
+        result = _attempted(order, parcel_folder, output, progress, idle)
+    except Exception as error:
+        result = _result_of(error, cache)
+    return Ending(
+        visit=order.visit,
+        attempt=order.attempt,
+        identity=order.offer.identity,
+        host=order.offer.host,
+        fate=result.fate,
+        run_id=result.run.record.run_id if result.run else None,
+        record=str(result.run.record_path) if result.run else None,
+        failure=result.failure,
+        health=result.health,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _attempted(
+    order: Order, folder: Path, output: Path, progress: Progress, idle: Callable[[], None]
+) -> _Result:
+    workspace = Workspace.opened()
+    with workspace.in_use():
+        progress("verifying the parcel")
+        prepared = _opened(folder, order)
+        device = open_device(order.offer.name, workspace)
+        try:
+            require_same(device, order.offer)
+            return _on_device(order, device, prepared, workspace, output, progress, idle)
+        finally:
+            device.close()
+
+
+def _result_of(error: Exception, cache: Path) -> _Result:
+    if isinstance(error, _EndedError):
+        return error.result
+    fate = Fate.PUT_OFF if isinstance(error, Interrupted) else Fate.FAILED
+    return _Result(fate, failure=failure_of(error, cache))
+
+
+def _opened(folder: Path, order: Order) -> Prepared:
+    try:
+        return open_parcel(folder, order.parcel)
+    except BuildError as error:
+        # This host's disk is to blame, not what was built.
+        failure = host_failure(error.message, error.place, error.remedy)
+        raise _EndedError(Fate.FAILED, failure) from error
+
+
+def _on_device(
+    order: Order,
+    device: Device,
+    prepared: Prepared,
+    workspace: Workspace,
+    output: Path,
+    progress: Progress,
+    idle: Callable[[], None],
+) -> _Result:
+    until = time.monotonic() + order.gates.wait_s
+
+    def waits(text: str, fraction: float | None = None) -> None:
+        idle()
+        progress(text, fraction)
+
+    def pass_gates() -> None:
+        _pass_gates(order.gates, device, until - time.monotonic(), progress, idle)
+
+    with _held(device, workspace, until - time.monotonic(), waits):
+        try:
+            pass_gates()
+            progress("sending what the device does not have")
+            device.push(prepared.bundle, progress)
+            pass_gates()  # a push may take long
+            idle()
+            run = measure(device, prepared, output, progress)
+        except (Interrupted, DeviceError):
+            raise
+        except Exception as error:
+            return replace(_result_of(error, workspace.root), health=_health(device))
+        return _Result(Fate.DONE, run, _mismatch(run, device, workspace), _health(device))
+
+
+@contextmanager
+def _held(
+    device: Device, workspace: Workspace, timeout_s: float, progress: Progress
+) -> Iterator[None]:
+    """Holds the device for this attempt alone, with the lock that a plain run takes."""
+    lock = workspace.lock_path("device", lock_name(device))
+    held = exclusive(lock, f"device {device.name}", progress, max(0.0, timeout_s))
+    try:
+        held.__enter__()
+    except TimeoutError as error:
+        failure = Failure(
+            kind=IN_USE, exit_code=DeviceError.exit_code, message=str(error), place=device.name
+        )
+        raise _EndedError(Fate.PUT_OFF, failure) from error
+    with ExitStack() as stack:
+        stack.push(held)
+        yield
+
+
+def _pass_gates(
+    gates: Gates, device: Device, left_s: float, progress: Progress, idle: Callable[[], None]
+) -> None:
+    try:
+        wait_until_open(gates, device.state, left_s, progress, idle)
+    except GateError as error:
+        failure = Failure(
+            kind=GATE,
+            exit_code=DeviceError.exit_code,
+            message=f"it was waited for {gates.wait_s:g} s: {error}",
+            place=device.name,
+        )
+        raise _EndedError(Fate.PUT_OFF, failure) from error
+
+
+def _mismatch(run: StoredRun, device: Device, workspace: Workspace) -> Failure | None:
+    """What is told of outputs that differ; the measurement counts nevertheless."""
+    try:
+        require_match(run, device.capabilities)
+    except MismatchError as error:
+        return failure_of(error, workspace.root)
+    return None
+
+
+def _health(device: Device) -> Health | None:
+    try:
+        return health_of(device.state())
+    except DeviceError:
+        return None

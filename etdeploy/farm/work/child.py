@@ -1,0 +1,210 @@
+"""An attempt in a process of its own: a crash, a hang or a kill of it is an Ending, nothing else.
+
+The child reads one line from stdin, a `Task`, and writes lines to stdout, each a `Said`; the last
+has the ending. So a full disk keeps nothing from being told. It leads a session of its own, and is
+killed with its parent (`core/processes/orphans.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core import cancel, console
+from etdeploy.core.errors import Interrupted
+from etdeploy.core.processes import process
+from etdeploy.core.processes.conversation import Conversation
+from etdeploy.core.progress import Progress, silent
+from etdeploy.core.values import Value
+from etdeploy.devices.local.facts import oom_kills
+from etdeploy.farm.model import Ending, Failure, Fate, Order
+from etdeploy.farm.work.failures import failure_of, host_failure, late
+
+_START = Path(__file__).with_name("start.py")
+_READ = 1 << 16
+# A child that has told its ending has nothing left to do.
+_END_S = 10.0
+_SPEAK_S = 0.5
+_LAST_WORDS = 2000
+
+
+class Task(Value):
+    """What the child is to do."""
+
+    order: Order
+    parcel_folder: str
+    output: str
+
+
+class Said(Value):
+    """A line of the child: what it does now, that it is idle, or how it ended."""
+
+    doing: str | None = None
+    fraction: float | None = None
+    idle: bool = False
+    ending: Ending | None = None
+
+
+def run_attempt(
+    order: Order,
+    parcel_folder: Path,
+    output: Path,
+    limit_s: float,
+    cancelled: cancel.Flag,
+    progress: Progress = silent,
+    idle: Callable[[], None] = lambda: None,
+) -> Ending:
+    """Does an attempt in a child process, and says how it ended, whatever happens to the child.
+
+    Args:
+        order: What is asked for.
+        parcel_folder: Where the parcel is on this host.
+        output: The folder that gets a folder for this run.
+        limit_s: After so long the child is ended.
+        cancelled: Raised to end the attempt, perhaps by another thread.
+        progress: Called for each part of it.
+        idle: Called once, when this host's processors have nothing to do for it any more.
+    """
+    began = time.monotonic()
+    task = Task(order=order, parcel_folder=str(parcel_folder), output=str(output.absolute()))
+    heard = _Heard(progress, idle)
+
+    def ended(fate: Fate, failure: Failure) -> Ending:
+        return Ending(
+            visit=order.visit,
+            attempt=order.attempt,
+            identity=order.offer.identity,
+            host=order.offer.host,
+            fate=fate,
+            failure=failure,
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    cache = Workspace.default().root
+    try:
+        with cancel.bound(cancelled):
+            return _followed(task, limit_s, heard) or ended(*_lost(heard, order.offer.host))
+    except TimeoutError:
+        return heard.ending or ended(Fate.FAILED, late(limit_s, order.offer.name, heard.doing))
+    except Interrupted as error:
+        return heard.ending or ended(Fate.PUT_OFF, failure_of(error, cache))
+    except OSError as error:  # no room for a process, or no memory
+        return ended(Fate.FAILED, host_failure(f"no process can be started: {error}"))
+
+
+class _Heard:
+    """What a child has said so far."""
+
+    def __init__(self, progress: Progress, idle: Callable[[], None]) -> None:
+        self._progress, self._idle = progress, idle
+        self._rest = b""
+        self.ending: Ending | None = None
+        self.doing = ""
+        self.exit_code: int | None = None
+        self.errors = ""
+        self.memory_ran_out = False
+
+    def take(self, part: bytes) -> None:
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        for line in lines:
+            self._line(line)
+
+    def _line(self, line: bytes) -> None:
+        try:
+            said = Said.model_validate_json(line)
+        except ValidationError:  # a library that prints
+            return
+        if said.doing is not None:
+            self.doing = said.doing
+            self._progress(said.doing, said.fraction)
+        if said.idle:
+            self._idle()
+        self.ending = said.ending or self.ending
+
+
+def _followed(task: Task, limit_s: float, heard: _Heard) -> Ending | None:
+    """Follows a child to its end; None if it did not say how it ended.
+
+    Raises:
+        TimeoutError: It took too long, and was ended.
+        Interrupted: It was cancelled, and was ended.
+        OSError: It cannot be started.
+    """
+    deadline = time.monotonic() + limit_s
+    kills = oom_kills()
+    # Its own output must come at once, and no variable of the user's may change what it imports.
+    request = process.Request((sys.executable, str(_START)), env={"PYTHONUNBUFFERED": "1"})
+    with process.talking(request) as child:
+        child.say(f"{task.model_dump_json()}\n".encode())
+        child.end_input()
+        while part := child.read(_READ, max(0.0, deadline - time.monotonic())):
+            heard.take(part)
+        if heard.ending is None:
+            heard.exit_code = _exit_code(child)
+            heard.errors = child.errors()[-_LAST_WORDS:].strip()
+            heard.memory_ran_out = kills is not None and oom_kills() != kills
+        return heard.ending
+
+
+def _exit_code(child: Conversation) -> int | None:
+    try:
+        return child.ended(_END_S)
+    except TimeoutError:
+        return None
+
+
+def _lost(heard: _Heard, host: str) -> tuple[Fate, Failure]:
+    """A child that ended without a word: nothing is known of the attempt."""
+    code = heard.exit_code
+    how = "does not end"
+    if code is not None:
+        how = f"was ended by {process.signal_name(-code)}" if code < 0 else f"ended with {code}"
+    memory = ", and memory ran out on this host meanwhile" if heard.memory_ran_out else ""
+    doing = f" while {heard.doing}" if heard.doing else ""
+    said = f"\n{heard.errors}" if heard.errors else ""
+    return Fate.LOST, host_failure(f"the process that measured {how}{doing}{memory}{said}", host)
+
+
+def main() -> int:
+    """The child; what it is to do comes from stdin."""
+    console.open_streams()
+    with cancel.trapped_signals():
+        task = Task.model_validate_json(sys.stdin.readline())
+        from etdeploy.farm.work.attempt import attempt
+
+        speaker = _Speaker()
+        ending = attempt(
+            task.order, Path(task.parcel_folder), Path(task.output), speaker.progress, speaker.idle
+        )
+    _say(Said(ending=ending))
+    return 0
+
+
+class _Speaker:
+    """Tells what is new, and how far it is only now and then."""
+
+    def __init__(self) -> None:
+        self._doing = ""
+        self._spoken_s = 0.0
+        self._is_idle = False
+
+    def progress(self, text: str, fraction: float | None = None) -> None:
+        now = time.monotonic()
+        if text == self._doing and now - self._spoken_s < _SPEAK_S:
+            return
+        self._doing, self._spoken_s = text, now
+        _say(Said(doing=text, fraction=fraction))
+
+    def idle(self) -> None:
+        if not self._is_idle:
+            self._is_idle = True
+            _say(Said(idle=True))
+
+
+def _say(said: Said) -> None:
+    console.result(said.model_dump_json(exclude_defaults=True))

@@ -1,0 +1,207 @@
+"""The devices of this host, as a farm offers them."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import DeviceError, EtdeployError
+from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
+from etdeploy.devices.registry import open_device, plugged_in
+from etdeploy.farm.model import Offer
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+USABLE = "device"
+# How long a look waits for devices that it asks.
+_SOON_S = 10.0
+# How long the answer of a device lasts that is known only by asking, or that failed.
+_AGAIN_S = 30.0
+
+
+def host_name() -> str:
+    """What this host is called in a farm."""
+    return platform.node() or "localhost"
+
+
+def identity_of(device: Device, host: str) -> str:
+    """The same by every name of a device, and on every host that it is plugged into.
+
+    Devices that compute with their host's own processors are told apart by the host: `host` is
+    another machine on each. For all others this is what a run locks (`devices.base.lock_name`).
+    """
+    if device.capabilities.shares_cores:
+        return f"{device.identity}@{host}"
+    return device.identity
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a device said when it was asked: what it is, or why it does not say."""
+
+    at_s: float
+    identity: str = ""
+    facts: DeviceFacts | None = None
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    problem: str = ""
+    remedy: str = ""
+
+
+_SILENT = _Answer(0.0, problem="it has not answered yet")
+
+
+class Shelf:
+    """The devices of this host. Each is asked once, until it is unplugged or forgotten.
+
+    So a phone is left alone while it is measured: to look is to ask the adb server or the system.
+
+    Args:
+        workspace: The cache.
+        host: What this host is called.
+        pools: Names of devices, as `--device` takes them, by pool; boards that no list finds are
+            looked for only if they are named here.
+        clock: In seconds, from any moment on.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        host: str | None = None,
+        pools: Mapping[str, Collection[str]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.host = host or host_name()
+        self._workspace, self._pools, self._clock = workspace, dict(pools or {}), clock
+        self._answers: dict[str, _Answer] = {}
+        self._chosen: dict[str, str] = {}
+        self._asking: dict[str, Future[_Answer]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def look(self, busy: Collection[str] = ()) -> tuple[Offer, ...]:
+        """Every device that is there now, each once; those that cannot be used with their problem.
+
+        Args:
+            busy: Identities of devices that must not be asked anything now.
+
+        Raises:
+            UsageError: The environment variables of the adb server do not hold an address.
+        """
+        listed = {each.name: each for each in plugged_in(self._workspace)}
+        named = [name for pool in self._pools.values() for name in pool if name not in listed]
+        unlisted = {name: DeviceListing(name=name, kind="", status=USABLE) for name in named}
+        self._answers = {
+            name: answer
+            for name, answer in self._answers.items()
+            if name in unlisted or (name in listed and listed[name].status == USABLE)
+        }
+        everyone = [*listed.values(), *unlisted.values()]
+        to_ask = [each.name for each in everyone if self._is_due(each, each.name in listed, busy)]
+        self._ask_all(to_ask)
+        offers = one_each([self._offer(each) for each in everyone], self._chosen)
+        self._chosen = {offer.identity: offer.name for offer in offers}
+        return offers
+
+    def forget(self, identity: str) -> None:
+        """Asks a device again at the next look: it was restarted, or it failed."""
+        self._answers = {n: said for n, said in self._answers.items() if said.identity != identity}
+
+    def _is_due(self, listing: DeviceListing, is_listed: bool, busy: Collection[str]) -> bool:
+        answer = self._answers.get(listing.name)
+        if listing.status != USABLE or (answer and answer.identity in busy):
+            return False
+        if answer is None:
+            return True
+        # Whether a board is there is known only by asking; a phone that fails may do so no longer.
+        lasts = is_listed and not answer.problem
+        return not lasts and self._clock() - answer.at_s > _AGAIN_S
+
+    def _ask_all(self, names: Sequence[str]) -> None:
+        """Asks devices at once; one that does not answer soon is asked on while others are used."""
+        from concurrent.futures import ThreadPoolExecutor, wait
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="shelf")
+        for name in names:
+            if name not in self._asking:
+                self._asking[name] = self._pool.submit(self._ask, name)
+        wait(self._asking.values(), _SOON_S)
+        for name in [name for name, asked in self._asking.items() if asked.done()]:
+            self._answers[name] = self._asking.pop(name).result()
+
+    def _ask(self, name: str) -> _Answer:
+        try:
+            device = open_device(name, self._workspace)
+            try:
+                facts = device.facts()
+                identity, can = identity_of(device, self.host), device.capabilities
+                return _Answer(self._clock(), identity, facts, can)
+            finally:
+                device.close()
+        except EtdeployError as error:
+            return _Answer(self._clock(), problem=error.message, remedy=error.remedy or "")
+
+    def _offer(self, listing: DeviceListing) -> Offer:
+        name, said = listing.name, self._answers.get(listing.name, _SILENT)
+        problem = said.problem if listing.status == USABLE else f"its state is {listing.status}"
+        return Offer(
+            identity=said.identity or _presumed(name, self.host),
+            name=name,
+            host=self.host,
+            facts=said.facts or DeviceFacts(name=name, kind=name.partition(":")[0], target=""),
+            capabilities=said.capabilities,
+            pools=tuple(pool for pool, names in self._pools.items() if name in names),
+            problem=problem,
+            remedy=(said.remedy or listing.remedy or "") if problem else "",
+        )
+
+
+def one_each(offers: Sequence[Offer], kept: Mapping[str, str]) -> tuple[Offer, ...]:
+    """One offer for each identity.
+
+    Of several names of one device, one that can be used; the one that was chosen before, or that of
+    a cable before an address on the network.
+
+    Args:
+        offers: All names.
+        kept: The name that was chosen before, by identity.
+    """
+    best: dict[str, Offer] = {}
+    pools: dict[str, tuple[str, ...]] = {}
+    for offer in offers:
+        identity = offer.identity
+        pools[identity] = tuple(dict.fromkeys((*pools.get(identity, ()), *offer.pools)))
+        before = best.get(identity)
+        if before is None or _rank(offer, kept) < _rank(before, kept):
+            best[identity] = offer
+    return tuple(o.model_copy(update={"pools": pools[o.identity]}) for o in best.values())
+
+
+def _rank(offer: Offer, kept: Mapping[str, str]) -> tuple[bool, bool, bool]:
+    on_network = offer.name.count(":") > 1
+    return bool(offer.problem), kept.get(offer.identity) != offer.name, on_network
+
+
+def _presumed(name: str, host: str) -> str:
+    """The identity of a device that was never asked, by its name: most are named by a serial."""
+    kind, _, serial = name.partition(":")
+    return f"{kind}-{serial}" if serial else f"{kind}@{host}"
+
+
+def require_same(device: Device, offer: Offer) -> None:
+    """Raises unless the device behind an offer's name is the one that was offered.
+
+    Raises:
+        DeviceError: It is another one, or cannot be reached.
+    """
+    identity = identity_of(device, offer.host)
+    if identity != offer.identity:
+        raise DeviceError(
+            f"{offer.name} is another device than was planned: {identity}, not {offer.identity}",
+            place=offer.name,
+            remedy="It was exchanged meanwhile: the night finds it again by itself.",
+        )

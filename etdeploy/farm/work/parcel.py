@@ -1,0 +1,258 @@
+"""Parcels: folders with all that a measurement needs, which can be copied to another host.
+
+    recipe.json   the recipe with the places of its keys, and the revision of its folder
+    runner.json   the runner                    plan.json   its plan
+    bundle.json   the bundle, with sources relative to the parcel's folder
+    program/      the program's folder          bundle/     what else goes to the device
+    parcel.json   the value `Parcel`; not among its own files
+
+Files of the cache are hard links. Everything is verified by digest before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from etdeploy.bench.measure import Prepared
+from etdeploy.bench.revision import Revision
+from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.workspace import NOTES, Workspace
+from etdeploy.core.cancel import checkpoint
+from etdeploy.core.errors import BuildError
+from etdeploy.core.files.basic import folder_files, inside, write_atomic
+from etdeploy.core.files.disk import naming, no_room_in
+from etdeploy.core.hashing import digest_json, sha256_bytes, sha256_file, sha256_read, stamp
+from etdeploy.core.values import Value
+from etdeploy.devices.base import Bundle, BundleFile
+from etdeploy.farm.model import Parcel
+from etdeploy.farm.work.recipe import RecipeCopy
+from etdeploy.plan.model import RuntimePlan
+from etdeploy.program.folder import PROGRAM_INFO
+from etdeploy.program.model import Program
+from etdeploy.runner.model import BuiltRunner
+
+PARCEL_FILE = "parcel.json"
+_RECIPE, _RUNNER, _PLAN, _BUNDLE = "recipe.json", "runner.json", "plan.json", "bundle.json"
+_PROGRAM_FOLDER, _BUNDLE_FOLDER = "program", "bundle"
+# Digests that were verified, with the stamps that the files had.
+_VERIFIED = ".verified.json"
+
+
+@dataclass(frozen=True)
+class _Content:
+    """One file of a parcel: what is written, or what is linked."""
+
+    sha256: str
+    source: Path | None = None
+    text: str = ""
+
+
+def pack(
+    prepared: Prepared,
+    label: str,
+    soc: str | None,
+    revision: Revision,
+    workspace: Workspace,
+    app: bool = False,
+) -> Parcel:
+    """The parcel of what the steps before a measurement made; made once, and taken from the cache.
+
+    While the workspace is `in_use`, nobody removes it.
+
+    Args:
+        prepared: What is measured.
+        label: Of the recipe.
+        soc: That the program was compiled for; None where any will do.
+        revision: Of the recipe's folder.
+        workspace: The cache.
+        app: Whether an app runs the program; then its archive is part of the bundle.
+
+    Raises:
+        OSError: A file is missing, or the disk is full.
+        ValueError: The bundle has a path that leads out of it.
+    """
+    contents = _of_program(prepared.program_folder, workspace)
+    bundle = _add_bundle(prepared.bundle, contents)
+    runner = prepared.runner
+    values: dict[str, Value | None] = {
+        _RECIPE: RecipeCopy.of(prepared.loaded, revision),
+        # The folder is another one on each host.
+        _RUNNER: runner.model_copy(update={"path": "" if app else f"{_BUNDLE_FOLDER}/runner"}),
+        _PLAN: prepared.plan,
+        _BUNDLE: bundle,
+    }
+    for name, value in values.items():
+        if value is not None:
+            text = value.model_dump_json(indent=2) + "\n"
+            contents[name] = _Content(sha256_bytes(text.encode()), text=text)
+    files = {name: content.sha256 for name, content in sorted(contents.items())}
+    entry = workspace.entry(CacheKind.PARCELS, digest_json([label, runner.target, soc, files]))
+    parcel = Parcel(
+        key=entry.key,
+        recipe=label,
+        target=runner.target,
+        soc=soc,
+        folder=str(entry.path),
+        bundle=bundle,
+        files=files,
+    )
+    workspace.obtain(entry, lambda folder: _write(folder, contents, parcel, workspace.root))
+    return parcel
+
+
+def open_parcel(folder: Path, parcel: Parcel | None = None) -> Prepared:
+    """What a parcel's folder holds, ready to measure with.
+
+    Args:
+        folder: On this host.
+        parcel: What has to be in it; what the folder itself says, by default.
+
+    Raises:
+        BuildError: A file is missing, damaged, leads out of the folder, or cannot be read.
+        Interrupted: The run was asked to stop.
+    """
+    try:
+        parcel = parcel or Parcel.load(folder / PARCEL_FILE)
+        verify(folder, parcel.files)
+        copy = RecipeCopy.load(folder / _RECIPE)
+        runner = BuiltRunner.load(folder / _RUNNER)
+        bundle = _placed(Bundle.load(folder / _BUNDLE), folder, parcel.files)
+        plan = RuntimePlan.load(folder / _PLAN) if _PLAN in parcel.files else None
+        program = Program.load(folder / _PROGRAM_FOLDER / PROGRAM_INFO)
+    except (OSError, ValidationError, ValueError) as error:
+        if no_room_in(error):
+            raise
+        what = error.strerror if isinstance(error, OSError) else "it is not what this release wrote"
+        place = getattr(error, "filename", None) or folder
+        raise _broken(f"the parcel cannot be read: {what}", Path(place)) from error
+    return Prepared(
+        bundle,
+        copy.loaded,
+        folder / _PROGRAM_FOLDER,
+        program,
+        runner.model_copy(update={"path": str(folder / runner.path)}),
+        plan,
+        copy.revision,
+    )
+
+
+def verify(folder: Path, files: Mapping[str, str]) -> None:
+    """Compares every file with its digest; what is untouched since is not read again.
+
+    Args:
+        folder: Of a parcel.
+        files: SHA-256 by relative path.
+
+    Raises:
+        BuildError: A file is missing or damaged, or its path leads out of the folder.
+    """
+    known = _known_stamps(folder)
+    stamps: dict[str, list[int]] = {}
+    for name, sha256 in files.items():
+        checkpoint()
+        path = _within(folder, name)
+        if not path.is_file():
+            raise _broken("a file of the parcel is missing", path)
+        stamps[name] = list(stamp(path))
+        if known.get(name) != [sha256, *stamps[name]] and sha256_read(path) != sha256:
+            raise _broken("a file of the parcel is damaged", path)
+    now = {name: [files[name], *each] for name, each in stamps.items()}
+    if now != known:
+        write_atomic(folder / _VERIFIED, json.dumps(now))
+
+
+def _known_stamps(folder: Path) -> dict[str, list[object]]:
+    try:
+        known = json.loads((folder / _VERIFIED).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _of_program(folder: Path, workspace: Workspace) -> dict[str, _Content]:
+    """The files of a program's folder; the cache knows their digests."""
+    known: Mapping[str, str] = {}
+    if folder.parent == workspace.folder(CacheKind.PROGRAMS):
+        known = workspace.entry(CacheKind.PROGRAMS, folder.name).digests()
+    return {
+        f"{_PROGRAM_FOLDER}/{name}": _Content(
+            known.get(name) or sha256_file(folder / name), folder / name
+        )
+        for name in folder_files(folder)
+        if name not in NOTES
+    }
+
+
+def _add_bundle(bundle: Bundle, contents: dict[str, _Content]) -> Bundle:
+    """Adds what is not there yet; the bundle with sources relative to the parcel's folder."""
+    there = {content.sha256: name for name, content in contents.items()}
+    placed: list[BundleFile] = []
+    for file in bundle.files:
+        name = there.get(file.sha256)
+        if name is None:
+            name = f"{_BUNDLE_FOLDER}/{file.path}"
+            inside(Path("/parcel") / _BUNDLE_FOLDER, file.path)
+            contents[name] = _Content(file.sha256, Path(file.source))
+            there[file.sha256] = name
+        placed.append(file.model_copy(update={"source": name}))
+    return bundle.model_copy(update={"files": tuple(placed)})
+
+
+def _placed(bundle: Bundle, folder: Path, files: Mapping[str, str]) -> Bundle:
+    """The bundle with sources in the folder."""
+    placed = []
+    for file in bundle.files:
+        if files.get(file.source) != file.sha256:
+            raise _broken("the bundle names a file that is not in the parcel", Path(file.source))
+        source = str(_within(folder, file.source))
+        placed.append(file.model_copy(update={"source": source}))
+    return bundle.model_copy(update={"files": tuple(placed)})
+
+
+def _write(folder: Path, contents: Mapping[str, _Content], parcel: Parcel, cache: Path) -> None:
+    for name, content in contents.items():
+        checkpoint()
+        target = _within(folder, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with naming(target):
+            if content.source is None:
+                target.write_text(content.text)
+            else:
+                _link_or_copy(content.source, target, cache)
+    parcel.save(folder / PARCEL_FILE)
+
+
+def _link_or_copy(source: Path, target: Path, cache: Path) -> None:
+    """A hard link to what only the cache writes; what is the user's may change, and is copied."""
+    if source.resolve().is_relative_to(cache):
+        try:
+            os.link(source.resolve(), target)
+        except OSError as error:
+            if no_room_in(error):
+                raise
+        else:
+            return
+    shutil.copyfile(source, target)
+
+
+def _within(folder: Path, name: str) -> Path:
+    try:
+        return inside(folder, name)
+    except ValueError as error:
+        raise _broken(f"the parcel names a path outside its folder: {error}", folder) from error
+
+
+def _broken(message: str, place: Path) -> BuildError:
+    return BuildError(
+        message,
+        place=str(place),
+        remedy="It is made, or fetched, again with the next night. If it happens again, check the "
+        "disk of this host.",
+    )

@@ -1,0 +1,200 @@
+"""What a night exports and builds, each distinct thing once, as parcels for its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core import console
+from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted
+from etdeploy.core.occasional import occasional_task
+from etdeploy.farm.model import Failure, Offer, Parcel
+from etdeploy.farm.work.failures import failure_of
+from etdeploy.farm.work.stand_in import DeviceClass, StandIn
+from etdeploy.graph.job import AppWish, Job, Reached, make_job
+from etdeploy.graph.many.labels import Pair
+from etdeploy.graph.many.members import Member
+from etdeploy.graph.many.run import JobEnd, Ready, look_up, refused_of, run_jobs
+from etdeploy.graph.on_device import prepared
+from etdeploy.graph.stage_values import StepName
+from etdeploy.graph.tasks.slots import Slots, heavy_at_once
+from etdeploy.recipe.load import LoadedRecipe
+
+Key = tuple[str, str]
+"""The label of a recipe, and the identity of a device."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a night can measure.
+
+    While this exists, nobody removes its parcels from the cache; `release` lets go of them.
+
+    Attributes:
+        parcels: By recipe and device.
+        failures: Why there is none, by the same.
+        workspace: Marks what is used.
+    """
+
+    parcels: Mapping[Key, Parcel]
+    failures: Mapping[Key, Failure]
+    workspace: Workspace = field(repr=False)
+
+    def release(self) -> None:
+        """The night has ended: the cache may be tidied."""
+        self.workspace.uses.release()
+
+
+def classes_of(
+    offers_by_recipe: Mapping[str, Sequence[Offer]],
+) -> dict[tuple[str, DeviceClass], tuple[Offer, ...]]:
+    """Who shares a parcel: the devices of each recipe by their class, in the order of offers.
+
+    A device that cannot be used and never said what it is has none.
+    """
+    found: dict[tuple[str, DeviceClass], list[Offer]] = {}
+    for label, offers in offers_by_recipe.items():
+        for offer in offers:
+            if offer.facts.target:
+                found.setdefault((label, DeviceClass.of(offer)), []).append(offer)
+    return {key: tuple(each) for key, each in found.items()}
+
+
+def prepare(
+    recipes: Mapping[str, LoadedRecipe],
+    offers_by_recipe: Mapping[str, Sequence[Offer]],
+    output: Path,
+    display: console.TaskDisplay,
+    *,
+    heavy: int | None = None,
+    slots: Slots | None = None,
+    workspace: Workspace | None = None,
+) -> Prepared:
+    """Exports and builds for every device that is offered to a recipe.
+
+    What is the same for several recipes or devices is done once, and what is in the cache already
+    not at all. The failure of one stops none of the others.
+
+    Args:
+        recipes: By label.
+        offers_by_recipe: The devices that each is to be measured on, by label.
+        output: The folder for run records; checked to be writable.
+        display: Shows the tasks.
+        heavy: How many exports and builds may run at once; by this machine's memory, by default.
+        slots: What other work shares this machine, so that no measurement is disturbed.
+        workspace: The cache; the user's own by default.
+
+    Raises:
+        UsageError: The cache folder cannot be used.
+        Interrupted: It was stopped.
+    """
+    workspace = workspace or Workspace.opened()
+    workspace.uses.mark_live()
+    classes = classes_of(offers_by_recipe)
+    failures = _unknown(offers_by_recipe)
+    members = [
+        _member(label, recipes[label], offers[0], output, workspace)
+        for (label, _), offers in classes.items()
+    ]
+    keys = dict(zip((member.pair for member in members), classes, strict=True))
+    parcels: dict[Key, Parcel] = {}
+    with _alone([member.job for member in members if member.job], display):
+        ready, ends = _run(members, display, heavy or heavy_at_once(), slots)
+        packed = {each.member.pair: _packed(each, workspace) for each in ready}
+    for end in ends:
+        for offer in classes[keys[end.member.pair]]:
+            key = (end.member.pair.recipe, offer.identity)
+            made = _failed(end, workspace) or packed[end.member.pair]
+            if isinstance(made, Failure):
+                failures[key] = made
+            else:
+                parcels[key] = made
+    return Prepared(parcels, failures, workspace)
+
+
+@contextmanager
+def _alone(jobs: Sequence[Job], display: console.TaskDisplay) -> Iterator[None]:
+    """Waits for other nights that prepare the same, in the same order as they do."""
+    with ExitStack() as locks:
+        with occasional_task(display, "wait", "the other night has prepared it") as tell:
+            for job in sorted(jobs, key=lambda job: job.state):
+                locks.enter_context(job.state_lock(tell))
+                job.workspace.sweep(job.state)
+        yield
+
+
+def _unknown(offers_by_recipe: Mapping[str, Sequence[Offer]]) -> dict[Key, Failure]:
+    """The pairs of devices that never said what they are."""
+    return {
+        (label, offer.identity): Failure(
+            kind=DeviceError.kind,
+            exit_code=DeviceError.exit_code,
+            message=offer.problem or "the device does not say what it is",
+            place=offer.name,
+            remedy=offer.remedy or None,
+        )
+        for label, offers in offers_by_recipe.items()
+        for offer in offers
+        if not offer.facts.target
+    }
+
+
+def _member(
+    label: str, loaded: LoadedRecipe, offer: Offer, output: Path, workspace: Workspace
+) -> Member:
+    device = StandIn(offer)
+    pair = Pair(label, device.name)
+    app = AppWish() if DeviceClass.of(offer).needs_app else None
+    there = Reached(device, offer.facts, device.identity)
+    try:
+        job = make_job(loaded, workspace, output, there, None, False, app)
+    except EtdeployError as error:
+        return Member(pair, loaded, error=error)
+    # Labels tell recipes apart that are of one file.
+    return Member(pair, loaded, replace(job, variant=f"farm {label}"))
+
+
+def _run(
+    members: Sequence[Member], display: console.TaskDisplay, heavy: int, slots: Slots | None
+) -> tuple[list[Ready], list[JobEnd]]:
+    """Those that may have a bundle now, and how every one ended."""
+    ready, refused = look_up(members)
+    # As a measurement is refused: a recipe that cannot be measured need not be exported.
+    refused += refused_of(ready, StepName.BENCH)
+    out = {end.member.pair for end in refused}
+    ready = [each for each in ready if each.member.pair not in out]
+    ends = run_jobs(ready, StepName.BUNDLE, display, heavy=heavy, slots=slots)
+    well = {end.member.pair for end in ends if end.error is None}
+    return [each for each in ready if each.member.pair in well], [*refused, *ends]
+
+
+def _packed(ready: Ready, workspace: Workspace) -> Parcel | Failure:
+    from etdeploy.bench.revision import revision_of
+    from etdeploy.farm.work.parcel import pack
+
+    job: Job = ready.resolved.job
+    try:
+        return pack(
+            prepared(job),
+            ready.member.pair.recipe,
+            ready.resolved.export_spec.soc,
+            # Of what the author wrote, at the time of the export.
+            revision_of(job.asked.path),
+            workspace,
+            app=job.app is not None,
+        )
+    except Interrupted:
+        raise
+    except Exception as error:
+        return failure_of(error, workspace.root)
+
+
+def _failed(end: JobEnd, workspace: Workspace) -> Failure | None:
+    if end.error is None:
+        return None
+    if isinstance(end.error, Interrupted):
+        raise end.error
+    return failure_of(end.error, workspace.root)
