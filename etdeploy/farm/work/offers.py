@@ -78,6 +78,7 @@ class Shelf:
         self.host = host or host_name()
         self._workspace, self._pools, self._clock = workspace, dict(pools or {}), clock
         self._answers: dict[str, _Answer] = {}
+        self._listed: frozenset[str] = frozenset()
         self._chosen: dict[str, str] = {}
         self._asking: dict[str, Future[_Answer]] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -97,8 +98,10 @@ class Shelf:
         self._answers = {
             name: answer
             for name, answer in self._answers.items()
-            if name in unlisted or (name in listed and listed[name].status == USABLE)
+            if (name in unlisted and name not in self._listed)
+            or (name in listed and listed[name].status == USABLE)
         }
+        self._listed = frozenset(listed)
         everyone = [*listed.values(), *unlisted.values()]
         to_ask = [each.name for each in everyone if self._is_due(each, each.name in listed, busy)]
         self._ask_all(to_ask)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +75,7 @@ def pack(
 
     Raises:
         OSError: A file is missing, or the disk is full.
+        BuildError: One changed meanwhile.
         ValueError: The bundle has a path that leads out of it.
     """
     contents = _of_program(prepared.program_folder, workspace)
@@ -225,11 +225,11 @@ def _write(folder: Path, contents: Mapping[str, _Content], parcel: Parcel, cache
             if content.source is None:
                 target.write_text(content.text)
             else:
-                _link_or_copy(content.source, target, cache)
+                _link_or_copy(content.source, target, cache, content.sha256)
     parcel.save(folder / PARCEL_FILE)
 
 
-def _link_or_copy(source: Path, target: Path, cache: Path) -> None:
+def _link_or_copy(source: Path, target: Path, cache: Path, sha256: str) -> None:
     """A hard link to what only the cache writes; what is the user's may change, and is copied."""
     if source.resolve().is_relative_to(cache):
         try:
@@ -239,7 +239,9 @@ def _link_or_copy(source: Path, target: Path, cache: Path) -> None:
                 raise
         else:
             return
-    shutil.copyfile(source, target)
+    with target.open("wb") as stream:
+        if sha256_read(source, stream.write) != sha256:
+            raise _broken("a file changed while it was packed", source)
 
 
 def _within(folder: Path, name: str) -> Path:

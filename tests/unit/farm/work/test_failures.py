@@ -1,0 +1,42 @@
+"""Errors as values."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import DeviceError, EtdeployError, ExportError, Interrupted, RunError
+from etdeploy.farm.work.failures import BUG, DISK_FULL, failure_of, host_failure, late
+
+
+@pytest.mark.parametrize("kind", [DeviceError, RunError, ExportError])
+def test_an_error_keeps_what_it_says(kind: type[EtdeployError], tmp_path: Path) -> None:
+    error = kind("it failed", place="here", remedy="do that", log=tmp_path / "log")
+    failure = failure_of(error, tmp_path)
+    assert (failure.kind, failure.exit_code) == (kind.kind, kind.exit_code)
+    assert failure.message == f"it failed\nlog: {tmp_path / 'log'}"
+    assert (failure.place, failure.remedy) == ("here", "do that")
+
+
+def test_a_full_disk_is_nobodys_mistake(tmp_path: Path) -> None:
+    place = str(tmp_path / "file")
+    failure = failure_of(OSError(errno.EDQUOT, "Disk quota exceeded", place), tmp_path)
+    assert (failure.kind, failure.place) == (DISK_FULL, place)
+    assert "Make room" in str(failure.remedy)
+
+
+def test_anything_else_is_a_bug(tmp_path: Path) -> None:
+    failure = failure_of(ZeroDivisionError("oops"), tmp_path)
+    assert (failure.kind, failure.exit_code, failure.message) == (
+        BUG, 9, "ZeroDivisionError: oops",
+    )  # fmt: skip
+    assert failure_of(KeyboardInterrupt(), tmp_path).kind == Interrupted.kind
+
+
+def test_what_the_host_does() -> None:
+    assert host_failure("gone", "box").place == "box"
+    told = late(60.0, "android:A1", "timing pass")
+    assert told.message == "the attempt did not end within 60 s: timing pass"
+    assert "limit_s" in str(told.remedy)

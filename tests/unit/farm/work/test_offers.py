@@ -1,0 +1,174 @@
+"""The devices of a host: asked once, each once, and left alone while they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import DeviceError
+from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceListing
+from etdeploy.farm.work import offers as offers_module
+from etdeploy.farm.work.offers import Shelf, identity_of, one_each, require_same
+from tests.support.parcels import make_offer
+
+
+class Phone:
+    """A device that counts how often it is asked."""
+
+    capabilities = Capabilities(launches=("process", "app"))
+
+    def __init__(self, name: str, identity: str) -> None:
+        self.name, self.identity = name, identity
+        self.asked = 0
+        self.error: DeviceError | None = None
+
+    def facts(self) -> DeviceFacts:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return DeviceFacts(name=self.name, kind="android", target="android-arm64")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Bench:
+    """What is plugged in, and a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **phones: str) -> None:
+        self.phones = {
+            f"android:{serial}": Phone(f"android:{serial}", identity)
+            for serial, identity in phones.items()
+        }
+        self.states = dict.fromkeys(self.phones, "device")
+        self.now = 0.0
+        monkeypatch.setattr(offers_module, "plugged_in", lambda _: self.listed())
+        monkeypatch.setattr(offers_module, "open_device", self.opened)
+
+    def opened(self, name: str, _workspace: Workspace) -> Phone:
+        if name.startswith("android:") and name not in self.states:
+            raise DeviceError("the device is not connected", place=name)
+        return self.phones[name]
+
+    def listed(self) -> list[DeviceListing]:
+        return [
+            DeviceListing(name=name, kind="android", status=status, remedy="Look at it.")
+            for name, status in self.states.items()
+        ]
+
+    def shelf(self, pools: Mapping[str, Any] | None = None) -> Shelf:
+        return Shelf(Workspace.default(), "box", pools, lambda: self.now)
+
+    @property
+    def asked(self) -> list[int]:
+        return [phone.asked for phone in self.phones.values()]
+
+
+def test_a_phone_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, A1="android-A1", B2="android-B2")
+    shelf = bench.shelf({"nightly": ["android:A1"]})
+    first = shelf.look()
+    assert [(o.identity, o.name, o.host) for o in first] == [
+        ("android-A1", "android:A1", "box"),
+        ("android-B2", "android:B2", "box"),
+    ]
+    assert [o.pools for o in first] == [("nightly",), ()]
+    assert [o.problem for o in first] == ["", ""]
+    bench.now += 3600
+    assert shelf.look() == first
+    assert bench.asked == [1, 1]
+
+
+def test_a_phone_that_was_unplugged_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, A1="android-A1")
+    shelf = bench.shelf()
+    shelf.look()
+    bench.states.clear()
+    assert shelf.look() == ()
+    bench.states["android:A1"] = "device"
+    assert [o.identity for o in shelf.look()] == ["android-A1"]
+    assert bench.asked == [2]
+
+
+def test_a_phone_that_cannot_be_used_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, A1="android-A1")
+    bench.states["android:A1"] = "unauthorized"
+    shelf = bench.shelf()
+    [offer] = shelf.look()
+    assert (offer.identity, offer.facts.target) == ("android-A1", "")
+    assert (offer.problem, offer.remedy) == ("its state is unauthorized", "Look at it.")
+    assert bench.asked == [0]
+    bench.states["android:A1"] = "device"
+    assert [o.problem for o in shelf.look()] == [""]
+
+
+def test_a_phone_that_fails_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, A1="android-A1")
+    phone = bench.phones["android:A1"]
+    phone.error = DeviceError("it stopped answering", remedy="Look at its screen.")
+    shelf = bench.shelf()
+    [offer] = shelf.look()
+    assert (offer.problem, offer.remedy) == ("it stopped answering", "Look at its screen.")
+    phone.error = None
+    shelf.look()
+    assert bench.asked == [1]
+    bench.now += 60
+    [offer] = shelf.look()
+    assert (offer.problem, bench.asked) == ("", [2])
+
+
+def test_a_board_is_looked_for_only_if_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.phones["ssh:pi@board"] = Phone("ssh:pi@board", "ssh-1234")
+    assert bench.shelf().look() == ()
+    shelf = bench.shelf({"boards": ["ssh:pi@board"]})
+    assert [(o.identity, o.pools) for o in shelf.look()] == [("ssh-1234", ("boards",))]
+    # Only asking tells whether it is still there, and a measurement is not disturbed by that.
+    bench.now += 60
+    shelf.look(busy={"ssh-1234"})
+    assert bench.asked == [1]
+    shelf.look()
+    assert bench.asked == [2]
+
+
+def test_what_is_forgotten_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, A1="android-A1", B2="android-B2")
+    shelf = bench.shelf()
+    shelf.look()
+    shelf.forget("android-A1")
+    shelf.look()
+    assert bench.asked == [2, 1]
+
+
+def test_two_names_of_one_phone_are_one_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, A1="android-A1")
+    bench.phones["android:10.0.0.7:5555"] = Phone("android:10.0.0.7:5555", "android-A1")
+    bench.states = {"android:10.0.0.7:5555": "device", "android:A1": "device"}
+    shelf = bench.shelf({"wifi": ["android:10.0.0.7:5555"], "usb": ["android:A1"]})
+    [offer] = shelf.look()
+    assert offer.name == "android:A1"
+    assert set(offer.pools) == {"wifi", "usb"}
+    # The cable is pulled: the other name is left, and stays chosen when the cable is back.
+    del bench.states["android:A1"]
+    assert [o.name for o in shelf.look()] == ["android:10.0.0.7:5555"]
+    bench.states["android:A1"] = "device"
+    assert [o.name for o in shelf.look()] == ["android:10.0.0.7:5555"]
+
+
+def test_a_name_without_a_problem_is_chosen() -> None:
+    broken = make_offer("android:A1", identity="x", problem="offline")
+    fine = make_offer("android:10.0.0.7:5555", identity="x")
+    for offers in ((broken, fine), (fine, broken)):
+        assert [o.name for o in one_each(offers, {"x": "android:A1"})] == [fine.name]
+
+
+def test_devices_that_are_their_hosts_processors_are_told_apart_by_the_host() -> None:
+    device: Any = Phone("host", "host")
+    device.capabilities = Capabilities(shares_cores=True)
+    assert identity_of(device, "box") == "host@box"
+    require_same(device, make_offer("host", identity="host@box"))
+    with pytest.raises(DeviceError, match="host@box, not host@other"):
+        require_same(device, make_offer("host", identity="host@other"))
