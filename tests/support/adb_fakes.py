@@ -67,6 +67,8 @@ def fake_server(
                     self.request.sendall(b"OKAY%04x" % len(data) + data)
                 elif request.startswith("host:disconnect:"):
                     self.request.sendall(b"OKAY%04x" % 12 + b"disconnected")
+                elif request.endswith(":reconnect"):
+                    self.request.sendall(b"OKAY%04x" % 12 + b"reconnecting")
                 elif request.startswith("host:transport:"):
                     self.answer(transport_answer)
                     if transport_answer == b"OKAY":

@@ -176,7 +176,7 @@ def _pass_gates(
         failure = Failure(
             kind=GATE,
             exit_code=DeviceError.exit_code,
-            message=f"it was waited for {gates.wait_s:g} s: {error}",
+            message=f"not ready after {gates.wait_s:g} s: {error}",
             place=device.name,
         )
         raise _EndedError(Fate.PUT_OFF, failure) from error

@@ -43,7 +43,7 @@ def failure_of(error: BaseException, cache: Path) -> Failure:
             exit_code=told.exit_code,
             message=told.message,
             place=told.place,
-            remedy=told.remedy,
+            remedy="Make room on this host: the night tries again by itself.",
         )
     if isinstance(error, KeyboardInterrupt):
         return failure_of(Interrupted(), cache)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from etdeploy.core.blame import Origin
 from etdeploy.core.errors import DeviceError, PluginError
 from etdeploy.devices.base import ConversingRun, Device, StreamingRun
 from etdeploy.devices.guarded import guarded
-from etdeploy.devices.kinds import DeviceKind
+from etdeploy.devices.kinds import DeviceKind, Recovery
 from etdeploy.devices.spec import DeviceSpec
 
 ORIGIN = Origin("lab", "etdeploy-lab 1.2", "entry point lab:X")
@@ -165,3 +166,15 @@ def test_a_run_that_cannot_be_closed_is_the_devices_mistake() -> None:
         device.open_run(_BUNDLE, "r"),
     ):
         pass
+
+
+def test_a_step_of_recovery_that_raises_is_told() -> None:
+    def recover(*_: object) -> None:
+        raise RuntimeError("no luck")
+
+    kind = DeviceKind("lab", ("lab",), lambda *_: _BUNDLE, lambda _: [], recover=recover)
+    safe = guarded(kind, ORIGIN)
+    assert safe.recover is not None
+    with pytest.raises(PluginError, match="failed in its hook recover: "):
+        safe.recover(DeviceSpec("lab"), Recovery.REBOOT, lambda _: None)
+    assert guarded(replace(kind, recover=None), ORIGIN).recover is None

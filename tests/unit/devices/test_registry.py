@@ -18,11 +18,20 @@ from etdeploy.cli.main import cli
 from etdeploy.cli.options import complete_device
 from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.devices.base import Device, lock_name
-from etdeploy.devices.registry import GROUP, device_forms, list_devices, open_device
+from etdeploy.devices.kinds import Recovery
+from etdeploy.devices.registry import (
+    GROUP,
+    device_forms,
+    list_devices,
+    open_device,
+    plugged_in,
+    recover_device,
+)
 from etdeploy.graph.job import open_job
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
 from etdeploy.targets.platforms import host_target
+from tests.support.adb_fakes import fake_server
 from tests.support.bench_values import make_program_folder, make_recipe, make_runner
 from tests.support.bundles import make_bundle
 from tests.support.plugins import install_plugin
@@ -159,3 +168,22 @@ def test_a_device_that_starts_no_processes_is_refused_before_anything_is_made(
         open_job(load_recipe("xnnpack", ()), tmp_path / "out", f"attic:{attic}"),
     ):
         pytest.fail("the job was opened")
+
+
+def test_what_is_plugged_in_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    with fake_server("A1 device\nB2 unauthorized\n", requests=asked) as port:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        listed = {each.name: each for each in plugged_in()}
+    assert asked == ["host:devices-l"]
+    assert listed["host"].status == listed["android:A1"].status == "device"
+    assert listed["android:B2"].status == "unauthorized"
+    assert listed["android:B2"].remedy
+    assert "qemu" in listed
+
+
+def test_only_some_kinds_can_be_recovered() -> None:
+    for name in ("host", "ssh:pi@board", "ios:1"):
+        assert not recover_device(name, Recovery.REBOOT, lambda _: None)
+    with pytest.raises(UsageError, match="there is no device"):
+        recover_device("nothing", Recovery.REBOOT, lambda _: None)

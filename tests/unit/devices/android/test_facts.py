@@ -8,6 +8,7 @@ import pytest
 
 from etdeploy.backends.registry import known_socs
 from etdeploy.devices.android.facts import (
+    STATE_COMMAND,
     android_facts,
     android_identity,
     android_state,
@@ -110,6 +111,16 @@ def test_state_of_a_phone() -> None:
 def test_state_of_a_device_that_tells_nothing(output: str) -> None:
     state = android_state(output)
     assert state == DeviceState()
+
+
+def test_room_on_a_phone() -> None:
+    df = (
+        "Filesystem       1K-blocks      Used Available Use% Mounted on\n"
+        "/dev/block/dm-46 237380580 137380580 100000000  58% /data/user/0\n"
+    )
+    assert android_state(f"#df\n{df}").free_storage_bytes == 100_000_000 * 1024
+    assert android_state("#df\ndf: not found\n").free_storage_bytes is None
+    assert "df -k /data/local/tmp" in STATE_COMMAND
 
 
 def test_power_and_memory_of_a_phone() -> None:

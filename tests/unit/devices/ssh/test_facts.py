@@ -111,8 +111,10 @@ def test_state_of_a_board() -> None:
         "#cpufreq\ncpufreq/policy0/related_cpus:0 1 2 3\n"
         "cpufreq/policy0/scaling_governor:ondemand\n"
         "#loadavg\n0.52 0.58 0.59 1/467 12345\n"
+        "#df\nFilesystem 1K-blocks Used Available Use% Mounted on\n/dev/root 300 100 200 34% /\n"
     )
     state = board_state(output)
+    assert state.free_storage_bytes == 200 * 1024
     assert state.temperatures_celsius == {"cpu-thermal": 51.25}
     assert state.load_average == 0.52
     assert state.clusters == (CpuCluster(cpus=(0, 1, 2, 3), governor="ondemand"),)

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.ssh.address import parse_address
-from etdeploy.devices.ssh.place import place_command, place_of
+from etdeploy.devices.ssh.place import place_command, place_of, room_command
 
 BOARD = parse_address("pi@board:/mnt/it's")
 
@@ -51,3 +51,11 @@ def test_the_script_finds_out(tmp_path: Path, name: str) -> None:
     assert done.stdout.splitlines()[:2] == ["ok", str(folder)]
     assert not list((folder / "etdeploy").iterdir())
     assert (folder / "etdeploy").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_room_is_that_of_the_nearest_folder(tmp_path: Path, real_processes: None) -> None:
+    command = room_command(str(tmp_path / "it's" / "not there" / "yet"))
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    expected = subprocess.run(["df", "-k", tmp_path], capture_output=True, text=True, check=True)
+    assert said.stdout.split()[-1] == expected.stdout.split()[-1]
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,23 @@
+"""Locks between processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.files.locks import exclusive
+
+
+def test_a_wait_with_a_bound(tmp_path: Path) -> None:
+    lock = tmp_path / "device.lock"
+    told: list[str] = []
+    with (
+        exclusive(lock, "device A"),
+        pytest.raises(TimeoutError, match=r"another run uses device A \(process \d+\)"),
+        exclusive(lock, "device A", lambda text, _=None: told.append(text), timeout_s=0.3),
+    ):
+        raise AssertionError
+    assert len(told) == 1
+    with exclusive(lock, "device A", timeout_s=0.0):
+        pass
