@@ -15,7 +15,8 @@ class Offer(Value):
     """A device that a host offers now.
 
     Attributes:
-        identity: The same on every host and by every name (`etdeploy.devices.base.lock_name`).
+        identity: The same on every host and by every name. KIND@HOST for one that computes with
+            the processors of its host.
         name: As the host's `--device` takes it.
         host: The host that it is plugged into.
         facts: What it reported.
@@ -33,6 +34,11 @@ class Offer(Value):
     pools: tuple[str, ...] = ()
     problem: str = ""
     remedy: str = ""
+
+    @property
+    def lock(self) -> str:
+        """What runs on its host lock, and what is reserved (`etdeploy.devices.base.lock_name`)."""
+        return "host" if self.capabilities.shares_cores else self.identity
 
 
 class Visit(Value):

@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from etdeploy.core import cancel
@@ -64,7 +65,7 @@ def list_devices() -> list[ServerDevice]:
 
 
 def reconnect(serial: str) -> str | None:
-    """Makes the server reconnect to a device on the network that it lists as offline.
+    """Makes the server reconnect to a device on the network that is offline or that it let go of.
 
     After a restart of the device's adbd the server tries that by itself, but rarely.
 
@@ -79,8 +80,9 @@ def reconnect(serial: str) -> str | None:
         Interrupted: The run was asked to stop.
     """
     address = server_address()
-    try:
+    with suppress(AdbRefusedError):  # it has let go of the device already
         ask(address, f"host:disconnect:{serial}", _ASKING)
+    try:
         # The server answers OKAY to a connection that failed, too: the state counts.
         said = ask(address, f"host:connect:{serial}", _CONNECTING)
     except AdbRefusedError as error:

@@ -165,7 +165,7 @@ class LocalEngine:
             tell(f"{offer.name}: nothing is restarted while others are measured: {beside[0]}")
             return
         with ExitStack() as stack:
-            lock = self._workspace.lock_path("device", offer.identity)
+            lock = self._workspace.lock_path("device", offer.lock)
             try:
                 stack.enter_context(exclusive(lock, f"device {offer.name}", silent, _LOCK_S))
             except TimeoutError as error:

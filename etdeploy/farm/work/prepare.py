@@ -96,7 +96,7 @@ def prepare(
     classes = classes_of(offers_by_recipe)
     failures = _unknown(offers_by_recipe)
     members = [
-        _member(label, recipes[label], offers[0], output, workspace)
+        member_of(label, recipes[label], offers[0], output, workspace)
         for (label, _), offers in classes.items()
     ]
     keys = dict(zip((member.pair for member in members), classes, strict=True))
@@ -142,9 +142,10 @@ def _unknown(offers_by_recipe: Mapping[str, Sequence[Offer]]) -> dict[Key, Failu
     }
 
 
-def _member(
+def member_of(
     label: str, loaded: LoadedRecipe, offer: Offer, output: Path, workspace: Workspace
 ) -> Member:
+    """A recipe for the class of an offered device, which need not be connected here."""
     device = StandIn(offer)
     pair = Pair(label, device.name)
     app = AppWish() if DeviceClass.of(offer).needs_app else None

@@ -9,7 +9,7 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceListing
+from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceListing, lock_name
 from etdeploy.farm.work import offers as offers_module
 from etdeploy.farm.work.offers import Shelf, identity_of, one_each, require_same
 from tests.support.parcels import make_offer
@@ -169,6 +169,9 @@ def test_devices_that_are_their_hosts_processors_are_told_apart_by_the_host() ->
     device: Any = Phone("host", "host")
     device.capabilities = Capabilities(shares_cores=True)
     assert identity_of(device, "box") == "host@box"
-    require_same(device, make_offer("host", identity="host@box"))
+    offer = make_offer("host", identity="host@box", capabilities=device.capabilities)
+    require_same(device, offer)
+    assert offer.lock == lock_name(device) == "host"
+    assert make_offer(identity="android-A1").lock == "android-A1"
     with pytest.raises(DeviceError, match="host@box, not host@other"):
         require_same(device, make_offer("host", identity="host@other"))
