@@ -112,11 +112,17 @@ class Job:
 
     @contextmanager
     def device_lock(self, progress: Progress) -> Iterator[None]:
-        """Holds the device for this run alone."""
+        """Holds the device for this run alone.
+
+        Raises:
+            DeviceError: Somebody else has reserved it.
+        """
+        from etdeploy.shelf.check import device_held
+
         if self.device is None or self.identity is None:
             raise RuntimeError("a step that needs a device was selected without one")
         lock = self.workspace.lock_path("device", self.identity)
-        with exclusive(lock, f"device {self.device.name}", progress):
+        with device_held(lock, self.identity, self.device.name, progress):
             yield
 
     @property

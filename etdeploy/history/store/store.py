@@ -71,19 +71,8 @@ class Store:
 
     def add(self, record: RunRecord) -> bool:
         """Keeps a record; False if one of this `run_id` is there already, which is left alone."""
-        entry, of = entry_of(record)
-        with self._transaction(writes=True) as connection:
-            if connection.scalar(select(runs.c.id).where(runs.c.run_id == entry.run_id)):
-                return False
-            # Another process may keep it at this moment: then the block of the insert is undone.
-            try:
-                with connection.begin_nested():
-                    _insert(connection, entry, of, record)
-            except IntegrityError:
-                if not connection.scalar(select(runs.c.id).where(runs.c.run_id == entry.run_id)):
-                    raise
-                return False
-        return True
+        with self.transaction(writes=True) as connection:
+            return add_record(connection, record)
 
     def series(self, wanted: Filter) -> list[KnownSeries]:
         """The series that have such runs; the one with the latest run first."""
@@ -100,7 +89,7 @@ class Store:
             .where(*_of_series(wanted))
             .order_by(counted.c.last.desc(), series.c.key)
         )
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return [
                 KnownSeries(Series.model_validate(row.content), row.runs, row.last)
                 for row in connection.execute(query)
@@ -117,14 +106,14 @@ class Store:
             .order_by(runs.c.started_at.desc(), runs.c.id.desc())
             .limit(limit)
         )
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             found = list(connection.execute(query).mappings())
             return _entries(connection, found[::-1])
 
     def entry(self, run_id: str) -> Entry | None:
         """What is known of one run."""
         query = select(*(runs.c[name] for name in ("id", *_COLUMNS))).where(runs.c.run_id == run_id)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return next(iter(_entries(connection, connection.execute(query).mappings())), None)
 
     def ids(self, beginning: str, limit: int = 10) -> list[str]:
@@ -139,7 +128,7 @@ class Store:
             .order_by(runs.c.started_at.desc(), runs.c.id.desc())
             .limit(limit)
         )
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return list(connection.scalars(query))
 
     def content(self, run_id: str) -> dict[str, Any] | None:
@@ -149,7 +138,7 @@ class Store:
             .join_from(records, runs, records.c.run == runs.c.id)
             .where(runs.c.run_id == run_id)
         )
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return connection.scalar(query)
 
     def contents(self, wanted: Filter) -> Iterator[dict[str, Any]]:
@@ -157,33 +146,56 @@ class Store:
         query = _joined(
             select(records.c.record).join_from(records, runs, records.c.run == runs.c.id), wanted
         ).order_by(runs.c.started_at, runs.c.id)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             yield from connection.execution_options(yield_per=100).scalars(query)
 
     def count(self) -> int:
         """How many runs there are."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return connection.scalar(select(func.count()).select_from(runs)) or 0
 
     def judge(self, run_id: str, judgement: Judgement) -> None:
         """Notes what a check found."""
         change = update(runs).where(runs.c.run_id == run_id).values(judgement=str(judgement))
-        with self._transaction(writes=True) as connection:
+        with self.transaction(writes=True) as connection:
             connection.execute(change)
 
     def remove(self, run_ids: Sequence[str]) -> int:
         """Removes runs, and returns how many there were."""
-        with self._transaction(writes=True) as connection:
+        with self.transaction(writes=True) as connection:
             return connection.execute(delete(runs).where(runs.c.run_id.in_(run_ids))).rowcount
 
     @contextmanager
-    def _transaction(self, *, writes: bool = False) -> Iterator[Connection]:
+    def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
+        """A transaction, for the functions of this room's other modules; undone by an error.
+
+        Raises:
+            StoreError: The history cannot be used.
+            BuildError: Its disk is full.
+        """
         with (
             explained(self.place),
             self._engine.connect().execution_options(**{WRITES: writes}) as connection,
             connection.begin(),
         ):
             yield connection
+
+
+def add_record(connection: Connection, record: RunRecord) -> bool:
+    """Keeps a record; False if one of this `run_id` is there already, which is left alone."""
+    entry, of = entry_of(record)
+    known = select(runs.c.id).where(runs.c.run_id == entry.run_id)
+    if connection.scalar(known):
+        return False
+    # Another process may keep it at this moment: then the block of the insert is undone.
+    try:
+        with connection.begin_nested():
+            _insert(connection, entry, of, record)
+    except IntegrityError:
+        if not connection.scalar(known):
+            raise
+        return False
+    return True
 
 
 @contextmanager

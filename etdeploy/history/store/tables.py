@@ -20,10 +20,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-REVISION = "0001"
+REVISION = "0002"
 # Not alembic's own name for it: a database of PostgreSQL may have other users.
 VERSION_TABLE = "etdeploy_history"
 JSON_VALUE = JSON().with_variant(JSONB(), "postgresql")
+JSON_OR_NULL = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 metadata = MetaData()
 
 series = Table(
@@ -70,4 +71,86 @@ records = Table(
     metadata,
     Column("run", Integer, ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
     Column("record", JSON_VALUE, nullable=False),
+)
+# Of a farm. Times are UTC in ISO 8601, as those of runs.
+nights = Table(
+    "etdeploy_nights",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("farm", Text, nullable=False),
+    # Of what the farm.yaml says: a night is gone on with only while that stays the same.
+    Column("digest", Text, nullable=False),
+    Column("started_at", Text, nullable=False),
+    Column("ended_at", Text),
+    # How it ended: finished, abandoned.
+    Column("outcome", Text),
+    Index("etdeploy_nights_by_farm", "farm", "started_at"),
+)
+visits = Table(
+    "etdeploy_visits",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("night", Text, ForeignKey(nights.c.id, ondelete="CASCADE"), nullable=False),
+    # Its place in the night's plan.
+    Column("number", Integer, nullable=False),
+    Column("content", JSON_VALUE, nullable=False),
+    Column("standing", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("etdeploy_visits_by_night", "night", "number"),
+)
+attempts = Table(
+    "etdeploy_attempts",
+    metadata,
+    Column("visit", Text, ForeignKey(visits.c.id, ondelete="CASCADE"), primary_key=True),
+    # Its place among those of the visit.
+    Column("place", Integer, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("identity", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("started_at", Text, nullable=False),
+    # Null while it is under way; so are those below.
+    Column("ended_at", Text),
+    Column("fate", Text),
+    Column("run_id", Text),
+    Column("content", JSON_OR_NULL),
+    # Whether it is the one attempt of its visit that counts.
+    Column("counts", Boolean, nullable=False),
+    Index("etdeploy_attempts_by_device", "identity", "started_at"),
+)
+# Who runs a farm now, so that nobody else does.
+coordinators = Table(
+    "etdeploy_coordinators",
+    metadata,
+    Column("farm", Text, primary_key=True),
+    Column("token", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("process", Integer, nullable=False),
+    Column("since", Text, nullable=False),
+    # By the database's clock: other hosts may have another time.
+    Column("beat_at", Text, nullable=False),
+)
+reservations = Table(
+    "etdeploy_reservations",
+    metadata,
+    Column("identity", Text, primary_key=True),
+    # Only of a device that is this host itself, which has the same identity everywhere; else empty.
+    Column("host", Text, primary_key=True),
+    Column("device", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("since", Text, nullable=False),
+    # By the database's clock.
+    Column("until", Text, nullable=False),
+    Column("note", Text, nullable=False),
+)
+quarantine = Table(
+    "etdeploy_quarantine",
+    metadata,
+    Column("identity", Text, primary_key=True),
+    Column("host", Text, primary_key=True),
+    Column("device", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("since", Text, nullable=False),
+    # Who set it aside; a name of its own, as BY is a word of SQL.
+    Column("set_by", Text, nullable=False),
 )

@@ -1,0 +1,1 @@
+"""Reservations and quarantine of devices, which every run sees."""

@@ -1,0 +1,70 @@
+"""Quarantine: no night uses a device that was set aside, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from etdeploy.history.place import Place
+from etdeploy.history.shelved import Quarantined as Quarantined
+from etdeploy.history.shelved import Shelved as Shelved
+
+
+def quarantined(
+    kept: Iterable[Quarantined], identity: str, host: str, device: str = ""
+) -> Quarantined | None:
+    """Why a device is set aside; None if it is not. The arguments are those of `covering`."""
+    return next((each for each in kept if each.is_of(identity, host, device)), None)
+
+
+def set_aside(place: Place, device: Shelved, reason: str, by: str) -> Quarantined:
+    """Sets a device aside; one that is already gets the new reason.
+
+    Args:
+        place: The history.
+        device: The device.
+        reason: Why, in a few words.
+        by: Who does it: USER@HOST, or a night.
+
+    Raises:
+        StoreError: The history cannot be used.
+    """
+    from etdeploy.history.store import shelf
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place) as store, store.transaction(writes=True) as connection:
+        shelf.alone(connection)
+        return shelf.set_aside(connection, device, reason, by)
+
+
+def release(place: Place, device: Shelved) -> Quarantined | None:
+    """Lets nights use a device again, and returns why it was set aside; None if it was not.
+
+    Raises:
+        StoreError: The history cannot be used.
+    """
+    from etdeploy.history.store import shelf
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place) as store, store.transaction(writes=True) as connection:
+        shelf.alone(connection)
+        kept = quarantined(
+            shelf.all_quarantined(connection), device.identity, device.host, device.device
+        )
+        if kept:
+            shelf.take_back(connection, device)
+        return kept
+
+
+def all_of(place: Place) -> tuple[Quarantined, ...]:
+    """Every device that is set aside, the earliest first.
+
+    Raises:
+        StoreError: The history cannot be read.
+    """
+    from etdeploy.history.store import shelf
+    from etdeploy.history.store.store import open_store
+
+    if place.file and not place.file.exists():
+        return ()
+    with open_store(place, read_only=True) as store, store.transaction() as connection:
+        return tuple(shelf.all_quarantined(connection))

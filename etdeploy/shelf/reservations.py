@@ -1,0 +1,142 @@
+"""Reservations: a device is somebody's for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from etdeploy.core.console import count
+from etdeploy.core.errors import DeviceError
+from etdeploy.core.text.shell import quoted
+from etdeploy.history.place import Place
+from etdeploy.history.shelved import Reservation as Reservation
+from etdeploy.history.shelved import Shelved as Shelved
+from etdeploy.shelf.owner import is_same
+
+
+def covering(
+    reservations: Iterable[Reservation], identity: str, host: str, device: str = ""
+) -> Reservation | None:
+    """The reservation of a device.
+
+    Args:
+        reservations: Those that have not ended.
+        identity: Of the device.
+        host: The one that it is plugged into, or that it is.
+        device: Its name, which tells a board after it was started again.
+    """
+    return next((kept for kept in reservations if kept.is_of(identity, host, device)), None)
+
+
+def refusal(kept: Reservation, device: str, me: str) -> DeviceError | None:
+    """Why a person may not use a device now; None for the owner of its reservation.
+
+    Args:
+        kept: The reservation.
+        device: What to call the device.
+        me: USER@HOST of the one who asks.
+    """
+    if is_same(kept.owner, me):
+        return None
+    return DeviceError(
+        f"{kept.owner} has reserved this device until {local(kept.until)}{_noted(kept)}",
+        place=device,
+        remedy="Wait until then, or use another device: etdeploy devices\n"
+        f"If {kept.owner} does not need it: etdeploy farm release {quoted(kept.device)} --force",
+    )
+
+
+def local(time: datetime) -> str:
+    """A time as a person here reads it."""
+    return f"{time.astimezone():%Y-%m-%d %H:%M %Z}".strip()
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words, to the minute."""
+    minutes = max(1, round(seconds / 60))
+    days, rest = divmod(minutes, 24 * 60)
+    parts = ((days, "day"), (rest // 60, "hour"), (rest % 60, "minute"))
+    return " ".join(count(number, noun) for number, noun in parts if number)
+
+
+def reserve(
+    place: Place, device: Shelved, owner: str, for_s: float, note: str = ""
+) -> tuple[Reservation, str | None]:
+    """Reserves a device; the owner's earlier reservation of it is replaced.
+
+    Args:
+        place: The history.
+        device: The device.
+        owner: USER@HOST, or USER.
+        for_s: How long, in seconds, by the database's clock.
+        note: What for.
+
+    Returns:
+        The reservation, and the farm whose night measures the device now: it ends that attempt
+        first.
+
+    Raises:
+        DeviceError: It is somebody else's.
+        StoreError: The history cannot be used.
+    """
+    from etdeploy.history.store import shelf
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place) as store, store.transaction(writes=True) as connection:
+        shelf.alone(connection)
+        kept = covering(
+            shelf.active_reservations(connection), device.identity, device.host, device.device
+        )
+        if kept and kept.owner != owner and (why := refusal(kept, device.device, owner)):
+            raise why
+        made = shelf.reserve(connection, device, owner, for_s, note)
+        return made, shelf.busy_in(connection, device)
+
+
+def release(place: Place, device: Shelved, me: str, *, force: bool = False) -> Reservation | None:
+    """Ends a reservation, and returns what it was; None if there was none.
+
+    Args:
+        place: The history.
+        device: The device.
+        me: USER@HOST of the one who asks.
+        force: Whether also somebody else's.
+
+    Raises:
+        DeviceError: It is somebody else's.
+        StoreError: The history cannot be used.
+    """
+    from etdeploy.history.store import shelf
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place) as store, store.transaction(writes=True) as connection:
+        shelf.alone(connection)
+        kept = covering(
+            shelf.active_reservations(connection), device.identity, device.host, device.device
+        )
+        if kept is None:
+            return None
+        if not force and not is_same(kept.owner, me):
+            raise DeviceError(
+                f"{kept.owner} has reserved this device until {local(kept.until)}{_noted(kept)}",
+                place=device.device,
+                remedy="Ask them, or end their reservation: "
+                f"etdeploy farm release {quoted(device.device)} --force",
+            )
+        shelf.release(connection, device)
+        return kept
+
+
+def active(place: Place) -> tuple[Reservation, ...]:
+    """All reservations that have not ended, by the database's clock; the first to end comes first.
+
+    Raises:
+        StoreError: The history cannot be read.
+    """
+    from etdeploy.history.store.glance import reservations_at
+
+    return tuple(sorted(reservations_at(place), key=lambda kept: (kept.until, kept.device)))
+
+
+def _noted(kept: Reservation) -> str:
+    return f": {kept.note}" if kept.note else ""
