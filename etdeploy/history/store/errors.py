@@ -73,8 +73,12 @@ def explained(place: Place) -> Iterator[None]:
 
 
 def _for_user(error: SQLAlchemyError, place: Place) -> EtdeployError:
-    original = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    text = _hidden(str(original).strip(), place) or type(original).__name__
+    return as_error(error.orig if isinstance(error, DBAPIError) and error.orig else error, place)
+
+
+def as_error(error: Exception, place: Place) -> EtdeployError:
+    """What a driver says, as an error for the user."""
+    text = _hidden(str(error).strip(), place) or type(error).__name__
     if "disk is full" in text or "No space left on device" in text:
         return BuildError(
             f"the history cannot be written: {text.splitlines()[0]}",

@@ -23,18 +23,14 @@ def reservations_at(place: Place) -> list[Reservation]:
     """
     if place.file is None:
         return _of_server(place)
-    if not place.file.exists():
+    if not place.file.is_file():
         return []
     try:
         return _of_file(place.file)
     except sqlite3.Error as error:
-        from sqlalchemy.exc import OperationalError
+        from etdeploy.history.store.errors import as_error
 
-        from etdeploy.history.store.errors import explained
-
-        with explained(place):
-            raise OperationalError("", None, error) from error
-        raise  # `explained` has raised
+        raise as_error(error, place) from error
 
 
 def _of_file(file: Path) -> list[Reservation]:
