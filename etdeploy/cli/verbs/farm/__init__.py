@@ -17,7 +17,7 @@ COMMANDS: dict[str, str] = {
     "report": "Write a night as a page, as Markdown or as JUnit XML.",
     "worker": "Offer the devices of this host to a farm on another.",
     "reserve": "Keep the farm away from a device for a while.",
-    "release": "Give a reserved or quarantined device back.",
+    "release": "Give a reserved device back.",
     "quarantine": "Set a device aside, or list those that are.",
     "bisect": "Find the change that made a recipe slower.",
 }

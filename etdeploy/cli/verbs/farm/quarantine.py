@@ -1,0 +1,101 @@
+"""etdeploy farm quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import complete_device, json_option, store_option
+from etdeploy.core import console
+from etdeploy.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from etdeploy.history.place import Place
+    from etdeploy.shelf.quarantine import Quarantined
+
+_BY_HAND = "set aside by hand"
+
+
+@click.command()
+@click.argument("device", required=False, shell_complete=complete_device)
+@click.option("--reason", metavar="TEXT", help=f"Why; by default: {_BY_HAND}.")
+@click.option(
+    "--release",
+    "released",
+    metavar="DEVICE",
+    shell_complete=complete_device,
+    help="Let nights use this device again.",
+)
+@store_option
+@json_option
+def command(
+    device: str | None, reason: str | None, released: str | None, store: str | None, as_json: bool
+) -> None:
+    """Set a device aside, so that no night uses it; without DEVICE, list those that are.
+
+    DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
+    A person's own runs are not kept from it.
+    """
+    from etdeploy.history.place import required_place
+    from etdeploy.shelf.quarantine import all_of
+
+    if released is not None and (device is not None or reason is not None):
+        raise UsageError(
+            "a device is either set aside or released",
+            remedy=f"etdeploy farm quarantine --release {released}",
+        )
+    if reason is not None and device is None:
+        raise UsageError("--reason is for a device: etdeploy farm quarantine DEVICE --reason TEXT")
+    place = required_place(store)
+    if released is not None:
+        _release(released, place, as_json)
+    elif device is not None:
+        _set_aside(device, reason or _BY_HAND, place, as_json)
+    else:
+        _list(all_of(place), as_json)
+
+
+def _set_aside(device: str, reason: str, place: Place, as_json: bool) -> None:
+    from etdeploy.shelf.named import find_device
+    from etdeploy.shelf.owner import myself
+    from etdeploy.shelf.quarantine import set_aside
+
+    made = set_aside(place, find_device(device, place), reason, myself())
+    if as_json:
+        console.result_json(made.model_dump(mode="json"))
+        return
+    console.result(f"{made.device} is set aside: {made.reason}")
+    console.message(f"Let nights use it again with:  etdeploy farm quarantine --release {device}")
+
+
+def _release(device: str, place: Place, as_json: bool) -> None:
+    from etdeploy.shelf.named import find_kept
+    from etdeploy.shelf.quarantine import release
+    from etdeploy.shelf.reservations import local
+
+    found = find_kept(device, place)
+    ended = release(place, found)
+    if as_json:
+        console.result_json({"released": ended.model_dump(mode="json") if ended else None})
+    elif ended is None:
+        console.result(f"{found.device} was not set aside")
+    else:
+        console.result(
+            f"nights may use {ended.device} again; it was set aside by {ended.by} on "
+            f"{local(ended.since)}: {ended.reason}"
+        )
+
+
+def _list(found: Sequence[Quarantined], as_json: bool) -> None:
+    from etdeploy.shelf.reservations import local
+
+    if as_json:
+        console.result_json([kept.model_dump(mode="json") for kept in found])
+        return
+    if not found:
+        console.result("no device is set aside")
+        return
+    rows = [(kept.device, local(kept.since), kept.by, kept.reason) for kept in found]
+    console.result(console.table(("device", "since", "by", "reason"), rows, width=console.width()))

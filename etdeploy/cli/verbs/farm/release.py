@@ -1,0 +1,37 @@
+"""etdeploy farm release."""
+
+from __future__ import annotations
+
+import click
+
+from etdeploy.cli.options import complete_device, json_option, store_option
+from etdeploy.core import console
+
+
+@click.command()
+@click.argument("device", shell_complete=complete_device)
+@click.option("--force", is_flag=True, help="Also somebody else's reservation.")
+@store_option
+@json_option
+def command(device: str, force: bool, store: str | None, as_json: bool) -> None:
+    """Give a reserved device back before its time is over."""
+    from etdeploy.history.place import required_place
+    from etdeploy.shelf.named import find_kept
+    from etdeploy.shelf.owner import is_same, myself
+    from etdeploy.shelf.reservations import local, release
+
+    place = required_place(store)
+    found = find_kept(device, place)
+    me = myself()
+    ended = release(place, found, me, force=force)
+    if as_json:
+        console.result_json({"released": ended.model_dump(mode="json") if ended else None})
+    elif ended is None:
+        console.result(f"{found.device} was not reserved")
+    elif is_same(ended.owner, me):
+        console.result(f"{ended.device} is free again")
+    else:
+        console.result(
+            f"{ended.device} is free again; it was reserved by {ended.owner} until "
+            f"{local(ended.until)}{f': {ended.note}' if ended.note else ''}"
+        )
