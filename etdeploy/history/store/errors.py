@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
 from etdeploy.core.text.shell import quoted
@@ -43,6 +43,19 @@ _POSTGRES = (
     ("statement timeout", "The server is too busy; run the command again later."),
 )  # fmt: skip
 _UNREACHED = "Look whether the server runs, and whether this machine may connect to it."
+
+
+# Which of these pass by themselves, as does a server that cannot be reached.
+_PASSING = ("database is locked", "read-only", "lock timeout", "statement timeout")
+
+
+class UnreachableError(StoreError):
+    """The history does not answer now, and may do so later without anybody's help."""
+
+
+def is_refused(error: EtdeployError) -> bool:
+    """Whether a database will never take what it was given, however often it is asked."""
+    return isinstance(error.__cause__, DataError | IntegrityError)
 
 
 @contextmanager
@@ -97,7 +110,8 @@ def _sqlite(text: str, place: Place) -> StoreError:
     }
     for said, meaning, remedy in _SQLITE:
         if said in text:
-            return StoreError(
+            kind = UnreachableError if said in _PASSING else StoreError
+            return kind(
                 f"the history cannot be used: {meaning}",
                 place=place.shown,
                 remedy=f"{remedy.format(**words)}\n{_OTHER}",
@@ -107,8 +121,10 @@ def _sqlite(text: str, place: Place) -> StoreError:
 
 def _postgres(text: str, place: Place) -> StoreError:
     first = next((line for line in text.splitlines() if line.strip()), text).strip()
-    remedy = next((told for said, told in _POSTGRES if said in text), _UNREACHED)
-    return StoreError(
+    known = next(((said, told) for said, told in _POSTGRES if said in text), None)
+    said, remedy = known or ("", _UNREACHED)
+    kind = UnreachableError if known is None or said in _PASSING else StoreError
+    return kind(
         f"the history cannot be used: {first}", place=place.shown, remedy=f"{remedy}\n{_OTHER}"
     )
 

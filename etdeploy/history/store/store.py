@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, delete, func, insert, select, update
-from sqlalchemy.engine import Connection, Engine, RowMapping
+from sqlalchemy.engine import Connection as Connection
+from sqlalchemy.engine import Engine, RowMapping
 from sqlalchemy.exc import IntegrityError
 
 from etdeploy.core.errors import StoreError

@@ -105,6 +105,8 @@ attempts = Table(
     # Its place among those of the visit.
     Column("place", Integer, primary_key=True),
     Column("attempt", Integer, nullable=False),
+    # Of its beginning, so that this is noted once however often it is told.
+    Column("token", Text, nullable=False),
     Column("identity", Text, nullable=False),
     Column("device", Text, nullable=False),
     Column("host", Text, nullable=False),

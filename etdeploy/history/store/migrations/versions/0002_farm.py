@@ -48,6 +48,7 @@ def _nights() -> None:
         sa.Column("visit", sa.Text, visit, primary_key=True),
         sa.Column("place", sa.Integer, primary_key=True),
         sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("token", sa.Text, nullable=False),
         sa.Column("identity", sa.Text, nullable=False),
         sa.Column("device", sa.Text, nullable=False),
         sa.Column("host", sa.Text, nullable=False),

@@ -1,0 +1,1 @@
+"""Decides what a night does next: which visit, where, again or not, and when it is over."""

@@ -1,0 +1,253 @@
+"""Sends events to the database; while that is down, to the spool, in their order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from etdeploy.core.console import count
+from etdeploy.core.errors import EtdeployError
+from etdeploy.farm.night.keeping.aside import Aside
+from etdeploy.farm.night.keeping.events import Began, Event, Opened, Planned, event_of
+from etdeploy.farm.night.keeping.spool import Spool
+from etdeploy.farm.night.keeping.writing import Fence, Link, TakenError, write
+from etdeploy.history.nights import KeptVisit
+from etdeploy.history.place import Place
+
+if TYPE_CHECKING:
+    from etdeploy.history.store.store import Connection, Store
+
+R = TypeVar("R")
+# How long a caller waits for the database, in seconds.
+_WAIT_S = 4.0
+_TICK_S = 1.0
+# How often the farm's coordinator says that it lives.
+_BEAT_S = 10.0
+_FIRST_S, _LONGEST_S = 1.0, 30.0
+
+
+class Post:
+    """The way to the database.
+
+    Args:
+        place: The history.
+        tell: Is told what a person should know.
+        snapshot: Gives all that is known of the night, for the beginning of a spool.
+    """
+
+    def __init__(
+        self, place: Place, tell: Callable[[str], None], snapshot: Callable[[], Opened | None]
+    ) -> None:
+        self._tell, self._snapshot = tell, snapshot
+        self._link = Link(place)
+        self._spool: Spool | None = None
+        self._fence: Fence | None = None
+        self._began = self._closed = False
+        self._settle: Callable[[Connection], None] | None = None
+        self._taken: TakenError | None = None
+        # Around the spool; never held by the thread while it waits for the database.
+        self._lock = threading.Lock()
+        self._pause_s, self._again_at, self._beat_at = _FIRST_S, 0.0, 0.0
+        self._aside = Aside(_TICK_S, self._tick)
+
+    def use(self, path: Path, fence: Fence) -> list[Event]:
+        """Takes a spool, and gives what an earlier coordinator left in it."""
+        self._spool, self._fence = Spool(path), fence
+        return [event for line, _ in self._spool.lines() if (event := self._event(line))]
+
+    def begin(self, settle: Callable[[Connection], None] | None) -> None:
+        """From now on others are told that the coordinator lives, and the spool is brought in.
+
+        Args:
+            settle: Done once in the database, when this has the farm there; None for nothing.
+        """
+        self._settle = settle
+        self._began = True
+
+    def read(self, action: Callable[[Store], R], wait_s: float) -> R:
+        """Asks the database.
+
+        Raises:
+            TimeoutError: It does not answer.
+            StoreError: It cannot be used.
+        """
+        return self._aside.do(lambda: self._with_store(action), wait_s)
+
+    def bring_in(self, wait_s: float) -> None:
+        """Writes what is in the spool into the database, in its order.
+
+        Raises:
+            TimeoutError: It does not answer.
+            StoreError: It cannot be used; what is not written stays.
+        """
+        if self._spool and not self._spool.is_empty:
+            self._aside.do(self._replay, wait_s)
+
+    def note(self, event: Event) -> None:
+        """Writes an event to the spool.
+
+        Raises:
+            BuildError: The disk is full.
+        """
+        with self._lock:
+            self._put(event)
+
+    def send(self, event: Event) -> KeptVisit | None:
+        """Writes an event to the database, or to the spool.
+
+        Returns:
+            The visit that it is about, as the database has it; None where that is not known.
+
+        Raises:
+            TakenError: Another coordinator has the farm, and only that may do this.
+            BuildError: The database is down, and the disk of the spool is full.
+        """
+        fence = self._fence if isinstance(event, Began | Planned) else None
+        if fence and self._taken:
+            raise self._taken
+        with self._lock:
+            if self._spool is None or self._spool.is_empty:
+                try:
+                    return self._aside.do(lambda: self._write(event, fence), _WAIT_S)
+                except TakenError as error:
+                    self._taken = error
+                    raise
+                except (EtdeployError, TimeoutError) as error:
+                    if self._spool is None:
+                        raise
+                    self._down(error)
+            self._put(event)
+        return None
+
+    def close(self) -> None:
+        """Gives the farm back, if the database answers."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._aside.do(self._end, _WAIT_S)
+        except (EtdeployError, TimeoutError) as error:
+            self._tell(f"the farm is free for another host in a minute: {error}")
+        self._aside.close(_WAIT_S)
+        if self._spool and not self._spool.is_empty:
+            self._tell(
+                "what the night did is not in the history yet; the next `farm run` brings it in: "
+                f"{self._spool.path}"
+            )
+
+    def _put(self, event: Event) -> None:
+        assert self._spool is not None  # noqa: S101 - told by the callers
+        first = self._snapshot() if self._spool.is_empty else None
+        events = [each for each in (first, event) if each]
+        self._spool.add(*(each.model_dump_json() for each in events))
+
+    def _down(self, error: Exception) -> None:
+        self._pause_s = _FIRST_S
+        self._again_at = time.monotonic() + self._pause_s
+        self._tell(f"the history cannot be used; the night goes on and tells it later: {error}")
+
+    # What follows runs in the thread that has the database.
+
+    def _with_store(self, action: Callable[[Store], R]) -> R:
+        try:
+            return action(self._link.store())
+        except EtdeployError as error:
+            if not isinstance(error, TakenError):
+                self._link.close()
+            raise
+
+    def _write(self, event: Event, fence: Fence | None) -> KeptVisit | None:
+        return self._with_store(lambda store: write(store, event, self._tell, fence))
+
+    def _tick(self) -> None:
+        if not self._began:
+            return
+        now = time.monotonic()
+        try:
+            if self._spool and not self._spool.is_empty and now >= self._again_at:
+                self._replay()
+            if now >= self._beat_at and (self._spool is None or self._spool.is_empty):
+                self._beat()
+        except TakenError as error:
+            self._lose(error)
+        except Exception as error:
+            self._pause_s = min(_LONGEST_S, self._pause_s * 2)
+            self._again_at = time.monotonic() + self._pause_s
+            if not isinstance(error, EtdeployError | OSError):
+                self._tell(f"a bug in etdeploy: {type(error).__name__}: {error}")
+
+    def _beat(self) -> None:
+        fence = self._fence
+        if fence is None or self._taken:
+            return
+        self._beat_at = time.monotonic() + _BEAT_S
+        settle = self._settle
+
+        def beat(store: Store) -> None:
+            with store.transaction(writes=True) as connection:
+                fence.take(connection, anew=False)
+                if settle:
+                    settle(connection)
+
+        self._with_store(beat)
+        self._settle = None
+
+    def _lose(self, error: TakenError) -> None:
+        if self._taken is None:
+            self._taken = error
+            self._tell(f"nothing more is begun by this process: {error}")
+
+    def _replay(self) -> None:
+        spool = self._spool
+        if spool is None:
+            return
+        offset, done = 0, 0
+        while True:
+            with self._lock:
+                lines = spool.lines(offset)
+                if not lines:
+                    spool.clear()
+                    break
+            for line, after in lines:
+                self._bring(line)
+                offset, done = after, done + 1
+        if done:
+            self._pause_s = _FIRST_S
+            self._tell(f"the history has {count(done, 'entry').replace('entrys', 'entries')} more")
+
+    def _bring(self, line: str) -> None:
+        """Writes an entry, and leaves out one that the database will never take."""
+        from etdeploy.history.store.errors import is_refused
+
+        event = self._event(line)
+        if event is None:
+            return
+        try:
+            self._write(event, None)
+        except EtdeployError as error:
+            if not is_refused(error):
+                raise
+            self._tell(f"the history does not take an entry, which is left out: {error}\n  {line}")
+
+    def _event(self, line: str) -> Event | None:
+        try:
+            return event_of(line)
+        except ValidationError:
+            self._tell(f"an entry of {self._spool and self._spool.path} cannot be read: {line}")
+            return None
+
+    def _end(self) -> None:
+        fence = self._fence
+        if fence and self._began and not self._taken:
+
+            def give_back(store: Store) -> None:
+                with store.transaction(writes=True) as connection:
+                    fence.give_back(connection)
+
+            self._with_store(give_back)
+        self._link.close()

@@ -1,0 +1,143 @@
+"""What an event makes of a visit. Pure, and the same in memory and in the database.
+
+An event that is told again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from etdeploy.farm.model import Ending, Fate, Standing, Visit, VisitState
+from etdeploy.farm.night.keeping.events import Began, Ended, GivenUp
+from etdeploy.history.nights import KeptAttempt, KeptVisit
+
+
+def planned(visit: Visit) -> KeptVisit:
+    """A visit that nothing has happened to."""
+    return KeptVisit(id=visit.id, content=visit.model_dump(mode="json"), standing=Standing.WAITING)
+
+
+def began(kept: KeptVisit, event: Began) -> KeptVisit:
+    """An attempt is under way."""
+    if any(each.token == event.token or _is_open(each, event) for each in kept.attempts):
+        return kept
+    attempt = KeptAttempt(
+        attempt=event.attempt, token=event.token, identity=event.identity, host=event.host,
+        device=event.device, started_at=event.at,
+    )  # fmt: skip
+    standing = kept.standing if _counted(kept) else Standing.RUNNING
+    return kept.model_copy(
+        update={"attempts": (*kept.attempts, attempt), "standing": str(standing), "reason": ""}
+    )
+
+
+def ended(kept: KeptVisit, event: Ended) -> KeptVisit:
+    """An attempt has ended; it counts if it is the first of its visit that was measured."""
+    ending = event.ending
+    if any(_ending(each) == ending for each in kept.attempts):
+        return kept
+    place = _place(kept, ending)
+    if place is None:
+        if ending.fate is Fate.LOST and any(_is_of(each, ending) for each in kept.attempts):
+            return kept  # what is known is better than that nothing is
+        before = None
+    else:
+        before = kept.attempts[place]
+    counts = ending.fate is Fate.DONE and not _counted(kept)
+    made = KeptAttempt(
+        attempt=ending.attempt,
+        token=before.token if before else event.token,
+        identity=ending.identity,
+        host=ending.host,
+        device=before.device if before else "",
+        started_at=before.started_at if before else event.at,
+        ended_at=event.at,
+        fate=str(ending.fate),
+        run_id=ending.run_id,
+        content=ending.model_dump(mode="json"),
+        counts=counts,
+    )
+    attempts = list(kept.attempts)
+    if place is None:
+        attempts.append(made)
+    else:
+        attempts[place] = made
+    after = kept.model_copy(update={"attempts": tuple(attempts)})
+    return after.model_copy(update=_standing(after))
+
+
+def given_up(kept: KeptVisit, event: GivenUp) -> KeptVisit:
+    """It is not measured in this night, unless it was."""
+    if _counted(kept):
+        return kept
+    return kept.model_copy(update={"standing": event.standing, "reason": event.reason})
+
+
+def is_beaten(kept: KeptVisit, ending: Ending) -> bool:
+    """Whether another attempt counts than the one that ended so."""
+    return any(each.counts and _ending(each) != ending for each in kept.attempts)
+
+
+def counts(kept: KeptVisit, ending: Ending) -> bool:
+    """Whether the attempt that ended so is the one that counts."""
+    return any(each.counts and _ending(each) == ending for each in kept.attempts)
+
+
+def under_way(kept: KeptVisit) -> tuple[KeptAttempt, ...]:
+    """Attempts that have not ended."""
+    return tuple(each for each in kept.attempts if each.ended_at is None)
+
+
+def state_of(kept: KeptVisit) -> VisitState:
+    """As the rest of the farm knows a visit."""
+    found = [_ending(each) for each in kept.attempts]
+    return VisitState(
+        visit=Visit.model_validate(kept.content),
+        standing=Standing(kept.standing),
+        attempts=tuple(ending for ending in found if ending),
+        reason=kept.reason,
+    )
+
+
+def states_of(visits: Iterable[KeptVisit]) -> tuple[VisitState, ...]:
+    """The same of several."""
+    return tuple(state_of(kept) for kept in visits)
+
+
+def _standing(kept: KeptVisit) -> dict[str, str]:
+    """Where a visit stands after an attempt of it has ended."""
+    if _counted(kept):
+        return {"standing": str(Standing.DONE), "reason": ""}
+    if kept.standing == Standing.RUNNING and not under_way(kept):
+        return {"standing": str(Standing.WAITING)}
+    return {}
+
+
+def _place(kept: KeptVisit, ending: Ending) -> int | None:
+    """The attempt that an ending is of: one under way, or one of which nothing was known."""
+    known = ending.fate is not Fate.LOST
+    for place, each in enumerate(kept.attempts):
+        if _is_of(each, ending) and (each.ended_at is None or (known and each.fate == Fate.LOST)):
+            return place
+    return None
+
+
+def _is_of(attempt: KeptAttempt, ending: Ending) -> bool:
+    return (attempt.attempt, attempt.identity, attempt.host) == (
+        ending.attempt, ending.identity, ending.host,
+    )  # fmt: skip
+
+
+def _is_open(attempt: KeptAttempt, event: Began) -> bool:
+    same = (attempt.attempt, attempt.identity, attempt.host) == (
+        event.attempt, event.identity, event.host,
+    )  # fmt: skip
+    return same and attempt.ended_at is None
+
+
+def _counted(kept: KeptVisit) -> bool:
+    return any(each.counts for each in kept.attempts)
+
+
+def _ending(attempt: KeptAttempt) -> Ending | None:
+    return Ending.model_validate(attempt.content) if attempt.content else None

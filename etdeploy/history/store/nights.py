@@ -1,0 +1,126 @@
+"""Nights, visits and attempts in the database.
+
+Every function that writes may be called again with the same values, as after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.engine import Connection, RowMapping
+
+from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit, storable
+from etdeploy.history.store.tables import attempts, nights, visits
+
+
+def nights_of(connection: Connection, farm: str | None, limit: int) -> list[KeptNight]:
+    """The latest nights of a farm, or of all; the latest first."""
+    query = select(nights).order_by(nights.c.started_at.desc(), nights.c.id.desc()).limit(limit)
+    if farm is not None:
+        query = query.where(nights.c.farm == farm)
+    return [KeptNight(**row) for row in connection.execute(query).mappings()]
+
+
+def unfinished_nights(connection: Connection, farm: str) -> list[KeptNight]:
+    """The nights of a farm that have not ended, the latest first."""
+    query = (
+        select(nights)
+        .where(nights.c.farm == farm, nights.c.ended_at.is_(None))
+        .order_by(nights.c.started_at.desc(), nights.c.id.desc())
+    )
+    return [KeptNight(**row) for row in connection.execute(query).mappings()]
+
+
+def add_night(connection: Connection, night: KeptNight) -> None:
+    """Adds a night, unless it is there."""
+    if connection.scalar(select(nights.c.id).where(nights.c.id == night.id)) is None:
+        connection.execute(insert(nights).values(night.model_dump()))
+
+
+def end_night(connection: Connection, night: str, ended_at: str, outcome: str) -> None:
+    """Ends a night, unless it has ended."""
+    change = update(nights).where(nights.c.id == night, nights.c.ended_at.is_(None))
+    connection.execute(change.values(ended_at=ended_at, outcome=outcome))
+
+
+def add_visits(connection: Connection, night: str, planned: Sequence[KeptVisit]) -> None:
+    """Adds visits after those that the night has; those that are there stay as they are."""
+    connection.execute(select(nights.c.id).where(nights.c.id == night).with_for_update())
+    there = set(connection.scalars(select(visits.c.id).where(visits.c.night == night)))
+    new = [visit for visit in planned if visit.id not in there]
+    if not new:
+        return
+    rows = [
+        storable(visit.model_dump(exclude={"attempts"})) | {"night": night, "number": number}
+        for number, visit in enumerate(new, len(there))
+    ]
+    connection.execute(insert(visits), rows)
+    for visit in new:
+        for place, attempt in enumerate(visit.attempts):
+            connection.execute(insert(attempts).values(_row(visit.id, place, attempt)))
+
+
+def visits_of(connection: Connection, night: str) -> list[KeptVisit]:
+    """All visits of a night, in the order of its plan."""
+    query = select(visits).where(visits.c.night == night).order_by(visits.c.number)
+    rows = connection.execute(query).mappings().all()
+    made = (
+        select(attempts)
+        .join_from(attempts, visits, attempts.c.visit == visits.c.id)
+        .where(visits.c.night == night)
+        .order_by(attempts.c.visit, attempts.c.place)
+    )
+    by_visit: dict[str, list[RowMapping]] = {}
+    for attempt in connection.execute(made).mappings():
+        by_visit.setdefault(attempt["visit"], []).append(attempt)
+    return [_visit(row, by_visit.get(row["id"], ())) for row in rows]
+
+
+def change_visit(
+    connection: Connection, visit: str, change: Callable[[KeptVisit], KeptVisit]
+) -> KeptVisit | None:
+    """Changes a visit, which no other transaction does at the same time.
+
+    Args:
+        connection: In a transaction that writes.
+        visit: Its id.
+        change: Gives it as it is to be; attempts may be changed and added, and not removed.
+
+    Returns:
+        The visit as it is now; None if there is none.
+    """
+    row = connection.execute(
+        select(visits).where(visits.c.id == visit).with_for_update()
+    ).mappings().one_or_none()  # fmt: skip
+    if row is None:
+        return None
+    query = select(attempts).where(attempts.c.visit == visit).order_by(attempts.c.place)
+    before = _visit(row, connection.execute(query).mappings())
+    after = change(before)
+    if (after.standing, after.reason) != (before.standing, before.reason):
+        values = storable({"standing": after.standing, "reason": after.reason})
+        connection.execute(update(visits).where(visits.c.id == visit).values(values))
+    for place, (old, new) in enumerate(zip_longest(before.attempts, after.attempts)):
+        if old is None:
+            connection.execute(insert(attempts).values(_row(visit, place, new)))
+        elif old != new:
+            at = (attempts.c.visit == visit, attempts.c.place == place)
+            connection.execute(update(attempts).where(*at).values(_row(visit, place, new)))
+    return after
+
+
+def _visit(row: RowMapping, made: Iterable[RowMapping]) -> KeptVisit:
+    names = ("id", "content", "standing", "reason")
+    return KeptVisit(
+        **{name: row[name] for name in names},
+        attempts=tuple(
+            KeptAttempt(**{name: each[name] for name in KeptAttempt.model_fields}) for each in made
+        ),
+    )
+
+
+def _row(visit: str, place: int, attempt: KeptAttempt) -> dict[str, Any]:
+    return {**storable(attempt.model_dump()), "visit": visit, "place": place}
