@@ -277,8 +277,8 @@ class Ledger:
             )  # fmt: skip
 
     def _record(self, event: Event) -> None:
-        self._memory.take(event)
         kept = self._post.send(event)
+        self._memory.take(event)
         if kept:
             self._memory.know(kept)
 

@@ -1,0 +1,323 @@
+"""The ledger with a SQLite file, and with a database that comes and goes."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.farm.model import Failure, Fate, Standing
+from etdeploy.farm.night import ledger as module
+from etdeploy.farm.night.keeping import post
+from etdeploy.farm.night.keeping.writing import TakenError
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.history.place import Place, required_place
+from etdeploy.history.store.store import Filter, open_store
+from tests.support.nights import NOW, make_ending, make_visit, measured
+
+
+@pytest.fixture
+def place(data_folder: Path) -> Place:
+    return required_place(None)
+
+
+class Said(list[str]):
+    """What a ledger told."""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self)
+
+
+@pytest.fixture
+def said() -> Said:
+    return Said()
+
+
+@contextmanager
+def opened(place: Place, said: Said, digest: str = "d", **options: Any) -> Iterator[Any]:
+    """A ledger with an open night, and its id."""
+    with Ledger(place, tell=said.append, now=lambda: NOW, **options) as ledger:
+        night = ledger.open_night("nightly", digest, NOW).night
+        yield ledger, night
+
+
+def kept_runs(place: Place) -> list[str]:
+    with open_store(place, read_only=True) as store:
+        return [entry.run_id for entry in store.entries(Filter(), 99)]
+
+
+class Down:
+    """A database that can be taken away, and that answers nothing then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from etdeploy.history.store import store
+        from etdeploy.history.store.errors import UnreachableError
+
+        self.now = False
+        real = store.Store.transaction
+
+        def transaction(own: Any, *, writes: bool = False) -> Any:
+            if self.now:
+                raise UnreachableError("it is gone")
+            return real(own, writes=writes)
+
+        monkeypatch.setattr(store.Store, "transaction", transaction)
+        monkeypatch.setattr(post, "_TICK_S", 0.02)
+        monkeypatch.setattr(post, "_FIRST_S", 0.02)
+        monkeypatch.setattr(post, "_LONGEST_S", 0.05)
+        monkeypatch.setattr(module, "_AGAIN_S", 0.02)
+
+
+@pytest.fixture
+def down(monkeypatch: pytest.MonkeyPatch) -> Down:
+    return Down(monkeypatch)
+
+
+def test_a_night_from_its_beginning_to_its_end(place: Place, said: Said, tmp_path: Path) -> None:
+    with opened(place, said) as (ledger, night):
+        visits = [make_visit(night, number) for number in range(4)]
+        ledger.plan(visits)
+        ledger.plan(visits)
+        done = measured(tmp_path, visits[0].id)
+        ledger.running(visits[0].id, 1, "android-A", "wolf", "android:A")
+        assert [state.standing for state in ledger.states(night)] == [
+            "running", "waiting", "waiting", "waiting",
+        ]  # fmt: skip
+        assert ledger.ended(done)
+        assert ledger.ended(done)
+        other = measured(tmp_path, visits[0].id, 2, identity="android-B")
+        assert not ledger.ended(other)
+        ledger.failed(visits[1].id, "crashed everywhere")
+        ledger.missed(visits[2].id, "no device")
+        ledger.finish(night)
+    with Ledger(place) as ledger:
+        states = ledger.states(night)
+        [kept] = ledger.nights("nightly")
+        assert ledger.nights("another") == ()
+    assert [(state.standing, state.reason) for state in states] == [
+        (Standing.DONE, ""), (Standing.FAILED, "crashed everywhere"),
+        (Standing.MISSED, "no device"), (Standing.WAITING, ""),
+    ]  # fmt: skip
+    assert states[0].result == done
+    assert [state.visit for state in states] == visits
+    assert (kept.id, kept.outcome) == (night, "finished")
+    assert kept_runs(place) == [done.run_id]
+    assert said == []
+
+
+def test_nothing_is_made_by_reading(place: Place, said: Said) -> None:
+    with Ledger(place, tell=said.append) as ledger:
+        assert ledger.nights() == ()
+    assert place.file
+    assert not place.file.exists()
+
+
+def test_an_unfinished_night_is_gone_on_with(place: Place, said: Said) -> None:
+    with opened(place, said) as (ledger, night):
+        ledger.plan([make_visit(night, 1), make_visit(night, 2)])
+        ledger.running(f"{night}-1", 1, "android-A", "wolf")
+    with Ledger(place, tell=said.append) as ledger:
+        again = ledger.open_night("nightly", "d", NOW + timedelta(hours=3))
+        assert again.night == night
+        [first, second] = again.states
+        assert [ending.fate for ending in first.attempts] == [Fate.LOST]
+        assert (first.standing, second.standing) == ("waiting", "waiting")
+        # It had ended all the same, and its end came late.
+        assert ledger.ended(make_ending(f"{night}-1", run_id="late"))
+        assert [end.fate for end in ledger.states(night)[0].attempts] == [Fate.DONE]
+
+
+@pytest.mark.parametrize(
+    ("digest", "hours", "why"),
+    [("e", 1, "its farm.yaml had another content"), ("d", 21, "it began too long ago")],
+)
+def test_another_night_abandons_it(
+    digest: str, hours: int, why: str, place: Place, said: Said
+) -> None:
+    with opened(place, said) as (ledger, night):
+        ledger.plan([make_visit(night, 1)])
+    with Ledger(place, tell=said.append) as ledger:
+        another = ledger.open_night("nightly", digest, NOW + timedelta(hours=hours))
+        assert another.night != night
+        assert another.states == ()
+        [_, old] = ledger.nights()
+        assert (old.id, old.outcome) == (night, "abandoned")
+        [state] = ledger.states(night)
+    assert (state.standing, state.reason) == ("missed", "another night of this farm began")
+    assert f"the unfinished night {night} is abandoned: {why}" in said.text
+
+
+def test_one_process_at_a_time_runs_a_farm(place: Place, said: Said, tmp_path: Path) -> None:
+    with opened(place, said), Ledger(place, tell=said.append) as second:
+        with pytest.raises(TakenError, match=r"is running the farm nightly: process \d+ on"):
+            second.open_night("nightly", "d", NOW)
+        with Ledger(place) as other:
+            assert other.open_night("weekly", "d", NOW).states == ()
+    # With a data folder of its own, as on another host, only the database knows.
+    with opened(place, said), Ledger(place, folder=tmp_path, tell=said.append) as second:
+        with pytest.raises(TakenError, match="is running the farm nightly") as caught:
+            second.open_night("nightly", "d", NOW)
+        assert caught.value.exit_code == 2
+    with opened(place, said, folder=tmp_path):
+        pass
+
+
+def test_a_process_that_is_gone_is_followed_at_once_here_and_later_elsewhere(
+    place: Place, said: Said, tmp_path: Path
+) -> None:
+    with opened(place, said) as (ledger, _):
+        ledger._post._closed = True  # as one that was killed: it gives nothing back
+    with opened(place, said) as (ledger, _):
+        ledger._post._closed = True
+    with Ledger(place, folder=tmp_path) as elsewhere, pytest.raises(TakenError):
+        elsewhere.open_night("nightly", "d", NOW)
+    assert place.file
+    with closing(sqlite3.connect(place.file)) as connection:
+        connection.execute("UPDATE etdeploy_coordinators SET beat_at = '2026-01-01T00:00:00+00:00'")
+        connection.commit()
+    with Ledger(place, folder=tmp_path, tell=said.append) as elsewhere:
+        elsewhere.open_night("nightly", "d", NOW)
+
+
+def test_a_process_whose_farm_was_taken_begins_nothing_more(place: Place, said: Said) -> None:
+    with opened(place, said) as (ledger, night):
+        ledger.plan([make_visit(night, 1), make_visit(night, 2)])
+        ledger.running(f"{night}-1", 1, "android-A", "wolf")
+        assert place.file
+        with closing(sqlite3.connect(place.file)) as connection:
+            connection.execute("UPDATE etdeploy_coordinators SET token = 'x', who = 'eve@owl'")
+            connection.commit()
+        with pytest.raises(TakenError, match="eve@owl is running"):
+            ledger.running(f"{night}-2", 1, "android-A", "wolf")
+        assert ledger.ended(make_ending(f"{night}-1", run_id="r"))
+        assert [state.standing for state in ledger.states(night)] == ["done", "waiting"]
+    with closing(sqlite3.connect(place.file)) as connection:
+        assert connection.execute("SELECT who FROM etdeploy_coordinators").fetchall() == [
+            ("eve@owl",)
+        ]
+
+
+def spools(data_folder: Path) -> list[Path]:
+    return sorted((data_folder / "farm").glob("*.spool.jsonl"))
+
+
+def wait_until_empty(data_folder: Path) -> None:
+    for _ in range(500):
+        if not spools(data_folder):
+            return
+        time.sleep(0.02)
+    pytest.fail("the spool was not brought in")
+
+
+def test_a_database_that_is_down_for_a_while(
+    place: Place, said: Said, down: Down, tmp_path: Path, data_folder: Path
+) -> None:
+    with opened(place, said) as (ledger, night):
+        visits = [make_visit(night, number) for number in range(3)]
+        ledger.plan(visits)
+        ledger.running(visits[0].id, 1, "android-A", "wolf")
+        down.now = True
+        done = measured(tmp_path, visits[0].id)
+        assert ledger.ended(done)
+        ledger.running(visits[1].id, 1, "android-A", "wolf")
+        ledger.missed(visits[2].id, "no device")
+        assert not ledger.ended(measured(tmp_path, visits[0].id, 2))
+        before = ledger.states(night)
+        assert [state.standing for state in before] == ["done", "running", "missed"]
+        assert len(spools(data_folder)) == 1
+        assert said.text.count("the history cannot be used") == 1
+        down.now = False
+        wait_until_empty(data_folder)
+    with Ledger(place) as reader:
+        assert reader.states(night) == before
+    assert kept_runs(place) == [done.run_id]
+
+
+def test_a_crash_while_it_is_down(
+    place: Place, said: Said, down: Down, tmp_path: Path, data_folder: Path
+) -> None:
+    with opened(place, said) as (ledger, night):
+        visits = [make_visit(night, number) for number in range(2)]
+        ledger.plan(visits)
+        down.now = True
+        ledger.running(visits[0].id, 1, "android-A", "wolf")
+        done = measured(tmp_path, visits[0].id)
+        ledger.ended(done)
+    [spool] = spools(data_folder)
+    with spool.open("ab") as stream:
+        stream.write(b'{"op": "ended", "endi')
+    # Still down: the spool alone tells how far the night was.
+    with opened(place, said, opening_s=60.0) as (ledger, again):
+        assert again == night
+        assert [state.standing for state in ledger.states(night)] == ["done", "waiting"]
+        ledger.running(visits[1].id, 1, "android-A", "wolf")
+    down.now = False
+    with opened(place, said) as (ledger, again):
+        assert again == night
+        states = ledger.states(night)
+        assert states[0].result == done
+        assert [end.fate for end in states[1].attempts] == [Fate.LOST]
+        assert spools(data_folder) == []
+    assert kept_runs(place) == [done.run_id]
+    assert "cannot be read" not in said.text
+
+
+def test_a_night_begins_without_a_database(
+    place: Place, said: Said, down: Down, data_folder: Path
+) -> None:
+    with opened(place, said) as (_, left):
+        pass
+    down.now = True
+    with opened(place, said, digest="e", opening_s=0.0) as (ledger, night):
+        ledger.plan([make_visit(night, 1)])
+        assert ledger.ended(make_ending(f"{night}-1", run_id="r"))
+        down.now = False
+        wait_until_empty(data_folder)
+        for _ in range(500):
+            if "is abandoned" in said.text:
+                break
+            time.sleep(0.02)
+        outcomes = {kept.id: kept.outcome for kept in ledger.nights()}
+    assert outcomes == {left: "abandoned", night: None}
+    with Ledger(place) as reader:
+        [state] = reader.states(night)
+    assert state.standing is Standing.DONE
+
+
+def test_what_a_crash_printed_goes_into_every_database(place: Place, said: Said) -> None:
+    failure = Failure(kind="run", exit_code=7, message="\0 and \udcff")
+    with opened(place, said) as (ledger, night):
+        ledger.plan([make_visit(night, 1)])
+        ending = make_ending(f"{night}-1", fate=Fate.FAILED, failure=failure, seconds=float("nan"))
+        assert ledger.ended(ending)
+        assert ledger.ended(ending)
+        [state] = ledger.states(night)
+    [end] = state.attempts
+    assert end.failure
+    assert end.failure.message == "\N{REPLACEMENT CHARACTER} and ?"
+
+
+def test_a_record_that_is_gone_is_said_and_nothing_else(
+    place: Place, said: Said, tmp_path: Path
+) -> None:
+    with opened(place, said) as (ledger, night):
+        ledger.plan([make_visit(night, 1)])
+        ending = make_ending(f"{night}-1", run_id="r", record=str(tmp_path / "gone.json"))
+        assert ledger.ended(ending)
+        assert ledger.states(night)[0].standing is Standing.DONE
+    assert "a record is not in the history" in said.text
+    assert kept_runs(place) == []
+
+
+def test_a_visit_that_nobody_planned_is_said(place: Place, said: Said) -> None:
+    with opened(place, said) as (ledger, night):
+        ledger.missed("nothing", "why")
+        assert ledger.states(night) == ()
+    assert "the history knows no visit nothing" in said.text
