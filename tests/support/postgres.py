@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -67,8 +67,31 @@ def _program(name: str) -> str:
     return program
 
 
+@dataclass(frozen=True)
+class Restartable(Postgres):
+    """The same, and a test may stop it for a while; for a server that no other test uses."""
+
+    argv: tuple[str, ...]
+    user: dict[str, str | list[str]]
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            child = subprocess.Popen(
+                self.argv, cwd=self.folder, stdout=log, stderr=log, **self.user
+            )  # type: ignore[call-overload]
+        self.children.append(child)
+        _await(self, child)
+
+    def stop(self) -> None:
+        while self.children:
+            child = self.children.pop()
+            child.send_signal(signal.SIGQUIT)  # at once, and its children too
+            child.wait()
+
+
 @contextmanager
-def running() -> Iterator[Postgres]:
+def running() -> Iterator[Restartable]:
     """Starts a server; it ends with the block."""
     programs = {name: _program(name) for name in ("initdb", "postgres")}
     # Not pytest's folder, which another user may not enter: PostgreSQL refuses to run as root.
@@ -106,7 +129,7 @@ def _initialise(initdb: str, folder: Path, user: dict[str, str | list[str]]) -> 
 
 
 @contextmanager
-def _serving(program: str, folder: Path, user: dict[str, str | list[str]]) -> Iterator[Postgres]:
+def _serving(program: str, folder: Path, user: dict[str, str | list[str]]) -> Iterator[Restartable]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,16 +139,12 @@ def _serving(program: str, folder: Path, user: dict[str, str | list[str]]) -> It
     }  # fmt: skip
     settings = [f"-c{name}={value}" for name, value in options.items()]
     argv = [program, "-D", str(folder / "data"), *settings]
-    log = (folder / "log").open("wb")
-    child = subprocess.Popen(argv, cwd=folder, stdout=log, stderr=log, **user)  # type: ignore[call-overload]
+    server = Restartable(port, folder, tuple(argv), user)
+    server.start()
     try:
-        server = Postgres(port, folder)
-        _await(server, child)
         yield server
     finally:
-        child.send_signal(signal.SIGQUIT)  # at once, and its children too
-        child.wait()
-        log.close()
+        server.stop()
 
 
 def _await(server: Postgres, child: subprocess.Popen[bytes]) -> None:

@@ -153,8 +153,7 @@ class Ledger:
         content = storable(ending.model_dump(mode="json"))
         content["seconds"] = content["seconds"] or 0.0
         ending = Ending.model_validate(content)
-        self._record(Ended(ending=ending, token=secrets.token_hex(8), at=self._text_now()))
-        kept = self._memory.visit(ending.visit)
+        kept = self._record(Ended(ending=ending, token=secrets.token_hex(8), at=self._text_now()))
         return kept is None or not rules.is_beaten(kept, ending)
 
     def missed(self, visit: str, reason: str) -> None:
@@ -276,11 +275,14 @@ class Ledger:
                 )
             )  # fmt: skip
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: Event) -> KeptVisit | None:
+        """Notes an event, and returns the visit that an ending is of, as far as that is known."""
         kept = self._post.send(event)
         self._memory.take(event)
         if kept:
             self._memory.know(kept)
+            return kept
+        return self._memory.visit(event.ending.visit) if isinstance(event, Ended) else None
 
     def _snapshot(self) -> Opened | None:
         """All that is known of the night, so that the spool tells it without the database."""

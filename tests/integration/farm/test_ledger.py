@@ -1,0 +1,344 @@
+"""The ledger with real processes and both databases: at once, killed, and while one is down."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from etdeploy.farm.model import Fate, Standing, VisitState
+from etdeploy.farm.night.keeping import post
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.history.place import Place, required_place
+from etdeploy.history.store import clock
+from etdeploy.history.store.errors import UnreachableError
+from etdeploy.history.store.store import Filter, open_store
+from etdeploy.shelf import check
+from etdeploy.shelf.check import require_free
+from etdeploy.shelf.reservations import Shelved, active, reserve
+from tests.support.nights import NOW, make_visit, measured
+from tests.support.postgres import Postgres, Restartable, postgres, running
+
+__all__ = ["postgres"]
+pytestmark = pytest.mark.integration
+VISITS = 12
+_CHILD = """
+import sys, time
+from pathlib import Path
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.history.place import required_place
+from tests.support.nights import NOW, make_visit, measured
+where, data, folder, farm, mode = sys.argv[1:]
+folder = Path(folder)
+with Ledger(required_place(where), folder=Path(data)) as ledger:
+    if mode.startswith("visits of "):
+        night = mode.removeprefix("visits of ")
+        for number in range(12):
+            ending = measured(folder, f"{night}-{number}", 1, identity=farm)
+            print(number, ledger.ended(ending), flush=True)
+        sys.exit()
+    night, states = ledger.open_night(farm, "digest", NOW)
+    print(night, flush=True)
+    ledger.plan([make_visit(night, number) for number in range(12)])
+    for state in ledger.states(night):
+        if state.standing == "done":
+            continue
+        attempt = len(state.attempts) + 1
+        ledger.running(state.visit.id, attempt, "android-A", "wolf")
+        if mode == "slow":
+            time.sleep(0.1)
+        ledger.ended(measured(folder, state.visit.id, attempt))
+        print(state.visit.id, flush=True)
+    ledger.finish(night)
+"""
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Place:
+    return required_place(postgres.new_database(f"farm_{secrets.token_hex(4)}"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return required_place(str(tmp_path / "history.db"))
+    found: Place = request.getfixturevalue("database")
+    return found
+
+
+def start(
+    place: Place, folder: Path, mode: str, farm: str = "nightly", data: str = "data"
+) -> subprocess.Popen[str]:
+    where = place.url or str(place.file)
+    arguments = [where, str(folder / data), str(folder / "out"), farm, mode]
+    return subprocess.Popen(
+        [sys.executable, "-c", _CHILD, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def output(child: subprocess.Popen[str]) -> list[str]:
+    out, err = child.communicate()
+    assert (child.returncode, err) == (0, "")
+    return out.splitlines()
+
+
+def require_once_each(place: Place, night: str) -> tuple[VisitState, ...]:
+    """Every visit is done, one attempt of each counts, and its record alone is in the history."""
+    with Ledger(place) as ledger:
+        states = ledger.states(night)
+        [kept] = ledger.nights()
+    assert kept.outcome == "finished"
+    assert [state.standing for state in states] == [Standing.DONE] * VISITS
+    counted = [state.result.run_id for state in states if state.result]
+    with open_store(place, read_only=True) as store:
+        assert sorted(entry.run_id for entry in store.entries(Filter(), 999)) == sorted(
+            map(str, counted)
+        )
+    return states
+
+
+def test_two_coordinators_at_once(place: Place, tmp_path: Path) -> None:
+    # Each with a data folder of its own, as two hosts have.
+    both = [start(place, tmp_path, "slow", data=name) for name in ("one", "two")]
+    ends = [(child.communicate(), child.returncode) for child in both]
+    assert sorted(code for _, code in ends) == [0, 1]
+    [((night, *_), _)] = [(out.split(), err) for (out, err), code in ends if code == 0]
+    [refused] = [err for (_, err), code in ends if code]
+    assert "is running the farm nightly: process" in refused
+    require_once_each(place, night)
+
+
+def test_one_attempt_of_each_visit_counts_whoever_tells_it(place: Place, tmp_path: Path) -> None:
+    with Ledger(place, folder=tmp_path) as ledger:
+        night = ledger.open_night("nightly", "digest", NOW).night
+        ledger.plan([make_visit(night, number) for number in range(VISITS)])
+        tellers = [
+            start(place, tmp_path, f"visits of {night}", name) for name in ("phone-1", "phone-2")
+        ]
+        told = [line.split() for teller in tellers for line in output(teller)]
+        ledger.finish(night)
+    won = sorted(int(number) for number, counts in told if counts == "True")
+    assert won == list(range(VISITS))
+    require_once_each(place, night)
+
+
+def test_a_coordinator_is_killed_and_followed(place: Place, tmp_path: Path) -> None:
+    first = start(place, tmp_path, "slow")
+    assert first.stdout
+    night, *_ = [first.stdout.readline().strip() for _ in range(4)]
+    first.kill()
+    first.communicate()
+    again, *visits = output(start(place, tmp_path, "quick"))
+    assert again == night
+    assert 0 < len(visits) <= VISITS - 3
+    fates = [[end.fate for end in state.attempts] for state in require_once_each(place, night)]
+    assert all(each[-1] is Fate.DONE for each in fates)
+
+
+@pytest.fixture
+def server() -> Iterator[Restartable]:
+    pytest.importorskip("psycopg", reason="the extra postgres is not installed")
+    with running() as made:
+        yield made
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
+
+
+def spools(folder: Path) -> list[Path]:
+    return list((folder / "data" / "farm").glob("*.spool.jsonl"))
+
+
+def test_a_server_that_is_stopped_for_a_while(server: Restartable, tmp_path: Path) -> None:
+    place = required_place(server.url())
+    said: list[str] = []
+    with Ledger(place, folder=tmp_path / "data", tell=said.append) as ledger:
+        night = ledger.open_night("nightly", "digest", NOW).night
+        ledger.plan([make_visit(night, number) for number in range(VISITS)])
+        for number in range(VISITS):
+            if number == 3:
+                server.stop()
+            if number == 7:
+                server.start()
+            ledger.running(f"{night}-{number}", 1, "android-A", "wolf")
+            assert ledger.ended(measured(tmp_path, f"{night}-{number}"))
+        wait_for(lambda: not spools(tmp_path))
+        ledger.finish(night)
+    require_once_each(place, night)
+    assert "the history cannot be used; the night goes on" in said[0]
+    assert "entries more" in said[1]
+    assert len(said) == 2
+
+
+def test_killed_while_the_server_is_stopped(server: Restartable, tmp_path: Path) -> None:
+    place = required_place(server.url())
+    first = start(place, tmp_path, "slow")
+    assert first.stdout
+    night = first.stdout.readline().strip()
+    first.stdout.readline()
+    server.stop()
+    wait_for(lambda: bool(spools(tmp_path)))
+    first.stdout.readline()
+    first.kill()
+    first.communicate()
+    [spool] = spools(tmp_path)
+    with spool.open("ab") as stream:
+        stream.write(b'{"op":"ended","ending":{"vis')
+    # The next one begins while it is still stopped, and knows how far the night was.
+    second = start(place, tmp_path, "slow")
+    assert second.stdout
+    assert second.stdout.readline().strip() == night
+    second.stdout.readline()
+    server.start()
+    second.communicate()
+    assert second.returncode == 0
+    if spools(tmp_path):  # it ended before the server was back
+        output(start(place, tmp_path, "quick"))
+    require_once_each(place, night)
+
+
+def test_a_server_that_hangs(
+    server: Restartable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post, "_WAIT_S", 0.5)
+    place = required_place(server.url())
+    said: list[str] = []
+    with Ledger(place, folder=tmp_path / "data", tell=said.append) as ledger:
+        night = ledger.open_night("nightly", "digest", NOW).night
+        ledger.plan([make_visit(night, number) for number in range(VISITS)])
+        stopped = backends(server)
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            for number in range(VISITS):
+                assert ledger.ended(measured(tmp_path, f"{night}-{number}"))
+            assert spools(tmp_path)
+        finally:
+            for process in stopped:
+                os.kill(process, signal.SIGCONT)
+        wait_for(lambda: not spools(tmp_path))
+        ledger.finish(night)
+    require_once_each(place, night)
+
+
+def backends(server: Restartable) -> list[int]:
+    """The server's process and its children."""
+    import psutil
+
+    main = psutil.Process(server.children[0].pid)
+    return [main.pid, *(child.pid for child in main.children(recursive=True))]
+
+
+PHONE = Shelved(identity="android-A1", device="android:A1")
+
+
+def test_two_people_reserve_one_phone(place: Place) -> None:
+    code = (
+        "import sys\nfrom etdeploy.history.place import required_place\n"
+        "from etdeploy.core.errors import DeviceError\n"
+        "from etdeploy.shelf.reservations import Shelved, reserve\n"
+        "phone = Shelved(identity='android-A1', device='android:A1')\n"
+        "try:\n    reserve(required_place(sys.argv[1]), phone, sys.argv[2], 600.0)\n"
+        "    print('mine')\nexcept DeviceError as error:\n    print(error.message)\n"
+    )
+    where = place.url or str(place.file)
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, where, who], stdout=subprocess.PIPE, text=True
+        )
+        for who in ("anna@wolf", "bob@owl")
+    ]
+    told = sorted(child.communicate()[0] for child in both)
+    assert told[1] == "mine\n"
+    assert "has reserved this device until" in told[0]
+    assert len(active(place)) == 1
+
+
+class _NoClock:
+    @staticmethod
+    def now(*_: object) -> None:
+        raise AssertionError("this machine's clock was asked")
+
+
+def test_a_reservation_ends_by_the_servers_clock(
+    database: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "datetime", _NoClock)
+    made, _ = reserve(database, PHONE, "anna@wolf", 600.0)
+    assert active(database) == (made,)
+    name = database.shown.rpartition("/")[2]
+    postgres.sql("UPDATE etdeploy_reservations SET until = '2026-01-01'", database=name)
+    assert active(database) == ()
+
+
+def test_a_run_asks_the_server(
+    database: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from etdeploy.core.errors import DeviceError
+
+    monkeypatch.setattr(check, "_unreadable", False)
+    monkeypatch.setenv("ETDEPLOY_STORE", str(database.url))
+    require_free(PHONE.identity, PHONE.device)  # there are no tables
+    reserve(database, PHONE, "anna@wolf", 600.0)
+    with pytest.raises(DeviceError, match="anna@wolf has reserved"):
+        require_free(PHONE.identity, PHONE.device)
+    monkeypatch.setenv("ETDEPLOY_STORE", "postgresql://me:s3cret@127.0.0.1:1/bench")
+    require_free(PHONE.identity, PHONE.device)
+    require_free(PHONE.identity, PHONE.device)
+    said = capsys.readouterr().err
+    assert said.count("is reserved is not known") == 1
+    assert "s3cret" not in said
+
+
+def test_what_passes_by_itself_is_told_apart(database: Place, postgres: Postgres) -> None:
+    from etdeploy.core.errors import StoreError
+
+    gone = required_place("postgresql://me@127.0.0.1:1/bench")
+    with pytest.raises(UnreachableError), open_store(gone):
+        pass
+    with (
+        pytest.raises(StoreError) as caught,
+        open_store(required_place(postgres.url("postgres", "wr0ng"))),
+    ):
+        pass
+    assert not isinstance(caught.value, UnreachableError)
+
+
+def tell_much(ledger: Ledger, night: str) -> None:
+    for number in range(1000):
+        ledger.missed(f"{night}-{number % VISITS}", "x" * 500)
+
+
+def test_the_disk_of_the_spool_is_full(tmp_path: Path) -> None:
+    from etdeploy.core.errors import BuildError
+    from tests.integration.cache.test_disk import tmpfs
+
+    place = required_place(str(tmp_path / "history.db"))
+    with tmpfs(tmp_path / "data", "size=64k") as disk:
+        with Ledger(place, folder=disk, tell=lambda _: None) as ledger:
+            night = ledger.open_night("nightly", "digest", NOW).night
+            ledger.plan([make_visit(night, number) for number in range(VISITS)])
+            with open_store(place) as other, other.transaction(writes=True):
+                # SQLite has one writer, so the ledger has to wait, and then to spool.
+                with pytest.raises(BuildError, match="cannot be noted for later") as caught:
+                    tell_much(ledger, night)
+                assert "df -h" in str(caught.value)
+            [spool] = (disk / "farm").glob("*.spool.jsonl")
+            for line in spool.read_text().splitlines():
+                json.loads(line)
+            wait_for(lambda: not spool.exists())
+        with Ledger(place) as reader:
+            assert all(state.standing is Standing.MISSED for state in reader.states(night))

@@ -1,0 +1,106 @@
+"""`etdeploy farm reserve`, `release` and `quarantine`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from etdeploy.cli import main as cli_main
+from etdeploy.history.place import required_place
+from etdeploy.shelf import owner
+from etdeploy.shelf.owner import this_host
+from etdeploy.shelf.reservations import Shelved, reserve
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*arguments: str) -> int:
+    return cli_main.run_cli(["farm", *arguments])
+
+
+@pytest.fixture
+def phone() -> Shelved:
+    """A phone that is not plugged in, reserved by somebody."""
+    found = Shelved(identity="android-R5", device="android:R5")
+    reserve(required_place(None), found, "anna@owl", 3600.0, "tuning")
+    return found
+
+
+def test_reserving_listing_and_giving_back(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "_user", lambda: "me")
+    assert run("reserve") == 0
+    assert capsys.readouterr().out == "no device is reserved\n"
+    assert run("reserve", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert run("reserve", "host", "--for", "90m", "--note", "tuning") == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"host is reserved for me@{this_host()} for 1 hour 30 minutes, ")
+    assert "etdeploy farm release host" in shown.err
+    assert run("reserve") == 0
+    assert capsys.readouterr().out.splitlines()[2].split()[:2] == ["host", f"me@{this_host()}"]
+    assert run("release", "host") == 0
+    assert capsys.readouterr().out == "host is free again\n"
+    assert run("release", "host", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"released": None}
+
+
+def test_somebody_elses(phone: Shelved, capsys: Capture) -> None:
+    assert run("reserve", "R5") == 6
+    assert "anna@owl has reserved this device until" in capsys.readouterr().err
+    assert run("release", "android:R5") == 6
+    assert "etdeploy farm release android:R5 --force" in capsys.readouterr().err
+    assert run("release", "android-R5", "--force") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("android:R5 is free again; it was reserved by anna@owl until ")
+    assert shown.endswith(": tuning\n")
+
+
+def test_for_somebody_else(capsys: Capture) -> None:
+    assert run("reserve", "host", "--owner", "bob", "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["owner"], made["host"], made["measured_now_by"]) == ("bob", this_host(), None)
+
+
+@pytest.mark.parametrize("time", ["0h", "2", "h", "400d", "-1h", "1 fortnight"])
+def test_a_time_that_is_none(time: str, capsys: Capture) -> None:
+    assert run("reserve", "host", f"--for={time}") == 2
+    assert "name a time of up to a year" in capsys.readouterr().err
+
+
+def test_quarantine(phone: Shelved, capsys: Capture) -> None:
+    assert run("quarantine") == 0
+    assert capsys.readouterr().out == "no device is set aside\n"
+    assert run("quarantine", "R5", "--reason", "too hot") == 0
+    assert capsys.readouterr().out == "android:R5 is set aside: too hot\n"
+    assert run("quarantine", "--json") == 0
+    [kept] = json.loads(capsys.readouterr().out)
+    assert (kept["identity"], kept["reason"]) == ("android-R5", "too hot")
+    assert run("quarantine") == 0
+    assert capsys.readouterr().out.splitlines()[2].endswith("too hot")
+    assert run("quarantine", "--release", "R5") == 0
+    assert capsys.readouterr().out.startswith("nights may use android:R5 again; it was set aside")
+    assert run("quarantine", "--release", "R5") == 0
+    assert capsys.readouterr().out == "android:R5 was not set aside\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--reason", "x"), "--reason is for a device"),
+        (("host", "--release", "host"), "either set aside or released"),
+        (("nothing",), "there is no device 'nothing'"),
+    ],
+)
+def test_quarantine_asked_wrongly(arguments: tuple[str, ...], told: str, capsys: Capture) -> None:
+    assert run("quarantine", *arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_without_a_history(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETDEPLOY_STORE", "none")
+    for verb in ("reserve", "quarantine"):
+        assert run(verb) == 2
+        assert "no history is kept" in capsys.readouterr().err

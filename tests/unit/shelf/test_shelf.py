@@ -1,0 +1,300 @@
+"""Reservations and quarantine in a SQLite file, and what a run sees of them."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import DeviceError, UsageError
+from etdeploy.core.files.locks import exclusive
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.history.place import Place, required_place
+from etdeploy.history.shelved import Quarantined, Reservation, Shelved, host_of
+from etdeploy.history.store.connect import engine_of
+from etdeploy.history.store.migrate import SCRIPTS, migrate
+from etdeploy.history.store.store import open_store
+from etdeploy.shelf import check, quarantine
+from etdeploy.shelf.check import device_held, require_free
+from etdeploy.shelf.named import chosen, find_device, find_kept, known_devices
+from etdeploy.shelf.owner import is_same, myself, this_host
+from etdeploy.shelf.reservations import active, covering, duration, refusal, release, reserve
+from tests.support.bench_values import make_device
+from tests.support.histories import fill
+from tests.support.nights import NOW, make_visit
+
+PHONE = Shelved(identity="android-A1", device="android:A1")
+ANNA = "anna@wolf"
+
+
+@pytest.fixture
+def place(data_folder: Path) -> Place:
+    return required_place(None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_unreadable", False)
+
+
+def reservation(**changes: str) -> Reservation:
+    return Reservation(**PHONE.model_dump(), owner=ANNA, until=NOW).model_copy(update=changes)
+
+
+def test_a_reservation_from_its_beginning_to_its_end(place: Place) -> None:
+    assert active(place) == ()
+    assert place.file
+    assert not place.file.exists()
+    before = datetime.now(timezone.utc)
+    made, farm = reserve(place, PHONE, ANNA, 3600.0, "tuning")
+    assert farm is None
+    assert timedelta(minutes=59) < made.until - before < timedelta(minutes=61)
+    assert active(place) == (made,)
+    with pytest.raises(DeviceError, match=f"{ANNA} has reserved this device until .*: tuning"):
+        reserve(place, PHONE, "bob@owl", 60.0)
+    longer, _ = reserve(place, PHONE, ANNA, 7200.0)
+    assert active(place) == (longer,)
+    with pytest.raises(DeviceError, match=f"{ANNA} has reserved") as caught:
+        release(place, PHONE, "bob@owl")
+    assert "etdeploy farm release android:A1 --force" in str(caught.value)
+    assert release(place, PHONE, "bob@owl", force=True) == longer
+    assert release(place, PHONE, ANNA) is None
+    assert active(place) == ()
+
+
+def test_it_ends_by_itself(place: Place) -> None:
+    reserve(place, PHONE, ANNA, 3600.0)
+    assert place.file
+    with closing(sqlite3.connect(place.file)) as connection:
+        connection.execute("UPDATE etdeploy_reservations SET until = '2026-01-01T00:00:00+00:00'")
+        connection.commit()
+    assert active(place) == ()
+    made, _ = reserve(place, PHONE, "bob@owl", 60.0)
+    assert active(place) == (made,)
+
+
+def test_a_host_is_reserved_for_itself_only(place: Place) -> None:
+    here = Shelved(identity="host", device="host", host="wolf")
+    there = Shelved(identity="host", device="host", host="owl")
+    made, _ = reserve(place, here, ANNA, 60.0)
+    reserve(place, there, "bob@owl", 60.0)
+    assert covering(active(place), "host", "wolf") == made
+    assert covering(active(place), "host", "third") is None
+    assert (host_of("host", "wolf"), host_of("android-A1", "wolf")) == ("wolf", "")
+
+
+def test_a_board_is_the_same_after_it_was_started_again(place: Place) -> None:
+    before = Shelved(identity="ssh-boot1", device="ssh:me@board")
+    kept, _ = reserve(place, before, ANNA, 60.0)
+    assert covering(active(place), "ssh-boot2", "wolf", "ssh:me@board") == kept
+    assert covering(active(place), "ssh-boot2", "wolf", "ssh:me@other") is None
+    after = before.model_copy(update={"identity": "ssh-boot2"})
+    again, _ = reserve(place, after, ANNA, 90.0)
+    assert active(place) == (again,)
+
+
+def test_who_is_the_same() -> None:
+    assert is_same(ANNA, ANNA)
+    assert is_same("anna", ANNA)
+    assert not is_same("anna@owl", ANNA)
+    assert not is_same("ann", ANNA)
+    assert myself().endswith(f"@{this_host()}")
+
+
+def test_what_a_person_is_told() -> None:
+    kept = reservation(note="tuning", device="android:A 1")
+    assert refusal(kept, "android:A1", ANNA) is None
+    error = refusal(kept, "android:A1", "bob@owl")
+    assert error
+    assert error.exit_code == 6
+    assert error.place == "android:A1"
+    assert "anna@wolf has reserved this device until 20" in error.message
+    assert error.message.endswith(": tuning")
+    assert error.remedy
+    assert "etdeploy devices" in error.remedy
+    assert "etdeploy farm release 'android:A 1' --force" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(20, "1 minute"), (7200, "2 hours"), (5400, "1 hour 30 minutes"), (7 * 86400, "7 days")],
+)
+def test_durations_in_words(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_quarantine(place: Place) -> None:
+    assert quarantine.all_of(place) == ()
+    assert place.file
+    assert not place.file.exists()
+    first = quarantine.set_aside(place, PHONE, "hot", "night 1")
+    assert quarantine.all_of(place) == (first,)
+    assert (first.reason, first.by) == ("hot", "night 1")
+    second = quarantine.set_aside(place, PHONE, "unauthorised", ANNA)
+    assert quarantine.all_of(place) == (second,)
+    assert quarantine.quarantined([second], "android-A1", "wolf") == second
+    assert quarantine.quarantined([second], "android-A2", "wolf") is None
+    assert quarantine.release(place, PHONE) == second
+    assert quarantine.release(place, PHONE) is None
+
+
+def test_a_night_that_measures_on_it_is_named(place: Place) -> None:
+    with Ledger(place) as ledger:
+        night = ledger.open_night("nightly", "d", NOW).night
+        ledger.plan([make_visit(night, 1)])
+        ledger.running(f"{night}-1", 1, PHONE.identity, "wolf", PHONE.device)
+        assert reserve(place, PHONE, ANNA, 60.0)[1] == "nightly"
+        other = Shelved(identity="android-B", device="android:B")
+        assert reserve(place, other, ANNA, 60.0)[1] is None
+        ledger.finish(night)
+        assert reserve(place, PHONE, ANNA, 60.0)[1] is None
+
+
+def test_devices_that_the_history_knows(place: Place) -> None:
+    assert known_devices(place) == []
+    with open_store(place) as store:
+        fill(store, [1.0], device=make_device("android", name="android:R5", serial="R5"))
+    reserve(place, PHONE, ANNA, 60.0)
+    known = {each.identity for each in known_devices(place)}
+    assert known == {"android-A1", "android-R5"}
+    assert find_kept("R5", place) == Shelved(identity="android-R5", device="android:R5")
+    assert find_device("A1", place) == find_device("android-A1", place) == PHONE
+    with pytest.raises(UsageError, match="there is no device 'R6'") as caught:
+        find_device("R6", place)
+    assert "Devices that the history knows: android:A1, android:R5" in str(caught.value)
+
+
+def test_names_that_several_devices_have() -> None:
+    emulators = [
+        Shelved(identity=f"android-boot{i}", device="android:emulator-5554") for i in (1, 2)
+    ]
+    with pytest.raises(UsageError, match="may be one of 2 devices") as caught:
+        chosen(emulators, "android:emulator-5554", "wolf")
+    assert "android-boot1, android-boot2" in str(caught.value)
+    hosts = [Shelved(identity="host", device="host", host=name) for name in ("wolf", "owl")]
+    assert chosen(hosts, "host", "wolf") == hosts[0]
+    assert chosen(hosts, "host@owl", "wolf") == hosts[1]
+    assert chosen(hosts, "owl", "wolf") is None
+
+
+def test_this_host_by_its_name(place: Place) -> None:
+    here = Shelved(identity="host", device="host", host=this_host())
+    assert find_device("host", place) == here
+
+
+def test_a_run_is_refused_and_the_owner_is_not(place: Place) -> None:
+    require_free("android-A1", "android:A1")
+    reserve(place, PHONE, ANNA, 60.0)
+    with pytest.raises(DeviceError, match=ANNA):
+        require_free("android-A1", "android:A1")
+    require_free("android-B2", "android:B2")
+    release(place, PHONE, ANNA)
+    reserve(place, PHONE, myself(), 60.0)
+    require_free("android-A1", "android:A1")
+
+
+def test_without_a_history_there_are_no_reservations(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve(place, PHONE, ANNA, 60.0)
+    monkeypatch.setenv("ETDEPLOY_STORE", "none")
+    require_free("android-A1", "android:A1")
+
+
+@pytest.mark.parametrize("content", [b"my notes, not a database" * 99, None])
+def test_a_history_that_cannot_be_read_stops_no_run(
+    content: bytes | None, place: Place, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert place.file
+    place.file.parent.mkdir(parents=True)
+    if content:
+        place.file.write_bytes(content)
+    else:
+        monkeypatch.setenv("ETDEPLOY_STORE", "mysql://somewhere")
+    require_free("android-A1", "android:A1")
+    require_free("android-A1", "android:A1")
+    said = capsys.readouterr().err
+    assert said.count("warning: whether android:A1 is reserved is not known") == 1
+
+
+def test_a_history_of_an_older_release_is_left_alone(place: Place, tmp_path: Path) -> None:
+    older = tmp_path / "migrations"
+    shutil.copytree(SCRIPTS, older, ignore=shutil.ignore_patterns("__pycache__", "0002*"))
+    assert place.file
+    place.file.parent.mkdir(parents=True)
+    engine = engine_of(place)
+    migrate(engine, place, older)
+    engine.dispose()
+    before = place.file.read_bytes()
+    require_free("android-A1", "android:A1")
+    assert active(place) == ()
+    assert place.file.read_bytes() == before
+    # Who reserves brings it up, with a copy.
+    reserve(place, PHONE, ANNA, 60.0)
+    assert place.file.with_name("history.db.revision-0001").exists()
+    with pytest.raises(DeviceError):
+        require_free("android-A1", "android:A1")
+
+
+def test_who_waited_for_a_device_is_asked_again(place: Place, tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    told: list[str] = []
+
+    @contextmanager
+    def other() -> Iterator[None]:
+        with exclusive(lock, "it"):
+            yield
+
+    held = other()
+    held.__enter__()
+
+    def progress(text: str, fraction: float | None = None) -> None:
+        told.append(text)
+        reserve(place, PHONE, ANNA, 60.0)
+        held.__exit__(None, None, None)
+
+    with (
+        pytest.raises(DeviceError, match=ANNA),
+        device_held(lock, "android-A1", "android:A1", progress),
+    ):
+        pytest.fail("it is reserved")
+    assert told[0].startswith("waiting for another run that uses device android:A1")
+    with exclusive(lock, "it"):
+        pass
+
+
+_CHILD = """
+import sys
+from etdeploy.shelf.check import require_free
+require_free("android-A1", "android:A1")
+print(sorted({"sqlalchemy", "alembic"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("kept", ["nothing", "a history", "a reservation"])
+def test_a_glance_at_a_file_needs_no_sqlalchemy(
+    kept: str, place: Place, real_processes: None
+) -> None:
+    if kept == "a history":
+        with open_store(place) as store:
+            fill(store, [1.0])
+    elif kept == "a reservation":
+        reserve(place, PHONE, myself(), 60.0)
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_both_kinds_are_of_devices() -> None:
+    aside = Quarantined(**PHONE.model_dump(), reason="hot", since=NOW, by=ANNA)
+    assert aside.is_of("android-A1", "any host")
+    assert not aside.is_of("android-A2", "any host")
