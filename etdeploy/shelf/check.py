@@ -13,7 +13,6 @@ from etdeploy.core.files.locks import exclusive
 from etdeploy.core.progress import Progress
 from etdeploy.history.place import place_of
 from etdeploy.shelf.owner import myself, this_host
-from etdeploy.shelf.reservations import covering, refusal
 
 _lock = threading.Lock()
 # Whether the history could not be read in this process: then it is not waited for again.
@@ -56,19 +55,23 @@ def require_free(identity: str, device: str) -> None:
     Raises:
         DeviceError: Somebody else has reserved it.
     """
-    from etdeploy.history.store.glance import reservations_at
-
     global _unreadable
     with _lock:
         if _unreadable:
             return
         try:
             place = place_of()
-            found = reservations_at(place) if place else []
+            if place is None or (place.file and not place.file.is_file()):
+                return
+            from etdeploy.history.store.glance import reservations_at
+
+            found = reservations_at(place)
         except EtdeployError as error:
             _unreadable = True
             console.warn(f"whether {device} is reserved is not known: {error}")
             return
+    from etdeploy.shelf.reservations import covering, refusal
+
     kept = covering(found, identity, this_host(), device)
     if kept and (why := refusal(kept, device, myself())):
         raise why

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import DeviceError
+from etdeploy.core.progress import silent
+from etdeploy.devices.base import Device
 from etdeploy.graph import on_device
 from etdeploy.graph.job import Job
+from etdeploy.history.place import required_place
 from etdeploy.program.folder import Provenance
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import load_recipe
+from etdeploy.shelf.reservations import Shelved, reserve
 from etdeploy.targets.platforms import find_target
 
 
@@ -46,3 +54,14 @@ def test_each_model_of_the_command_line_has_a_state_of_its_own(tmp_path: Path) -
     first, second = (_job(tmp_path, f"--model=a/{name}") for name in ("one", "two"))
     assert plain.state == again.state
     assert len({plain.state, first.state, second.state}) == 3
+
+
+def test_a_device_that_somebody_else_reserved_is_not_held(tmp_path: Path) -> None:
+    device = SimpleNamespace(name="android:A1")
+    job = replace(_job(tmp_path), device=cast(Device, device), identity="android-A1")
+    with job.device_lock(silent):
+        pass
+    phone = Shelved(identity="android-A1", device="android:A1")
+    reserve(required_place(None), phone, "anna@owl", 600.0, "tuning")
+    with pytest.raises(DeviceError, match="anna@owl has reserved"), job.device_lock(silent):
+        pytest.fail("it is reserved")

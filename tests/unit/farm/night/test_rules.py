@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_a_visit_that_was_given_up_may_still_be_measured() -> None:
 
 def test_events_told_again_change_nothing() -> None:
     off, done = make_ending("n-1", fate=Fate.PUT_OFF), make_ending("n-1", run_id="r")
-    steps = (
+    steps: tuple[Callable[[KeptVisit], KeptVisit], ...] = (
         lambda kept: begin(kept, 1, "a"), lambda kept: end(kept, off),
         lambda kept: begin(kept, 1, "b"), lambda kept: end(kept, done),
     )  # fmt: skip
