@@ -46,6 +46,16 @@ def end_night(connection: Connection, night: str, ended_at: str, outcome: str) -
     connection.execute(change.values(ended_at=ended_at, outcome=outcome))
 
 
+def settle_visits(
+    connection: Connection, night: str, standings: Sequence[str], standing: str, reason: str
+) -> None:
+    """Gives all visits of a night with one of these standings another one, with the reason."""
+    change = update(visits).where(
+        visits.c.night == night, visits.c.standing.in_([str(each) for each in standings])
+    )
+    connection.execute(change.values(standing=str(standing), reason=reason))
+
+
 def add_visits(connection: Connection, night: str, planned: Sequence[KeptVisit]) -> None:
     """Adds visits after those that the night has; those that are there stay as they are."""
     connection.execute(select(nights.c.id).where(nights.c.id == night).with_for_update())

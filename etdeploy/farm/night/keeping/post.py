@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 # How long a caller waits for the database, in seconds.
 _WAIT_S = 4.0
+# The same for thousands of visits.
+_PLAN_S = 20.0
 _TICK_S = 1.0
 # How often the farm's coordinator says that it lives.
 _BEAT_S = 10.0
@@ -113,7 +115,8 @@ class Post:
         with self._lock:
             if self._spool is None or self._spool.is_empty:
                 try:
-                    return self._aside.do(lambda: self._write(event, fence), _WAIT_S)
+                    wait_s = _PLAN_S if isinstance(event, Planned) else _WAIT_S
+                    return self._aside.do(lambda: self._write(event, fence), wait_s)
                 except TakenError as error:
                     self._taken = error
                     raise

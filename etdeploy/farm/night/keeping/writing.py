@@ -202,16 +202,8 @@ def abandon_others(connection: Connection, farm: str, going_on: str, at: str) ->
     from etdeploy.history.store import nights
 
     left = [n for n in nights.unfinished_nights(connection, farm) if n.id != going_on]
+    open_ = (Standing.WAITING, Standing.RUNNING)
     for night in left:
-        _abandon(connection, night, at)
+        nights.settle_visits(connection, night.id, open_, Standing.MISSED, _ANOTHER)
+        nights.end_night(connection, night.id, at, ABANDONED)
     return left
-
-
-def _abandon(connection: Connection, night: KeptNight, at: str) -> None:
-    from etdeploy.history.store import nights
-
-    for visit in nights.visits_of(connection, night.id):
-        if visit.standing in (Standing.WAITING, Standing.RUNNING):
-            gone = GivenUp(visit=visit.id, standing=Standing.MISSED, reason=_ANOTHER)
-            nights.change_visit(connection, visit.id, partial(_changed, event=gone))
-    nights.end_night(connection, night.id, at, ABANDONED)
