@@ -8,11 +8,9 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.pool import QueuePool
 
-from etdeploy.history.place import Place
+from etdeploy.history.place import CONNECT_S, Place
 from etdeploy.history.store.sqlite import PATIENCE_S, reader, writer
 
-# How long a connection to a server is waited for, in seconds.
-CONNECT_S = 3
 _STATEMENT_S = 60
 WRITES = "etdeploy_writes"
 

@@ -10,11 +10,10 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
 from etdeploy.core.text.shell import quoted
-from etdeploy.history.place import VARIABLE, Place
+from etdeploy.history.place import DRIVER, VARIABLE, Place
 
 UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
 _OTHER = f"Or name another history: export {VARIABLE}=/path/to/history.db"
-_DRIVER = "pip install 'etdeploy[postgres]'"
 _HIDDEN = "***"
 
 # What SQLite says, with what it means and what to do; {file} and {folder} are quoted for a shell.
@@ -72,7 +71,7 @@ def explained(place: Place) -> Iterator[None]:
         if error.name != "psycopg":
             raise
         raise StoreError(
-            "the driver for PostgreSQL is not installed", place=place.shown, remedy=_DRIVER
+            "the driver for PostgreSQL is not installed", place=place.shown, remedy=DRIVER
         ) from error
     except ArgumentError as error:
         raise StoreError("this is not a URL of PostgreSQL", place=place.shown) from error

@@ -7,12 +7,17 @@ from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
-from etdeploy.history.place import Place
+from etdeploy.core.errors import StoreError
+from etdeploy.history.place import CONNECT_S, DRIVER, Place
 from etdeploy.history.shelved import Reservation
 from etdeploy.history.store.sqlite import reader
 
 _COLUMNS = ("identity", "device", "host", "owner", "until", "note")
 _TABLE = "etdeploy_reservations"
+# In the form of the tables, whose order as texts is that of the times.
+_SERVER_NOW = (
+    "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS') || '+00:00'"
+)
 
 
 def reservations_at(place: Place) -> list[Reservation]:
@@ -46,14 +51,24 @@ def _of_file(file: Path) -> list[Reservation]:
 
 
 def _of_server(place: Place) -> list[Reservation]:
-    from etdeploy.history.store.connect import engine_of
-    from etdeploy.history.store.errors import explained
-    from etdeploy.history.store.shelf import active_reservations
+    """The same by the driver alone, for the same reason; the time is the server's."""
+    try:
+        import psycopg
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            "the driver for PostgreSQL is not installed", place=place.shown, remedy=DRIVER
+        ) from error
+    query = f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE} WHERE until > {_SERVER_NOW}"  # noqa: S608 - our own names
+    address = f"postgresql://{str(place.url).partition('://')[2]}"
+    timeout_s = None if "connect_timeout=" in address else CONNECT_S
+    try:
+        with psycopg.connect(address, connect_timeout=timeout_s) as connection:
+            rows = connection.execute(query.encode()).fetchall()
+    except psycopg.errors.UndefinedTable:
+        return []
+    except psycopg.Error as error:
+        from etdeploy.history.store.errors import as_error
 
-    with explained(place):
-        engine = engine_of(place, read_only=True)
-        try:
-            with engine.connect() as connection:
-                return active_reservations(connection)
-        finally:
-            engine.dispose()
+        # Its text may have the password, so it is no cause.
+        raise as_error(error, place) from None
+    return [Reservation.model_validate(dict(zip(_COLUMNS, row, strict=True))) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Table, delete, func, insert, inspect, select
+from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.engine import Connection, RowMapping
 
 from etdeploy.history.shelved import Quarantined, Reservation, Shelved, host_of
@@ -25,9 +25,7 @@ _ADVISORY_LOCK = 0x6574_7368
 
 
 def active_reservations(connection: Connection) -> list[Reservation]:
-    """Those that have not ended; none in a history of a release that had no reservations."""
-    if not inspect(connection).has_table(reservations.name):
-        return []
+    """Those that have not ended."""
     query = (
         select(reservations)
         .where(reservations.c.until > text_of(now_of(connection)))
