@@ -1,0 +1,260 @@
+"""Where every visit of a running night stands, and what was learnt from the attempts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, Visit, VisitState
+from etdeploy.farm.night.dispatch import Round, Situation, round_of
+from etdeploy.farm.night.model import Barred, Rules
+from etdeploy.farm.night.times import Times
+from etdeploy.farm.night.trouble import (
+    Seen,
+    room_for_trials,
+    stop_reason,
+    text_of,
+    trouble_of,
+    uses_up,
+)
+
+_PAUSE_S = 30.0
+# 30 s, 1 min, ... and at most half an hour.
+_DOUBLINGS = 6
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an ending means.
+
+    Attributes:
+        state: Of its visit now.
+        finished: Whether the visit ended with it.
+        seen: The failure, where it was somebody's.
+    """
+
+    state: VisitState
+    finished: bool
+    seen: Seen | None
+
+
+class Board:
+    """All visits of a night; changed by one thread."""
+
+    def __init__(self, rules: Rules, times: Times) -> None:
+        self.rules, self.times = rules, times
+        self.states: dict[str, VisitState] = {}
+        self.bound: dict[str, dict[str, VisitState]] = {}
+        self.floating: dict[str, VisitState] = {}
+        self.running: dict[str, Order] = {}
+        self.busy: dict[str, str] = {}
+        self.pauses: dict[str, float] = {}
+        self.last: dict[str, str] = {}
+        self.stopped: dict[str, str] = {}
+        # What failed on a device since it last succeeded; what failed of a recipe.
+        self.rows: dict[str, list[Seen]] = {}
+        self.failures: dict[str, list[Seen]] = {}
+        self.succeeded: dict[str, set[str]] = {}
+        self.devices: set[str] = set()
+        self.recipes: set[str] = set()
+        self._taken: dict[Round, Counter[str]] = {}
+        self._running_of: Counter[str] = Counter()
+
+    @property
+    def waiting(self) -> int:
+        """How many visits wait."""
+        return len(self.floating) + sum(map(len, self.bound.values()))
+
+    @property
+    def needed(self) -> set[str]:
+        """Devices that a waiting visit may go to."""
+        found = {identity for identity, states in self.bound.items() if states}
+        for among in {state.visit.among for state in self.floating.values()}:
+            found.update(among)
+        return found
+
+    def add(self, states: Iterable[VisitState]) -> None:
+        """Adds visits with what is known of them; a running one waits again."""
+        for state in states:
+            for ending in state.attempts:
+                self._learn(state.visit, ending, ending.identity)
+                if ending.fate is Fate.DONE:
+                    self._around(state.visit)[ending.identity] += 1
+            self._put(
+                state.model_copy(update={"standing": Standing.WAITING})
+                if state.standing is Standing.RUNNING
+                else state
+            )
+
+    def widen(self, visit: str, among: tuple[str, ...]) -> None:
+        """Lets a visit go to more devices."""
+        state = self.states[visit]
+        self.devices.update(among)
+        changed = state.visit.model_copy(update={"among": among})
+        self._put(state.model_copy(update={"visit": changed}))
+
+    def begin(self, order: Order) -> None:
+        """An attempt begins."""
+        state = self.states[order.visit]
+        self._put(state.model_copy(update={"standing": Standing.RUNNING}))
+        self.running[order.visit] = order
+        self.busy[order.offer.identity] = order.visit
+        self.last[order.offer.identity] = state.visit.recipe
+        self._running_of[state.visit.recipe] += 1
+        self._around(state.visit)[order.offer.identity] += 1
+
+    def end(self, ending: Ending, now_s: float) -> Told:
+        """An attempt ended; of one visit, the first that was measured counts.
+
+        Args:
+            ending: Of an attempt of one of the night's visits, perhaps not the one that runs.
+            now_s: Seconds of the night.
+        """
+        order = self._release(ending)
+        state = self.states[ending.visit]
+        if state.result:  # an earlier attempt was given up for lost too soon, and counts
+            return Told(state, False, None)
+        seen = self._learn(state.visit, ending, order.offer.name if order else ending.identity)
+        state = state.model_copy(update={"attempts": (*state.attempts, ending)})
+        if ending.fate is Fate.DONE:
+            self._around(state.visit)[ending.identity] += 1
+            state = state.model_copy(update={"standing": Standing.DONE, "reason": ""})
+        elif order is None:
+            self._put(state)
+            return Told(state, False, seen)
+        else:
+            standing, reason = standing_of(state, self.rules)
+            state = state.model_copy(update={"standing": standing, "reason": reason})
+            self.pauses[ending.visit] = now_s + _pause_s(state, self.rules)
+        self._put(state)
+        return Told(state, state.standing is not Standing.WAITING, seen)
+
+    def add_attempt(self, ending: Ending) -> None:
+        """Adds an attempt that this coordinator did not begin."""
+        state = self.states[ending.visit]
+        self._put(state.model_copy(update={"attempts": (*state.attempts, ending)}))
+
+    def give_up(self, visit: str, standing: Standing, reason: str) -> VisitState:
+        """A waiting visit will not be measured."""
+        state = self.states[visit].model_copy(update={"standing": standing, "reason": reason})
+        self._put(state)
+        return state
+
+    def to_stop(self) -> dict[str, str]:
+        """Recipes that are to be stopped now, with the reason."""
+        found = {}
+        for recipe, failures in self.failures.items():
+            if recipe not in self.stopped:
+                reason = stop_reason(failures, bool(self.succeeded.get(recipe)), self.rules)
+                if reason:
+                    found[recipe] = reason
+        self.stopped.update(found)
+        return found
+
+    def waiting_of(self, recipe: str) -> list[str]:
+        """Waiting visits of a recipe."""
+        every = [
+            *self.floating.values(),
+            *(s for each in self.bound.values() for s in each.values()),
+        ]
+        return [state.visit.id for state in every if state.visit.recipe == recipe]
+
+    def succeeds_elsewhere(self, recipe: str, identity: str) -> bool:
+        """Whether the recipe was measured in this night on another device."""
+        return bool(self.succeeded.get(recipe, set()) - {identity})
+
+    def situation(
+        self,
+        now_s: float,
+        free: Mapping[str, Offer],
+        barred: Mapping[str, Barred],
+        ready: Collection[tuple[str, str]],
+    ) -> Situation:
+        """What `dispatch` decides from."""
+        trials = {
+            recipe: room_for_trials(
+                self.failures.get(recipe, ()), self._running_of[recipe], self.rules
+            )
+            for recipe in self.recipes
+            if not self.succeeded.get(recipe)
+        }
+        return Situation(
+            now_s=now_s,
+            bound={identity: each.values() for identity, each in self.bound.items()},
+            floating=self.floating.values(),
+            free=free,
+            barred=barred,
+            ready=ready,
+            pauses=self.pauses,
+            taken=self._taken,
+            trials=trials,
+            last=self.last,
+            times=self.times,
+        )
+
+    def _put(self, state: VisitState) -> None:
+        visit = state.visit
+        if visit.id not in self.states:
+            self.recipes.add(visit.recipe)
+            self.devices.update(visit.among if visit.device is None else (visit.device,))
+        self.states[visit.id] = state
+        place = self.floating if visit.device is None else self.bound.setdefault(visit.device, {})
+        if state.standing is Standing.WAITING:
+            place[visit.id] = state
+        else:
+            place.pop(visit.id, None)
+
+    def _release(self, ending: Ending) -> Order | None:
+        """Frees the device of the attempt; None where it is not the one that runs."""
+        order = self.running.get(ending.visit)
+        if order is None or order.attempt != ending.attempt:
+            return None
+        del self.running[ending.visit]
+        self.busy.pop(order.offer.identity, None)
+        visit = self.states[ending.visit].visit
+        self._running_of[visit.recipe] -= 1
+        around = self._around(visit)
+        around[order.offer.identity] -= 1
+        if around[order.offer.identity] <= 0:
+            del around[order.offer.identity]
+        return order
+
+    def _around(self, visit: Visit) -> Counter[str]:
+        return self._taken.setdefault(round_of(visit), Counter())
+
+    def _learn(self, visit: Visit, ending: Ending, device: str) -> Seen | None:
+        if ending.fate is Fate.DONE:
+            self.rows.pop(ending.identity, None)
+            self.succeeded.setdefault(visit.recipe, set()).add(ending.identity)
+            self.times.add(visit.recipe, ending.identity, ending.seconds)
+            return None
+        trouble = trouble_of(ending, self.rules.gates)
+        if trouble is None:
+            return None
+        text = text_of(ending)
+        seen = Seen(visit.recipe, ending.identity, device, ending.host, trouble, text)
+        self.rows.setdefault(ending.identity, []).append(seen)
+        self.failures.setdefault(visit.recipe, []).append(seen)
+        return seen
+
+
+def standing_of(state: VisitState, rules: Rules) -> tuple[Standing, str]:
+    """Where a visit stands after an attempt that did not succeed, and why."""
+    last = state.attempts[-1]
+    spent = sum(uses_up(ending, rules.gates) for ending in state.attempts)
+    if spent > rules.retries:
+        tries = "the attempt" if spent == 1 else f"{spent} attempts"
+        return Standing.FAILED, f"{tries} failed; the last on {last.identity}: {text_of(last)}"
+    if len(state.attempts) - spent >= rules.most_unspent:
+        times = f"{rules.most_unspent} times"
+        if last.fate is Fate.PUT_OFF:
+            return Standing.MISSED, f"put off {times}; the last on {last.identity}: {text_of(last)}"
+        return Standing.FAILED, f"lost {times}; the last on {last.identity}: {text_of(last)}"
+    return Standing.WAITING, ""
+
+
+def _pause_s(state: VisitState, rules: Rules) -> float:
+    """How long a visit waits before its next attempt: twice as long each time it was put off."""
+    unspent = sum(not uses_up(ending, rules.gates) for ending in state.attempts)
+    return float(_PAUSE_S * 2 ** min(unspent, _DOUBLINGS))

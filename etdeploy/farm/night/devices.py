@@ -1,0 +1,249 @@
+"""The devices of a running night: which may be used now, and what is done about the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+
+from etdeploy.core.errors import Interrupted
+from etdeploy.farm.engine.base import Engine
+from etdeploy.farm.model import Offer
+from etdeploy.farm.night.background import Background
+from etdeploy.farm.night.ladder import RESTART, Recovered, climb, steps_after, steps_for_problem
+from etdeploy.farm.night.model import BarKind, Barred, Rules
+from etdeploy.farm.night.parts import (
+    Clock,
+    QuarantinedLike,
+    ReservationLike,
+    ShelfLike,
+)
+from etdeploy.farm.night.shelf import Present, barred, present
+from etdeploy.farm.night.shelf import clock as shown
+from etdeploy.farm.night.telling import Telling
+from etdeploy.farm.night.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
+
+_HOST_FAILURES = 2
+_HOST_PAUSE_S = 600.0
+# A phone that was just plugged in says "unauthorized" or "offline" for a moment.
+_PROBLEM_S = 120.0
+
+
+class _Aside:
+    """A device that this night set aside, whether or not the shelf could note it."""
+
+    def __init__(self, identity: str, reason: str) -> None:
+        self.identity, self.reason = identity, reason
+
+    def is_of(self, identity: str, host: str, device: str = "") -> bool:  # noqa: ARG002
+        return identity == self.identity
+
+
+class Devices:
+    """Every device that the night has seen; changed by one thread.
+
+    Attributes:
+        offers: That are there now, each device once; those with a problem too.
+        seen: Every device as it was offered last, and when.
+        aside: Reasons of those that this night has set aside, by identity.
+        recovering: Identities of those that are on the ladder.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        shelf: ShelfLike,
+        clock: Clock,
+        rules: Rules,
+        background: Background,
+        telling: Telling,
+    ) -> None:
+        self._engine, self._shelf, self._clock, self._rules = engine, shelf, clock, rules
+        self._background = background
+        self._tell, self._trouble = telling.tell, telling.trouble
+        self.offers: dict[str, Offer] = {}
+        self.seen: dict[str, tuple[Offer, datetime]] = {}
+        self.aside: dict[str, str] = {}
+        self.recovering: set[str] = set()
+        self._unnoted: set[str] = set()
+        self._reservations: Sequence[ReservationLike] = ()
+        self._quarantined: Sequence[QuarantinedLike] = ()
+        self._doubles: dict[str, tuple[str, ...]] = {}
+        self._steps: dict[str, Counter[str]] = {}
+        self._problem_since: dict[str, float] = {}
+        self._restarting: dict[str, str] = {}
+        self._host_failures: Counter[str] = Counter()
+        self._host_until: dict[str, tuple[datetime, str]] = {}
+
+    def look(self) -> None:
+        """Asks the engine and the shelf; what cannot be asked stays as it was."""
+        try:
+            offers = tuple(self._engine.offers())
+        except Interrupted:
+            raise
+        except Exception as error:
+            self._trouble(f"which devices are there is not known now: {error}")
+            return
+        found = present(offers, {each: offer.host for each, offer in self.offers.items()})
+        self._tell_changes(found)
+        now = self._clock.now()
+        self.offers, self._doubles = found.held, found.doubles
+        self.seen.update({each: (offer, now) for each, offer in found.held.items()})
+        self._look_at_shelf()
+
+    def _look_at_shelf(self) -> None:
+        try:
+            self._reservations = self._shelf.reservations()
+            self._quarantined = self._shelf.quarantined()
+            for identity in sorted(self._unnoted):
+                self._shelf.set_aside(self.seen[identity][0], self.aside[identity])
+                self._unnoted.discard(identity)
+        except Interrupted:
+            raise
+        except Exception as error:
+            self._trouble(f"reservations and quarantine are not known now: {error}")
+
+    def _tell_changes(self, found: Present) -> None:
+        for identity, offer in found.held.items():
+            others = found.doubles.get(identity, ())
+            if others and others != self._doubles.get(identity):
+                self._tell(
+                    f"{offer.name} is offered by {offer.host} and {', '.join(others)}: "
+                    f"{offer.host} has it, the others would take over"
+                )
+            before = self.offers.get(identity)
+            if before and before.host != offer.host:
+                self._tell(f"{offer.name} is now measured by {offer.host}, not {before.host}")
+            elif before is None and identity in self.seen:
+                self._tell(f"{offer.name} is back on {offer.host}")
+        for identity in self.offers.keys() - found.held.keys():
+            gone = self.offers[identity]
+            self._tell(f"{gone.name} is gone from {gone.host}")
+
+    def last_offer(self, identity: str) -> Offer | None:
+        """The device as it was offered last."""
+        found = self.seen.get(identity)
+        return found[0] if found else None
+
+    def barred(self, wanted: Collection[str]) -> dict[str, Barred]:
+        """Why devices may not be used now, by identity; `wanted` are those of the visits."""
+        own = [_Aside(identity, reason) for identity, reason in self.aside.items()]
+        found = barred(self.offers, self.seen, self._reservations, [*self._quarantined, *own])
+        for identity in wanted:
+            if identity not in self.seen:
+                found[identity] = Barred(BarKind.AWAY, "not plugged in since the night went on")
+        for identity in self.recovering:
+            found.setdefault(identity, Barred(BarKind.RECOVERING, "being recovered"))
+        now = self._clock.now()
+        for identity, offer in self.offers.items():
+            if offer.host in self._restarting.values():
+                found.setdefault(identity, Barred(BarKind.HOST, f"adb restarts on {offer.host}"))
+            until, why = self._host_until.get(offer.host, (now, ""))
+            if until > now:
+                text = f"its host {offer.host} is left alone until {shown(until)}: {why}"
+                found.setdefault(identity, Barred(BarKind.HOST, text, until))
+        return found
+
+    def succeeded(self, host: str) -> None:
+        """An attempt on the host was measured."""
+        del self._host_failures[host]
+
+    def failed(
+        self,
+        seen: Seen,
+        row: Sequence[Seen],
+        succeeds_elsewhere: Callable[[str, str], bool],
+        busy_hosts: Collection[str],
+    ) -> None:
+        """An attempt failed: recovers the device, or sets it or its host aside.
+
+        Args:
+            seen: What failed.
+            row: All that failed on the device since it last succeeded, this included.
+            succeeds_elsewhere: Whether a recipe succeeded on another device than this.
+            busy_hosts: Hosts that measure on a device now.
+        """
+        if seen.trouble is Trouble.HOST:
+            self._host_failed(seen)
+            return
+        reason = set_aside_reason(row, succeeds_elsewhere, self._rules)
+        if reason:
+            self.set_aside(seen.identity, reason)
+        elif seen.trouble is Trouble.DEVICE:
+            failures = sum(each.trouble in OF_DEVICE for each in row)
+            self._recover_after(seen.identity, failures, busy_hosts)
+
+    def _host_failed(self, seen: Seen) -> None:
+        self._host_failures[seen.host] += 1
+        if self._host_failures[seen.host] >= _HOST_FAILURES:
+            until = self._clock.now() + timedelta(seconds=_HOST_PAUSE_S)
+            self._host_until[seen.host] = (until, seen.text)
+            self._tell(f"{seen.host} is left alone until {shown(until)}: {seen.text}")
+
+    def set_aside(self, identity: str, reason: str) -> None:
+        """Quarantines a device; a shelf that cannot be written is asked again later."""
+        if identity in self.aside or identity not in self.seen:
+            return
+        self.aside[identity] = reason
+        self._unnoted.add(identity)
+        self._tell(f"{self.seen[identity][0].name} is set aside: {reason}")
+        self._look_at_shelf()
+
+    def _recover_after(self, identity: str, failures: int, busy_hosts: Collection[str]) -> None:
+        offer = self.offers.get(identity)
+        if offer is None or identity in self.recovering:
+            return
+        steps = steps_after(
+            offer,
+            failures,
+            self._rules.quarantine_after,
+            self._steps.get(identity, Counter()),
+            host_is_busy=offer.host in busy_hosts,
+        )
+        self._climb(offer, steps)
+
+    def care(self, needed: Collection[str], busy: Collection[str], hosts: Collection[str]) -> None:
+        """Recovers devices that are there with a problem for a while, if a visit needs them.
+
+        Args:
+            needed: Identities of devices that visits wait for.
+            busy: Identities of devices that are being measured.
+            hosts: Those that measure on a device now.
+        """
+        now_s = self._clock.seconds()
+        for identity, offer in self.offers.items():
+            if not offer.problem:
+                self._problem_since.pop(identity, None)
+                continue
+            since_s = self._problem_since.setdefault(identity, now_s)
+            if now_s - since_s < _PROBLEM_S or identity not in needed or identity in busy:
+                continue
+            self._problem_since[identity] = now_s
+            if "unauthori" in offer.problem.lower():
+                todo = f" ({offer.remedy})" if offer.remedy else ""
+                self.set_aside(identity, f"{offer.problem}{todo}")
+            elif identity not in self.recovering and identity not in self.aside:
+                taken = self._steps.get(identity, Counter())
+                self._climb(offer, steps_for_problem(taken, host_is_busy=offer.host in hosts))
+
+    def _climb(self, offer: Offer, steps: tuple[str, ...]) -> None:
+        if not steps:
+            return
+        self.recovering.add(offer.identity)
+        self._tell(f"{offer.name}: {', then '.join(steps)}")
+        if RESTART in steps:
+            self._restarting[offer.identity] = offer.host
+        self._background.start(lambda: climb(self._engine, offer, steps))
+
+    def recovered(self, done: Recovered) -> None:
+        """The ladder ended for a device."""
+        self.recovering.discard(done.identity)
+        self._restarting.pop(done.identity, None)
+        # A step that was not reached does not count.
+        self._steps.setdefault(done.identity, Counter()).update(done.steps)
+        name = self.seen[done.identity][0].name
+        if done.offer:
+            self.offers[done.identity] = done.offer
+            self._tell(f"{name} can be used again after: {done.steps[-1]}")
+        else:
+            self._tell(f"{name} still cannot be used after {', '.join(done.steps)}: {done.problem}")

@@ -1,0 +1,129 @@
+"""How attempts and visits end: what follows for the visit, its recipe and its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from etdeploy.farm.engine.base import Engine
+from etdeploy.farm.model import Ending, Fate, Standing, VisitState
+from etdeploy.farm.night.board import Board
+from etdeploy.farm.night.devices import Devices
+from etdeploy.farm.night.dispatch import Situation, missed_because, waiting
+from etdeploy.farm.night.model import Event, EventKind
+from etdeploy.farm.night.notes import Notes
+from etdeploy.farm.night.numbers import Numbers
+from etdeploy.farm.night.parcels import Parcels
+from etdeploy.farm.night.parts import Keep
+from etdeploy.farm.night.telling import Telling
+
+
+class Ends:
+    """Takes what ended."""
+
+    def __init__(
+        self,
+        board: Board,
+        notes: Notes,
+        devices: Devices,
+        numbers: Numbers,
+        parcels: Parcels,
+        engine: Engine,
+        keep: Keep,
+        telling: Telling,
+        situation: Callable[[], Situation],
+    ) -> None:
+        self.board, self.notes, self.devices = board, notes, devices
+        self.numbers, self.parcels, self.engine = numbers, parcels, engine
+        self.keep, self.telling, self.situation = keep, telling, situation
+
+    def take(self, ending: Ending, now_s: float) -> None:
+        """Takes an attempt that ended, at this second of the night."""
+        state = self.board.states.get(ending.visit)
+        if state is None:
+            self.telling.trouble(f"an attempt ended that is none of this night's: {ending.visit}")
+            return
+        is_new = state.result is None
+        if ending.fate is Fate.DONE and is_new:
+            # Before the visit counts as done: after a crash in between it is done again.
+            self.telling.forgiving(lambda: self.keep(ending), "a record is not in the history yet")
+        self.notes.ended(ending)
+        told = self.board.end(ending, now_s)
+        self.telling.event(Event(EventKind.ENDED, ending=ending, state=told.state))
+        if ending.fate is Fate.DONE and is_new:
+            self._done(told.state, ending)
+        if told.seen:
+            row = self.board.rows.get(ending.identity, ())
+            hosts = {order.offer.host for order in self.board.running.values()}
+            self.devices.failed(told.seen, row, self.board.succeeds_elsewhere, hosts)
+        if told.finished:
+            self._finished(told.state)
+        self._stop_recipes()
+        self.give_up_stopped(ending.visit)
+
+    def _done(self, state: VisitState, ending: Ending) -> None:
+        visit = state.visit
+        self.devices.succeeded(ending.host)
+        if visit.id in self.board.running:  # another attempt, as this one was given up for lost
+            self.telling.forgiving(
+                lambda: self.engine.cancel(visit.id), "an attempt cannot be ended"
+            )
+        self.telling.forgiving(
+            lambda: self.numbers.add(visit.recipe, ending), "a record cannot be read"
+        )
+        if reason := self.numbers.odd(visit.recipe, ending.identity):
+            self.devices.set_aside(ending.identity, reason)
+
+    def _stop_recipes(self) -> None:
+        """Gives up what waits of recipes that fail everywhere."""
+        for recipe, reason in self.board.to_stop().items():
+            self.telling.tell(f"{recipe}: {reason}")
+            for visit in self.board.waiting_of(recipe):
+                self.give_up(visit, Standing.FAILED, reason)
+
+    def give_up_stopped(self, visit: str) -> None:
+        """Gives a visit up if it waits and its recipe is stopped."""
+        state = self.board.states[visit]
+        reason = self.board.stopped.get(state.visit.recipe)
+        if reason and state.standing is Standing.WAITING:
+            self.give_up(visit, Standing.FAILED, reason)
+
+    def give_up(self, visit: str, standing: Standing, reason: str) -> None:
+        """A waiting visit will not be measured."""
+        self._finished(self.board.give_up(visit, standing, reason))
+
+    def _finished(self, state: VisitState) -> None:
+        if state.standing is Standing.FAILED:
+            self.notes.failed(state.visit.id, state.reason)
+        elif state.standing is Standing.MISSED:
+            self.notes.missed(state.visit.id, state.reason)
+        last = state.attempts[-1].identity if state.attempts else state.visit.device
+        self.telling.event(
+            Event(EventKind.FINISHED, state=state, offer=self.devices.last_offer(last or ""))
+        )
+
+    def give_up_unmade(self) -> None:
+        """Fails visits for which nothing can be exported or built."""
+        for state in list(waiting(self.situation())):
+            why = self.parcels.why_not(state)
+            if why is None:
+                continue
+            ending = Ending(
+                visit=state.visit.id,
+                attempt=len(state.attempts) + 1,
+                identity=why[0],
+                host="",
+                fate=Fate.FAILED,
+                failure=why[1],
+            )
+            self.notes.ended(ending)
+            self.board.add_attempt(ending)
+            first = why[1].message.partition("\n")[0]
+            self.give_up(state.visit.id, Standing.FAILED, f"{why[1].kind}: {first}")
+
+    def miss_all(self, over: str) -> None:
+        """Gives up every visit that waits; `over` says why nothing else begins."""
+        if self.board.waiting:
+            situation = self.situation()
+            for state in list(waiting(situation)):
+                reason = missed_because(state, situation, over)
+                self.give_up(state.visit.id, Standing.MISSED, reason)

@@ -1,0 +1,73 @@
+"""Which visits a night gains when a device appears that was not there when it was planned. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from etdeploy.farm.model import Offer, Visit, VisitState
+
+Key = tuple[str, str, "str | None", int]
+
+
+@dataclass(frozen=True)
+class Gained:
+    """What a new plan has that the night has not.
+
+    Attributes:
+        visits: With ids of their own.
+        among: Devices that visits of the night may go to now, by their ids.
+    """
+
+    visits: tuple[Visit, ...] = ()
+    among: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) -> Gained:
+    """Compares a new plan with what the night has.
+
+    Args:
+        night: Its id, which the ids of new visits begin with.
+        known: Its visits.
+        planned: As they would be planned for all devices that were ever there.
+    """
+    have = list(known)
+    missing = Counter(_key(visit) for visit in planned)
+    missing.subtract(Counter(_key(state.visit) for state in have))
+    number = max((_number(state.visit.id) for state in have), default=0)
+    new, devices = [], {}
+    for visit in planned:
+        devices[_key(visit)] = visit.among
+        if missing[_key(visit)] > 0:
+            missing[_key(visit)] -= 1
+            number += 1
+            new.append(visit.model_copy(update={"id": f"{night}-{number}"}))
+    wider = tuple(
+        (state.visit.id, devices[_key(state.visit)])
+        for state in have
+        if state.visit.device is None
+        and set(devices.get(_key(state.visit), ())) - set(state.visit.among)
+    )
+    return Gained(tuple(new), wider)
+
+
+def _key(visit: Visit) -> Key:
+    return (visit.recipe, visit.group, visit.device, visit.repeat)
+
+
+def _number(visit: str) -> int:
+    tail = visit.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+def offers_by_recipe(
+    visits: Iterable[Visit], offers: Mapping[str, Offer]
+) -> dict[str, Sequence[Offer]]:
+    """The devices that each recipe has to be made for, by its label."""
+    found: dict[str, dict[str, Offer]] = {}
+    for visit in visits:
+        devices = visit.among if visit.device is None else (visit.device,)
+        known = {each: offers[each] for each in devices if each in offers}
+        found.setdefault(visit.recipe, {}).update(known)
+    return {recipe: tuple(each.values()) for recipe, each in found.items() if each}

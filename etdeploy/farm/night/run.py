@@ -1,0 +1,358 @@
+"""Runs a night: asks what to do next, does it, writes down how it ended, until nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from etdeploy.core import cancel
+from etdeploy.core.console import count
+from etdeploy.core.errors import Interrupted
+from etdeploy.farm.engine.base import Engine
+from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, VisitState
+from etdeploy.farm.night.background import Threads
+from etdeploy.farm.night.board import Board
+from etdeploy.farm.night.devices import Devices
+from etdeploy.farm.night.digest import digest_of
+from etdeploy.farm.night.dispatch import (
+    Situation,
+    dispatch,
+    stuck,
+    stuck_for_good,
+    waiting,
+)
+from etdeploy.farm.night.ends import Ends
+from etdeploy.farm.night.ladder import Recovered
+from etdeploy.farm.night.model import Event, EventKind, NightEnd, Rules, listed
+from etdeploy.farm.night.notes import Notes
+from etdeploy.farm.night.numbers import Numbers
+from etdeploy.farm.night.parcels import Made, Parcels
+from etdeploy.farm.night.parts import Clock, LedgerLike, Parts, PlanLike
+from etdeploy.farm.night.planning import gained, offers_by_recipe
+from etdeploy.farm.night.telling import Telling
+from etdeploy.farm.spec.model import LoadedFarm
+
+_STOPPING_S = 30.0
+_WRITING_S = 600.0
+_LONG_AGO_S = 1e9
+
+
+def run_night(
+    loaded: LoadedFarm,
+    engine: Engine,
+    ledger: LedgerLike,
+    clock: Clock,
+    on_event: Callable[[Event], None],
+    parts: Parts,
+) -> NightEnd:
+    """Runs a night to its end, or goes on with one that was stopped.
+
+    Trouble with the engine or the ledger is told, and ends nothing. A request to stop (Ctrl-C,
+    SIGTERM) ends what is under way; the same call goes on with the night then.
+
+    Raises:
+        StoreError: The ledger cannot be opened at all; nothing was begun.
+        EtdeployError: Nothing can be exported or built.
+        Interrupted: It was stopped before the first attempt.
+    """
+    night = _Night(loaded, engine, ledger, clock, on_event, parts)
+    night.open()
+    return night.run()
+
+
+class _Night:
+    """A night that is under way."""
+
+    def __init__(
+        self,
+        loaded: LoadedFarm,
+        engine: Engine,
+        ledger: LedgerLike,
+        clock: Clock,
+        on_event: Callable[[Event], None],
+        parts: Parts,
+    ) -> None:
+        self.farm, self.loaded, self.engine, self.ledger = loaded.farm, loaded, engine, ledger
+        self.clock, self.parts, self.telling = clock, parts, Telling(on_event)
+        self.rules = Rules.of(self.farm)
+        self.background = parts.background or Threads()
+        self.board = Board(self.rules, parts.times)
+        self.notes = Notes(ledger, clock, self.telling.trouble)
+        self.numbers = Numbers(parts.headline)
+        self.devices = Devices(
+            engine, parts.shelf, clock, self.rules, self.background, self.telling
+        )
+        self.parcels = Parcels(parts.prepare, self.background)
+        self.ends = Ends(
+            self.board,
+            self.notes,
+            self.devices,
+            self.numbers,
+            self.parcels,
+            engine,
+            parts.keep,
+            self.telling,
+            self._situation,
+        )
+        self.night = ""
+        self._is_planned = self._are_all_made = False
+        self._usable: dict[str, Offer] = {}
+        self._unsatisfied: tuple[str, ...] = ()
+        self._looked_s = -_LONG_AGO_S
+        self._begun_s = self._changed_s = clock.seconds()
+        self._window_s: float | None = None
+
+    def open(self) -> None:
+        """Opens or goes on with the night, and makes what is measured."""
+        now = self.clock.now()
+        self.night, states = self.ledger.open_night(self.farm.name, digest_of(self.loaded), now)
+        if self.parts.until:
+            self._window_s = max(0.0, (self.parts.until - now).total_seconds())
+        if states:
+            self._resume(states, now)
+        self._look()
+        visits = [state.visit for state in waiting(self._situation())]
+        self.parcels.make_now(offers_by_recipe(visits, self._usable))
+        self.ends.give_up_unmade()
+        self._changed_s = self.clock.seconds()
+
+    def _resume(self, states: Sequence[VisitState], now: datetime) -> None:
+        """Goes on with visits of before; what ran then is lost."""
+        opened = self.parts.opened
+        self._begun_s -= (now - opened).total_seconds() if opened else _LONG_AGO_S
+        self.board.add(states)
+        for state in states:
+            self._remember(state)
+            if state.standing is Standing.RUNNING:
+                lost = Ending(
+                    visit=state.visit.id,
+                    attempt=len(state.attempts) + 1,
+                    identity=state.visit.device or "",
+                    host="",
+                    fate=Fate.LOST,
+                )
+                self.notes.ended(lost)
+                self.board.add_attempt(lost)
+        left = self.board.waiting
+        self.telling.tell(
+            f"going on with the night {self.night}: {left} of {count(len(states), 'visit')} left"
+        )
+
+    def _remember(self, state: VisitState) -> None:
+        if ending := state.result:
+            recipe = state.visit.recipe
+            self.telling.forgiving(
+                lambda: self.numbers.add(recipe, ending), "a record cannot be read"
+            )
+
+    def run(self) -> NightEnd:
+        """Measures until nothing is left, the window closed, or a stop is asked for."""
+        while True:
+            if cancel.requested():
+                return self._stop()
+            try:
+                self._look()
+                self._take_background()
+                self._start_all()
+                if self._is_over():
+                    break
+                self._collect(self.parts.pace.wait_s)
+            except Interrupted:
+                return self._stop()
+        return self._finish()
+
+    def _look(self) -> None:
+        """Looks which devices are there, and plans visits for new ones."""
+        now_s = self.clock.seconds()
+        if now_s - self._looked_s < self.parts.pace.look_s:
+            return
+        self._looked_s = now_s
+        before = set(self.devices.offers)
+        self.devices.look()
+        if set(self.devices.offers) != before:
+            self._changed_s = now_s
+        hosts = {order.offer.host for order in self.board.running.values()}
+        self.devices.care(self.board.needed, self.board.busy, hosts)
+        found = {each: o for each, o in self.devices.offers.items() if not o.problem}
+        is_new = bool(found.keys() - self._usable.keys())
+        self._usable.update(found)
+        if is_new or not self._is_planned:
+            self._gain()
+            self._is_planned, self._are_all_made = True, False
+
+    def _gain(self) -> None:
+        """Plans visits for devices that are new."""
+        plan = self.parts.plan(self.farm, self.night, tuple(self._usable.values()), self._window_s)
+        self._tell_unsatisfied(plan)
+        new = gained(self.night, self.board.states.values(), plan.visits)
+        is_first = not self.board.states
+        for known, among in new.among:
+            self.board.widen(known, among)
+        if new.visits:
+            self.board.add(VisitState(visit=visit) for visit in new.visits)
+            self.notes.plan(new.visits)
+            for visit in new.visits:
+                self.ends.give_up_stopped(visit.id)
+            if not is_first:
+                names = sorted({self._name(v.device) for v in new.visits if v.device})
+                self.telling.tell(
+                    f"{len(new.visits)} more visits, for {', '.join(names) or 'new devices'}"
+                )
+
+    def _tell_unsatisfied(self, plan: PlanLike) -> None:
+        """Names what no device can measure."""
+        found = {(each.recipe, each.group) for each in plan.unsatisfied}
+        for each in plan.unsatisfied:
+            self.telling.trouble(f"{each.recipe} on {each.group}: {each.reason}")
+        has = {(visit.recipe, visit.group) for visit in plan.visits}
+        self._unsatisfied = tuple(f"{recipe} on {group}" for recipe, group in sorted(found - has))
+
+    def _situation(self) -> Situation:
+        barred = self.devices.barred(self.board.devices)
+        busy = self.board.busy
+        free = {
+            each: offer
+            for each, offer in self.devices.offers.items()
+            if each not in busy and each not in barred
+        }
+        return self.board.situation(self._now_s(), free, barred, self.parcels.of.keys())
+
+    def _start_all(self) -> None:
+        if self._is_closed():
+            return
+        situation = self._situation()
+        for start in dispatch(situation):
+            self._start(start.visit, situation.free[start.identity])
+        if not self._are_all_made and not self.parcels.pending:
+            self._are_all_made = True
+            visits = (state.visit for state in waiting(situation))
+            names = self.parcels.begin(offers_by_recipe(visits, self._usable))
+            if names:
+                self.telling.tell(f"exporting and building for {listed(names)}")
+
+    def _start(self, visit: str, offer: Offer) -> None:
+        state = self.board.states[visit]
+        order = Order(
+            visit=visit,
+            attempt=len(state.attempts) + 1,
+            offer=offer,
+            parcel=self.parcels.of[state.visit.recipe, offer.identity],
+            gates=self.rules.gates,
+            limit_s=self.rules.limit_s,
+        )
+        self.board.begin(order)
+        self._changed_s = self.clock.seconds()
+        self.notes.running(visit, order.attempt, offer.identity, offer.host)
+        self.telling.event(Event(EventKind.STARTED, order=order, state=self.board.states[visit]))
+        try:
+            self.engine.start(order)
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.telling.trouble(f"{offer.name} on {offer.host} cannot be given work: {error}")
+            lost = Ending(
+                visit=visit,
+                attempt=order.attempt,
+                identity=offer.identity,
+                host=offer.host,
+                fate=Fate.LOST,
+            )
+            self.ends.take(lost, self._now_s())
+
+    def _collect(self, wait_s: float) -> None:
+        self.notes.flush()
+        try:
+            endings = self.engine.ended(wait_s)
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.telling.trouble(f"how attempts ended is not known now: {error}")
+            self.clock.sleep(wait_s)
+            return
+        for ending in endings:
+            self._changed_s = self.clock.seconds()
+            self.ends.take(ending, self._now_s())
+
+    def _take_background(self) -> None:
+        for found in self.background.finished():
+            if isinstance(found, Recovered):
+                self.devices.recovered(found)
+            elif isinstance(found, Made):
+                self.parcels.take(found)
+                self._are_all_made = False  # other devices may have come meanwhile
+                self.ends.give_up_unmade()
+            elif isinstance(found, Interrupted):
+                raise found
+            else:
+                self.telling.trouble(f"recovery failed: {found}")
+            self._changed_s = self.clock.seconds()
+
+    def _is_closed(self) -> bool:
+        return self.parts.until is not None and self.clock.now() >= self.parts.until
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left to do; gives up what cannot be done any more."""
+        if self._is_closed():
+            self.ends.miss_all("the window closed")
+            return not self.board.running and not self.devices.recovering
+        if self.board.running or self.background.active or self.parcels.pending:
+            return False
+        quiet = self.clock.seconds() - self._changed_s >= self.rules.patience_s
+        situation = self._situation()
+        left = list(waiting(situation))
+        if not left:
+            return quiet or bool(self.board.states)
+        if all(stuck(state, situation) for state in left):
+            until = self.parts.until
+            for_good = all(stuck_for_good(state, situation, until) for state in left)
+            if for_good or (quiet and until is None):
+                self.ends.miss_all("the night was over")
+        return not self.board.waiting
+
+    def _stop(self) -> NightEnd:
+        """Ends what is under way; all of it is waited for, as some may just be done."""
+        self.telling.tell("stopping: what is under way is ended")
+        for visit in list(self.board.running):
+            self._cancel(visit)
+        until_s = self.clock.seconds() + _STOPPING_S
+        while self.board.running and self.clock.seconds() < until_s:
+            try:
+                self._collect(1.0)
+            except Interrupted:
+                break
+        self.notes.flush()
+        return self._end(stopped=True)
+
+    def _cancel(self, visit: str) -> None:
+        self.telling.forgiving(lambda: self.engine.cancel(visit), "an attempt cannot be ended")
+
+    def _finish(self) -> NightEnd:
+        """Writes down that the night is over; waits for a ledger that is away."""
+        self.notes.finish(self.night)
+        until_s = self.clock.seconds() + _WRITING_S
+        while not self.notes.flush() and self.clock.seconds() < until_s:
+            if cancel.requested():
+                return self._end(stopped=True)
+            self.clock.sleep(self.parts.pace.wait_s)
+        if not self.notes.flush():
+            self.telling.trouble(
+                "that the night is over is not written down: the same command does it later"
+            )
+        return self._end(stopped=False)
+
+    def _end(self, *, stopped: bool) -> NightEnd:
+        return NightEnd(
+            night=self.night,
+            states=tuple(self.board.states.values()),
+            stopped=stopped,
+            devices={each: offer for each, (offer, _) in self.devices.seen.items()},
+            set_aside=dict(self.devices.aside),
+            unsatisfied=self._unsatisfied,
+        )
+
+    def _now_s(self) -> float:
+        return self.clock.seconds() - self._begun_s
+
+    def _name(self, identity: str) -> str:
+        offer = self.devices.last_offer(identity)
+        return offer.name if offer else identity

@@ -1,0 +1,210 @@
+"""Whose failure an attempt's was, and when a recipe is stopped or a device set aside. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from etdeploy.core.kinds import Kind
+from etdeploy.farm.model import Ending, Fate, Gates, Health
+from etdeploy.farm.night.model import Rules, listed
+
+# Of an attempt, these can only be the host's: it exports and builds nothing.
+_OF_HOST = ("host", "disk full", "farm", "build", "output", "history", "usage")
+_OF_DEVICE = "device"
+_NOBODYS = ("interrupted", "in use", "gate")
+_NO_ROOM = ("no room", "no space left", "disk full", "disk is full", "quota exceeded")
+_HOT = ("severe", "critical", "emergency", "shutdown")
+# What cannot get better by itself is known after two.
+_SURE_AFTER = 2
+# Of the rule of the variance: a device's spread is odd from both on.
+_TIMES_THE_OTHERS = 4.0
+_LEAST_SPREAD = 0.15
+_LEAST_REPEATS = 3
+_LEAST_OTHERS = 4
+
+
+class Trouble(Kind):
+    """Whose failure it was."""
+
+    RECIPE = "recipe"
+    DEVICE = "device"
+    DISK = "disk"
+    HEAT = "heat"
+    UNAUTHORISED = "unauthorised"
+    HOST = "host"
+
+
+OF_DEVICE = (Trouble.DEVICE, Trouble.DISK, Trouble.HEAT, Trouble.UNAUTHORISED)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An attempt that did not end well, as the rules look at it.
+
+    Attributes:
+        recipe: Its label.
+        identity: Of the device.
+        device: What people call it.
+        host: That did it.
+        trouble: Whose failure it was.
+        text: What happened.
+    """
+
+    recipe: str
+    identity: str
+    device: str
+    host: str
+    trouble: Trouble
+    text: str
+
+
+def trouble_of(ending: Ending, gates: Gates) -> Trouble | None:
+    """Whose failure it was; None where it was nobody's: done, lost, stopped, or a low battery."""
+    if ending.fate in (Fate.DONE, Fate.LOST):
+        return None
+    failure = ending.failure
+    its_own = ending.fate is Fate.PUT_OFF or failure is None or failure.kind == _OF_DEVICE
+    if its_own and ending.health and (found := _unfit(ending.health, gates)):
+        return found
+    if ending.fate is Fate.PUT_OFF or (failure and failure.kind in _NOBODYS):
+        return None
+    if failure is None:
+        return Trouble.RECIPE
+    if failure.kind in _OF_HOST:
+        return Trouble.HOST
+    return _of_device(failure.message) if failure.kind == _OF_DEVICE else Trouble.RECIPE
+
+
+def _unfit(health: Health, gates: Gates) -> Trouble | None:
+    free, warm = health.free_bytes, health.temperature_celsius
+    if free is not None and gates.free_bytes is not None and free < gates.free_bytes:
+        return Trouble.DISK
+    if health.thermal_status in _HOT:
+        return Trouble.HEAT
+    if warm is not None and gates.temperature_celsius is not None:
+        return Trouble.HEAT if warm > gates.temperature_celsius else None
+    return None
+
+
+def _of_device(message: str) -> Trouble:
+    text = message.lower()
+    if "unauthori" in text:
+        return Trouble.UNAUTHORISED
+    return Trouble.DISK if any(words in text for words in _NO_ROOM) else Trouble.DEVICE
+
+
+def uses_up(ending: Ending, gates: Gates) -> bool:
+    """Whether it counts as one of the visit's attempts: not what the host or nobody did."""
+    if ending.fate is not Fate.FAILED:
+        return False
+    nobodys = ending.failure is not None and ending.failure.kind in _NOBODYS
+    return not nobodys and trouble_of(ending, gates) is not Trouble.HOST
+
+
+def text_of(ending: Ending) -> str:
+    """What happened, in a line."""
+    if ending.failure:
+        return ending.failure.message.splitlines()[0] if ending.failure.message else "no reason"
+    return "its worker or host is gone" if ending.fate is Fate.LOST else str(ending.fate)
+
+
+def stop_reason(failures: Sequence[Seen], succeeded: bool, rules: Rules) -> str | None:
+    """Why a recipe is stopped for the night; None where it is not.
+
+    Args:
+        failures: All of the recipe's, the earliest first.
+        succeeded: Whether it was measured on any device in this night.
+        rules: Those of the night.
+    """
+    own = {seen.identity: seen for seen in failures if seen.trouble is Trouble.RECIPE}
+    if succeeded or len(own) < rules.stop_after:
+        return None
+    last = list(own.values())[-1]
+    names = listed(sorted(seen.device for seen in own.values()))
+    return (
+        f"the recipe is stopped for this night: it failed on {len(own)} devices and succeeded on "
+        f"none ({names}); the last: {last.text}"
+    )
+
+
+def room_for_trials(failures: Sequence[Seen], running: int, rules: Rules) -> int:
+    """How many more attempts of a recipe may begin that has not succeeded in this night.
+
+    So a recipe that crashes every phone crashes `stop_after` of them, however many are free.
+    """
+    failed = len({seen.identity for seen in failures if seen.trouble is Trouble.RECIPE})
+    return max(0, rules.stop_after - failed - running)
+
+
+def set_aside_reason(
+    row: Sequence[Seen], succeeds_elsewhere: Callable[[str, str], bool], rules: Rules
+) -> str | None:
+    """Why a device is set aside; None where it is not.
+
+    Args:
+        row: What failed there since it last succeeded, the earliest first.
+        succeeds_elsewhere: Whether a recipe succeeded in this night on another device than this.
+        rules: Those of the night.
+    """
+    for trouble, needed in (
+        (Trouble.DISK, _SURE_AFTER),
+        (Trouble.UNAUTHORISED, _SURE_AFTER),
+        (Trouble.HEAT, rules.quarantine_after),
+    ):
+        found = [seen for seen in row if seen.trouble is trouble]
+        if len(found) >= min(needed, rules.quarantine_after):
+            return f"{_NAMES[trouble]} {len(found)} times in a row: {found[-1].text}"
+    own = [seen for seen in row if seen.trouble in OF_DEVICE]
+    if len(own) >= rules.quarantine_after:
+        return f"{len(own)} attempts in a row failed there: {own[-1].text}"
+    odd = [seen for seen in row if seen.trouble is Trouble.RECIPE]
+    if len(odd) < rules.quarantine_after:
+        return None
+    if not all(succeeds_elsewhere(seen.recipe, seen.identity) for seen in odd):
+        return None
+    names = listed(sorted({seen.recipe for seen in odd}))
+    return (
+        f"{len(odd)} attempts in a row failed there, of recipes that succeed elsewhere ({names}): "
+        f"{odd[-1].text}"
+    )
+
+
+_NAMES = {
+    Trouble.DISK: "no room on it,",
+    Trouble.UNAUTHORISED: "it did not accept this computer's key,",
+    Trouble.HEAT: "too warm,",
+}
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """(largest - smallest) / median of a recipe's repeats on one device; None with too few.
+
+    Not a standard deviation: of three values, that says less about one that is off.
+    """
+    if len(values) < _LEAST_REPEATS or median(values) <= 0:
+        return None
+    return (max(values) - min(values)) / median(values)
+
+
+def variance_reason(own: Sequence[float], others: Sequence[float]) -> str | None:
+    """Why a device's numbers cannot be trusted; None where they are like the others'.
+
+    The rule: the median of its recipes' spreads is above 15 %, and above four times the median of
+    the spreads on all other devices. Both are needed: quiet devices differ by four times between
+    1 and 4 %, and a noisy recipe is so everywhere. With less than four spreads elsewhere, nothing
+    is said.
+
+    Args:
+        own: `spread` of each recipe on this device.
+        others: The same of all recipes on all other devices.
+    """
+    if not own or len(others) < _LEAST_OTHERS:
+        return None
+    mine, theirs = median(own), median(others)
+    if mine <= _LEAST_SPREAD or mine <= _TIMES_THE_OTHERS * theirs:
+        return None
+    return (
+        f"its repeats are {100 * mine:.0f} % apart, and those on other devices {100 * theirs:.0f} %"
+    )
