@@ -11,7 +11,7 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, VisitState
 from etdeploy.farm.night.background import Threads
-from etdeploy.farm.night.board import Board
+from etdeploy.farm.night.board import Board, standing_of
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.digest import digest_of
 from etdeploy.farm.night.dispatch import (
@@ -33,7 +33,7 @@ from etdeploy.farm.night.telling import Telling
 from etdeploy.farm.spec.model import LoadedFarm
 
 _STOPPING_S = 30.0
-_WRITING_S = 600.0
+_WRITING_S = 3600.0
 _LONG_AGO_S = 1e9
 
 
@@ -133,10 +133,19 @@ class _Night:
                 )
                 self.notes.ended(lost)
                 self.board.add_attempt(lost)
+            self._settle(state.visit.id)
         left = self.board.waiting
         self.telling.tell(
             f"going on with the night {self.night}: {left} of {count(len(states), 'visit')} left"
         )
+
+    def _settle(self, visit: str) -> None:
+        """Ends a visit whose last attempt was written down, and not what followed from it."""
+        state = self.board.states[visit]
+        if state.standing is Standing.WAITING and state.attempts:
+            standing, reason = standing_of(state, self.rules)
+            if standing is not Standing.WAITING:
+                self.ends.give_up(visit, standing, reason)
 
     def _remember(self, state: VisitState) -> None:
         if ending := state.result:
