@@ -64,21 +64,21 @@ class Start:
 def dispatch(situation: Situation) -> list[Start]:
     """The visits that begin now, at most one on each free device."""
     trials = dict(situation.trials)
-    left = {identity: _left_s(situation, identity) for identity in situation.free}
     starts: list[Start] = []
-    # What has most to do begins first: it decides how long the night takes.
-    for identity in sorted(left, key=lambda each: (-left[each], each)):
-        due = [
-            state
-            for state in situation.bound.get(identity, ())
-            if _may_begin(state, identity, situation, trials)
-        ]
-        if due:
-            chosen = min(due, key=lambda state: _order(state.visit, identity, situation))
+    due = {identity: _due(situation, identity) for identity in situation.free}
+    ready = [identity for identity, states in due.items() if states]
+    if trials:
+        # What has most to do begins first, where not everything may: it decides how long the
+        # night takes.
+        ready.sort(key=lambda identity: (-_left_s(situation, identity), identity))
+    for identity in ready:
+        allowed = [each for each in due[identity] if trials.get(each.visit.recipe, 1) > 0]
+        if allowed:
+            chosen = min(allowed, key=lambda state: _order(state.visit, identity, situation))
             _begin(chosen, identity, starts, trials)
-    taken = {start.identity for start in starts}
-    idle = {identity: left[identity] for identity in left if identity not in taken}
-    if idle and situation.floating:
+    if situation.floating:
+        taken = {start.identity for start in starts}
+        idle = {each: _left_s(situation, each) for each in situation.free if each not in taken}
         _floating(situation, idle, starts, trials)
     return starts
 
@@ -92,11 +92,13 @@ def _floating(
         if not idle:
             return
         visit = state.visit
+        if not _is_due(state, situation, trials):
+            continue
         around = used.setdefault(round_of(visit), set())
         fit = [
             identity
             for identity in candidates(state, situation.barred, around)
-            if identity in idle and _may_begin(state, identity, situation, trials)
+            if identity in idle and (visit.recipe, identity) in situation.ready
         ]
         if fit:
             chosen = min(fit, key=lambda each: (idle[each], each))
@@ -111,16 +113,21 @@ def _begin(state: VisitState, identity: str, starts: list[Start], trials: dict[s
         trials[state.visit.recipe] -= 1
 
 
-def _may_begin(
-    state: VisitState, identity: str, situation: Situation, trials: Mapping[str, int]
-) -> bool:
-    visit = state.visit
-    due_s = max(visit.not_before_s, situation.pauses.get(visit.id, 0.0))
-    return (
-        due_s <= situation.now_s
-        and trials.get(visit.recipe, 1) > 0
-        and (visit.recipe, identity) in situation.ready
-    )
+def _due(situation: Situation, identity: str) -> list[VisitState]:
+    """The device's own visits that may begin now."""
+    now_s, pauses, ready = situation.now_s, situation.pauses, situation.ready
+    return [
+        state
+        for state in situation.bound.get(identity, ())
+        if state.visit.not_before_s <= now_s
+        and pauses.get(state.visit.id, 0.0) <= now_s
+        and (state.visit.recipe, identity) in ready
+    ]
+
+
+def _is_due(state: VisitState, situation: Situation, trials: Mapping[str, int]) -> bool:
+    due_s = max(state.visit.not_before_s, situation.pauses.get(state.visit.id, 0.0))
+    return due_s <= situation.now_s and trials.get(state.visit.recipe, 1) > 0
 
 
 def _left_s(situation: Situation, identity: str) -> float:
