@@ -93,13 +93,27 @@ class RecipeError(EtdeployError):
     kind = "recipe"
 
     def __init__(
-        self, problems: list[Problem], *, remedy: str | None = None, recipes: int = 1
+        self,
+        problems: list[Problem],
+        *,
+        remedy: str | None = None,
+        recipes: int = 1,
+        where: str | None = None,
     ) -> None:
         count = len(problems)
-        where = "the recipe" if recipes == 1 else f"{recipes} recipes"
+        where = where or ("the recipe" if recipes == 1 else f"{recipes} recipes")
         head = "" if count == 1 else f"{count} problems in {where}\n"
         super().__init__(head + "\n".join(str(p) for p in problems), remedy=remedy)
         self.problems = problems
+
+
+class FarmError(RecipeError):
+    """A farm.yaml that cannot be used; carries every problem, those of its recipes too."""
+
+    kind = "farm"
+
+    def __init__(self, problems: list[Problem], *, remedy: str | None = None) -> None:
+        super().__init__(problems, remedy=remedy, where="the farm's files")
 
 
 class ExportError(EtdeployError):

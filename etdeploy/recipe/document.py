@@ -28,6 +28,28 @@ _TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value"))
 _VALUE_TAGS = frozenset(_TAG + name for name in ("int", "float", "bool", "null"))
 
 
+@dataclass(frozen=True)
+class FileKind:
+    """What a YAML file is, for messages.
+
+    Attributes:
+        noun: "a recipe".
+        needs: A key that each has.
+        smallest: A remedy for an empty one.
+    """
+
+    noun: str
+    needs: str
+    smallest: str
+
+
+RECIPE = FileKind(
+    "a recipe",
+    "model",
+    f"The smallest recipe is:\nmodel: {{example: mlp}}\nexport: {{backend: {DEFAULT}}}",
+)
+
+
 @dataclass
 class Document:
     """Plain data, and the place of each key (or item) by its path in the data."""
@@ -37,8 +59,12 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, kind: FileKind = RECIPE) -> Document:
     """Reads a YAML file whose top level is a mapping.
+
+    Args:
+        path: Of the file.
+        kind: What it is, for messages.
 
     Raises:
         RecipeError: It is not UTF-8, not YAML, empty, or its top level is not a mapping.
@@ -52,16 +78,14 @@ def read_document(path: Path) -> Document:
             [Problem(shown, f"the file is not UTF-8 text (byte {error.start})")],
             remedy="Save it as UTF-8.",
         ) from None
-    node = compose(text, shown)
+    node = compose(text, shown, kind.noun)
     top = Place(shown, 1, 1, path.resolve().parent)
     if node is None:
-        raise RecipeError(
-            [Problem(str(top), "the file is empty")],
-            remedy="The smallest recipe is:\nmodel: {example: mlp}\n"
-            f"export: {{backend: {DEFAULT}}}",
-        )
+        raise RecipeError([Problem(str(top), "the file is empty")], remedy=kind.smallest)
     if not isinstance(node, yaml.MappingNode):
-        raise RecipeError([Problem(str(top), "a recipe is a mapping with the key `model`")])
+        raise RecipeError(
+            [Problem(str(top), f"{kind.noun} is a mapping with the key `{kind.needs}`")]
+        )
     walk = _Walk(shown, path.resolve().parent)
     walk.places[()] = top
     data = walk.value(node, ())

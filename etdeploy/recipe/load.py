@@ -66,10 +66,12 @@ class Override:
     Attributes:
         text: As `key.path=value`.
         option: Which option gave it, for messages.
+        folder: What paths in it are relative to; None for the current one.
     """
 
     text: str
     option: str = "--set"
+    folder: Path | None = None
 
 
 # What is only text was given by --set.
@@ -195,14 +197,19 @@ def _overrides(given: Overrides, below: Document) -> Document:
         except RecipeError as error:
             above.problems.extend(error.problems)
             continue
-        _put(above, keys, value, below, f"{option} {key}")
+        _put(above, keys, value, below, f"{option} {key}", override.folder)
     return above
 
 
 def _put(
-    document: Document, keys: tuple[str, ...], value: Any, below: Document, shown: str
+    document: Document,
+    keys: tuple[str, ...],
+    value: Any,
+    below: Document,
+    shown: str,
+    folder: Path | None = None,
 ) -> None:
-    place = Place(shown, folder=Path.cwd())
+    place = Place(shown, folder=folder or Path.cwd())
     nested = value
     for part in reversed(keys):
         nested = {part: nested}

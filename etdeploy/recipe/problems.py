@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -28,18 +28,50 @@ _KINDS: Mapping[str, str] = {
 }
 
 
+# What an unknown key is explained by: the model of the file, and what the file is.
+_Top = tuple[type[BaseModel], str]
+_RECIPE: _Top = (Recipe, "a recipe")
+# A place, what is wrong there, and what may be meant.
+Found = tuple[Place, str, str | None]
+
+
 def translate(error: ValidationError, document: Document) -> list[Problem]:
     """Every error and every broken rule in the order of the file, each mistake once."""
     details = [d for d in error.errors() if not _is_rule(d)]
     reported = {d["loc"] for d in details}
-    meant = {_meant(d) for d in details}
-    details = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
-    found = [(_place(document, d["loc"]), *_problem(d)) for d in details]
+    found = _found(details, document, _RECIPE)
     for location, text in _broken_rules(document.data):
         if location not in reported:
-            found.append((_place(document, location), f"{'.'.join(location)}: {text}", None))
-    found.sort(key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0))
-    return [Problem(str(place), message, hint) for place, message, hint in found]
+            found.append((place_of(document, location), f"{'.'.join(location)}: {text}", None))
+    return in_order(found)
+
+
+def found_in(
+    error: ValidationError, document: Document, model: type[BaseModel], noun: str
+) -> list[Found]:
+    """Every error in a file of another kind.
+
+    Args:
+        error: Of validating it.
+        document: The file.
+        model: That it was validated by.
+        noun: What the file is, for messages.
+    """
+    return _found(error.errors(), document, (model, noun))
+
+
+def in_order(found: Iterable[Found]) -> list[Problem]:
+    """Problems in the order of their files."""
+    by_place = sorted(
+        found, key=lambda item: (item[0].file, item[0].line or 0, item[0].column or 0)
+    )
+    return [Problem(str(place), message, hint) for place, message, hint in by_place]
+
+
+def _found(details: list[ErrorDetails], document: Document, top: _Top) -> list[Found]:
+    meant = {_meant(d, top) for d in details}
+    kept = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
+    return [(place_of(document, d["loc"]), *_problem(d, top)) for d in kept]
 
 
 def _broken_rules(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -58,7 +90,7 @@ def _is_rule(details: ErrorDetails) -> bool:
     return details["type"] == "value_error" and details["loc"][:1] in places
 
 
-def _place(document: Document, location: KeyPath) -> Place:
+def place_of(document: Document, location: KeyPath) -> Place:
     """The place of the key, or of the nearest section that contains it."""
     for length in range(len(location), 0, -1):
         if location[:length] in document.places:
@@ -66,8 +98,10 @@ def _place(document: Document, location: KeyPath) -> Place:
     return document.places[()]
 
 
-def _problem(details: ErrorDetails) -> tuple[str, str | None]:
+def _problem(details: ErrorDetails, top: _Top) -> tuple[str, str | None]:
     key = ".".join(map(str, details["loc"]))
+    if details["type"] == "extra_forbidden":
+        return _unknown_key(key, details, top)
     describe = _DESCRIBED.get(details["type"])
     if describe:
         return describe(key, details)
@@ -88,11 +122,11 @@ def _spelling(kind: str, found: object) -> str | None:
     return None
 
 
-def _unknown_key(key: str, details: ErrorDetails) -> tuple[str, str | None]:
+def _unknown_key(key: str, details: ErrorDetails, top: _Top) -> tuple[str, str | None]:
     *section, _ = details["loc"]
-    meant = _meant(details)
-    where = f"the section {'.'.join(map(str, section))}" if section else "a recipe"
-    known = ", ".join(_fields(tuple(section)))
+    meant = _meant(details, top)
+    where = f"the section {'.'.join(map(str, section))}" if section else top[1]
+    known = ", ".join(_fields(tuple(section), top))
     told = _NOT_THERE.get(key) or (f"did you mean {meant[-1]!r}?" if meant else None)
     return f"unknown key {key!r}", told or f"{where} has {known}"
 
@@ -104,12 +138,12 @@ _NOT_THERE = {
 }
 
 
-def _meant(details: ErrorDetails) -> KeyPath | None:
+def _meant(details: ErrorDetails, top: _Top) -> KeyPath | None:
     """The key that a misspelt one probably means."""
     if details["type"] != "extra_forbidden":
         return None
     *section, name = details["loc"]
-    near = get_close_matches(str(name), _fields(tuple(section)), n=1)
+    near = get_close_matches(str(name), _fields(tuple(section), top), n=1)
     return (*section, near[0]) if near else None
 
 
@@ -142,7 +176,6 @@ def _bad_name(key: str, details: ErrorDetails) -> tuple[str, str | None]:
 
 
 _DESCRIBED: Mapping[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] = {
-    "extra_forbidden": _unknown_key,
     "missing": _missing,
     "literal_error": _not_allowed,
     "takes": _takes,
@@ -150,14 +183,14 @@ _DESCRIBED: Mapping[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] 
 }
 
 
-def _fields(section: KeyPath) -> list[str]:
-    model: type[BaseModel] = Recipe
+def _fields(section: KeyPath, top: _Top) -> list[str]:
+    model: type[BaseModel] | None = top[0]
     for name in section:
-        annotation = section_of(model.model_fields[str(name)].annotation)
-        if annotation is None:
-            return []
-        model = annotation
-    return list(model.model_fields)
+        field = model.model_fields.get(str(name)) if model else None
+        # What is no key is a position in a list, or a name in a mapping: of a section each.
+        if field is not None:
+            model = section_of(field.annotation)
+    return list(model.model_fields) if model else []
 
 
 def _shown(value: Any) -> str:

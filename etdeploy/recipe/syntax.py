@@ -14,8 +14,13 @@ _MAX_DEPTH = 64
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def compose(text: str, shown: str) -> yaml.Node | None:
+def compose(text: str, shown: str, noun: str = "a recipe") -> yaml.Node | None:
     """The nodes of the only document; None for an empty text.
+
+    Args:
+        text: YAML.
+        shown: The file, for messages.
+        noun: What it is.
 
     Raises:
         RecipeError: The text is not YAML, or nested too deeply.
@@ -34,11 +39,11 @@ def compose(text: str, shown: str) -> yaml.Node | None:
                 raise RecipeError([Problem(str(place), f"more than {_MAX_DEPTH} levels deep")])
         node: yaml.Node | None = yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise RecipeError([_syntax_problem(shown, text, error)]) from None
+        raise RecipeError([_syntax_problem(shown, text, error, noun)]) from None
     return node
 
 
-def _syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Problem:
+def _syntax_problem(file: str, text: str, error: yaml.YAMLError, noun: str) -> Problem:
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
@@ -49,7 +54,7 @@ def _syntax_problem(file: str, text: str, error: yaml.YAMLError) -> Problem:
     if text[_offset(text, mark) :].startswith("\t"):
         return Problem(str(place), "this is not YAML: a tab indents here", "use spaces")
     if "another document" in what:
-        return Problem(str(place), "a second document starts here", "a recipe is one document")
+        return Problem(str(place), "a second document starts here", f"{noun} is one document")
     if "mapping values are not allowed" in what:
         hint = "text that contains ': ' needs quotes"
         return Problem(str(place), f"this is not YAML: {what}", hint)
