@@ -190,7 +190,7 @@ def _fields(section: KeyPath, top: _Top) -> list[str]:
         # What is no key is a position in a list, or a name in a mapping: of a section each.
         if field is not None:
             model = section_of(field.annotation)
-    return list(model.model_fields) if model else []
+    return [f.alias or name for name, f in model.model_fields.items()] if model else []
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,234 @@
+"""Reads a farm.yaml with its recipes; reports every problem at once, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from etdeploy.core.errors import FarmError, Problem, RecipeError, UsageError
+from etdeploy.core.files.basic import not_regular
+from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.sizes import parse_size
+from etdeploy.farm.model import Gates
+from etdeploy.farm.spec.findings import Findings
+from etdeploy.farm.spec.groups import read_groups, read_pools
+from etdeploy.farm.spec.hosts import read_hosts
+from etdeploy.farm.spec.matrix import Pair, names, pairs_of
+from etdeploy.farm.spec.model import Baseline, Farm, LoadedFarm, Window
+from etdeploy.farm.spec.outputs import read_notify, read_reports, read_results, read_store
+from etdeploy.farm.spec.recipes import load_entries
+from etdeploy.farm.spec.window import minutes_of, zone_problem
+from etdeploy.farm.spec.written import FarmFile, GateValues, Matrix, Times
+from etdeploy.recipe.document import FileKind, read_document
+from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.place import KeyPath
+from etdeploy.recipe.problems import found_in
+
+DEFAULT = "farm.yaml"
+_KIND = FileKind(
+    "a farm.yaml",
+    "recipes",
+    "Start with one that works here: etdeploy farm init\nThe smallest one is:\n"
+    "recipes: [xnnpack]\ndevices: {phones: {kind: android}}",
+)
+# What `Farm` has as it is written.
+_PLAIN = (
+    "repeats", "spread", "retries", "stop_after", "quarantine_after", "limit_s",
+    "max_slowdown_percent",
+)  # fmt: skip
+
+
+def load_farm(path: Path) -> LoadedFarm:
+    """Reads a farm.yaml; paths in it are relative to it.
+
+    Raises:
+        FarmError: A RecipeError with every problem of the file and of its recipes.
+        UsageError: There is no such file.
+    """
+    _require_file(path)
+    try:
+        document = read_document(path, _KIND)
+    except OSError as error:
+        raise FarmError([Problem(str(path), f"cannot be read: {error.strerror}")]) from None
+    except RecipeError as error:
+        raise FarmError(error.problems, remedy=error.remedy) from None
+    file = path.resolve()
+    findings = Findings(document, file.parent)
+    written = _validated(document.data, findings)
+    recipes = load_entries(written.recipes, findings)
+    values = _values(written, recipes, findings)
+    if findings.problems:
+        raise FarmError(findings.problems, remedy=findings.remedy)
+    farm = Farm(name=written.name or file.stem, **values)
+    return LoadedFarm(file, farm, recipes, document.places)
+
+
+def _require_file(path: Path) -> None:
+    """Raises UsageError for a path at which there is no file."""
+    inside = path / DEFAULT
+    if path.is_dir():
+        remedy = f"Name the file in it: {quoted(inside)}" if inside.is_file() else None
+        start = f"Write one there: etdeploy farm init {quoted(path)}"
+        raise UsageError("a farm.yaml is a file, and this is a folder", place=str(path),
+                         remedy=remedy or start)  # fmt: skip
+    if path.exists():
+        if what := not_regular(path):
+            raise UsageError(f"a farm.yaml is a file, and this is {what}", place=str(path))
+        return
+    folder = path.parent
+    others = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
+    near = get_close_matches(path.name, others, n=1)
+    remedy = (
+        f"Did you mean {quoted(folder / near[0])}?" if near else "Write one: etdeploy farm init"
+    )
+    raise UsageError("there is no such file", place=str(path), remedy=remedy)
+
+
+def _validated(data: dict[str, Any], findings: Findings) -> FarmFile:
+    """The file without what has a wrong type, so that the rest is read on."""
+    left = deepcopy(data)
+    try:
+        return FarmFile.model_validate(left)
+    except ValidationError as error:
+        found = found_in(error, findings.document, FarmFile, "a farm.yaml")
+        findings.of_types(found, [_left_out(left, each["loc"]) for each in error.errors()])
+    try:
+        return FarmFile.model_validate(left)
+    except ValidationError as error:
+        # What was left out was needed.
+        sections = {str(each["loc"][0]) for each in error.errors()}
+        findings.of_types((), [(name,) for name in sections])
+        return FarmFile.model_validate({k: v for k, v in left.items() if k not in sections})
+
+
+def _left_out(data: dict[str, Any], location: KeyPath) -> KeyPath:
+    """Removes the key that is wrong, or the nearest around it that is in a mapping."""
+    inner: Any = data
+    removable: tuple[dict[str, Any], KeyPath] | None = None
+    for depth, key in enumerate(location, start=1):
+        if isinstance(inner, dict) and key in inner:
+            removable = inner, location[:depth]
+        elif not (isinstance(inner, list) and isinstance(key, int) and key < len(inner)):
+            break
+        inner = inner[key]
+    if removable is None:
+        return location  # it was removed with another one
+    section, keys = removable
+    del section[str(keys[-1])]
+    return keys
+
+
+def _values(
+    written: FarmFile, recipes: Mapping[str, LoadedRecipe], findings: Findings
+) -> dict[str, Any]:
+    for key in ("recipes", "devices"):
+        if not getattr(written, key) and not findings.is_bad((key,)):
+            what = "is empty" if key in findings.document.data else "is missing"
+            findings.add((key,), f"the key {key!r} {what}", _EXAMPLES[key])
+    groups = read_groups(written.devices, findings)
+    alone = written.hosts is None and not findings.is_bad(("hosts",))
+    pools = read_pools(written.pools, written.devices, alone, findings)
+    results = read_results(written, findings)
+    # What could not be read may be what an entry of the matrix is about.
+    unread = any(findings.is_bad((key,)) for key in ("recipes", "devices", "matrix"))
+    whole = len(recipes) == len(written.recipes) and not unread
+    pairs = _pairs(written.matrix, list(recipes), list(written.devices), findings) if whole else ()
+    return {
+        **{key: getattr(written, key) for key in _PLAIN},
+        "groups": groups,
+        "pairs": pairs,
+        "window": _window(written.window, findings),
+        "gates": _gates(written.gates, findings),
+        "baseline": Baseline(written.baseline),
+        "results": results,
+        "reports": read_reports(written.reports, results, findings),
+        "notify": read_notify(written.notify, findings),
+        "store": read_store(written.store, findings),
+        "hosts": read_hosts(written.hosts, findings),
+        "pools": pools,
+    }
+
+
+_EXAMPLES = {
+    "recipes": "e.g. recipes: [xnnpack]",
+    "devices": "e.g. devices: {phones: {kind: android}}",
+}
+
+
+def _pairs(
+    matrix: Matrix, labels: Sequence[str], groups: Sequence[str], findings: Findings
+) -> tuple[Pair, ...]:
+    """The pairs; an entry that is about none is a slip."""
+    if not labels or not groups:
+        return ()
+    everything = [(label, group) for label in labels for group in groups]
+    for key in ("exclude", "include"):
+        for number, entry in enumerate(getattr(matrix, key)):
+            keys = ("matrix", key, number)
+            if entry.recipe is None and entry.device is None:
+                findings.add(keys, "the entry names neither a recipe nor a device")
+            elif not any(names(entry, pair) for pair in everything):
+                findings.add(keys, *_about_nothing(entry.recipe, entry.device, labels, groups))
+    pairs = pairs_of(matrix, labels, groups)
+    if not pairs:
+        findings.add(("matrix",), "the matrix is empty: no recipe is measured on any device")
+    return pairs
+
+
+def _about_nothing(
+    recipe: str | None, device: str | None, labels: Sequence[str], groups: Sequence[str]
+) -> tuple[str, str]:
+    """What an entry of the matrix names that there is not, and what is meant."""
+    from etdeploy.farm.spec.conditions import matches
+
+    for what, name, known in (("recipe", recipe, labels), ("group of devices", device, groups)):
+        if name and not any(matches(each, name) for each in known):
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            return f"there is no {what} {name!r}", hint
+    raise AssertionError("the entry is about a pair")
+
+
+def _window(written: Times | None, findings: Findings) -> Window | None:
+    if written is None:
+        return None
+    minutes = {}
+    for key, text in (("from", written.from_), ("until", written.until)):
+        found = minutes_of(text) if text is not None else None
+        if findings.is_bad(("window", key)):
+            continue
+        if text is None:
+            findings.add(("window",), f"window.{key} is missing", f'e.g. {key}: "22:00"')
+        elif found is None:
+            findings.add(("window", key), f"window.{key}: {text!r} is not a time", 'e.g. "22:00"')
+        else:
+            minutes[key] = found
+    if written.timezone and (problem := zone_problem(written.timezone)):
+        findings.add(("window", "timezone"), f"window.timezone: {problem[0]}", problem[1])
+    if len(minutes) < 2:
+        return None
+    if minutes["from"] == minutes["until"]:
+        hint = 'for any time leave window out; for whole days: from "00:00" until "24:00"'
+        findings.add(("window", "until"), "the window has no length", hint)
+    return Window(
+        from_minute=minutes["from"], until_minute=minutes["until"], timezone=written.timezone
+    )
+
+
+def _gates(written: GateValues, findings: Findings) -> Gates:
+    free = None
+    try:
+        free = parse_size(str(written.free)) if written.free is not None else None
+    except UsageError as error:
+        findings.add(("gates", "free"), f"gates.free: {error.message}", "e.g. 2 GB")
+    return Gates(
+        battery_percent=written.battery_percent,
+        temperature_celsius=written.temperature_celsius,
+        free_bytes=free,
+        wait_s=written.wait_s,
+    )

@@ -1,0 +1,271 @@
+"""farm.yaml as it is written: its sections and keys, before anything is derived from them.
+
+The docstring below each key is its documentation: the JSON Schema and docs/farm-yaml.md are
+generated from it. `etdeploy.farm.spec.load` makes the values of `etdeploy.farm.spec.model` of it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from etdeploy.recipe.choice import Takes
+from etdeploy.recipe.model import Section
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_MOST_REPEATS = 1000
+_DAY_S = 86_400
+Words = Annotated[tuple[str, ...], Field(strict=False), Takes("a list of words", words=())]
+Number = Annotated[
+    Annotated[int, Field(ge=1, le=4096)] | str, Takes("a number, or a comparison like '>=8'", ())
+]
+Size = Annotated[
+    Annotated[int, Field(ge=0)] | str, Takes("a size like 2 GB, or a number of bytes", ())
+]
+
+
+class RecipeEntry(Section):
+    """A recipe of the farm; a name or path alone is short for `{recipe: NAME}`."""
+
+    recipe: str = Field(min_length=1)
+    """A bundled recipe by name, `PACKAGE/NAME`, or a YAML file relative to this one."""
+
+    set: Words = ()
+    """Values that are changed in it, each as `key.path=value`, like `--set`. Paths in them are
+    relative to this file."""
+
+    label: str | None = Field(default=None, pattern=NAME)
+    """What the matrix and reports call it; by default the recipe's name. Needed where two have the
+    same."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, data: Any) -> Any:
+        return {"recipe": data} if isinstance(data, str) else data
+
+
+class Group(Section):
+    """Devices by their properties: all that are named have to hold.
+
+    Words are compared without regard to case, with `*` and `?` as wildcards.
+    """
+
+    name: str | None = None
+    """As `--device` takes it: `android:SERIAL`, `ssh:pi@board`, `host`."""
+
+    kind: str | None = None
+    """`host`, `qemu`, `android`, `ssh`, `ios`, or one of another package."""
+
+    model: str | None = None
+    """As `etdeploy devices` shows it."""
+
+    manufacturer: str | None = None
+    """As the device reports it."""
+
+    soc: str | None = None
+    """The system on a chip, as `etdeploy devices` shows it."""
+
+    os: str | None = None
+    """The system's name, version or both: `Android`, `"14"`, `">=14"`, `"Android >=13, <16"`.
+    Versions are compared number by number."""
+
+    target: str | None = None
+    """What is built for it: `android-arm64`, `linux-aarch64`..."""
+
+    abi: str | None = None
+    """The instruction set, by Android's name: `arm64-v8a`."""
+
+    pool: str | None = None
+    """One of `pools`, or a pool that a host gives its devices."""
+
+    host: str | None = None
+    """The machine that it is plugged into."""
+
+    cpu_count: Number | None = None
+    """Logical processors: `8` or `">=8"`."""
+
+    memory: str | None = None
+    """What the system reports, with a unit: `">=7 GB"`. That is less than what the device is sold
+    with."""
+
+    take: int | None = Field(default=None, ge=1, le=100_000)
+    """How many of those that match are measured in each repeat, whichever are free; by default each
+    of them."""
+
+
+class Entry(Section):
+    """Pairs of recipes and groups; a key that is left out stands for all."""
+
+    recipe: str | None = Field(default=None, min_length=1)
+    """The label of a recipe, with `*` and `?` as wildcards."""
+
+    device: str | None = Field(default=None, min_length=1)
+    """The name of an entry of `devices`, likewise."""
+
+
+Entries = Annotated[tuple[Entry, ...], Field(strict=False)]
+
+
+class Matrix(Section):
+    """Which recipe is measured on which group."""
+
+    default: Literal["all", "none"] = "all"
+    """Where `include` and `exclude` start from: every recipe on every group, or nothing."""
+
+    exclude: Entries = ()
+    """Pairs that are taken out."""
+
+    include: Entries = ()
+    """Pairs that are added, also of those that were taken out."""
+
+
+class Times(Section):
+    """When measurements may begin."""
+
+    from_: Annotated[str, Takes('a time in quotes, like "22:00"', ())] | None = Field(
+        default=None, alias="from"
+    )
+    """A time of the day, in quotes: `"22:00"`."""
+
+    until: Annotated[str, Takes('a time in quotes, like "06:00"', ())] | None = None
+    """The same; an earlier one is of the next day."""
+
+    timezone: str | None = None
+    """A name of the IANA database, like `Europe/Berlin`; by default this machine's."""
+
+
+class GateValues(Section):
+    """What a device has to be before it is measured."""
+
+    battery_percent: int | None = Field(default=None, ge=1, le=100)
+    """At least so full."""
+
+    temperature_celsius: float | None = Field(default=None, gt=0, le=120)
+    """At most so warm, by the battery, or the warmest sensor without one."""
+
+    free: Size | None = None
+    """At least so much room, like `2 GB`."""
+
+    wait_s: float = Field(default=600.0, ge=0, le=_DAY_S)
+    """How long to wait for that before the measurement is put off."""
+
+
+class ReportFiles(Section):
+    """Files that are written at the end of a night, relative to this one."""
+
+    html: str | None = Field(default=None, min_length=1)
+    """The night as a page."""
+
+    markdown: str | None = Field(default=None, min_length=1)
+    """The night for a pull request or a GitHub step summary."""
+
+    junit: str | None = Field(default=None, min_length=1)
+    """The night as JUnit XML, for CI."""
+
+    dashboard: str | None = Field(default=None, min_length=1)
+    """Devices, nights and regressions as a page."""
+
+
+class Told(Section):
+    """Somebody who is told at the end of a night: `command` or `webhook`."""
+
+    command: Words = ()
+    """A program with its arguments as a list; it gets the summary as JSON at its input. No shell
+    reads it."""
+
+    webhook: str | None = None
+    """An https URL that gets the same as a POST."""
+
+    when: Literal["worse", "always"] = "worse"
+    """After nights with a regression or a failure, or after each."""
+
+
+class Certificates(Section):
+    """Certificates between hosts, as PEM files relative to this one."""
+
+    ca: str = Field(min_length=1)
+    """Of the authority that both sides trust."""
+
+    cert: str = Field(min_length=1)
+    """Of this host."""
+
+    key: str = Field(min_length=1)
+    """The certificate's private key."""
+
+
+class HostsSection(Section):
+    """Several hosts; one needs none of it."""
+
+    listen: str = Field(min_length=1)
+    """What workers connect to: `tls://ADDRESS:PORT`; `tcp://` is for this machine alone."""
+
+    tls: Certificates | None = None
+    """Certificates, for `tls://`."""
+
+    here: bool = True
+    """Whether devices of this machine take part."""
+
+
+class FarmFile(Section):
+    """A farm.yaml."""
+
+    name: str | None = Field(default=None, pattern=NAME)
+    """Of the farm, for reports and the history; by default that of the file."""
+
+    recipes: Annotated[tuple[RecipeEntry, ...], Field(strict=False)] = ()
+    """What is measured."""
+
+    devices: dict[str, Group] = Field(default_factory=dict)
+    """What it is measured on: groups of devices, by names of your own."""
+
+    matrix: Matrix = Matrix()
+    """Which recipe is measured on which group; by default every one on every group."""
+
+    repeats: int = Field(default=3, ge=1, le=_MOST_REPEATS)
+    """How often each pair is measured in a night."""
+
+    spread: bool = True
+    """Whether repeats are spread over the window, so that the spread between runs is known."""
+
+    window: Times | None = None
+    """When measurements may begin; by default at any time."""
+
+    gates: GateValues = GateValues()
+    """What a device has to be before it is measured."""
+
+    retries: int = Field(default=2, ge=0, le=20)
+    """Further attempts after a failure."""
+
+    stop_after: int = Field(default=3, ge=1, le=1000)
+    """A recipe that failed on so many devices, and worked on none, is stopped for the night."""
+
+    quarantine_after: int = Field(default=3, ge=1, le=1000)
+    """A device on which so many attempts in a row failed is set aside."""
+
+    limit_s: float = Field(default=3600.0, gt=0, le=7 * _DAY_S)
+    """How long one attempt may take."""
+
+    baseline: Literal["all", "main", "last-good"] = "all"
+    """Which earlier runs a night is judged by, as `etdeploy check --against` takes it."""
+
+    max_slowdown_percent: float = Field(default=5.0, ge=0, le=1000)
+    """How much worse a number may be."""
+
+    results: str = Field(default="farm-results", min_length=1)
+    """The folder for records, one folder in it for each night."""
+
+    reports: ReportFiles = ReportFiles()
+    """Files that are written at the end of a night."""
+
+    notify: Annotated[tuple[Told, ...], Field(strict=False)] = ()
+    """Who is told at the end of a night."""
+
+    store: str | None = Field(default=None, min_length=1)
+    """The history, as `--store` takes it; by default that of `ETDEPLOY_STORE`."""
+
+    hosts: HostsSection | None = None
+    """Several hosts; one needs none of it."""
+
+    pools: dict[str, Words] = Field(default_factory=dict)
+    """Names for sets of this machine's devices: `nightly: [android:R5CT20XYZ, host]`."""
