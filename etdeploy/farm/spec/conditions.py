@@ -121,7 +121,7 @@ def told(key: str, offer: Offer) -> str:
     """What a device says of a property."""
     values = [value for value in _known(key, offer) if value is not None]
     if not values:
-        return "nothing"
+        return "unknown"
     if key == _MEMORY:
         from etdeploy.core.console import size
 

@@ -15,6 +15,9 @@ from etdeploy.farm.spec.written import NAME, Group
 from etdeploy.recipe.place import KeyPath
 from etdeploy.targets.platforms import TARGETS
 
+NAMED = "named"
+"""The pool of devices that groups name and no list finds."""
+
 
 def read_groups(written: Mapping[str, Group], findings: Findings) -> dict[str, DeviceGroup]:
     """The groups that can be read."""
@@ -42,7 +45,7 @@ def read_pools(
     alone: bool,
     findings: Findings,
 ) -> dict[str, tuple[str, ...]]:
-    """The pools of this machine's devices.
+    """The pools of this machine's devices; those that groups name and no list finds are one, too.
 
     Args:
         written: By name.
@@ -58,7 +61,20 @@ def read_pools(
     for name, group in groups.items():
         if alone and group.pool and not findings.is_bad(("pools",)):
             _require_known(("devices", name, "pool"), group.pool, written, findings)
-    return {name: tuple(devices) for name, devices in written.items()}
+    pools = {name: tuple(devices) for name, devices in written.items()}
+    named = [g.name for g in groups.values() if alone and g.name and _is_unlisted(g.name)]
+    return {**pools, NAMED: (*pools.get(NAMED, ()), *named)} if named else pools
+
+
+def _is_unlisted(name: str) -> bool:
+    """Whether a device is found by its name alone: no list has boards, and those on a network."""
+    if is_pattern(name):
+        return False
+    try:
+        kind, spec = parse_spec(name)
+    except EtdeployError:
+        return False
+    return kind.address == "required" or spec.address is not None
 
 
 def require_name(keys: KeyPath, findings: Findings) -> None:

@@ -119,7 +119,8 @@ class Farm(Value):
         max_slowdown_percent: How much worse a number may be.
         results: The folder for records, one folder each night.
         store: The history; None for that of `ETDEPLOY_STORE`.
-        pools: Names of the coordinator's own devices by pool.
+        pools: Names of the coordinator's own devices by pool; boards that groups name are in
+            `named`.
     """
 
     name: str

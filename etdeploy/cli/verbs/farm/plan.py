@@ -1,0 +1,81 @@
+"""etdeploy farm plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import json_option
+from etdeploy.core import console
+from etdeploy.core.errors import DeviceError, EtdeployError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from etdeploy.farm.model import Offer
+    from etdeploy.farm.plan.durations import Earlier
+    from etdeploy.farm.plan.model import Outlook
+    from etdeploy.farm.spec.model import LoadedFarm
+
+
+@click.command()
+@click.argument("file", default="farm.yaml", type=click.Path(path_type=Path))
+@json_option
+def command(file: Path, as_json: bool) -> None:
+    """Explain what a night would do, and what it cannot; change nothing.
+
+    Shows which recipe is measured on which device, what is exported and built once for all of them,
+    how long that takes, and which pairs no device is there for, with the reason. Ends with 2 for a
+    farm.yaml that cannot be used, and with 6 if nothing at all could be measured.
+    """
+    from etdeploy.farm.spec.load import load_farm
+
+    loaded = load_farm(file)
+    outlook = _outlook(loaded)
+    if as_json:
+        console.result_json(outlook.model_dump(mode="json"))
+    else:
+        from etdeploy.farm.plan.text import outlook_text
+
+        console.result(outlook_text(outlook, console.width()))
+    # Other hosts may have what is missing here.
+    if not outlook.visits and loaded.farm.hosts is None:
+        raise DeviceError("nothing can be measured", place=str(file), remedy=_REMEDY)
+
+
+_REMEDY = "The plan says why. Plug in a device, or change the groups: etdeploy devices"
+
+
+def _outlook(loaded: LoadedFarm) -> Outlook:
+    from datetime import datetime, timezone
+
+    from etdeploy.cache.workspace import Workspace
+    from etdeploy.farm.plan.here import offers_here
+    from etdeploy.farm.plan.outlook import outlook_of
+
+    workspace = Workspace.opened()
+    with workspace.in_use():
+        here = loaded.farm.hosts is None or loaded.farm.hosts.here
+        offers = offers_here(loaded.farm.pools, workspace) if here else ()
+        earlier = _earlier(loaded, offers)
+        return outlook_of(loaded, offers, earlier, datetime.now(timezone.utc), workspace)
+
+
+def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
+    """What runs took before; a history that cannot be read makes the times a guess."""
+    from etdeploy.farm.plan.durations import earlier_seconds
+    from etdeploy.history.place import place_of
+    from etdeploy.history.store.store import open_store
+
+    names = {label: recipe.name for label, recipe in loaded.recipes.items()}
+    try:
+        place = place_of(loaded.farm.store)
+        if place is None or (place.file and not place.file.exists()):
+            return {}
+        with open_store(place, read_only=True) as store:
+            return earlier_seconds(store, names, offers)
+    except EtdeployError as error:
+        console.warn(f"times are guessed, for the history cannot be read: {error}")
+        return {}

@@ -1,0 +1,1 @@
+"""What a night would do, before it does it."""

@@ -1,0 +1,119 @@
+"""The window of a night on a clock that jumps."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from etdeploy.farm.spec.model import Window
+from etdeploy.farm.spec.window import minutes_of, opens, zone_problem
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def window(start: str, end: str) -> Window:
+    first, last = minutes_of(start), minutes_of(end)
+    assert first is not None
+    assert last is not None
+    return Window(from_minute=first, until_minute=last, timezone="Europe/Berlin")
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("now", "start", "end"),
+    [
+        ("2026-11-23T12:00", "2026-11-23T22:00", "2026-11-24T06:00"),
+        ("2026-11-23T22:00", "2026-11-23T22:00", "2026-11-24T06:00"),
+        ("2026-11-24T01:00", "2026-11-23T22:00", "2026-11-24T06:00"),
+        ("2026-11-24T05:59", "2026-11-23T22:00", "2026-11-24T06:00"),
+        ("2026-11-24T06:00", "2026-11-24T22:00", "2026-11-25T06:00"),
+    ],
+)
+def test_a_window_over_midnight(now: str, start: str, end: str) -> None:
+    assert opens(window("22:00", "06:00"), at(now)) == (at(start), at(end))
+
+
+def test_a_window_within_a_day() -> None:
+    assert opens(window("09:00", "17:00"), at("2026-11-23T18:00")) == (
+        at("2026-11-24T09:00"),
+        at("2026-11-24T17:00"),
+    )
+
+
+def test_a_whole_day_is_always_open() -> None:
+    start, end = opens(window("00:00", "24:00"), at("2026-11-23T18:00"))
+    assert (start, end) == (at("2026-11-23T00:00"), at("2026-11-24T00:00"))
+
+
+@pytest.mark.parametrize(
+    ("now", "hours"),
+    [
+        ("2026-03-28T23:00", 7),  # the clock jumps from 02:00 to 03:00
+        ("2026-10-24T23:00", 9),  # the hour from 02:00 to 03:00 is there twice
+        ("2026-07-01T23:00", 8),
+    ],
+)
+def test_a_night_in_which_the_clock_jumps(now: str, hours: int) -> None:
+    start, end = opens(window("22:00", "06:00"), at(now))
+    assert end.astimezone(timezone.utc) - start.astimezone(timezone.utc) == timedelta(hours=hours)
+
+
+def test_a_window_in_the_hour_that_is_left_out_is_an_hour_later() -> None:
+    start, end = opens(window("02:00", "02:30"), at("2026-03-29T00:00"))
+    assert start.astimezone(timezone.utc) == datetime(2026, 3, 29, 1, 0, tzinfo=timezone.utc)
+    assert end.astimezone(timezone.utc) == datetime(2026, 3, 29, 1, 30, tzinfo=timezone.utc)
+
+
+def test_a_window_in_the_hour_that_is_there_twice_lasts_through_both() -> None:
+    start, end = opens(window("02:15", "02:45"), at("2026-10-25T00:00"))
+    assert end.astimezone(timezone.utc) - start.astimezone(timezone.utc) == timedelta(minutes=90)
+
+
+def test_the_time_of_another_zone_is_the_same_moment() -> None:
+    tokyo = at("2026-11-24T01:00").astimezone(ZoneInfo("Asia/Tokyo"))
+    start, _ = opens(window("22:00", "06:00"), tokyo)
+    assert start == at("2026-11-23T22:00")
+    assert start.tzinfo == BERLIN
+
+
+def test_without_a_zone_it_is_this_machine_s() -> None:
+    now = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
+    start, end = opens(Window(from_minute=0, until_minute=1440), now)
+    assert start <= now < end
+    assert (start.astimezone().hour, start.astimezone().minute) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("22:00", 1320), ("6:05", 365), ("00:00", 0), ("24:00", 1440), ("24:01", None),
+     ("12:60", None), ("10pm", None), ("", None), ("-1:00", None)],
+)  # fmt: skip
+def test_times_of_the_day(text: str, minutes: int | None) -> None:
+    assert minutes_of(text) == minutes
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Europe/Berln", "did you mean Europe/Berlin?"),
+        ("berlin", "did you mean Europe/Berlin?"),
+        ("Europe", None),
+        ("/etc/passwd", None),
+        ("../x", None),
+        ("", None),
+    ],
+)
+def test_an_unknown_zone(name: str, hint: str | None) -> None:
+    problem = zone_problem(name)
+    assert problem
+    assert problem[0] == f"there is no time zone {name!r}"
+    assert hint is None or problem[1] == hint
+
+
+def test_a_known_zone() -> None:
+    assert zone_problem("Europe/Berlin") is None
