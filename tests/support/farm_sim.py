@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -119,8 +118,8 @@ class SimNight:
         self.times = Times()
         self.numbers: Callable[[Ending], float | None] = lambda ending: None
         self.prepare: Callable[[Mapping[str, Sequence[Offer]]], SimPrepared] = prepare
-        self.kept: Counter[str] = Counter()
         self.events: list[Event] = []
+        self.kills = 0
         self.heard: Callable[[Event], None] = lambda event: None
 
     def run(self) -> NightEnd:
@@ -129,7 +128,6 @@ class SimNight:
             prepare=self.prepare,
             shelf=self.shelf,
             plan=plan,
-            keep=self._keep,
             headline=self.numbers,
             times=self.times,
             background=AtOnce(),
@@ -138,9 +136,6 @@ class SimNight:
             pace=self.pace,
         )
         return run_night(self.loaded, self.engine, self.ledger, self.clock, self._event, parts)
-
-    def _keep(self, ending: Ending) -> None:
-        self.kept[ending.run_id or ""] += 1
 
     def _event(self, event: Event) -> None:
         self.events.append(event)

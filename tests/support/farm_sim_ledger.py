@@ -35,6 +35,8 @@ class MemoryLedger:
         self._require()
         for night, of in self.known.items():
             if of == digest and night not in self.finished:
+                for state in list(self.nights[night].values()):
+                    self._lose(state)
                 return night, tuple(self.nights[night].values())
         night = f"{farm_name}-{len(self.nights) + 1}"
         self.known[night], self.nights[night] = digest, {}
@@ -45,7 +47,15 @@ class MemoryLedger:
         for visit in visits:
             self._of(visit.id).setdefault(visit.id, VisitState(visit=visit))
 
-    def running(self, visit: str, attempt: int, identity: str, host: str) -> None:
+    def _lose(self, state: VisitState) -> None:
+        """Nobody knows how the attempt ended that an earlier coordinator began."""
+        if state.standing is Standing.RUNNING:
+            attempt, visit = len(state.attempts) + 1, state.visit
+            self.ended(
+                Ending(visit=visit.id, attempt=attempt, identity="", host="", fate=Fate.LOST)
+            )
+
+    def running(self, visit: str, attempt: int, identity: str, host: str, device: str = "") -> None:
         self._require()
         if self._state(visit).result is None:
             self._set(visit, standing=Standing.RUNNING)

@@ -75,17 +75,13 @@ class Board:
         return found
 
     def add(self, states: Iterable[VisitState]) -> None:
-        """Adds visits with what is known of them; a running one waits again."""
+        """Adds visits with what is known of them."""
         for state in states:
             for ending in state.attempts:
                 self._learn(state.visit, ending, ending.identity)
                 if ending.fate is Fate.DONE:
                     self._around(state.visit)[ending.identity] += 1
-            self._put(
-                state.model_copy(update={"standing": Standing.WAITING})
-                if state.standing is Standing.RUNNING
-                else state
-            )
+            self._put(state)
 
     def widen(self, visit: str, among: tuple[str, ...]) -> None:
         """Lets a visit go to more devices."""

@@ -13,7 +13,6 @@ from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.notes import Notes
 from etdeploy.farm.night.numbers import Numbers
 from etdeploy.farm.night.parcels import Parcels
-from etdeploy.farm.night.parts import Keep
 from etdeploy.farm.night.telling import Telling
 
 
@@ -28,13 +27,12 @@ class Ends:
         numbers: Numbers,
         parcels: Parcels,
         engine: Engine,
-        keep: Keep,
         telling: Telling,
         situation: Callable[[], Situation],
     ) -> None:
         self.board, self.notes, self.devices = board, notes, devices
         self.numbers, self.parcels, self.engine = numbers, parcels, engine
-        self.keep, self.telling, self.situation = keep, telling, situation
+        self.telling, self.situation = telling, situation
 
     def take(self, ending: Ending, now_s: float) -> None:
         """Takes an attempt that ended, at this second of the night."""
@@ -43,9 +41,6 @@ class Ends:
             self.telling.trouble(f"an attempt ended that is none of this night's: {ending.visit}")
             return
         is_new = state.result is None
-        if ending.fate is Fate.DONE and is_new:
-            # Before the visit counts as done: after a crash in between it is done again.
-            self.telling.forgiving(lambda: self.keep(ending), "a record is not in the history yet")
         self.notes.ended(ending)
         told = self.board.end(ending, now_s)
         self.telling.event(Event(EventKind.ENDED, ending=ending, state=told.state))

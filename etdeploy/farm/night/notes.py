@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from etdeploy.core.errors import Interrupted
-from etdeploy.farm.model import Ending, Visit
+from etdeploy.farm.model import Ending, Order, Visit
+from etdeploy.farm.night.keeping.writing import TakenError
 from etdeploy.farm.night.parts import Clock, LedgerLike
 
 _AGAIN_S = 10.0
@@ -16,7 +17,8 @@ class Notes:
     """Notes for a ledger, in their order; those that it refused wait in memory.
 
     The ledger itself keeps a file for the time that its database is down; this is for a ledger
-    that cannot even do that. What is lost with the process then is measured again.
+    that cannot even do that. What is lost with the process then is measured again. Every method
+    may raise TakenError: another process runs this farm now, and this night must end.
     """
 
     def __init__(self, ledger: LedgerLike, clock: Clock, trouble: Callable[[str], None]) -> None:
@@ -28,9 +30,14 @@ class Notes:
         """Visits were planned."""
         self._note(lambda: self._ledger.plan(visits))
 
-    def running(self, visit: str, attempt: int, identity: str, host: str) -> None:
+    def running(self, order: Order) -> None:
         """An attempt begins."""
-        self._note(lambda: self._ledger.running(visit, attempt, identity, host))
+        offer = order.offer
+        self._note(
+            lambda: self._ledger.running(
+                order.visit, order.attempt, offer.identity, offer.host, offer.name
+            )
+        )
 
     def ended(self, ending: Ending) -> bool:
         """An attempt ended; True if it counts, or if the ledger cannot say so now."""
@@ -67,7 +74,7 @@ class Notes:
     def _done(self, write: Callable[[], object]) -> tuple[bool, object]:
         try:
             return True, write()
-        except Interrupted:
+        except (Interrupted, TakenError):
             raise
         except Exception as error:
             # A database that is down lets each call wait for it.

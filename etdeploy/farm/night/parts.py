@@ -38,19 +38,25 @@ class LedgerLike(Protocol):
     def open_night(
         self, farm_name: str, digest: str, now: datetime
     ) -> tuple[str, Sequence[VisitState]]:
-        """The night that is not finished, with its visits; else a new one without any."""
+        """The night that is not finished, with its visits; else a new one without any.
+
+        No visit is running: attempts that were under way are lost ones.
+        """
         ...
 
     def plan(self, visits: Sequence[Visit]) -> None:
         """Adds visits."""
         ...
 
-    def running(self, visit: str, attempt: int, identity: str, host: str) -> None:
+    def running(self, visit: str, attempt: int, identity: str, host: str, device: str = "") -> None:
         """An attempt begins."""
         ...
 
     def ended(self, ending: Ending) -> bool:
-        """An attempt ended; False if another one of its visit counts already."""
+        """An attempt ended; False if another one of its visit counts already.
+
+        The record of one that counts goes to the history too.
+        """
         ...
 
     def missed(self, visit: str, reason: str) -> None:
@@ -136,9 +142,6 @@ class PlanLike(Protocol):
 Plan = Callable[[Farm, str, Sequence[Offer], "float | None"], PlanLike]
 """The visits for devices: `etdeploy.farm.spec.matrix.plan_night`."""
 
-Keep = Callable[[Ending], None]
-"""Puts the record of an attempt into the history; the same one again changes nothing."""
-
 Headline = Callable[[Ending], "float | None"]
 """The number that a record is compared by; None where it has none."""
 
@@ -164,7 +167,6 @@ class Parts:
         prepare: Exports and builds.
         shelf: Whose the devices are.
         plan: The visits for devices.
-        keep: Puts a record into the history.
         headline: The number of a record.
         times: How long attempts took in earlier nights.
         background: For what takes minutes; None for threads.
@@ -176,7 +178,6 @@ class Parts:
     prepare: Prepare
     shelf: ShelfLike
     plan: Plan
-    keep: Keep
     headline: Headline
     times: Times = field(default_factory=Times)
     background: Background | None = None

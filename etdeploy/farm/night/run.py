@@ -52,6 +52,7 @@ def run_night(
 
     Raises:
         StoreError: The ledger cannot be opened at all; nothing was begun.
+        TakenError: Another process runs this farm; raised also where it took the farm over.
         EtdeployError: Nothing can be exported or built.
         Interrupted: It was stopped before the first attempt.
     """
@@ -90,7 +91,6 @@ class _Night:
             self.numbers,
             self.parcels,
             engine,
-            parts.keep,
             self.telling,
             self._situation,
         )
@@ -123,16 +123,6 @@ class _Night:
         self.board.add(states)
         for state in states:
             self._remember(state)
-            if state.standing is Standing.RUNNING:
-                lost = Ending(
-                    visit=state.visit.id,
-                    attempt=len(state.attempts) + 1,
-                    identity=state.visit.device or "",
-                    host="",
-                    fate=Fate.LOST,
-                )
-                self.notes.ended(lost)
-                self.board.add_attempt(lost)
             self._settle(state.visit.id)
         left = self.board.waiting
         self.telling.tell(
@@ -251,7 +241,7 @@ class _Night:
         )
         self.board.begin(order)
         self._changed_s = self.clock.seconds()
-        self.notes.running(visit, order.attempt, offer.identity, offer.host)
+        self.notes.running(order)
         self.telling.event(Event(EventKind.STARTED, order=order, state=self.board.states[visit]))
         try:
             self.engine.start(order)

@@ -33,6 +33,7 @@ def killed_at(night: SimNight, moments: list[int]) -> None:
         if heard in moments:
             # Its workers die with it, as those of an engine on the same host do.
             night.engine.under_way.clear()
+            night.kills += 1
             raise CoordinatorKilledError
 
     night.heard = hear
@@ -65,8 +66,6 @@ def require_sound(night: SimNight, end: NightEnd) -> None:
         spent = sum(uses_up(ending, rules.gates) for ending in state.attempts)
         assert spent <= 1 + rules.retries
         assert len(state.attempts) <= 1 + rules.retries + 10
-    kept = {state.result.run_id for state in states.values() if state.result}
-    assert kept <= set(night.kept), "a record is missing from the history"
 
 
 def random_behaviour(seed: int, failing: float) -> Behaviour:
@@ -111,15 +110,19 @@ def test_every_visit_ends_once_with_a_reason(
 def test_24_hours_with_200_phones_lose_nothing_and_count_nothing_twice() -> None:
     hosts, hours = 4, 24.0
     offers = [offer_of(i, hosts) for i in range(200)]
-    loaded = make_farm([f"recipe-{i}" for i in range(8)], repeats=4, spread=True)
-    night = SimNight(loaded, offers, random_behaviour(14, 0.02), hours=hours)
+    loaded = make_farm([f"recipe-{i}" for i in range(6)], repeats=3, spread=True)
+    night = SimNight(loaded, offers, random_behaviour(14, 0.02), hours=hours, wait_s=180.0)
     chaos(night, 14, hours, offers)
     killed_at(night, [500, 2000, 2001, 4000, 7000, 9000])
     end = run_through(night)
     require_sound(night, end)
     standings = Counter(state.standing for state in end.states)
-    assert len(end.states) == 200 * 8 * 4
+    assert len(end.states) == 200 * 6 * 3
     assert standings[Standing.DONE] > 0.95 * len(end.states), standings
+    assert night.kills == 6
+    lost = [e for state in end.states for e in state.attempts if e.fate is Fate.LOST]
+    assert len(lost) > 500, "no worker died"
+    assert any("cannot be written down now" in text for text in night.texts)
 
 
 @pytest.mark.parametrize("take", [None, 3])
