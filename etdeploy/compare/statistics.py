@@ -66,7 +66,7 @@ def unpaired_ratio(
         return Ratio(median=math.exp(center), low=None, high=None)
     squares = sum((len(side) - 1) * stdev(side) ** 2 for side in sides if len(side) > 1)
     starts = max(math.sqrt(squares / degrees), LEAST_SPREAD)
-    of_medians = starts**2 * sum(_variance_of_median(len(side)) for side in sides)
+    of_medians = starts**2 * sum(variance_of_median(len(side)) for side in sides)
     error = math.sqrt(of_medians + 2 * max(starts, between_records) ** 2)
     reach = student(degrees) * error
     return ratio(center, center - reach, center + reach)
@@ -82,11 +82,14 @@ class Departure:
         z: The distance in standard deviations, positive where the new value is larger. The standard
             deviation is robust: a few odd values among the earlier ones do not matter.
         earlier: How many there are.
+        spread: That standard deviation, of the logarithm; 0 where more than half of the earlier
+            values are equal.
     """
 
     ratio: Ratio
     z: float
     earlier: int
+    spread: float = 0.0
 
 
 def departure(value_ms: float, earlier_ms: Sequence[float], starts: float = 0.0) -> Departure:
@@ -110,12 +113,12 @@ def departure(value_ms: float, earlier_ms: Sequence[float], starts: float = 0.0)
     center = median(logs)
     seen = _MAD_TO_STDDEV * median(abs(x - center) for x in logs)
     floor = max(starts, LEAST_SPREAD)
-    error_of_floor = floor * math.sqrt(1 + _variance_of_median(count))
-    reach = max(_mad_quantile(count) * seen, _NORMAL * error_of_floor)
+    error_of_floor = floor * math.sqrt(1 + variance_of_median(count))
+    reach = max(mad_quantile(count) * seen, _NORMAL * error_of_floor)
     away = math.log(value_ms) - center
     # In units in which the bounds are where those of a normal distribution are.
     z = away / reach * _NORMAL
-    return Departure(ratio(away, away - reach, away + reach), z, count)
+    return Departure(ratio(away, away - reach, away + reach), z, count, seen)
 
 
 def log_spread(times_ms: Sequence[float]) -> float | None:
@@ -141,14 +144,17 @@ def student(degrees: int) -> float:
     return z + first / degrees + second / degrees**2
 
 
-def _mad_quantile(count: int) -> float:
+def mad_quantile(count: int) -> float:
+    """What a new normal value's distance from the median of `count` others, in units of 1.4826
+    times their MAD, stays below in 95 % of all cases. `count` is at least 3.
+    """
     if count < 3 + len(_MAD_QUANTILES):
         return _MAD_QUANTILES[count - 3]
     # Fits the simulated 2.81 (12), 2.66 (15), 2.42 (20), 2.26 (30) and 2.13 (50) from above.
     return _NORMAL + 10.5 / count
 
 
-def _variance_of_median(count: int) -> float:
+def variance_of_median(count: int) -> float:
     """Variance of a median of `count` normal values of variance 1."""
     return (_MEDIAN_VARIANCE if count > 2 else 1.0) / count
 

@@ -138,12 +138,26 @@ def _earlier(store: Store, run: Entry, question: Question) -> list[Entry]:
     found = [entry for entry in store.entries(wanted, many) if entry.run_id != run.run_id]
     if question.other is not None:
         found = [entry for entry in found if entry.run_id != question.other.run_id]
-    if question.against == LAST_GOOD:
-        found = [entry for entry in found if entry.judgement is not Judgement.REGRESSED]
-    elif question.against == MAIN:
-        on_main = _on_main(question.repository, {e.git_revision for e in found if e.git_revision})
-        found = [e for e in found if e.git_revision in on_main and not e.git_dirty]
-    return found[-question.last :]
+    return baseline(found, question.against, question.repository)[-question.last :]
+
+
+def baseline(entries: Sequence[Entry], against: str | None, repository: Path) -> list[Entry]:
+    """Those of earlier runs that a run is judged by.
+
+    Args:
+        entries: Comparable runs.
+        against: As a question has it.
+        repository: A folder in the recipe's repository, for `main`.
+
+    Raises:
+        UsageError: There is no branch main.
+    """
+    if against == LAST_GOOD:
+        return [entry for entry in entries if entry.judgement is not Judgement.REGRESSED]
+    if against == MAIN:
+        on_main = _on_main(repository, {e.git_revision for e in entries if e.git_revision})
+        return [e for e in entries if e.git_revision in on_main and not e.git_dirty]
+    return list(entries)
 
 
 def _on_main(repository: Path, revisions: set[str]) -> set[str]:

@@ -1,0 +1,247 @@
+"""Judges every recipe on every device of a night by earlier nights in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etdeploy.core.errors import UsageError
+from etdeploy.core.text.shell import quoted
+from etdeploy.farm.model import VisitState
+from etdeploy.farm.spec.model import Baseline, Farm
+from etdeploy.farm.verdicts.many import discoveries
+from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, Verdict, VerdictKind
+from etdeploy.farm.verdicts.nights import Night, by_night
+from etdeploy.farm.verdicts.pair import (
+    Look,
+    Pair,
+    families,
+    finding_of,
+    left_out,
+    looks,
+    outputs_of,
+    since,
+    why_not,
+    worst,
+)
+from etdeploy.history.check import LAST_GOOD, MAIN, baseline
+from etdeploy.history.entry import Entry, Judgement
+from etdeploy.history.judge import OUTPUTS
+from etdeploy.history.metrics import HEADLINES, title
+
+if TYPE_CHECKING:
+    from etdeploy.history.store.store import Store
+
+NIGHTS = 20
+"""So many earlier nights are looked at."""
+_RUNS_A_NIGHT = 10
+# Of the branch main there may be one run in several.
+_LOOK_BACK = 5
+_BAD = (VerdictKind.REGRESSED, VerdictKind.SUSPECTED)
+_AGAINST = {Baseline.ALL: None, Baseline.MAIN: MAIN, Baseline.LAST_GOOD: LAST_GOOD}
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A pair of the night with what the history has of it."""
+
+    recipe: str
+    identity: str
+    run_ids: tuple[str, ...]
+    device: str = ""
+    device_name: str = ""
+    recipe_file: str = ""
+    series: str = ""
+    pair: Pair | None = None
+    trouble: str = ""
+
+
+def judge_night(
+    store: Store, night: str, states: Sequence[VisitState], farm: Farm
+) -> tuple[Verdict, ...]:
+    """Judges what was measured in a night; a pair that gave no record has no verdict.
+
+    Args:
+        store: The history, with the records of the night.
+        night: Its id; visits of other nights are left out.
+        states: Of its visits.
+        farm: What a night is judged by, and how much worse a number may be.
+
+    Returns:
+        A verdict for each recipe on each device, the worst first.
+
+    Raises:
+        StoreError: The history cannot be read.
+    """
+    known = [
+        _known(store, farm, *pair, run_ids) for pair, run_ids in _runs_of(night, states).items()
+    ]
+    looked = [looks(each.pair, farm.max_slowdown_percent) if each.pair else [] for each in known]
+    sure = _sure([look for each in looked for look in each])
+    verdicts = []
+    for each, found in zip(known, looked, strict=True):
+        part, sure = sure[: len(found)], sure[len(found) :]
+        verdicts.append(_verdict(each, found, part, farm))
+    return tuple(sorted(verdicts, key=_badness))
+
+
+def note(store: Store, verdicts: Sequence[Verdict]) -> None:
+    """Notes in the history what was found, as `etdeploy check` does; for `last-good`.
+
+    Raises:
+        StoreError: The history cannot be written.
+    """
+    for verdict in verdicts:
+        if verdict.kind in (VerdictKind.NOT_JUDGED, VerdictKind.SUSPECTED):
+            continue
+        bad = verdict.kind is VerdictKind.REGRESSED
+        for run_id in verdict.run_ids:
+            store.judge(run_id, Judgement.REGRESSED if bad else Judgement.PASSED)
+
+
+def _badness(verdict: Verdict) -> tuple[int, float, str, str]:
+    ratios = [f.ratio.median for f in verdict.findings if f.ratio and f.kind is verdict.kind]
+    away = max(ratios, default=1.0)
+    return ORDER.index(verdict.kind), -away, verdict.recipe, verdict.device
+
+
+def _runs_of(night: str, states: Sequence[VisitState]) -> Mapping[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for state in states:
+        ending = state.result
+        if ending and ending.run_id and state.visit.id.startswith(f"{night}-"):
+            found.setdefault((state.visit.recipe, ending.identity), []).append(ending.run_id)
+    return found
+
+
+def _known(store: Store, farm: Farm, recipe: str, identity: str, run_ids: list[str]) -> _Known:
+    entries = [entry for entry in map(store.entry, run_ids) if entry]
+    if not entries:
+        why = "its records are not in the history"
+        return _Known(recipe, identity, tuple(run_ids), device=identity, trouble=why)
+    entries.sort(key=lambda entry: entry.started_at)
+    last = entries[-1]
+    # A recipe that was changed during the night has two series; the later one is judged.
+    night = Night(tuple(entry for entry in entries if entry.series == last.series))
+    content = store.content(last.run_id) or {}
+    facts = content.get("device", {}).get("facts", {})
+    file = str(content.get("recipe", {}).get("file") or "")
+    told = _Known(
+        recipe=recipe,
+        identity=identity,
+        run_ids=tuple(entry.run_id for entry in night.entries),
+        device=_label(store, last.series) or identity,
+        device_name=str(facts.get("name") or identity),
+        recipe_file=file,
+        series=last.series,
+    )
+    try:
+        pair = _pair(store, farm, night, Path(file).parent)
+    except UsageError as error:  # no branch main
+        return replace(told, trouble=str(error.message))
+    return replace(told, pair=pair)
+
+
+def _label(store: Store, series: str) -> str:
+    from etdeploy.history.store.store import Filter
+
+    found = store.series(Filter(series=series))
+    return found[0].series.device.label if found else ""
+
+
+def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> Pair:
+    """The night with those before it that it is judged by.
+
+    Raises:
+        UsageError: The baseline is the branch main, and there is none.
+    """
+    first = night.entries[0]
+    every = _before(store, farm, first, {entry.run_id for entry in night.entries})
+    kept = baseline(every, _AGAINST[farm.baseline], repository)
+    nights, all_nights = by_night(kept), by_night(every)
+    return Pair(night, tuple(nights[-NIGHTS:]), all_nights[-1] if all_nights else None)
+
+
+def _before(store: Store, farm: Farm, first: Entry, own: set[str]) -> list[Entry]:
+    from etdeploy.history.store.store import Filter
+
+    wanted = Filter(series=first.series, until=first.started_at, fit=True)
+    look_back = 1 if farm.baseline is Baseline.ALL else _LOOK_BACK
+    many = NIGHTS * max(_RUNS_A_NIGHT, farm.repeats) * look_back
+    return [entry for entry in store.entries(wanted, many) if entry.run_id not in own]
+
+
+def _sure(found: Sequence[Look]) -> list[bool]:
+    """Which numbers stand out among those of all pairs; first numbers among themselves."""
+    sure = [False] * len(found)
+    for family in families(found):
+        chances = [_chance(found[i]) for i in family]
+        for i, discovered in zip(family, discoveries(chances), strict=True):
+            sure[i] = discovered
+    return sure
+
+
+def _chance(look: Look) -> float:
+    return look.distance.chance if look.distance else 1.0
+
+
+def _verdict(known: _Known, found: Sequence[Look], sure: Sequence[bool], farm: Farm) -> Verdict:
+    pair = known.pair
+    reason = known.trouble or (why_not(pair) if pair else "")
+    findings: list[NightFinding] = []
+    if pair:
+        findings += [
+            finding_of(look, farm.max_slowdown_percent, discovered=each)
+            for look, each in zip(found, sure, strict=True)
+        ]
+        findings += outputs_of(pair)
+    kind = worst(findings)
+    # Right outputs of a disturbed run say nothing about its times.
+    if reason and kind is VerdictKind.NO_DIFFERENCE:
+        kind = VerdictKind.NOT_JUDGED
+    bad = [each for each in findings if each.kind is kind and kind in _BAD]
+    began = since(pair, bad[0].metric) if pair and bad and bad[0].metric != OUTPUTS else None
+    return Verdict(
+        recipe=known.recipe, identity=known.identity, device=known.device, series=known.series,
+        run_ids=known.run_ids, kind=kind, findings=tuple(findings),
+        reason=_reason(kind, findings, reason, left_out(pair) if pair else ""),
+        since=began, remedy=_remedy(known, bad, began),
+    )  # fmt: skip
+
+
+def _reason(kind: VerdictKind, findings: Sequence[NightFinding], trouble: str, without: str) -> str:
+    return "; ".join(part for part in (*_told(kind, findings, trouble), without) if part)
+
+
+def _told(kind: VerdictKind, findings: Sequence[NightFinding], trouble: str) -> Iterator[str]:
+    if kind in (*_BAD, VerdictKind.IMPROVED):
+        for each in findings:
+            if each.kind is kind:
+                verb = "are" if each.metric == OUTPUTS else "is"
+                yield f"{title(each.metric)} {verb} {each.reason}"
+        return
+    if trouble:
+        yield trouble
+        return
+    if kind is VerdictKind.NOT_JUDGED:
+        yield next((each.reason for each in findings if each.reason), "there is no number")
+        return
+    yield "no number is worse than it may be"
+
+
+def _remedy(known: _Known, bad: Sequence[NightFinding], began: Since | None) -> str:
+    """The command that looks for the cause."""
+    if not bad:
+        return ""
+    if began is None:
+        return f"etdeploy report {quoted(known.run_ids[-1])}"
+    if not began.commits:
+        return f"etdeploy compare {quoted(began.before_run_id)} {quoted(began.run_id)}"
+    metric = "" if began.metric in HEADLINES else f" --metric {quoted(began.metric)}"
+    return (
+        f"etdeploy farm bisect --recipe {quoted(known.recipe_file or known.recipe)} "
+        f"--device {quoted(known.device_name)} --good {str(began.old_revision)[:12]} "
+        f"--bad {str(began.new_revision)[:12]}{metric}"
+    )

@@ -1,0 +1,222 @@
+"""One recipe on one device: its numbers against earlier nights; nothing is read here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from etdeploy.core.console import count
+from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, VerdictKind
+from etdeploy.farm.verdicts.nights import Night
+from etdeploy.farm.verdicts.rule import MIN_NIGHTS, Distance, distance, is_first_number, middle
+from etdeploy.history.changes import steps
+from etdeploy.history.entry import Entry
+from etdeploy.history.judge import OUTPUTS
+from etdeploy.history.metrics import shown
+from etdeploy.history.trend import differing
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is known of a recipe on a device.
+
+    Attributes:
+        night: The runs that are judged, those that do not count included.
+        earlier: The nights that it is judged by, the earliest first; only runs that count.
+        last: The night before this one, which the baseline may leave out; None without one.
+    """
+
+    night: Night
+    earlier: tuple[Night, ...]
+    last: Night | None = None
+
+    @property
+    def fit(self) -> Night:
+        """The runs whose numbers count."""
+        return Night(tuple(entry for entry in self.night.entries if entry.fit))
+
+
+@dataclass(frozen=True)
+class Look:
+    """A number of a pair, looked at alone.
+
+    Attributes:
+        metric: Its name.
+        values: Of the repeats that count.
+        distance: From the earlier nights; None with too few of them.
+        nights: How many earlier nights have the number.
+        again: Whether the last night was worse than those before it, and this one is worse than
+            those, too.
+    """
+
+    metric: str
+    values: tuple[float, ...]
+    distance: Distance | None
+    nights: int
+    again: bool
+
+
+def looks(pair: Pair, max_slowdown_percent: float) -> list[Look]:
+    """Every number of the pair's repeats that count."""
+    fit = pair.fit
+    metrics = dict.fromkeys(metric for entry in fit.entries for metric in entry.metrics)
+    return [_look(pair, fit, metric, max_slowdown_percent) for metric in metrics
+            if fit.values(metric)]  # fmt: skip
+
+
+def _look(pair: Pair, fit: Night, metric: str, max_slowdown_percent: float) -> Look:
+    values = fit.values(metric)
+    having = [night.values(metric) for night in pair.earlier if night.values(metric)]
+    found = distance(values, having)
+    again = False
+    if found and found.worse(metric, max_slowdown_percent):
+        again = _was_worse(pair, metric, values, max_slowdown_percent)
+    return Look(metric, values, found, len(having), again)
+
+
+def _was_worse(
+    pair: Pair, metric: str, values: Sequence[float], max_slowdown_percent: float
+) -> bool:
+    """Whether both this night and the last one are worse than those before both."""
+    if pair.last is None or not (last := pair.last.values(metric)):
+        return False
+    before = [night for night in pair.earlier if night.entries[0] != pair.last.entries[0]]
+    having = [night.values(metric) for night in before if night.values(metric)]
+    found = [distance(each, having) for each in (last, values)]
+    return all(each and each.worse(metric, max_slowdown_percent) for each in found)
+
+
+def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> NightFinding:
+    """What is found of a number, once all pairs were looked at.
+
+    Args:
+        look: The number alone.
+        max_slowdown_percent: How much worse it may be.
+        discovered: Whether it stands out among all pairs of the night.
+    """
+    if look.distance is None:
+        why = f"{count(look.nights, 'earlier night')} have it, and {MIN_NIGHTS} are needed"
+        return NightFinding(
+            metric=look.metric, kind=VerdictKind.NOT_JUDGED, values=look.values,
+            value=middle(look.values), nights=look.nights, reason=why,
+        )  # fmt: skip
+    away = look.distance
+    kind = VerdictKind.NO_DIFFERENCE
+    if away.worse(look.metric, max_slowdown_percent):
+        sure = discovered or look.again
+        kind = VerdictKind.REGRESSED if sure else VerdictKind.SUSPECTED
+    elif away.better(look.metric, max_slowdown_percent):
+        kind = VerdictKind.IMPROVED
+    return NightFinding(
+        metric=look.metric, kind=kind, values=look.values, value=away.value,
+        expected=away.expected, ratio=away.ratio, z=away.z, chance=away.chance,
+        nights=away.nights, within_percent=None if away.within is None else 100 * away.within,
+        reason=_reason(look, kind, max_slowdown_percent),
+    )  # fmt: skip
+
+
+def _reason(look: Look, kind: VerdictKind, max_slowdown_percent: float) -> str:
+    away = look.distance
+    if away is None:
+        return ""
+    percent = 100 * (away.ratio.median - 1)
+    what = (
+        f"{shown(look.metric, away.value)} instead of {shown(look.metric, away.expected)}, "
+        f"{percent:+.1f} %"
+    )
+    told = f"{what}, {abs(away.z):.1f} standard deviations between nights"
+    if kind is VerdictKind.SUSPECTED:
+        return f"{told}; among as many pairs that may be chance, and the next night decides"
+    if kind is VerdictKind.REGRESSED and look.again:
+        return f"{told}; the night before was as bad"
+    if kind is not VerdictKind.NO_DIFFERENCE:
+        return told
+    if abs(percent) <= max_slowdown_percent:
+        return what
+    return f"{what}: nights in which nothing changed are as far apart"
+
+
+def outputs_of(pair: Pair) -> Iterator[NightFinding]:
+    """What is found of the outputs; nothing where no run compared them."""
+    compared = [entry for entry in pair.night.entries if entry.outputs_ok is not None]
+    if not compared:
+        return
+    wrong = [entry for entry in compared if entry.outputs_ok is False]
+    if not wrong:
+        yield NightFinding(metric=OUTPUTS, kind=VerdictKind.NO_DIFFERENCE, reason="right")
+        return
+    were_right = any(e.outputs_ok for night in pair.earlier for e in night.entries)
+    before = "and they were right before" if were_right else "and no earlier run shows them right"
+    yield NightFinding(
+        metric=OUTPUTS,
+        kind=VerdictKind.REGRESSED,
+        nights=len(pair.earlier),
+        reason=f"wrong in {len(wrong)} of {count(len(compared), 'run')}, {before}",
+    )
+
+
+def worst(findings: Sequence[NightFinding]) -> VerdictKind:
+    """The worst of the findings; of those that are not judged only where none was."""
+    kinds = {each.kind for each in findings}
+    return next((kind for kind in ORDER if kind in kinds), VerdictKind.NOT_JUDGED)
+
+
+def why_not(pair: Pair) -> str:
+    """Why a night's numbers cannot be judged; empty where they can."""
+    entries = pair.night.entries
+    simulated = [entry for entry in entries if entry.simulated]
+    if simulated and len(simulated) == len(entries):
+        return "it was simulated, so it has no times"
+    if pair.fit.entries:
+        return ""
+    disturbed = [entry.disturbed for entry in entries if entry.disturbed]
+    if not disturbed:
+        return ""  # wrong outputs speak for themselves
+    which = f"all {len(entries)} runs were" if len(entries) > 1 else "it was"
+    return f"{which} disturbed: {disturbed[-1]}"
+
+
+def left_out(pair: Pair) -> str:
+    """How many of the night's runs do not count, as a clause; empty for none."""
+    entries = pair.night.entries
+    odd = [entry for entry in entries if not entry.fit]
+    if not odd or len(odd) == len(entries):
+        return ""
+    why = next((entry.disturbed for entry in odd if entry.disturbed), "wrong outputs")
+    return f"{len(odd)} of {count(len(entries), 'run')} left out: {why.rstrip('.')}"
+
+
+def since(pair: Pair, metric: str) -> Since | None:
+    """When a number became worse: at the last change of level, else since the last night."""
+    nights = [night for night in pair.earlier if night.values(metric)]
+    fit = pair.fit
+    if not nights or not fit.values(metric):
+        return None
+    every = [*nights, fit]
+    levels = [middle(night.values(metric)) for night in every]
+    found = [step for step in steps(levels) if step.after > step.before]
+    at = found[-1].index if found else len(every) - 1
+    before = found[-1].before if found else median(levels[:-1])
+    after = found[-1].after if found else levels[-1]
+    old, new = _last_with(every[at - 1], metric), _first_with(every[at], metric)
+    return Since(
+        metric=metric, run_id=new.run_id, started_at=new.started_at, before_run_id=old.run_id,
+        before=before, after=after, old_revision=old.git_revision, new_revision=new.git_revision,
+        differs=differing(old, new), dated=bool(found),
+    )  # fmt: skip
+
+
+def _first_with(night: Night, metric: str) -> Entry:
+    return next(entry for entry in night.entries if entry.metrics.get(metric, 0) > 0)
+
+
+def _last_with(night: Night, metric: str) -> Entry:
+    return next(entry for entry in reversed(night.entries) if entry.metrics.get(metric, 0) > 0)
+
+
+def families(found: Sequence[Look]) -> tuple[list[int], list[int]]:
+    """The places of those that were judged: of first numbers, and of all others."""
+    judged = [i for i, look in enumerate(found) if look.distance is not None]
+    first = [i for i in judged if is_first_number(found[i].metric)]
+    return first, [i for i in judged if not is_first_number(found[i].metric)]

@@ -1,0 +1,180 @@
+"""How far a night is from those before it, and whether that is chance; nothing is read here.
+
+What is assumed: the logarithm of a run's number is its level, plus what the night adds
+(temperature, other work, the place of things in memory), plus what the run adds. The repeats of a
+night share the night's part, so many of them say little about the next night. A night therefore
+counts as one value, the median of its repeats, and is judged by the spread between the nights'
+values. That contains the night's part once, and the runs' part divided by the number of repeats.
+
+Nights are taken to be independent of each other, and normally distributed but for a few odd ones:
+level and spread are a median and a median absolute deviation. `benchmarks/farm_verdicts.py`
+measures with simulated nights how often the verdicts are wrong; docs/farm.md has its numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import NormalDist, median
+
+from etdeploy.compare.model import Ratio
+from etdeploy.compare.statistics import (
+    MIN_HISTORY,
+    departure,
+    mad_quantile,
+    ratio,
+    variance_of_median,
+)
+from etdeploy.history.judge import level
+from etdeploy.history.metrics import HEADLINES, base_of
+
+MIN_NIGHTS = MIN_HISTORY
+"""Earlier nights that a new one can be judged by."""
+# As `etdeploy check` has them: of the first number, and of the others, which are several.
+_Z, _Z_OTHERS = 1.96, 3.0
+_NORMAL = NormalDist().inv_cdf(0.975)
+# Of normal values, the median distance of two is this part of their standard deviation.
+_MEDIAN_DISTANCE = NormalDist().inv_cdf(0.75) * math.sqrt(2)
+_FEWEST_DISTANCES = 3
+_PIECES = 400
+_STEPS = 60
+_MOST_DEGREES = 1e4
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a night's value is from the level before it.
+
+    Attributes:
+        value: Median of the night's repeats.
+        expected: The level: the median over earlier nights.
+        ratio: Value by expected, with bounds that contain 1 for 95 of 100 unchanged nights.
+        z: In standard deviations between nights, positive where it is larger.
+        chance: That an unchanged night is at least as much larger.
+        nights: How many the level rests on.
+        within: Standard deviation, of the logarithm, between repeats of one night; None with too
+            few repeats to tell.
+    """
+
+    value: float
+    expected: float
+    ratio: Ratio
+    z: float
+    chance: float
+    nights: int
+    within: float | None
+
+    def worse(self, metric: str, max_slowdown_percent: float) -> bool:
+        """Whether one pair alone would be called worse."""
+        allowed = 1 + max_slowdown_percent / 100
+        return self.ratio.median > allowed and self.z >= _sure(metric)
+
+    def better(self, metric: str, max_slowdown_percent: float) -> bool:
+        """The same of an improvement."""
+        allowed = 1 + max_slowdown_percent / 100
+        return self.ratio.median < 1 / allowed and self.z <= -_sure(metric)
+
+
+def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Distance | None:
+    """How far a night is from earlier ones.
+
+    Args:
+        values: Of the night's repeats, positive; at least one.
+        nights: The same of each earlier night, the earliest first.
+
+    Returns:
+        None with fewer than `MIN_NIGHTS` earlier nights.
+    """
+    if len(nights) < MIN_NIGHTS:
+        return None
+    all_levels = [middle(night) for night in nights]
+    levels = level(all_levels)
+    recent = nights[len(nights) - len(levels) :]
+    value, expected = middle(values), median(levels)
+    within = within_spread([*recent, values])
+    own = (within or 0.0) ** 2 * variance_of_median(len(values))
+    usual = (within or 0.0) ** 2 * median(variance_of_median(len(night)) for night in recent)
+    away = departure(value, levels, math.sqrt(own))
+    reach = math.log((away.ratio.high or 1.0) / away.ratio.median)
+    # With fewer repeats than usual, the runs' part is larger than the nights' values show.
+    reach = math.hypot(reach, _NORMAL * math.sqrt(max(0.0, own - usual)))
+    apart = math.log(value) - math.log(expected)
+    return Distance(
+        value=value,
+        expected=expected,
+        ratio=ratio(apart, apart - reach, apart + reach),
+        z=apart / reach * _NORMAL,
+        chance=chance_of(apart / reach, len(levels), exact=away.spread == 0.0),
+        nights=len(levels),
+        within=within,
+    )
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median; of two values their geometric mean."""
+    return math.exp(median(math.log(value) for value in values))
+
+
+def within_spread(nights: Sequence[Sequence[float]]) -> float | None:
+    """Standard deviation of the logarithm between runs of one night, by all pairs of such runs.
+
+    A few odd runs do not matter. None with fewer than three pairs.
+    """
+    apart = [abs(math.log(a / b)) for night in nights for a, b in combinations(night, 2)]
+    return median(apart) / _MEDIAN_DISTANCE if len(apart) >= _FEWEST_DISTANCES else None
+
+
+def chance_of(reaches: float, nights: int, *, exact: bool = False) -> float:
+    """The chance that an unchanged night is at least as far above the level.
+
+    The distance in units of a median absolute deviation is distributed nearly as Student's, with
+    so many degrees of freedom that both have the same bounds at 95 %.
+
+    Args:
+        reaches: The distance, in units of the distance that 95 of 100 unchanged nights stay below.
+        nights: How many the spread is estimated from.
+        exact: Whether the earlier nights agree exactly, as sizes do: then the least spread decides,
+            which is not estimated.
+    """
+    if exact:
+        return NormalDist().cdf(-reaches * _NORMAL)
+    degrees, bound = _student_of(nights)
+    return _tail(reaches * bound, degrees)
+
+
+@functools.cache
+def _student_of(nights: int) -> tuple[float, float]:
+    """Degrees of freedom that fit the bounds of so many nights, and their quantile at 97.5 %."""
+    bound = mad_quantile(nights) / math.sqrt(1 + variance_of_median(nights))
+    low, high = 0.5, _MOST_DEGREES
+    for _ in range(_STEPS):
+        degrees = math.sqrt(low * high)
+        low, high = (degrees, high) if _tail(bound, degrees) > 0.025 else (low, degrees)
+    return high, bound
+
+
+def _tail(t: float, degrees: float) -> float:
+    """P(T >= t) of Student's distribution with any degrees of freedom.
+
+    With t = sqrt(degrees) * tan(u) the density is a power of a cosine, without an infinite end.
+    """
+    if t < 0:
+        return 1.0 - _tail(-t, degrees)
+    start = math.atan(t / math.sqrt(degrees))
+    piece = (math.pi / 2 - start) / _PIECES
+    heights = (math.cos(start + (i + 0.5) * piece) for i in range(_PIECES))
+    total = sum(math.pow(height, degrees - 1) for height in heights)
+    scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
+    return min(1.0, total * piece * math.exp(scale))
+
+
+def is_first_number(metric: str) -> bool:
+    """Whether it is what records are compared by."""
+    return metric in HEADLINES
+
+
+def _sure(metric: str) -> float:
+    return _Z if base_of(metric) == metric and is_first_number(metric) else _Z_OTHERS
