@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-FALSE_SHARE = 0.05
-"""Of the pairs that are called regressed at once, so many are expected to be false at most."""
+FALSE_SHARE = 0.025
+"""Of the pairs that are called regressed at once, so many are expected to be false at most; and the
+same of those that are called so for two nights."""
 
 
 def discoveries(chances: Sequence[float], false_share: float = FALSE_SHARE) -> list[bool]:
@@ -13,7 +14,7 @@ def discoveries(chances: Sequence[float], false_share: float = FALSE_SHARE) -> l
 
     It controls the false discovery rate where the numbers are independent or positively
     dependent, as pairs are that share a recipe or a device. A single one needs a chance of at most
-    `false_share`; of 200, one that is alone needs 1/200 of that, and one of ten that are worse
+    `false_share`; of 200, one that is alone needs 1/200 of that, and each of ten that are worse
     together 10/200: a commit that slows down a recipe everywhere is found as easily as on one.
 
     Args:
@@ -24,3 +25,14 @@ def discoveries(chances: Sequence[float], false_share: float = FALSE_SHARE) -> l
     found = [x for i, x in enumerate(ordered, 1) if x <= i * false_share / len(ordered)]
     bound = found[-1] if found else -1.0
     return [x <= bound for x in chances]
+
+
+def sure(at_once: Sequence[float], twice: Sequence[float]) -> list[bool]:
+    """Which of many pairs have regressed, by this night alone or by the last two.
+
+    Args:
+        at_once: The chance that an unchanged pair's night is as bad as this one.
+        twice: The chance that two nights in a row are as bad as the better of the last two.
+    """
+    found = zip(discoveries(at_once), discoveries(twice), strict=True)
+    return [one or two for one, two in found]

@@ -11,7 +11,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.text.shell import quoted
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.spec.model import Baseline, Farm
-from etdeploy.farm.verdicts.many import discoveries
+from etdeploy.farm.verdicts.many import sure
 from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, Verdict, VerdictKind
 from etdeploy.farm.verdicts.nights import Night, by_night
 from etdeploy.farm.verdicts.pair import (
@@ -59,7 +59,11 @@ class _Known:
 
 
 def judge_night(
-    store: Store, night: str, states: Sequence[VisitState], farm: Farm
+    store: Store,
+    night: str,
+    states: Sequence[VisitState],
+    farm: Farm,
+    files: Mapping[str, Path] | None = None,
 ) -> tuple[Verdict, ...]:
     """Judges what was measured in a night; a pair that gave no record has no verdict.
 
@@ -68,6 +72,8 @@ def judge_night(
         night: Its id; visits of other nights are left out.
         states: Of its visits.
         farm: What a night is judged by, and how much worse a number may be.
+        files: The recipes' files, by label: for the branch main of their repository, and for
+            remedies.
 
     Returns:
         A verdict for each recipe on each device, the worst first.
@@ -75,14 +81,16 @@ def judge_night(
     Raises:
         StoreError: The history cannot be read.
     """
+    files = files or {}
     known = [
-        _known(store, farm, *pair, run_ids) for pair, run_ids in _runs_of(night, states).items()
+        _known(store, farm, pair, run_ids, files.get(pair[0]))
+        for pair, run_ids in _runs_of(night, states).items()
     ]
     looked = [looks(each.pair, farm.max_slowdown_percent) if each.pair else [] for each in known]
-    sure = _sure([look for each in looked for look in each])
+    found_sure = _sure([look for each in looked for look in each])
     verdicts = []
     for each, found in zip(known, looked, strict=True):
-        part, sure = sure[: len(found)], sure[len(found) :]
+        part, found_sure = found_sure[: len(found)], found_sure[len(found) :]
         verdicts.append(_verdict(each, found, part, farm))
     return tuple(sorted(verdicts, key=_badness))
 
@@ -116,7 +124,10 @@ def _runs_of(night: str, states: Sequence[VisitState]) -> Mapping[tuple[str, str
     return found
 
 
-def _known(store: Store, farm: Farm, recipe: str, identity: str, run_ids: list[str]) -> _Known:
+def _known(
+    store: Store, farm: Farm, of: tuple[str, str], run_ids: list[str], file: Path | None
+) -> _Known:
+    recipe, identity = of
     entries = [entry for entry in map(store.entry, run_ids) if entry]
     if not entries:
         why = "its records are not in the history"
@@ -127,18 +138,17 @@ def _known(store: Store, farm: Farm, recipe: str, identity: str, run_ids: list[s
     night = Night(tuple(entry for entry in entries if entry.series == last.series))
     content = store.content(last.run_id) or {}
     facts = content.get("device", {}).get("facts", {})
-    file = str(content.get("recipe", {}).get("file") or "")
     told = _Known(
         recipe=recipe,
         identity=identity,
         run_ids=tuple(entry.run_id for entry in night.entries),
         device=_label(store, last.series) or identity,
         device_name=str(facts.get("name") or identity),
-        recipe_file=file,
+        recipe_file=str(file or ""),
         series=last.series,
     )
     try:
-        pair = _pair(store, farm, night, Path(file).parent)
+        pair = _pair(store, farm, night, file.parent if file else Path())
     except UsageError as error:  # no branch main
         return replace(told, trouble=str(error.message))
     return replace(told, pair=pair)
@@ -175,26 +185,24 @@ def _before(store: Store, farm: Farm, first: Entry, own: set[str]) -> list[Entry
 
 def _sure(found: Sequence[Look]) -> list[bool]:
     """Which numbers stand out among those of all pairs; first numbers among themselves."""
-    sure = [False] * len(found)
+    told = [False] * len(found)
     for family in families(found):
-        chances = [_chance(found[i]) for i in family]
-        for i, discovered in zip(family, discoveries(chances), strict=True):
-            sure[i] = discovered
-    return sure
+        discovered = sure([found[i].at_once for i in family], [found[i].twice for i in family])
+        for i, one in zip(family, discovered, strict=True):
+            told[i] = one
+    return told
 
 
-def _chance(look: Look) -> float:
-    return look.distance.chance if look.distance else 1.0
-
-
-def _verdict(known: _Known, found: Sequence[Look], sure: Sequence[bool], farm: Farm) -> Verdict:
+def _verdict(
+    known: _Known, found: Sequence[Look], discovered: Sequence[bool], farm: Farm
+) -> Verdict:
     pair = known.pair
     reason = known.trouble or (why_not(pair) if pair else "")
     findings: list[NightFinding] = []
     if pair:
         findings += [
             finding_of(look, farm.max_slowdown_percent, discovered=each)
-            for look, each in zip(found, sure, strict=True)
+            for look, each in zip(found, discovered, strict=True)
         ]
         findings += outputs_of(pair)
     kind = worst(findings)

@@ -46,15 +46,20 @@ class Look:
         values: Of the repeats that count.
         distance: From the earlier nights; None with too few of them.
         nights: How many earlier nights have the number.
-        again: Whether the last night was worse than those before it, and this one is worse than
-            those, too.
+        twice: The chance that two unchanged nights in a row are as bad as the last one and this
+            one, by the nights before both; 1 where not both are worse.
     """
 
     metric: str
     values: tuple[float, ...]
     distance: Distance | None
     nights: int
-    again: bool
+    twice: float = 1.0
+
+    @property
+    def at_once(self) -> float:
+        """The chance that an unchanged night is as bad; 1 where one of those before it was."""
+        return 1.0 if self.distance is None or self.distance.as_bad else self.distance.chance
 
 
 def looks(pair: Pair, max_slowdown_percent: float) -> list[Look]:
@@ -69,22 +74,36 @@ def _look(pair: Pair, fit: Night, metric: str, max_slowdown_percent: float) -> L
     values = fit.values(metric)
     having = [night.values(metric) for night in pair.earlier if night.values(metric)]
     found = distance(values, having)
-    again = False
+    twice = 1.0
     if found and found.worse(metric, max_slowdown_percent):
-        again = _was_worse(pair, metric, values, max_slowdown_percent)
-    return Look(metric, values, found, len(having), again)
+        twice = _twice(pair, metric, values, max_slowdown_percent)
+    return Look(metric, values, found, len(having), twice)
 
 
-def _was_worse(
-    pair: Pair, metric: str, values: Sequence[float], max_slowdown_percent: float
-) -> bool:
-    """Whether both this night and the last one are worse than those before both."""
+def _twice(pair: Pair, metric: str, values: Sequence[float], max_slowdown_percent: float) -> float:
+    """The chance that two unchanged nights are as bad; 1 where not both are worse."""
     if pair.last is None or not (last := pair.last.values(metric)):
-        return False
+        return 1.0
     before = [night for night in pair.earlier if night.entries[0] != pair.last.entries[0]]
     having = [night.values(metric) for night in before if night.values(metric)]
-    found = [distance(each, having) for each in (last, values)]
-    return all(each and each.worse(metric, max_slowdown_percent) for each in found)
+    return twice_of(distance(last, having), distance(values, having), metric, max_slowdown_percent)
+
+
+def twice_of(
+    last: Distance | None, this: Distance | None, metric: str, max_slowdown_percent: float
+) -> float:
+    """The chance that two unchanged nights are as bad as the better one of two; 1 if that is not.
+
+    Args:
+        last: How far the last night is from those before both.
+        this: How far this night is from the same.
+        metric: The number's name.
+        max_slowdown_percent: How much worse it may be.
+    """
+    if last is None or this is None:
+        return 1.0
+    both = last.worse(metric, max_slowdown_percent) and this.worse(metric, max_slowdown_percent)
+    return max(last.chance, this.chance) ** 2 if both else 1.0
 
 
 def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> NightFinding:
@@ -93,7 +112,7 @@ def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> 
     Args:
         look: The number alone.
         max_slowdown_percent: How much worse it may be.
-        discovered: Whether it stands out among all pairs of the night.
+        discovered: Whether it stands out among all pairs, in this night or in the last two.
     """
     if look.distance is None:
         why = f"{count(look.nights, 'earlier night')} have it, and {MIN_NIGHTS} are needed"
@@ -104,8 +123,7 @@ def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> 
     away = look.distance
     kind = VerdictKind.NO_DIFFERENCE
     if away.worse(look.metric, max_slowdown_percent):
-        sure = discovered or look.again
-        kind = VerdictKind.REGRESSED if sure else VerdictKind.SUSPECTED
+        kind = VerdictKind.REGRESSED if discovered else VerdictKind.SUSPECTED
     elif away.better(look.metric, max_slowdown_percent):
         kind = VerdictKind.IMPROVED
     return NightFinding(
@@ -126,10 +144,12 @@ def _reason(look: Look, kind: VerdictKind, max_slowdown_percent: float) -> str:
         f"{percent:+.1f} %"
     )
     told = f"{what}, {abs(away.z):.1f} standard deviations between nights"
+    if kind is VerdictKind.SUSPECTED and away.as_bad:
+        return f"{told}; {count(away.as_bad, 'earlier night')} as bad, so the next night decides"
     if kind is VerdictKind.SUSPECTED:
-        return f"{told}; among as many pairs that may be chance, and the next night decides"
-    if kind is VerdictKind.REGRESSED and look.again:
-        return f"{told}; the night before was as bad"
+        return f"{told}; among so many pairs that may be chance, so the next night decides"
+    if kind is VerdictKind.REGRESSED and look.twice < 1:
+        return f"{told}; the last night was worse, too"
     if kind is not VerdictKind.NO_DIFFERENCE:
         return told
     if abs(percent) <= max_slowdown_percent:

@@ -55,6 +55,8 @@ class Distance:
         z: In standard deviations between nights, positive where it is larger.
         chance: That an unchanged night is at least as much larger.
         nights: How many the level rests on.
+        as_bad: How many of these were as bad: among any that may change places, the chance that
+            the newest is the worst of all is one by their number, whatever their distribution.
         within: Standard deviation, of the logarithm, between repeats of one night; None with too
             few repeats to tell.
     """
@@ -65,6 +67,7 @@ class Distance:
     z: float
     chance: float
     nights: int
+    as_bad: int
     within: float | None
 
     def worse(self, metric: str, max_slowdown_percent: float) -> bool:
@@ -109,6 +112,7 @@ def distance(values: Sequence[float], nights: Sequence[Sequence[float]]) -> Dist
         z=apart / reach * _NORMAL,
         chance=chance_of(apart / reach, len(levels), exact=away.spread == 0.0),
         nights=len(levels),
+        as_bad=sum(each >= value for each in levels),
         within=within,
     )
 

@@ -176,6 +176,7 @@ class Page:
         notices: What stands right below the summary.
         sections: In the order of the page.
         records: Run records that are inside the page, as JSON values.
+        links: Other pages beside it, as titles and relative addresses.
     """
 
     title: str
@@ -185,6 +186,7 @@ class Page:
     notices: tuple[Text, ...]
     sections: tuple[Section, ...]
     records: tuple[Mapping[str, Any], ...] = field(default=())
+    links: tuple[tuple[str, str], ...] = ()
 
 
 def all_blocks(sections: Iterable[Section]) -> list[Block]:

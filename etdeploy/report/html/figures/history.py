@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from etdeploy.bench.units import unit_for
 from etdeploy.history.metrics import PERPLEXITY, base_of, title
 from etdeploy.history.model import Point, Trend
@@ -21,11 +23,16 @@ _TICKS = 6
 _BYTES_PER_MB = 1e6
 
 
-def over_time(key: str, trend: Trend) -> Figure:
+def over_time(key: str, trend: Trend, marked: Collection[str] = ()) -> Figure:
     """The values of a metric run by run, the level between changes, and the changes.
 
     Runs stand beside each other at the same distance: those of one evening would be a single line
     on an axis of dates.
+
+    Args:
+        key: Of the figure.
+        trend: What is shown.
+        marked: Ids of runs that stand out, like those of the last night.
     """
     unit, factor = _unit(trend)
     numbered = list(enumerate(trend.points))
@@ -34,6 +41,8 @@ def over_time(key: str, trend: Trend) -> Figure:
     traces = [_points("runs", used, factor, unit, "@blue", "circle")]
     if other:
         traces.append(_points("not used", other, factor, unit, "@grey", "x"))
+    if ringed := [(i, p) for i, p in numbered if p.run_id in marked and p.value is not None]:
+        traces.append(_rings(ringed, factor))
     traces.append(_levels(trend, factor))
     values = [p.value * factor for _, p in used if p.value is not None]
     window = visible_range(values)
@@ -43,7 +52,7 @@ def over_time(key: str, trend: Trend) -> Figure:
         "yaxis": axis(title(trend.metric) + (f" ({unit})" if unit else ""), **_range(window)),
         "shapes": lines,
         "annotations": words,
-        "showlegend": bool(other),
+        "showlegend": bool(other or ringed),
         "margin": {"t": 36},
     }  # fmt: skip
     more = beyond(values, window[1]) if window else 0
@@ -78,6 +87,16 @@ def _points(
         "text": [_words(point) for _, point in points],
         "marker": {"size": 8, "color": worse, "symbol": symbol},
         "hovertemplate": f"%{{y:.4g}} {unit}<br>%{{text}}<extra></extra>",
+    }  # fmt: skip
+
+
+def _rings(points: list[tuple[int, Point]], factor: float) -> Values:
+    return {
+        "type": "scatter", "mode": "markers", "name": "this night",
+        "x": [i for i, _ in points],
+        "y": rounded([(point.value or 0.0) * factor for _, point in points]),
+        "marker": {"size": 15, "color": "@orange", "symbol": "circle-open", "line": {"width": 2}},
+        "hoverinfo": "skip",
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""A night while it goes on: the table, the dashboard, the server of its pages."""

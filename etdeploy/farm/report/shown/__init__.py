@@ -1,0 +1,1 @@
+"""A night as text, Markdown, JUnit XML and a page."""

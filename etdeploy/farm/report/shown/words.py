@@ -1,0 +1,99 @@
+"""What all forms of a night's report say in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from etdeploy.core.console import count
+from etdeploy.farm.report.model import Cause, DeviceNight, NightReport
+from etdeploy.farm.verdicts.model import NightFinding, Since, Verdict, VerdictKind
+from etdeploy.history.judge import OUTPUTS
+from etdeploy.history.metrics import HEADLINES, shown
+from etdeploy.report.shown import NOTHING, moment, percent
+
+_MOST_NAMES = 4
+
+
+def first_number(verdict: Verdict) -> NightFinding | None:
+    """The number that a verdict is about: the worst one, else the one records are compared by."""
+    same = [each for each in verdict.findings if each.kind is verdict.kind]
+    heads = [each for each in verdict.findings if each.metric in HEADLINES]
+    bad = verdict.kind not in (VerdictKind.NO_DIFFERENCE, VerdictKind.NOT_JUDGED)
+    return next(iter((same if bad else []) + heads + same), None)
+
+
+def value_text(finding: NightFinding | None) -> str:
+    """The night's value with its unit."""
+    if finding is None or finding.metric == OUTPUTS or finding.value is None:
+        return NOTHING
+    return shown(finding.metric, finding.value)
+
+
+def change_text(finding: NightFinding | None) -> str:
+    """How far it is from the level before, in percent."""
+    if finding is None or finding.ratio is None:
+        return NOTHING
+    return f"{100 * (finding.ratio.median - 1):+.1f} %"
+
+
+def since_text(since: Since | None) -> str:
+    """When a number became worse, with the commits; empty without a change."""
+    if since is None:
+        return ""
+    when = f"since {moment(since.started_at)}" if since.dated else "since the last night"
+    commits = f", commits {since.commits}" if since.commits else ""
+    others = [text for text in since.differs if not text.startswith("recipe ")]
+    return f"{when}{commits}" + (f" ({'; '.join(others)})" if others else "")
+
+
+def spread_text(finding: NightFinding | None) -> str:
+    """How far repeats of one night are apart."""
+    if finding is None or finding.within_percent is None:
+        return NOTHING
+    return percent(finding.within_percent)
+
+
+def where(cause: Cause) -> str:
+    """Which recipes on which devices, in a few words."""
+    recipes = list(dict.fromkeys(place.recipe for place in cause.places))
+    devices = list(dict.fromkeys(place.device for place in cause.places))
+    return f"{_some(recipes)} on {_some(devices)}"
+
+
+def health_text(device: DeviceNight) -> str:
+    """Battery, temperature and room at the end of its last attempt."""
+    return ", ".join(_health(device)) or NOTHING
+
+
+def _health(device: DeviceNight) -> Iterator[str]:
+    from etdeploy.core.console import size
+
+    health = device.health
+    if health is None:
+        return
+    if health.battery_percent is not None:
+        yield f"battery {health.battery_percent} %"
+    if device.warmest_celsius is not None:
+        yield f"at most {device.warmest_celsius:.0f} °C"
+    if health.free_bytes is not None:
+        yield f"{size(health.free_bytes)} free"
+    if health.thermal_status:
+        yield f"thermal status {health.thermal_status}"
+
+
+def when(report: NightReport) -> str:
+    """When the night was."""
+    night = report.night
+    end = f" to {moment(night.finished_at)}" if night.finished_at else ", not finished"
+    return f"{moment(night.started_at)}{end}"
+
+
+def measured(report: NightReport) -> str:
+    """How much of it was measured."""
+    told = report.totals
+    return f"{told.done:,} of {count(told.visits, 'visit')} measured"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
