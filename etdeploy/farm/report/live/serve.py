@@ -1,0 +1,172 @@
+"""Serves the dashboard live. It reads no file: every page is made of values, by its exact name."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+from etdeploy.core.errors import EtdeployError, UsageError
+from etdeploy.farm.report.live.pages import INDEX, Board, page_of
+from etdeploy.report.html.page import render
+from etdeploy.report.shown import finite
+
+DEFAULT = "127.0.0.1:8033"
+STATUS = "status.json"
+_EVERY_S = 10
+# A page that is asked for by several is made once.
+_FRESH_S = 3.0
+_REQUEST_S = 15.0
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    # The page names its own scripts by their digests; this is what a page cannot say of itself.
+    "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+}
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_HIGHEST_PORT = 65_535
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """`ADDRESS:PORT`, `:PORT` or `PORT`, by default of this machine alone.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    address, _, port = text.rpartition(":")
+    address = address.strip("[]") or "127.0.0.1"
+    if not port.isdecimal() or int(port) > _HIGHEST_PORT:
+        raise UsageError(
+            f"{text!r} is not ADDRESS:PORT",
+            place="--serve",
+            remedy=f"For this machine alone: --serve {DEFAULT}",
+        )
+    return address, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], board: Callable[[], Board]) -> None:
+        if ":" in address[0]:
+            import socket
+
+            self.address_family = socket.AF_INET6
+        self._board, self._lock = board, threading.Lock()
+        self._kept: tuple[float, Board] | None = None
+        self.is_local = is_loopback(address[0])
+        super().__init__(address, _Handler)
+
+    def board(self) -> Board:
+        """What is shown, at most some seconds old."""
+        with self._lock:
+            now = time.monotonic()
+            if self._kept is None or now - self._kept[0] > _FRESH_S:
+                self._kept = (now, self._board())
+            return self._kept[1]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _REQUEST_S
+    server_version, sys_version = "etdeploy", ""
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the name in http.server
+        """Nothing: requests are no messages to the user."""
+
+    def _answer(self, *, body: bool) -> None:
+        status, kind, text = self._found()
+        data = text.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        if kind == "text/html":
+            self.send_header("Refresh", str(_EVERY_S))
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+
+    def _found(self) -> tuple[HTTPStatus, str, str]:
+        if not self._is_meant():
+            return HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this host name is not mine\n"
+        name = unquote(urlsplit(self.path).path).removeprefix("/") or INDEX
+        try:
+            board = self.server.board()
+        except EtdeployError as error:
+            return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n"
+        if name == STATUS:
+            value = finite(board.status.model_dump(mode="json"))
+            return HTTPStatus.OK, "application/json", json.dumps(value)
+        page = page_of(board, name)
+        if page is None:
+            return HTTPStatus.NOT_FOUND, "text/plain", "there is no such page\n"
+        return HTTPStatus.OK, "text/html", render(page)
+
+    def _is_meant(self) -> bool:
+        """Whether the request names this machine, where only this machine is served.
+
+        A page elsewhere could let its own name stand for 127.0.0.1, and read the answer.
+        """
+        host = self.headers.get("Host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return not self.server.is_local or name.lower() in _LOOPBACK_NAMES
+
+
+@contextmanager
+def serving(address: tuple[str, int], board: Callable[[], Board]) -> Iterator[str]:
+    """Serves in a thread while the block runs.
+
+    Args:
+        address: To listen on; port 0 takes a free one.
+        board: Gives what is shown; called by other threads, one at a time.
+
+    Yields:
+        The URL.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
+    try:
+        server = _Server(address, board)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{address[0]}:{address[1]} cannot be listened on: {why}",
+            place="--serve",
+            remedy="Name another port: --serve 127.0.0.1:0 takes a free one",
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="dashboard", daemon=True)
+    with server:
+        thread.start()
+        try:
+            host = f"[{address[0]}]" if ":" in address[0] else address[0]
+            yield f"http://{host}:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,213 @@
+"""How a night stands, from the states of its visits; nothing is read here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import median
+
+from etdeploy.core.text.layout import table
+from etdeploy.farm.model import Ending, Fate, Offer, Standing, VisitState
+from etdeploy.farm.report.live.model import DeviceNow, Now, Status, Waiting
+from etdeploy.farm.report.model import NightInfo
+from etdeploy.report.shown import moment
+
+_OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is known besides the visits.
+
+    Attributes:
+        labels: Devices as a person tells them apart, by identity.
+        reserved: For whom and until when, by identity.
+        quarantined: Why, by identity.
+        running: The device and host of each visit that is under way, by visit.
+        offers: The devices that are plugged in; None where that is not known.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    running: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    offers: Sequence[Offer] | None = None
+
+
+def status_of(
+    night: NightInfo | None, states: Sequence[VisitState], now: datetime, around: Around
+) -> Status:
+    """The night as it stands.
+
+    Args:
+        night: Which; None where there was none yet.
+        states: Of its visits.
+        now: In UTC.
+        around: What else is known.
+    """
+    standing = Counter(state.standing for state in states)
+    took = _durations(states)
+    over = night is not None and night.finished_at is not None
+    devices = [
+        _device(identity, states, now, around, took, over) for identity in _known(states, around)
+    ]
+    devices.sort(key=lambda device: (device.label, device.identity))
+    ends = [device.expected_end for device in devices if device.expected_end]
+    left = [state for state in states if state.standing not in _OVER]
+    left.sort(key=lambda state: state.standing is not Standing.RUNNING)
+    return Status(
+        night=night,
+        at=_iso(now),
+        devices=tuple(devices),
+        queue=tuple(_waiting(state, around) for state in left),
+        visits=len(states),
+        done=standing[Standing.DONE],
+        failed=standing[Standing.FAILED],
+        missed=standing[Standing.MISSED],
+        expected_end=max(ends, default=None),
+    )
+
+
+def _known(states: Sequence[VisitState], around: Around) -> list[str]:
+    found = dict.fromkeys(
+        identity
+        for state in states
+        for identity in (
+            state.visit.device,
+            *state.visit.among,
+            *(e.identity for e in state.attempts),
+        )
+        if identity
+    )
+    return list(found | dict.fromkeys(around.quarantined) | dict.fromkeys(around.reserved))
+
+
+def _device(
+    identity: str,
+    states: Sequence[VisitState],
+    now: datetime,
+    around: Around,
+    took: Mapping[tuple[str, str], float],
+    over: bool,
+) -> DeviceNow:
+    own = [state for state in states if _at(state, around) == identity]
+    standing = Counter(state.standing for state in own)
+    left = [state for state in own if state.standing not in _OVER]
+    endings = [e for state in states for e in state.attempts if e.identity == identity]
+    doing, detail = _now(identity, left, endings, around, over)
+    seconds = [_expected_s(state.visit.recipe, identity, took) for state in left]
+    known = [each for each in seconds if each is not None]
+    end = now + timedelta(seconds=sum(known)) if known and len(known) == len(seconds) else None
+    hosts = [host for of, host in around.running.values() if of == identity]
+    hosts += [ending.host for ending in reversed(endings)]
+    return DeviceNow(
+        identity=identity, label=around.labels.get(identity, identity),
+        host=hosts[0] if hosts else "", now=doing, detail=detail, done=standing[Standing.DONE],
+        failed=standing[Standing.FAILED], missed=standing[Standing.MISSED], left=len(left),
+        expected_end=_iso(end) if end and not over else None,
+    )  # fmt: skip
+
+
+def _at(state: VisitState, around: Around) -> str | None:
+    """The device that a visit belongs to; None while it may go to several."""
+    if state.visit.id in around.running and state.standing is Standing.RUNNING:
+        return around.running[state.visit.id][0]
+    if state.result:
+        return state.result.identity
+    if state.visit.device is None and state.attempts and state.standing in _OVER:
+        return state.attempts[-1].identity
+    return state.visit.device
+
+
+def _now(
+    identity: str,
+    left: Sequence[VisitState],
+    endings: Sequence[Ending],
+    around: Around,
+    over: bool,
+) -> tuple[Now, str]:
+    running = [state for state in left if state.standing is Standing.RUNNING]
+    if running and not over:
+        return Now.MEASURING, running[0].visit.recipe
+    if identity in around.quarantined:
+        return Now.QUARANTINED, around.quarantined[identity]
+    if identity in around.reserved:
+        return Now.RESERVED, around.reserved[identity]
+    if around.offers is not None:
+        there = [offer for offer in around.offers if offer.identity == identity]
+        if not there:
+            return Now.AWAY, "no host offers it"
+        if all(offer.problem for offer in there):
+            return Now.PROBLEM, there[0].problem
+    if not left or over:
+        return Now.IDLE, ""
+    last = endings[-1] if endings else None
+    if last and last.fate is Fate.PUT_OFF:
+        return Now.GATE, last.failure.message if last.failure else ""
+    if last and last.fate is Fate.LOST:
+        return Now.AWAY, last.failure.message if last.failure else f"lost with {last.host}"
+    return Now.WAITING, f"next: {left[0].visit.recipe}"
+
+
+def _durations(states: Sequence[VisitState]) -> dict[tuple[str, str], float]:
+    """How long a visit took, by recipe and device, and by either alone (with "" for the other)."""
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for state in states:
+        if ending := state.result:
+            recipe, identity = state.visit.recipe, ending.identity
+            for key in ((recipe, identity), (recipe, ""), ("", identity), ("", "")):
+                seconds.setdefault(key, []).append(ending.seconds)
+    return {key: median(values) for key, values in seconds.items()}
+
+
+def _expected_s(recipe: str, identity: str, took: Mapping[tuple[str, str], float]) -> float | None:
+    keys = ((recipe, identity), (recipe, ""), ("", identity), ("", ""))
+    return next((took[key] for key in keys if key in took), None)
+
+
+def _waiting(state: VisitState, around: Around) -> Waiting:
+    identity = _at(state, around)
+    last = state.attempts[-1] if state.attempts else None
+    told = last.failure.message if last and last.failure else ""
+    return Waiting(
+        visit=state.visit.id,
+        recipe=state.visit.recipe,
+        device=around.labels.get(identity, identity) if identity else f"any of {state.visit.group}",
+        repeat=state.visit.repeat,
+        standing=str(state.standing),
+        attempts=len(state.attempts),
+        detail=state.reason or (f"{last.fate}: {told}" if last else ""),
+    )
+
+
+def status_text(status: Status, width: int | None = None) -> str:
+    """The table of the devices, for a terminal."""
+    if status.night is None:
+        return "no night was run yet"
+    night = status.night
+    over = f"ended {moment(night.finished_at)}" if night.finished_at else _going(status)
+    head = (
+        f"{night.farm}, night {night.id}, began {moment(night.started_at)}, {over}\n"
+        f"{status.done:,} of {status.visits:,} visits measured, {status.failed:,} failed, "
+        f"{status.missed:,} missed"
+    )
+    rows = [
+        [each.label, each.host or None, str(each.done), str(each.failed), str(each.missed),
+         str(each.left), each.expected_end[11:16] if each.expected_end else None,
+         f"{each.now}: {each.detail}" if each.detail else str(each.now)]
+        for each in status.devices
+    ]  # fmt: skip
+    columns = ("device", "host", "done", "failed", "missed", "left", "end (UTC)", "now")
+    return f"{head}\n\n" + table(columns, rows, right=columns[2:7], width=width) if rows else head
+
+
+def _going(status: Status) -> str:
+    if status.expected_end:
+        return f"expected to end {moment(status.expected_end)}"
+    return "going on"
+
+
+def _iso(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")

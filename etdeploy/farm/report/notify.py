@@ -1,0 +1,127 @@
+"""Tells a command or a server how a night ended. Who cannot be told never fails the night."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import ssl
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from etdeploy import __version__
+from etdeploy.core.errors import Interrupted
+from etdeploy.core.processes import process
+from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.summary import summary_of
+from etdeploy.farm.spec.model import Notify
+
+ALWAYS = "always"
+_COMMAND_S, _WEBHOOK_S = 60.0, 10.0
+# Before the second and the third attempt, in seconds.
+_WAITS_S = (1.0, 4.0)
+_TOO_MANY = 429
+_SERVER = 500
+_TAIL = 400
+
+
+def notify(
+    report: NightReport,
+    wanted: Sequence[Notify],
+    sleep: Callable[[float], None] = time.sleep,
+    context: ssl.SSLContext | None = None,
+) -> list[str]:
+    """Tells everyone who wants to know.
+
+    Args:
+        report: The night.
+        wanted: Who, and when.
+        sleep: Waits between attempts.
+        context: Which certificates of servers are believed; by default the system's.
+
+    Returns:
+        Who could not be told and why, in a sentence each. No URL is in it: it may be a secret.
+    """
+    body = json.dumps(summary_of(report), ensure_ascii=False).encode()
+    return [trouble for each in wanted for trouble in _told(each, report, body, sleep, context)]
+
+
+def _told(
+    wanted: Notify,
+    report: NightReport,
+    body: bytes,
+    sleep: Callable[[float], None],
+    context: ssl.SSLContext | None,
+) -> Iterator[str]:
+    if wanted.when != ALWAYS and report.exit_code == 0:
+        return
+    if wanted.command and (why := _run(wanted.command, body)):
+        yield f"the command {wanted.command[0]} was not told of the night: {why}"
+    if wanted.webhook and (why := _post_patiently(wanted.webhook, body, sleep, context)):
+        host = urlsplit(wanted.webhook).hostname or "the webhook"
+        yield f"{host} was not told of the night: {why}"
+
+
+def _run(argv: Sequence[str], body: bytes) -> str:
+    """Why the command failed; empty if it did not."""
+    try:
+        with tempfile.TemporaryFile() as stream:
+            stream.write(body)
+            stream.seek(0)
+            done = process.run(process.Request(tuple(argv), stdin=stream, timeout_s=_COMMAND_S))
+    except Interrupted:
+        raise
+    except OSError as error:
+        return f"it cannot be started: {error.strerror or error}"
+    if done.timed_out:
+        return f"it did not end within {_COMMAND_S:.0f} s"
+    said = (done.stderr or done.stdout).strip()[-_TAIL:]
+    return "" if done.ok else f"exit code {done.exit_code}" + (f": {said}" if said else "")
+
+
+def _post_patiently(
+    url: str, body: bytes, sleep: Callable[[float], None], context: ssl.SSLContext | None
+) -> str:
+    """Posts up to three times; returns why it failed, or nothing."""
+    why = ""
+    for wait_s in (0.0, *_WAITS_S):
+        if wait_s:
+            sleep(wait_s)
+        why, again = _post(url, body, context)
+        if not again:
+            break
+    return why
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would become a GET, and may go to a place that nobody named."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _post(url: str, body: bytes, context: ssl.SSLContext | None) -> tuple[str, bool]:
+    """Why a post failed, and whether another attempt may help."""
+    if urlsplit(url).scheme != "https":
+        return "a webhook needs an https URL", False
+    secure = urllib.request.HTTPSHandler(context=context or ssl.create_default_context())
+    opener = urllib.request.build_opener(secure, _NoRedirect)
+    headers = {"Content-Type": "application/json", "User-Agent": f"etdeploy/{__version__}"}
+    try:
+        request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - https
+        with contextlib.closing(opener.open(request, timeout=_WEBHOOK_S)):
+            return "", False
+    except urllib.error.HTTPError as error:
+        with error:
+            again = error.code == _TOO_MANY or error.code >= _SERVER
+            return f"it answered {error.code}", again
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return f"{reason}" or type(error).__name__, True
+    except ValueError:  # its text has the URL
+        return "this is not a URL", False
