@@ -1,0 +1,141 @@
+"""The commits between good and bad, each checked out into a folder of its own.
+
+Nothing is done to the user's work tree: git makes one of its own in a temporary folder, runs no hooks
+of the repository, and forgets it afterwards.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.core import git
+from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.core.files.leftovers import remove_tree
+from etdeploy.core.processes import process
+from etdeploy.core.text.shell import quoted
+from etdeploy.farm.verdicts.bisect.model import Candidate
+from etdeploy.recipe.load import LoadedRecipe, Overrides, load_recipe
+
+_PREFIX = "etdeploy-bisect-"
+_SHORT = 12
+_GIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The repository of a recipe.
+
+    Attributes:
+        root: Its work tree.
+        recipe: The recipe's path in it.
+    """
+
+    root: Path
+    recipe: Path
+
+    @contextmanager
+    def opened(self, commit: Candidate, overrides: Overrides) -> Iterator[LoadedRecipe]:
+        """The recipe of a commit, with all of that commit's files beside it.
+
+        Raises:
+            RecipeError: That commit does not have the recipe, or it cannot be used.
+            BuildError: It cannot be checked out.
+        """
+        with self._work_tree(commit) as folder:
+            yield load_recipe(str(folder / self.recipe), overrides)
+
+    @contextmanager
+    def _work_tree(self, commit: Candidate) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        # The name is a part of messages and of the recipe's path.
+        tree = folder / commit.id[:_SHORT]
+        try:
+            done = self._git("worktree", "add", "--detach", "--quiet", str(tree), commit.id)
+            if not done.ok:
+                said = done.stderr.strip().splitlines()
+                raise BuildError(
+                    f"git cannot check it out: {said[-1] if said else 'it did not say why'}",
+                    place=commit.label,
+                )
+            yield tree
+        finally:
+            remove_tree(folder)
+            self._git("worktree", "prune", outlives_stop=True)
+
+    def _git(self, *arguments: str, outlives_stop: bool = False) -> process.Outcome:
+        argv = ("git", "-C", str(self.root), "-c", "core.hooksPath=/dev/null", *arguments)
+        env = {"GIT_TERMINAL_PROMPT": "0"}
+        request = process.Request(
+            argv, env=env, timeout_s=_GIT_S, outlives_stop=outlives_stop, cwd=self.root
+        )
+        return process.run(request)
+
+
+def repository_of(recipe: Path) -> Repository:
+    """The repository that a recipe's file is in.
+
+    Raises:
+        UsageError: It is in none, git is not installed, or the file is not committed.
+    """
+    if process.which("git") is None:
+        raise UsageError("git is not installed", remedy="Install git: https://git-scm.com")
+    told = git.ask(recipe.parent, "rev-parse", "--show-toplevel")
+    if told is None:
+        raise UsageError(
+            "the recipe is not in a git repository",
+            place=str(recipe),
+            remedy="Name a recipe's file in one, or programs: --programs GOOD.pte ... BAD.pte",
+        )
+    root = Path(told.rstrip("\n")).resolve()
+    return Repository(root, recipe.resolve().relative_to(root))
+
+
+def commits_between(repository: Repository, good: str, bad: str) -> tuple[Candidate, ...]:
+    """Good, and every commit after it up to bad; a merge is one step.
+
+    Raises:
+        UsageError: There is no such commit, or bad does not come after good.
+    """
+    first, last = (_commit(repository, text, option)
+                   for text, option in ((good, "--good"), (bad, "--bad")))  # fmt: skip
+    if git.ask(repository.root, "merge-base", "--is-ancestor", first, last) is None:
+        raise UsageError(
+            f"{good} is not an ancestor of {bad}",
+            place=str(repository.root),
+            remedy="Name the commit where the two parted as --good: "
+            f"git merge-base {quoted(good)} {quoted(bad)}",
+        )
+    listed = git.ask(
+        repository.root, "log", "--reverse", "--first-parent", "--format=%H %s", f"{first}..{last}",
+        timeout_s=60.0,
+    )  # fmt: skip
+    subject = git.ask(repository.root, "log", "-1", "--format=%H %s", first) or first
+    lines = [subject, *(listed or "").splitlines()]
+    return tuple(_candidate(line) for line in lines if line.strip())
+
+
+def _candidate(line: str) -> Candidate:
+    commit, _, subject = line.strip().partition(" ")
+    return Candidate(id=commit, label=f"{commit[:_SHORT]} {subject}".strip())
+
+
+def _commit(repository: Repository, text: str, option: str) -> str:
+    found = git.ask(
+        repository.root,
+        "rev-parse",
+        "--verify",
+        "--quiet",
+        "--end-of-options",
+        f"{text}^{{commit}}",
+    )
+    if not found or not found.strip():
+        raise UsageError(
+            f"there is no commit {text!r}",
+            place=f"{option} in {repository.root}",
+            remedy=f"See which there are: git -C {quoted(repository.root)} log --oneline",
+        )
+    return found.strip()

@@ -1,0 +1,187 @@
+"""Bisects: measures candidates in turns with the good one, and halves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from etdeploy.bench.records.stored import StoredRun
+from etdeploy.compare.model import Ratio, Verdict
+from etdeploy.compare.pairs import MIN_PAIRS
+from etdeploy.compare.verdict import judge
+from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, StoreError, UsageError
+from etdeploy.farm.verdicts.bisect.model import Bisection, Candidate, Side, Step
+from etdeploy.farm.verdicts.bisect.numbers import Pairs, is_exact, pairs_of, ratio_of
+from etdeploy.farm.verdicts.bisect.search import next_candidate, suspects
+from etdeploy.recipe.load import LoadedRecipe
+
+# A candidate between good and bad is measured so often before its side is told anyway.
+_MOST_TRIES = 3
+_SETS_OF_SINGLES = 4
+# What no other candidate would change.
+_ENDS = (DeviceError.exit_code, StoreError.exit_code, Interrupted.exit_code)
+
+Opened = Callable[[Candidate], AbstractContextManager[LoadedRecipe]]
+"""Gives a candidate's recipe, with its files for as long as the block runs.
+
+It raises an EtdeployError where there is none.
+"""
+Measure = Callable[[LoadedRecipe, LoadedRecipe], tuple[StoredRun, StoredRun]]
+"""Measures two recipes in turns on the device."""
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is looked for.
+
+    Attributes:
+        candidates: The earliest first: the first is good, and the last bad.
+        device: As the command line names it.
+        metric: The number; None for what records are compared by.
+        known: Steps of an earlier attempt, which are not measured again.
+    """
+
+    candidates: tuple[Candidate, ...]
+    device: str
+    metric: str | None = None
+    known: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Tools:
+    opened: Opened
+    measure: Measure
+    tell: Tell
+    kept: Callable[[Step], None]
+
+
+def bisect(
+    asked: Asked, opened: Opened, measure: Measure, tell: Tell, kept: Callable[[Step], None]
+) -> Bisection:
+    """Finds the first candidate that is worse.
+
+    Args:
+        asked: What is looked for.
+        opened: Gives a candidate's recipe.
+        measure: Measures two in turns.
+        tell: Called with a sentence for each step.
+        kept: Called with each step that is done, so that it can be gone on with.
+
+    Raises:
+        UsageError: There are fewer than two candidates, or good and bad do not differ.
+        EtdeployError: Good or bad cannot be measured, or the device is gone.
+        Interrupted: It was stopped; the steps that were kept are known then.
+    """
+    candidates = asked.candidates
+    if len(candidates) < 2:
+        raise UsageError("there is nothing between good and bad", remedy="Name two that differ.")
+    tools = _Tools(opened, measure, tell, kept)
+    good, bad = candidates[0], candidates[-1]
+    with opened(good) as reference:
+        tell(f"measuring good, {good.label}, and bad, {bad.label}, in turns")
+        whole, name = _whole(asked, bad, reference, tools)
+        tell(f"bad has {whole.median:.3f} times as much as good")
+        tried = {step.candidate.id: step for step in asked.known}
+        while candidate := next_candidate(candidates, tried):
+            step = _tried(asked, candidate, reference, whole, tools)
+            tried[candidate.id] = step
+            kept(step)
+            tell(_told(step))
+    last_good, found = suspects(candidates, tried)
+    return Bisection(
+        metric=name, device=asked.device, good=good, bad=bad, ratio=whole.median,
+        steps=tuple(tried.values()), first_bad=found, last_good=last_good,
+    )  # fmt: skip
+
+
+def _whole(
+    asked: Asked, bad: Candidate, reference: LoadedRecipe, tools: _Tools
+) -> tuple[Ratio, str]:
+    """Bad's number by good's, and what the number is called.
+
+    Raises:
+        UsageError: They do not differ, or bad is the better one.
+    """
+    pairs: Pairs = ()
+    with tools.opened(bad) as recipe:
+        for _ in range(_sets(asked.metric)):
+            runs = tools.measure(reference, recipe)
+            pairs += pairs_of(*runs, asked.metric)
+            if len(pairs) >= MIN_PAIRS:
+                break
+    name = asked.metric or runs[0].record.workload.metric
+    found = ratio_of(pairs, asked.metric)
+    verdict = judge(found)
+    if verdict is Verdict.SLOWER:
+        return found, name
+    between = "" if found.low is None else f", between {found.low:.3f} and {found.high:.3f}"
+    why = "the bad one is the better one" if verdict is Verdict.FASTER else "no difference is found"
+    raise UsageError(
+        f"{name} of bad is {found.median:.3f} times that of good{between}: {why}",
+        place=f"{asked.candidates[0].label} and {bad.label} on {asked.device}",
+        remedy="Exchange --good and --bad."
+        if verdict is Verdict.FASTER
+        else "Name two that differ, or take more starts: --runs 40",
+    )
+
+
+def _tried(
+    asked: Asked, candidate: Candidate, reference: LoadedRecipe, whole: Ratio, tools: _Tools
+) -> Step:
+    """A candidate, measured until it is sure to be nearer to good or to bad.
+
+    Raises:
+        EtdeployError: The device cannot be used: no other candidate would help.
+    """
+    pairs: Pairs = ()
+    ids: tuple[str, ...] = ()
+    tools.tell(f"measuring {candidate.label}")
+    try:
+        with tools.opened(candidate) as recipe:
+            for _ in range(_sets(asked.metric) * _MOST_TRIES):
+                runs = tools.measure(reference, recipe)
+                ids = (*ids, runs[1].record.run_id)
+                pairs += pairs_of(*runs, asked.metric)
+                enough = len(pairs) >= MIN_PAIRS or is_exact(asked.metric)
+                if enough and _is_sure(ratio_of(pairs, asked.metric), whole):
+                    break
+    except EtdeployError as error:
+        if error.exit_code in _ENDS or isinstance(error, Interrupted):
+            raise
+        why = str(error.message).splitlines()[0] if error.message else error.kind
+        return Step(candidate=candidate, side=Side.SKIPPED, reason=f"{error.kind}: {why}")
+    return _step(candidate, ratio_of(pairs, asked.metric), whole, ids)
+
+
+def _sets(metric: str | None) -> int:
+    """How many measurements give enough pairs, at most, where each gives a single one."""
+    return 1 if metric is None or is_exact(metric) else _SETS_OF_SINGLES
+
+
+def _middle(whole: Ratio) -> float:
+    return math.sqrt(whole.median)
+
+
+def _is_sure(found: Ratio, whole: Ratio) -> bool:
+    """Whether the interval is on one side of the middle between good and bad."""
+    if found.low is None or found.high is None:
+        return False
+    return found.low > _middle(whole) or found.high < _middle(whole)
+
+
+def _step(candidate: Candidate, found: Ratio, whole: Ratio, ids: Sequence[str]) -> Step:
+    side = Side.BAD if found.median > _middle(whole) else Side.GOOD
+    reason = "" if _is_sure(found, whole) else "nearer to it, but that may be chance"
+    return Step(
+        candidate=candidate, side=side, ratio=found.median, low=found.low, high=found.high,
+        reason=reason, run_ids=tuple(ids),
+    )  # fmt: skip
+
+
+def _told(step: Step) -> str:
+    ratio = "" if step.ratio is None else f", {step.ratio:.3f} times as much as good"
+    why = f" ({step.reason})" if step.reason else ""
+    return f"{step.side}: {step.candidate.label}{ratio}{why}"
