@@ -32,6 +32,7 @@ class Turns:
     output: Path
     target: str | None = None
     quiet: bool = False
+    in_history: bool = True
 
 
 def measure_turns(turns: Turns) -> tuple[StoredRun, StoredRun]:
@@ -47,7 +48,7 @@ def measure_turns(turns: Turns) -> tuple[StoredRun, StoredRun]:
             members.workspace.sweep(job.state)
         with console.TaskDisplay(quiet=turns.quiet) as display, after_others(jobs, display):
             _make(members, display)
-            runs = _measure(jobs[0], jobs[1], display)
+            runs = _measure(jobs[0], jobs[1], display, turns.in_history)
         keep_small(members.workspace, turns.quiet)
     return runs
 
@@ -67,11 +68,18 @@ def _make(members: Members, display: console.TaskDisplay) -> None:
     raise_failures(failed, len(members.all))
 
 
-def _measure(a: Job, b: Job, display: console.TaskDisplay) -> tuple[StoredRun, StoredRun]:
+def _measure(
+    a: Job, b: Job, display: console.TaskDisplay, in_history: bool
+) -> tuple[StoredRun, StoredRun]:
     begun = time.monotonic()
     display.start(_TASK)
     try:
-        runs = run_in_turns(a, b, lambda text, part=None: display.advance(_TASK, text, part))
+        runs = run_in_turns(
+            a,
+            b,
+            lambda text, part=None: display.advance(_TASK, text, part),
+            in_history=in_history,
+        )
     except BaseException as error:
         display.end(_TASK, "stopped" if isinstance(error, Interrupted) else "failed")
         raise

@@ -43,13 +43,17 @@ def open_two(
         yield Members(tuple(found), workspace)
 
 
-def run_in_turns(a: Job, b: Job, progress: Progress) -> tuple[StoredRun, StoredRun]:
+def run_in_turns(
+    a: Job, b: Job, progress: Progress, *, in_history: bool = True
+) -> tuple[StoredRun, StoredRun]:
     """Pushes both bundles and measures both, start by start, with the device locked all through.
 
     Args:
         a: Its bundle was made.
         b: The same; on the same device.
         progress: Called while it waits, pushes and measures.
+        in_history: Whether the history keeps both. What was made of old commits today would look
+            there like a change.
 
     Raises:
         EtdeployError: As `measure_in_turns`, and as the device's `push`.
@@ -65,6 +69,6 @@ def run_in_turns(a: Job, b: Job, progress: Progress) -> tuple[StoredRun, StoredR
         for each in ready:
             progress(pushed_line(device.push(each.bundle, progress)))
         runs = measure_in_turns(device, *ready, a.output, progress)
-    for run in runs:
+    for run in runs if in_history else ():
         keep(run)
     return runs

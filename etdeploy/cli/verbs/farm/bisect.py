@@ -230,4 +230,5 @@ def _asked(options: _Options) -> tuple[Asked, Opened]:
 def _measured(a: LoadedRecipe, b: LoadedRecipe, options: _Options) -> tuple[StoredRun, StoredRun]:
     from etdeploy.cli.in_turns import Turns, measure_turns
 
-    return measure_turns(Turns(a, b, options.device, options.output, quiet=options.quiet))
+    turns = Turns(a, b, options.device, options.output, quiet=options.quiet, in_history=False)
+    return measure_turns(turns)

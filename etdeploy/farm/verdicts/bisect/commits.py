@@ -1,7 +1,7 @@
 """The commits between good and bad, each checked out into a folder of its own.
 
-Nothing is done to the user's work tree: git makes one of its own in a temporary folder, runs no hooks
-of the repository, and forgets it afterwards.
+Nothing is done to the user's work tree: git makes one of its own in a temporary folder, runs no
+hooks of the repository, and forgets it afterwards.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def file_of(output: Path, asked: Asked, recipe: str, settings: tuple[str, ...]) 
         recipe: The recipe's path.
         settings: Overrides of the recipe.
     """
-    named = [asked.device, asked.metric, recipe, list(settings)]
-    named += [each.model_dump() for each in asked.candidates]
+    candidates = [each.model_dump() for each in asked.candidates]
+    named = [asked.device, asked.metric, recipe, list(settings), candidates]
     return output / f"bisect-{digest_json(named)[:_LENGTH]}.json"
 
 
