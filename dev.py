@@ -117,7 +117,7 @@ def run(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Style, types, then every test; with arguments, pytest alone."""
     install_system_packages()
-    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm")
+    set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm", "farm")
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     tests = ["pytest", *(arguments or side_by_side())]
     for tool, *options in [*([] if arguments else checks), tests]:

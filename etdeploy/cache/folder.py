@@ -23,7 +23,7 @@ _LIMIT_BYTES = 20_000_000_000
 # Every name that etdeploy creates in it.
 NAMES = frozenset(
     {"programs", "runners", "builds", "sources", "zig", "kits", "wheels", "state", "bundles",
-     "traces", "parcels", "logs", LOCKS, TAG, ".gone", "sizes.json"}
+     "traces", "parcels", "fetched", "logs", LOCKS, TAG, ".gone", "sizes.json"}
 )  # fmt: skip
 # A run that makes nothing new still writes notes and logs.
 _LEAST_BYTES, _LEAST_FILES = 1_000_000, 50

@@ -18,6 +18,7 @@ class CacheKind(Kind):
     BUNDLES = "bundles"
     TRACES = "traces"
     PARCELS = "parcels"
+    FETCHED = "fetched"
     STATE = "state"
     LOGS = "logs"
     LOCKS = "locks"

@@ -1,7 +1,7 @@
 """The parts of the cache that are removed one by one, with size and last use.
 
 programs/KEY  runners/KEY  wheels/KEY     entries: can be removed while other runs are active,
-parcels/KEY                               unless one of them has marked the entry
+parcels/KEY  fetched/DIGEST               unless one of them has marked the entry
 builds/NAME  sources/VERSION  zig         the rest: removed only while no other run is active
 kits/KEY  bundles/DIGEST  state/RECIPE/DEVICE  logs/FILE
 """
@@ -21,7 +21,8 @@ from etdeploy.cache.uses import use_lock
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.basic import tree_size, write_atomic
 
-ENTRIES = (CacheKind.PROGRAMS, CacheKind.RUNNERS, CacheKind.WHEELS, CacheKind.PARCELS)
+ENTRIES = (CacheKind.PROGRAMS, CacheKind.RUNNERS, CacheKind.WHEELS, CacheKind.PARCELS,
+           CacheKind.FETCHED)  # fmt: skip
 KINDS = (
     *ENTRIES,
     CacheKind.BUILDS,

@@ -4,7 +4,8 @@
     wheels/<key>/     unpacked foreign wheels   state/<name>/    one run's values and logs
     sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which keep growing
     kits/<key>/       device makers' libraries  traces/<key>/    traces that were read
-    parcels/<key>/    what a night measures     locks/           one file per shared resource
+    parcels/<key>/    what a night measures     fetched/<digest>/  a file of another host's parcel
+    locks/            one file per shared resource
 
 An entry is a folder with a manifest of digests. It is built under a temporary name, under a lock,
 and renamed into place; on use it is compared with its manifest, and built again if it differs.
@@ -36,8 +37,8 @@ _STAMPS = ".stamps.json"
 NOTES = (_MANIFEST, _STAMPS)
 # Where files and folders are first written under a temporary name.
 _WRITTEN_ASIDE = (
-    "programs", "runners", "wheels", "kits", "sources", "traces", "parcels", "bundles",
-    "bundles/store", "bundles/stamps",
+    "programs", "runners", "wheels", "kits", "sources", "traces", "parcels", "fetched",
+    "bundles", "bundles/store", "bundles/stamps",
 )  # fmt: skip
 
 

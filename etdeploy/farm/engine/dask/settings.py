@@ -1,0 +1,158 @@
+"""Addresses, certificates and Dask's settings, the same on the coordinator and its hosts."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed.security import Security
+
+from etdeploy.core.errors import UsageError
+from etdeploy.farm.spec.model import Tls
+
+_ADDRESS = re.compile(r"(tls|tcp)://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
+DEFAULT_PORT = 8786
+
+_SETTINGS: dict[str, Any] = {
+    # An order that takes its Worker along must not visit other phones.
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.no-workers-timeout": "3s",
+    # A host that loses its power says nothing: after so long without a heartbeat it is gone.
+    "distributed.scheduler.worker-ttl": "30s",
+    "distributed.comm.timeouts.tcp": "20s",
+    "distributed.comm.timeouts.connect": "10s",
+    # Orders are pinned, small and long: nothing to steal, move, profile or show.
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.scheduler.preload": [],
+    "distributed.worker.preload": [],
+    "distributed.worker.profile.enabled": False,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.admin.system-monitor.log-length": 2,
+    "distributed.admin.log-length": 100,
+    "distributed.admin.low-level-log-length": 100,
+    "distributed.scheduler.events-cleanup-delay": "10s",
+}
+
+
+def apply_settings() -> None:
+    """Sets what the farm needs of Dask for this process, and keeps its log to itself.
+
+    Dask logs each lost connection with a traceback; the farm tells the user in a sentence.
+    """
+    dask.config.set(_SETTINGS)
+    for name in list(logging.root.manager.loggerDict):
+        if name == "distributed" or name.startswith("distributed."):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def security_of(tls: Tls | None) -> Security:
+    """Dask's form of the certificates; each side shows its own and requires the other's.
+
+    Raises:
+        UsageError: A file cannot be read, or does not hold what it should.
+    """
+    if tls is None:
+        return Security(require_encryption=False)
+    _require_pem(tls)
+    files = {"tls_ca_file": str(tls.ca)}
+    for role in ("scheduler", "worker", "client"):
+        files |= {f"tls_{role}_cert": str(tls.cert), f"tls_{role}_key": str(tls.key)}
+    security = Security(require_encryption=True, **files)
+    try:
+        security.get_connection_args("worker")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise UsageError(
+            f"the certificate, its key and the certificate authority do not fit: {error}",
+            place=str(tls.cert),
+        ) from error
+    return security
+
+
+def parse_address(text: str) -> tuple[str, str, int]:
+    """Protocol, host and port of tls://HOST:PORT or tcp://HOST:PORT.
+
+    Raises:
+        UsageError: It has another form.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > 65535:
+        raise UsageError(
+            f"{text!r} is no address of a scheduler",
+            remedy=f"tls://HOST:{DEFAULT_PORT}, or tcp://HOST:{DEFAULT_PORT} on a private network",
+        )
+    return match[1], match[2], int(match[3])
+
+
+def require_safe(address: str, tls: Tls | None, *, insecure: bool, remedy: str) -> None:
+    """Refuses what would let anybody on a network run code here.
+
+    Args:
+        address: tls://HOST:PORT or tcp://HOST:PORT.
+        tls: Certificates, if there are any.
+        insecure: Whether the user accepts a connection without TLS beyond this machine.
+        remedy: How to accept that.
+
+    Raises:
+        UsageError: TLS without certificates, certificates without TLS, or neither on an address
+            that is not of this machine.
+    """
+    protocol, host, _ = parse_address(address)
+    if protocol == "tls" and tls is None:
+        raise UsageError(
+            f"{address} needs certificates",
+            remedy="name the files of the certificate authority, the certificate and its key",
+        )
+    if protocol == "tcp" and tls is not None:
+        raise UsageError(
+            f"there are certificates, but {address} does not use them",
+            remedy=address.replace("tcp://", "tls://", 1),
+        )
+    if protocol == "tcp" and not insecure and not is_loopback(host):
+        raise UsageError(
+            f"{address} has no TLS: whoever reaches that port could run code on every host",
+            remedy=remedy,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_private(host: str) -> bool:
+    """Whether it is an address of a private network (RFC 1918, RFC 4193) or of this machine."""
+    try:
+        found = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return is_loopback(host)
+    return found.is_private and not found.is_unspecified
+
+
+def own_address(host: str) -> str:
+    """Where this process reaches what listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+
+
+def _require_pem(tls: Tls) -> None:
+    for path, what in ((tls.ca, "CERTIFICATE"), (tls.cert, "CERTIFICATE"), (tls.key, "KEY")):
+        if what not in _begin(path):
+            raise UsageError(f"this is no PEM file with a {what.lower()}", place=str(path))
+
+
+def _begin(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}", place=str(path)) from error

@@ -1,0 +1,98 @@
+"""A host of a farm as a real process, with devices that a file lists and attempts that sleep.
+
+    python -m tests.support.farm_host NAME SCHEDULER FOLDER [CA CERT KEY]
+
+FOLDER/NAME.phones has an identity on each line. What an attempt does is its recipe's name:
+`sleep SECONDS` measures, `crash` has its process killed. FOLDER/log gets a line when one begins and
+ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from etdeploy.core import cancel
+from etdeploy.core.errors import EtdeployError
+from etdeploy.core.processes import process
+from etdeploy.devices.base import DeviceFacts
+from etdeploy.farm.engine.dask.host import serve_host
+from etdeploy.farm.engine.dask.hostwork import Parts
+from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
+from etdeploy.farm.spec.model import Tls
+
+
+def offer_of(identity: str, host: str) -> Offer:
+    facts = DeviceFacts(name=f"android:{identity}", kind="android", target="android-arm64")
+    return Offer(identity=identity, name=facts.name, host=host, facts=facts)
+
+
+def parts(name: str, folder: Path) -> Parts:
+    def plugged(busy: Collection[str]) -> list[Offer]:
+        phones = (folder / f"{name}.phones").read_text().split()
+        return [offer_of(identity, name) for identity in phones]
+
+    def attempt(
+        order: Order, parcel: Path, output: Path, limit_s: float, cancelled: cancel.Flag
+    ) -> Ending:
+        phone = order.offer.identity
+        note(folder, f"begin {order.visit} {phone} {name}")
+        try:
+            for file in order.parcel.files:
+                assert (parcel / file).is_file()
+            what = order.parcel.recipe
+            argv = ("sh", "-c", "kill -9 $$") if what == "crash" else tuple(what.split())
+            with cancel.bound(cancelled):
+                outcome = process.run(process.Request(argv))
+            record = output / "run" / "record.json"
+            record.parent.mkdir()
+            record.write_text(f'{{"phone": "{phone}"}}')
+            fate = Fate.DONE if outcome.ok else Fate.FAILED
+            return ended(order, fate, record if outcome.ok else None)
+        finally:
+            note(folder, f"end {order.visit} {phone} {name}")
+
+    def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
+        tell(f"{step} {offer.name}")
+        return offer.model_copy(update={"problem": "" if step == "reconnect" else "broken"})
+
+    return Parts(plugged, attempt, recover)
+
+
+def ended(order: Order, fate: Fate, record: Path | None) -> Ending:
+    return Ending(
+        visit=order.visit,
+        attempt=order.attempt,
+        identity=order.offer.identity,
+        host=order.offer.host,
+        fate=fate,
+        run_id="run" if record else None,
+        record=str(record) if record else None,
+        failure=None if record else Failure(kind="run", exit_code=7, message="it crashed"),
+    )
+
+
+def note(folder: Path, line: str) -> None:
+    with (folder / "log").open("a") as log:
+        log.write(line + "\n")
+
+
+def main(name: str, scheduler: str, folder: str, *tls: str) -> int:
+    def tell(text: str) -> None:
+        note(Path(folder), f"told {name} {text}")
+
+    files = Tls(ca=Path(tls[0]), cert=Path(tls[1]), key=Path(tls[2])) if tls else None
+    try:
+        with cancel.trapped_signals():
+            serve_host(
+                name, scheduler, files, lambda _: parts(name, Path(folder)), tell, list_every_s=0.2
+            )
+    except EtdeployError as error:
+        tell(f"error {error}")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
