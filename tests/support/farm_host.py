@@ -10,15 +10,15 @@ ends.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.processes import process
 from etdeploy.devices.base import DeviceFacts
-from etdeploy.farm.engine.dask.host import serve_host
-from etdeploy.farm.engine.dask.hostwork import Parts
+from etdeploy.farm.engine.dask.host.serve import serve_host
+from etdeploy.farm.engine.dask.host.work import Parts
 from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
 from etdeploy.farm.spec.model import Tls
 
@@ -28,14 +28,12 @@ def offer_of(identity: str, host: str) -> Offer:
     return Offer(identity=identity, name=facts.name, host=host, facts=facts)
 
 
-def parts(name: str, folder: Path) -> Parts:
-    def plugged(busy: Collection[str]) -> list[Offer]:
+def parts(name: str, folder: Path, output: Path) -> Parts:
+    def plugged() -> list[Offer]:
         phones = (folder / f"{name}.phones").read_text().split()
         return [offer_of(identity, name) for identity in phones]
 
-    def attempt(
-        order: Order, parcel: Path, output: Path, limit_s: float, cancelled: cancel.Flag
-    ) -> Ending:
+    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> Ending:
         phone = order.offer.identity
         note(folder, f"begin {order.visit} {phone} {name}")
         try:
@@ -45,7 +43,7 @@ def parts(name: str, folder: Path) -> Parts:
             argv = ("sh", "-c", "kill -9 $$") if what == "crash" else tuple(what.split())
             with cancel.bound(cancelled):
                 outcome = process.run(process.Request(argv))
-            record = output / "run" / "record.json"
+            record = output / order.visit / "record.json"
             record.parent.mkdir()
             record.write_text(f'{{"phone": "{phone}"}}')
             fate = Fate.DONE if outcome.ok else Fate.FAILED
@@ -86,7 +84,12 @@ def main(name: str, scheduler: str, folder: str, *tls: str) -> int:
     try:
         with cancel.trapped_signals():
             serve_host(
-                name, scheduler, files, lambda _: parts(name, Path(folder)), tell, list_every_s=0.2
+                name,
+                scheduler,
+                files,
+                lambda _, output: parts(name, Path(folder), output),
+                tell,
+                list_every_s=0.2,
             )
     except EtdeployError as error:
         tell(f"error {error}")

@@ -62,7 +62,8 @@ def command(
     """
     _require_distributed()
     from etdeploy.devices.registry import parse_spec
-    from etdeploy.farm.engine.dask.host import parts_of, serve_host
+    from etdeploy.farm.engine.dask.host.local import LocalParts
+    from etdeploy.farm.engine.dask.host.serve import serve_host
     from etdeploy.farm.spec.model import Tls
     from etdeploy.farm.work.offers import host_name
 
@@ -77,7 +78,7 @@ def command(
         host,
         scheduler,
         tls,
-        lambda workspace: parts_of(workspace, host, devices, pools),
+        lambda cache, folder: LocalParts(cache, folder, host, devices, pools).parts(),
         console.message,
         insecure=insecure,
     )

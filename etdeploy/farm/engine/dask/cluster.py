@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etdeploy.farm.engine.dask.coordinator import Coordinator
+from etdeploy.farm.engine.dask.coordinator.answers import Coordinator
 from etdeploy.farm.engine.dask.settings import (
     apply_settings,
     is_private,

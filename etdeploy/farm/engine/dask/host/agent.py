@@ -17,9 +17,9 @@ from distributed.security import Security
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.attempts import Attempts
-from etdeploy.farm.engine.dask.hostwork import HostWork, Parts
-from etdeploy.farm.engine.dask.link import Link
+from etdeploy.farm.engine.dask.host.attempts import Attempts
+from etdeploy.farm.engine.dask.host.link import Link
+from etdeploy.farm.engine.dask.host.work import HostWork, Parts
 from etdeploy.farm.engine.dask.phone import FarmWorker
 from etdeploy.farm.model import Offer, Order
 
@@ -154,9 +154,9 @@ class Agent:
                 await asyncio.sleep(_POLL_S)
 
     def _offers(self) -> tuple[Offer, ...]:
-        """What is plugged in; a phone that is measured is asked nothing."""
+        """What is plugged in now."""
         try:
-            return tuple(self.parts.plugged(self._attempts.busy()))
+            return tuple(self.parts.plugged())
         except EtdeployError as error:
             self._say(f"devices cannot be listed: {error}")
             return ()

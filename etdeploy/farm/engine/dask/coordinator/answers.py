@@ -15,12 +15,13 @@ from distributed.security import Security
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.archive import safe_relative
-from etdeploy.farm.engine.dask.hosts import Hosts
-from etdeploy.farm.engine.dask.orders import Orders
-from etdeploy.farm.engine.dask.scheduler import FarmScheduler, Registry
+from etdeploy.farm.engine.dask.coordinator.hosts import Hosts
+from etdeploy.farm.engine.dask.coordinator.orders import Orders
+from etdeploy.farm.engine.dask.coordinator.scheduler import FarmScheduler, Registry
+from etdeploy.farm.engine.dask.coordinator.shelves import Parcels, Records
 from etdeploy.farm.engine.dask.settings import own_address, parse_address
-from etdeploy.farm.engine.dask.shelves import Parcels, Records
-from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
+from etdeploy.farm.model import Ending, Fate, Offer, Order
+from etdeploy.farm.work.failures import host_failure
 
 # How long attempts that were cancelled at the end of a night may take to end.
 _CLOSING_S = 15.0
@@ -162,7 +163,7 @@ class Coordinator:
         """Takes a chunk of an attempt's records; in the loop, so that chunks keep their order."""
         attempt = (str(key[0]), int(key[1]))
         if self._orders.find(attempt, session) is None:
-            return {"unwanted": True}
+            return {"refused": "the attempt is not waited for any more"}
         try:
             return {"have": self._records.store(attempt, offset, data)}
         except (EtdeployError, OSError) as error:
@@ -190,7 +191,7 @@ class Coordinator:
             return ending.model_copy(update={"record": record})
         except (EtdeployError, OSError) as error:
             message = f"the records of {ending.host} could not be kept: {error}"
-            failure = Failure(kind="farm", exit_code=6, message=message)
+            failure = host_failure(message)
             changes = {"fate": Fate.FAILED, "record": None, "run_id": None, "failure": failure}
             return ending.model_copy(update=changes)
 

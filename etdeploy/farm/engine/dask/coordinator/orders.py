@@ -12,10 +12,11 @@ from typing import Any
 from distributed import Client, wait
 from distributed.scheduler import KilledWorker, NoValidWorkerError
 
-from etdeploy.farm.engine.dask.hosts import Hosts
+from etdeploy.farm.engine.dask.coordinator.hosts import Hosts
 from etdeploy.farm.engine.dask.phone import perform, resource
 from etdeploy.farm.engine.dask.wire import Key, key_of
 from etdeploy.farm.model import Ending, Failure, Fate, Order
+from etdeploy.farm.work.failures import BUG, host_failure
 
 _POLL_S = 0.1
 # How long a host may take to end a child process after it was told to.
@@ -40,12 +41,11 @@ class Underway:
 
     def lost(self, reason: str) -> Ending:
         """The ending of an attempt of which nothing is known."""
-        failure = Failure(kind="host", exit_code=6, message=reason, place=self.order.offer.host)
-        return self._end(Fate.LOST, failure)
+        return self._end(Fate.LOST, host_failure(reason, self.order.offer.host))
 
     def failed(self, reason: str) -> Ending:
         """The ending of an attempt that Dask or the coordinator could not bring to its end."""
-        failure = Failure(kind="farm", exit_code=9, message=reason, place=self.order.offer.host)
+        failure = Failure(kind=BUG, exit_code=9, message=reason, place=self.order.offer.host)
         return self._end(Fate.FAILED, failure)
 
     def _end(self, fate: Fate, failure: Failure) -> Ending:

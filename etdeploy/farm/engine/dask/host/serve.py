@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.leftovers import claimed, remove_tree, sweep
-from etdeploy.farm.engine.dask.agent import Agent, Site
-from etdeploy.farm.engine.dask.fetch import sweep_parts
-from etdeploy.farm.engine.dask.hostwork import Parts
+from etdeploy.farm.engine.dask.host.agent import Agent, Site
+from etdeploy.farm.engine.dask.host.fetch import sweep_parts
+from etdeploy.farm.engine.dask.host.work import Parts
 from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
-from etdeploy.farm.model import Offer
 from etdeploy.farm.spec.model import Tls
-
-# Stands for the devices that were named, among the pools of the shelf.
-_NAMED = "named"
 
 
 def serve_host(
     name: str,
     scheduler: str,
     tls: Tls | None,
-    parts: Callable[[Workspace], Parts],
+    parts: Callable[[Workspace, Path], Parts],
     tell: Callable[[str], None],
     *,
     insecure: bool = False,
@@ -37,7 +33,7 @@ def serve_host(
         name: Of this host in the farm.
         scheduler: tls://HOST:PORT of the coordinator, or tcp://HOST:PORT.
         tls: The certificates.
-        parts: Gives what is done here.
+        parts: Gives what is done here, with the cache and a folder for records.
         tell: Shows the user a line.
         insecure: Whether tcp:// may lead to another machine.
         list_every_s: How often to look for devices.
@@ -65,40 +61,6 @@ def serve_host(
     try:
         with claimed(folder):
             site = Site(name, scheduler, security, folder, tell, list_every_s)
-            asyncio.run(Agent(site, parts(workspace)).run())
+            asyncio.run(Agent(site, parts(workspace, folder)).run())
     finally:
         remove_tree(folder)
-
-
-def parts_of(workspace: Workspace, host: str, names: Sequence[str], pools: Sequence[str]) -> Parts:
-    """What a host does with its real devices.
-
-    Args:
-        workspace: The cache.
-        host: Its name.
-        names: Devices to offer, as `--device` takes them; empty for all that are plugged in, except
-            the host itself, which has enough to do.
-        pools: Names that its owner gave to these devices.
-    """
-    from etdeploy.devices.kinds import Recovery
-    from etdeploy.devices.registry import recover_device
-    from etdeploy.farm.work.child import run_attempt
-    from etdeploy.farm.work.offers import Shelf
-
-    shelf = Shelf(workspace, host, {_NAMED: names} if names else {})
-
-    def plugged(busy: Collection[str]) -> tuple[Offer, ...]:
-        return tuple(
-            offer.model_copy(update={"pools": tuple(pools)})
-            for offer in shelf.look(busy)
-            if (_NAMED in offer.pools if names else not offer.capabilities.shares_cores)
-        )
-
-    def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
-        recover_device(offer.name, Recovery(step), tell)
-        shelf.forget(offer.identity)
-        found = {each.identity: each for each in plugged(())}
-        gone = offer.model_copy(update={"problem": "it is not plugged in"})
-        return found.get(offer.identity, gone)
-
-    return Parts(plugged, run_attempt, recover)

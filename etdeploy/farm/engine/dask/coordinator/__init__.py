@@ -1,0 +1,1 @@
+"""The coordinator: its scheduler, the hosts that are connected, orders under way, files."""
