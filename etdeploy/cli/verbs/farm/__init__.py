@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "status": "Show the devices and what is being measured, live.",
     "report": "Write a night as a page, as Markdown or as JUnit XML.",
     "worker": "Offer the devices of this host to a farm on another.",
+    "certificates": "Make certificates for the hosts of a farm.",
     "reserve": "Keep the farm away from a device for a while.",
     "release": "Give a reserved device back.",
     "quarantine": "Set a device aside, or list those that are.",

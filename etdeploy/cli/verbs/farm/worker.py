@@ -41,11 +41,6 @@ _FILE = click.Path(path_type=Path)
 @click.option("--tls-ca", type=_FILE, metavar="FILE", help="The farm's certificate authority.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="This host's certificate.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key.")
-@click.option(
-    "--insecure",
-    is_flag=True,
-    help="Accept tcp:// to another machine: whoever is on that network can run code here.",
-)
 def command(
     scheduler: str,
     name: str | None,
@@ -54,7 +49,6 @@ def command(
     tls_ca: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
-    insecure: bool,
 ) -> None:
     """Offer the devices of this host to a farm on another.
 
@@ -80,7 +74,6 @@ def command(
         tls,
         lambda cache, folder: LocalParts(cache, folder, host, devices, pools).parts(),
         console.message,
-        insecure=insecure,
     )
 
 

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from etdeploy.farm.engine.dask.coordinator.answers import Coordinator
-from etdeploy.farm.engine.dask.settings import (
-    apply_settings,
-    is_private,
-    parse_address,
-    require_safe,
-    security_of,
-)
+from etdeploy.farm.engine.dask.settings import apply_settings, require_safe, security_of
 from etdeploy.farm.model import Ending, Offer, Order
 from etdeploy.farm.spec.model import Hosts
 
@@ -43,7 +37,7 @@ class ClusterEngine:
     """
 
     def __init__(self, hosts: Hosts, results: Path, grace_s: float = GRACE_S) -> None:
-        _require_private(hosts)
+        require_safe(hosts.listen, hosts.tls)
         security = security_of(hosts.tls)
         apply_settings()
         self._ended: queue.SimpleQueue[Ending] = queue.SimpleQueue()
@@ -123,15 +117,3 @@ async def _cancel_others() -> None:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_default_executor()
-
-
-def _require_private(hosts: Hosts) -> None:
-    """Lets tcp:// listen on an address of a private network, which farm.yaml names on purpose."""
-    _, host, _ = parse_address(hosts.listen)
-    require_safe(
-        hosts.listen,
-        hosts.tls,
-        insecure=is_private(host),
-        remedy="tls:// with certificates (etdeploy farm certificates FOLDER makes them), or tcp:// "
-        "on an address of a private network that only you use",
-    )

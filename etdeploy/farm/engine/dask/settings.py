@@ -85,19 +85,17 @@ def parse_address(text: str) -> tuple[str, str, int]:
     if match is None or int(match[3]) > 65535:
         raise UsageError(
             f"{text!r} is no address of a scheduler",
-            remedy=f"tls://HOST:{DEFAULT_PORT}, or tcp://HOST:{DEFAULT_PORT} on a private network",
+            remedy=f"tls://HOST:{DEFAULT_PORT}, or tcp://127.0.0.1:{DEFAULT_PORT} on this machine",
         )
     return match[1], match[2], int(match[3])
 
 
-def require_safe(address: str, tls: Tls | None, *, insecure: bool, remedy: str) -> None:
+def require_safe(address: str, tls: Tls | None) -> None:
     """Refuses what would let anybody on a network run code here.
 
     Args:
         address: tls://HOST:PORT or tcp://HOST:PORT.
         tls: Certificates, if there are any.
-        insecure: Whether the user accepts a connection without TLS beyond this machine.
-        remedy: How to accept that.
 
     Raises:
         UsageError: TLS without certificates, certificates without TLS, or neither on an address
@@ -107,17 +105,19 @@ def require_safe(address: str, tls: Tls | None, *, insecure: bool, remedy: str) 
     if protocol == "tls" and tls is None:
         raise UsageError(
             f"{address} needs certificates",
-            remedy="name the files of the certificate authority, the certificate and its key",
+            remedy="name the files of the certificate authority, the certificate and its key; "
+            "etdeploy farm certificates FOLDER HOST makes them",
         )
     if protocol == "tcp" and tls is not None:
         raise UsageError(
             f"there are certificates, but {address} does not use them",
             remedy=address.replace("tcp://", "tls://", 1),
         )
-    if protocol == "tcp" and not insecure and not is_loopback(host):
+    if protocol == "tcp" and not is_loopback(host):
         raise UsageError(
             f"{address} has no TLS: whoever reaches that port could run code on every host",
-            remedy=remedy,
+            remedy="tls:// with certificates (etdeploy farm certificates FOLDER HOST makes them); "
+            "tcp:// is for this machine, and for tunnels that end here",
         )
 
 
@@ -129,15 +129,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def is_private(host: str) -> bool:
-    """Whether it is an address of a private network (RFC 1918, RFC 4193) or of this machine."""
-    try:
-        found = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return is_loopback(host)
-    return found.is_private and not found.is_unspecified
 
 
 def own_address(host: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ class Coordinator:
             UsageError: Nothing can listen there.
         """
         protocol, host, port = parse_address(listen)
+        _require_free(listen, host, port)
         self._scheduler = FarmScheduler(
             protocol,
             host,
@@ -72,10 +74,7 @@ class Coordinator:
             Registry(self._hosts.came, self._hosts.went),
             self._hosts.is_welcome,
         )
-        try:
-            await self._scheduler
-        except Exception as error:
-            raise _cannot_listen(listen, error) from error
+        await self._scheduler
         address = f"{protocol}://{own_address(host)}:{self._scheduler.port}"
         self._client = await Client(
             address, security=security, asynchronous=True, set_as_default=False
@@ -209,12 +208,16 @@ class Coordinator:
             raise UsageError("only hosts of the farm may ask")
 
 
-def _cannot_listen(listen: str, error: BaseException) -> UsageError:
-    cause: BaseException = error
-    while cause.__cause__ is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__
-    return UsageError(
-        f"the scheduler cannot listen: {cause}",
-        place=listen,
-        remedy="Is another night running, or is the address not of this machine?",
-    )
+def _require_free(listen: str, host: str, port: int) -> None:
+    """Tries the address first: after a failure, Dask's scheduler leaves sockets behind."""
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise UsageError(
+                f"the scheduler cannot listen: {error.strerror or error}",
+                place=listen,
+                remedy="Is another night running, or is the address not of this machine?",
+            ) from error

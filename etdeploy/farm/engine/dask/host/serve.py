@@ -24,7 +24,6 @@ def serve_host(
     parts: Callable[[Workspace, Path], Parts],
     tell: Callable[[str], None],
     *,
-    insecure: bool = False,
     list_every_s: float = 3.0,
 ) -> None:
     """Offers devices to the coordinator of each night, until this process is asked to stop.
@@ -35,20 +34,13 @@ def serve_host(
         tls: The certificates.
         parts: Gives what is done here, with the cache and a folder for records.
         tell: Shows the user a line.
-        insecure: Whether tcp:// may lead to another machine.
         list_every_s: How often to look for devices.
 
     Raises:
         UsageError: The address or the certificates do not work, or the coordinator has another
             version.
     """
-    require_safe(
-        scheduler,
-        tls,
-        insecure=insecure,
-        remedy="tls:// with --tls-ca, --tls-cert and --tls-key; or --insecure on a network that "
-        "only you use",
-    )
+    require_safe(scheduler, tls)
     security = security_of(tls)
     apply_settings()
     workspace = Workspace.opened()
