@@ -75,6 +75,7 @@ class Barred:
 class EventKind(Kind):
     """What happened."""
 
+    PLANNED = "planned"
     STARTED = "started"
     ENDED = "ended"
     FINISHED = "finished"
@@ -87,12 +88,14 @@ class Event:
     """Something that a person who watches the night wants to see.
 
     Attributes:
-        kind: STARTED and ENDED of an attempt, FINISHED of a visit; TOLD and TROUBLE have a text.
+        kind: PLANNED of visits, STARTED and ENDED of an attempt, FINISHED of a visit; TOLD and
+            TROUBLE have a text.
         text: In a sentence.
         order: Of the attempt, for STARTED.
         ending: Of the attempt, for ENDED.
         state: Of the visit, as it is now.
         offer: The device that the visit was last given to, where there was one.
+        states: Of the visits that are new, or known from before, for PLANNED.
     """
 
     kind: EventKind
@@ -101,6 +104,7 @@ class Event:
     ending: Ending | None = None
     state: VisitState | None = None
     offer: Offer | None = None
+    states: tuple[VisitState, ...] = ()
 
 
 @dataclass(frozen=True)

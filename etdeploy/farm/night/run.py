@@ -121,6 +121,7 @@ class _Night:
         opened = self.parts.opened
         self._begun_s -= (now - opened).total_seconds() if opened else _LONG_AGO_S
         self.board.add(states)
+        self.telling.event(Event(EventKind.PLANNED, states=tuple(states)))
         for state in states:
             self._remember(state)
             self._settle(state.visit.id)
@@ -188,7 +189,9 @@ class _Night:
         for known, among in new.among:
             self.board.widen(known, among)
         if new.visits:
-            self.board.add(VisitState(visit=visit) for visit in new.visits)
+            states = tuple(VisitState(visit=visit) for visit in new.visits)
+            self.board.add(states)
+            self.telling.event(Event(EventKind.PLANNED, states=states))
             self.notes.plan(new.visits)
             for visit in new.visits:
                 self.ends.give_up_stopped(visit.id)

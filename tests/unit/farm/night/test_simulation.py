@@ -158,4 +158,4 @@ def test_what_is_told_is_in_order() -> None:
     night = SimNight(make_farm("a", repeats=1), [offer_of(0)])
     night.run()
     kinds = [event.kind for event in night.events if event.kind is not EventKind.TOLD]
-    assert kinds == [EventKind.STARTED, EventKind.ENDED, EventKind.FINISHED]
+    assert kinds == [EventKind.PLANNED, EventKind.STARTED, EventKind.ENDED, EventKind.FINISHED]

@@ -1,0 +1,89 @@
+"""What a night ends with: totals, and the exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from etdeploy.core.console import count
+from etdeploy.core.errors import (
+    DeviceError,
+    EtdeployError,
+    JobsError,
+    MismatchError,
+    RegressionError,
+)
+from etdeploy.farm.model import Failure, Standing, VisitState
+from etdeploy.farm.night.model import NightEnd, listed
+
+REGRESSED = "regressed"
+
+
+def totals_of(end: NightEnd, verdicts: Sequence[str]) -> dict[str, Any]:
+    """How many visits ended how, and how many recipes on devices were judged how."""
+    standings = Counter(state.standing for state in end.states)
+    return {
+        "visits": len(end.states),
+        **{str(each): standings[each] for each in Standing},
+        "attempts": sum(len(state.attempts) for state in end.states),
+        "verdicts": dict(Counter(verdicts)),
+        "unsatisfied": list(end.unsatisfied),
+        "set_aside": end.set_aside,
+    }
+
+
+def failures_of(states: Sequence[VisitState]) -> list[Failure]:
+    """Why visits failed; also of those that were measured with outputs that differ."""
+    found = []
+    for state in states:
+        result = state.result
+        if result:
+            found += [result.failure] if result.failure else []
+        elif state.standing is Standing.FAILED:
+            found.append(_last_failure(state))
+    return found
+
+
+def _last_failure(state: VisitState) -> Failure:
+    known = [ending.failure for ending in state.attempts if ending.failure]
+    if known:
+        return known[-1]
+    return Failure(kind=DeviceError.kind, exit_code=DeviceError.exit_code, message=state.reason)
+
+
+def error_of(end: NightEnd, verdicts: Sequence[str]) -> EtdeployError | None:
+    """What the night ends with; None if all is well.
+
+    A regression comes first, since a script acts on it. Then the worst failure: that with the
+    highest exit code. A night that measured nothing of what it should is a failure of its devices;
+    visits that were missed beside others are not.
+    """
+    worse = sum(each == REGRESSED for each in verdicts)
+    if worse:
+        what = count(worse, "recipe") + (" has" if worse == 1 else "s have").removeprefix("s")
+        return RegressionError(f"{what} regressed on a device", place=end.night)
+    failures = failures_of(end.states)
+    if failures:
+        failed = sum(state.standing is Standing.FAILED for state in end.states)
+        worst = max(failures, key=lambda failure: failure.exit_code)
+        text = f"{failed} of {count(len(end.states), 'visit')} failed"
+        differ = sum(each.kind == MismatchError.kind for each in failures)
+        if differ:
+            text += f", of {differ} the outputs differ"
+        return JobsError(f"{text}; the worst: {worst.message}", _as_error(worst))
+    if any(state.standing is Standing.DONE for state in end.states):
+        return None
+    why = sorted({state.reason for state in end.states if state.reason}) or end.unsatisfied
+    return DeviceError(
+        f"nothing was measured: {listed(tuple(why)) or 'no visit was planned'}",
+        remedy="See what matches: etdeploy farm plan\nand what is set aside: "
+        "etdeploy farm quarantine",
+    )
+
+
+def _as_error(failure: Failure) -> EtdeployError:
+    error = EtdeployError(failure.message, place=failure.place, remedy=failure.remedy)
+    error.exit_code = failure.exit_code  # type: ignore[misc]
+    error.kind = failure.kind  # type: ignore[misc]
+    return error

@@ -1,0 +1,218 @@
+"""A whole night: its parts are opened, it waits for its window, runs, and is judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etdeploy.cache.workspace import Workspace
+from etdeploy.cli.night.end import error_of, totals_of
+from etdeploy.cli.night.judged import Judged
+from etdeploy.cli.night.watch import Watch
+from etdeploy.core import cancel, console
+from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.text.layout import fit
+from etdeploy.farm.engine.base import Engine
+from etdeploy.farm.model import Offer
+from etdeploy.farm.night.clock import SystemClock
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.model import Event, EventKind, NightEnd
+from etdeploy.farm.night.parts import Parts, Prepare
+from etdeploy.farm.night.real import StoreShelf, earlier_times, headline_of, open_engine
+from etdeploy.farm.night.run import run_night
+from etdeploy.farm.spec.load import load_farm
+from etdeploy.farm.spec.matrix import NightPlan, plan_night
+from etdeploy.farm.spec.model import Farm, LoadedFarm
+from etdeploy.farm.spec.window import opens
+from etdeploy.graph.tasks.slots import Slots, heavy_at_once
+from etdeploy.history.place import Place, required_place
+
+if TYPE_CHECKING:
+    from etdeploy.farm.report.model import NightReport
+
+# Hosts that run already connect again within seconds.
+_HOSTS_S = 20.0
+_SETTLED_S = 4.0
+# No night is so young that it is gone on with.
+_NONE_S = -1.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for.
+
+    Attributes:
+        file: The farm.yaml.
+        now: Whether the window does not matter.
+        again: Whether an unfinished night is not gone on with.
+        output: For records, in place of the farm's `results`.
+        as_json: Whether JSON lines are printed.
+        quiet: Whether progress is hidden.
+    """
+
+    file: Path
+    now: bool = False
+    again: bool = False
+    output: Path | None = None
+    as_json: bool = False
+    quiet: bool = False
+
+
+def run_whole(wish: Wish) -> None:
+    """Runs a night and shows it.
+
+    Raises:
+        RegressionError: A number has become worse.
+        JobsError: Visits failed.
+        DeviceError: Nothing could be measured.
+        Interrupted: It was stopped; the same command goes on with it.
+        RecipeError: The farm.yaml or a recipe cannot be used.
+        StoreError: The history cannot be used.
+    """
+    loaded = load_farm(wish.file)
+    place = required_place(loaded.farm.store)
+    judged = Judged(loaded, place)
+    with console.TaskDisplay(quiet=wish.quiet) as display:
+        watch = Watch(display, wish.as_json, wish.quiet, judged)
+        end = _Whole(wish, loaded, place, display, watch).run()
+    report = None if end.stopped else _concluded(loaded, place, end)
+    verdicts = [str(each.kind) for each in report.verdicts] if report else []
+    error = error_of(end, verdicts)
+    if wish.as_json:
+        code = Interrupted.exit_code if end.stopped else error.exit_code if error else 0
+        totals = {"night": end.night, "stopped": end.stopped, "exit_code": code}
+        console.result(json.dumps({**totals, "totals": totals_of(end, verdicts)}))
+    elif report:
+        from etdeploy.farm.report.shown.text import night_text
+
+        width = console.width()
+        console.result("\n" + fit(night_text(report, width), width))
+    if end.stopped:
+        raise Interrupted
+    if error:
+        raise error
+
+
+class _Whole:
+    """A night with its real parts."""
+
+    def __init__(
+        self,
+        wish: Wish,
+        loaded: LoadedFarm,
+        place: Place,
+        display: console.TaskDisplay,
+        watch: Watch,
+    ) -> None:
+        self._wish, self._loaded, self._place = wish, loaded, place
+        self._display, self._watch = display, watch
+        self._clock = SystemClock()
+        self._output = wish.output or loaded.farm.results
+
+    def run(self) -> NightEnd:
+        """Opens everything, waits for the window, and runs the night."""
+        farm, slots = self._loaded.farm, Slots(heavy_at_once())
+        workspace = Workspace.opened()
+        with ExitStack() as stack:
+            stack.enter_context(workspace.in_use())
+            opening = open_engine(farm, self._output, slots, self._watch.progress)
+            engine = stack.enter_context(opening)
+            ledger = stack.enter_context(self._ledger())
+            self._name_unsatisfied(engine)
+            opened, until = self._window()
+            parts = Parts(
+                prepare=self._preparer(slots, workspace),
+                shelf=StoreShelf(self._place, f"farm {farm.name}"),
+                plan=self._plan,
+                headline=headline_of,
+                times=earlier_times(ledger, farm, self._tell),
+                opened=opened,
+                until=until,
+            )
+            return run_night(self._loaded, engine, ledger, self._clock, self._watch, parts)
+
+    def _ledger(self) -> Ledger:
+        if self._wish.again:
+            return Ledger(self._place, tell=self._tell, resumed_within_s=_NONE_S)
+        return Ledger(self._place, tell=self._tell)
+
+    def _plan(
+        self, farm: Farm, night: str, offers: Sequence[Offer], window_s: float | None
+    ) -> NightPlan:
+        return plan_night(farm, night, offers, window_s)
+
+    def _name_unsatisfied(self, engine: Engine) -> None:
+        """Says at once what no device can measure, before anything is waited for or built."""
+        offers = self._settled(engine)
+        for each in plan_night(self._loaded.farm, "", offers, None).unsatisfied:
+            self._watch(Event(EventKind.TROUBLE, f"{each.recipe} on {each.group}: {each.reason}"))
+
+    def _settled(self, engine: Engine) -> Sequence[Offer]:
+        """The devices that are there, once hosts had time to connect."""
+        offers = engine.offers()
+        if self._loaded.farm.hosts is None:
+            return offers
+        begun_s = changed_s = self._clock.seconds()
+        while self._clock.seconds() - begun_s < _HOSTS_S:
+            cancel.checkpoint()
+            self._clock.sleep(1.0)
+            now, before = engine.offers(), {offer.identity for offer in offers}
+            if {offer.identity for offer in now} != before:
+                changed_s = self._clock.seconds()
+            offers = now
+            if offers and self._clock.seconds() - changed_s >= _SETTLED_S:
+                break
+        return offers
+
+    def _window(self) -> tuple[datetime | None, datetime | None]:
+        """When the window opened and when it closes, after a wait for it; None for any time.
+
+        Raises:
+            Interrupted: It was stopped meanwhile.
+        """
+        window = self._loaded.farm.window
+        if window is None or self._wish.now:
+            return None, None
+        opened, until = opens(window, self._clock.now())
+        if self._clock.now() < opened:
+            self._tell(
+                f"waiting until {opened:%Y-%m-%d %H:%M %Z}, when the window opens "
+                "(--now begins at once)"
+            )
+        while self._clock.now() < opened:
+            cancel.checkpoint()
+            self._clock.sleep(min(60.0, (opened - self._clock.now()).total_seconds()))
+        return opened, until
+
+    def _preparer(self, slots: Slots, workspace: Workspace) -> Prepare:
+        from etdeploy.farm.work.prepare import Prepared, prepare
+
+        def made(wanted: Mapping[str, Sequence[Offer]]) -> Prepared:
+            return prepare(
+                self._loaded.recipes, wanted, self._output, self._display,
+                slots=slots, workspace=workspace,
+            )  # fmt: skip
+
+        return made
+
+    def _tell(self, text: str) -> None:
+        self._watch(Event(EventKind.TOLD, text))
+
+
+def _concluded(loaded: LoadedFarm, place: Place, end: NightEnd) -> NightReport | None:
+    """Judges the night, writes its reports and tells who wants to know; None if that failed."""
+    from etdeploy.farm.report.end import conclude
+    from etdeploy.farm.report.source import find_night
+
+    try:
+        return conclude(loaded, place, find_night(place, end.night), console.warn)
+    except EtdeployError as error:
+        if isinstance(error, Interrupted):
+            raise
+        console.warn(f"the night is not judged: {error}")
+        return None

@@ -1,0 +1,113 @@
+"""The parts of a real night: its shelf in the history, its engine, the numbers of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from etdeploy.core.errors import EtdeployError
+from etdeploy.farm.engine.base import Engine
+from etdeploy.farm.model import Ending, Offer
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.times import Times
+from etdeploy.farm.spec.model import Farm
+from etdeploy.graph.tasks.slots import Slots
+from etdeploy.history.place import Place
+from etdeploy.shelf.quarantine import Quarantined, all_of, set_aside
+from etdeploy.shelf.reservations import Reservation, Shelved, active
+
+_EARLIER_NIGHTS = 5
+
+Progress = Callable[[str, str, "float | None"], None]
+"""Called with a visit, what is done for it now, and how far that is."""
+
+
+class StoreShelf:
+    """Reservations and quarantine in the history.
+
+    Args:
+        place: The history.
+        by: Who sets devices aside.
+    """
+
+    def __init__(self, place: Place, by: str) -> None:
+        self._place, self._by = place, by
+
+    def reservations(self) -> Sequence[Reservation]:
+        """Those that hold now."""
+        return active(self._place)
+
+    def quarantined(self) -> Sequence[Quarantined]:
+        """All that are set aside."""
+        return all_of(self._place)
+
+    def set_aside(self, offer: Offer, reason: str) -> None:
+        """Sets a device aside until a person releases it."""
+        from etdeploy.history.shelved import host_of
+
+        host = host_of(offer.identity, offer.host)
+        device = Shelved(identity=offer.identity, device=offer.name, host=host)
+        set_aside(self._place, device, reason, self._by)
+
+
+def headline_of(ending: Ending) -> float | None:
+    """The number that a record is compared by; None where it has none.
+
+    Raises:
+        UsageError: The record cannot be read.
+    """
+    from etdeploy.bench.records.stored import load_run
+    from etdeploy.history.metrics import HEADLINES, metrics_of
+
+    if ending.record is None:
+        return None
+    metrics = metrics_of(load_run(Path(ending.record)).record)
+    return next((metrics[name] for name in HEADLINES if name in metrics), None)
+
+
+def earlier_times(ledger: Ledger, farm: Farm, tell: Callable[[str], None]) -> Times:
+    """How long attempts took in earlier nights; a history that cannot be read makes all alike."""
+    times = Times()
+    try:
+        for night in ledger.nights(farm.name, _EARLIER_NIGHTS):
+            times.learn(ledger.states(night.id))
+    except (EtdeployError, TimeoutError) as error:
+        tell(f"how long attempts took before is not known: {error}")
+    return times
+
+
+@contextmanager
+def open_engine(farm: Farm, output: Path, slots: Slots, told: Progress) -> Iterator[Engine]:
+    """The engine of a farm: of this host, of others, or of both.
+
+    Args:
+        farm: Says which hosts.
+        output: The folder for records.
+        slots: What exports and measurements of this host share.
+        told: Progress of attempts on this host.
+
+    Raises:
+        UsageError: Nothing can listen where farm.yaml says.
+        BuildError: What several hosts need is not installed.
+    """
+    engine = _engine(farm, output, slots, told)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _engine(farm: Farm, output: Path, slots: Slots, told: Progress) -> Engine:
+    from etdeploy.farm.engine.local import LocalEngine
+
+    if farm.hosts is None:
+        return LocalEngine(output, pools=farm.pools, slots=slots, told=told)
+    from etdeploy.farm.engine.dask.cluster import ClusterEngine
+    from etdeploy.farm.engine.joined import JoinedEngine
+
+    others = ClusterEngine(farm.hosts, output)
+    if not farm.hosts.here:
+        return others
+    here = LocalEngine(output, pools=farm.pools, slots=slots, told=told)
+    return JoinedEngine(here, here.host, others)
