@@ -2,7 +2,7 @@
 
 doit list
 doit run recipe=portable device=qemu
-doit run reference          # write docs/recipes.md and docs/records.md again
+doit run reference          # write the generated pages of docs/ again
 """
 
 from pathlib import Path
@@ -18,11 +18,12 @@ def task_deploy():
 
 
 def task_reference():
-    """Write docs/recipes.md and docs/records.md from the models."""
+    """Write docs/recipes.md, docs/records.md and docs/farm-yaml.md from the models."""
+    from etdeploy.farm.spec import schema
     from etdeploy.graph.dodo import write_reference
 
     return {
-        "actions": [write_reference],
+        "actions": [write_reference, schema.write_reference],
         "file_dep": [
             "etdeploy/recipe/model.py",
             *sorted(map(str, Path("etdeploy/backends").rglob("*.py"))),
@@ -32,9 +33,11 @@ def task_reference():
             "etdeploy/bench/kept.py",
             "etdeploy/bench/reference.py",
             "etdeploy/devices/base.py",
+            "etdeploy/farm/spec/schema.py",
+            "etdeploy/farm/spec/written.py",
             "etdeploy/program/model.py",
         ],
-        "targets": ["docs/recipes.md", "docs/records.md"],
+        "targets": ["docs/recipes.md", "docs/records.md", "docs/farm-yaml.md"],
     }
 
 

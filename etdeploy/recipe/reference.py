@@ -60,14 +60,21 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[str]:
-    yield from _section("Top level", Recipe, "")
+    yield from section_table("Top level", Recipe, "")
     for name, field in Recipe.model_fields.items():
         model = field.annotation
         if isinstance(model, type) and issubclass(model, BaseModel):
-            yield from _section(f"`{name}`", model, f"{name}.")
+            yield from section_table(f"`{name}`", model, f"{name}.")
 
 
-def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
+def section_table(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """The lines of a section's table, with its heading.
+
+    Args:
+        title: Of the section.
+        model: Whose keys are listed, with those of the sections in it.
+        prefix: Before each key; empty for the top level, whose sections have tables of their own.
+    """
     yield f"## {title}\n"
     if prefix:
         yield f"{_one_line(model.__doc__)}\n"
@@ -79,8 +86,9 @@ def _section(title: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
     texts = key_texts(model)
-    for name, field in model.model_fields.items():
-        text = _one_line(texts.get(name)) + _bounds(field)
+    for attribute, field in model.model_fields.items():
+        name = field.alias or attribute
+        text = _one_line(texts.get(attribute)) + _bounds(field)
         kind = field.annotation
         section = section_of(kind)
         if section and not prefix:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import BaseModel
+
 from etdeploy.backends.registry import exporting_backends, plugged_backends
 from etdeploy.recipe.documented import key_texts, sections
 from etdeploy.recipe.model import Recipe
@@ -15,11 +17,7 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 def schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a recipe file; descriptions are the fields' docstrings."""
-    content = Recipe.model_json_schema(mode="validation")
-    for name, section in sections(Recipe).items():
-        described = content if section is Recipe else content["$defs"][name]
-        for key, text in key_texts(section).items():
-            described["properties"][key]["description"] = text
+    content = described_schema(Recipe)
     # A file that extends another need not name a model.
     content["required"] = []
     content["anyOf"] = [{"required": ["model"]}, {"required": ["extends"]}]
@@ -34,6 +32,17 @@ def schema() -> dict[str, Any]:
         **content,
         "title": "etdeploy deployment recipe",
     }
+
+
+def described_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a file's model, with the docstrings of its keys."""
+    content = model.model_json_schema(mode="validation")
+    for name, section in sections(model).items():
+        described = content if section is model else content["$defs"][name]
+        for key, text in key_texts(section).items():
+            shown = section.model_fields[key].alias or key
+            described["properties"][shown]["description"] = text
+    return content
 
 
 def _options() -> Iterator[tuple[str, dict[str, Any]]]:

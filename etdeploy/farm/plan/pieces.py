@@ -8,7 +8,7 @@ from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import EtdeployError
+from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.farm.model import Offer
 from etdeploy.farm.plan.model import Piece, Refused
 from etdeploy.graph.job import AppWish, make_job
@@ -77,7 +77,7 @@ def _resolved(
         EtdeployError: The recipe does not fit such a device or this machine.
     """
     if offer.facts.target not in TARGETS:
-        raise EtdeployError(f"nothing is built for {offer.facts.target or 'such a device'}")
+        raise UsageError(f"nothing is built for {offer.facts.target or 'such a device'}")
     wish = AppWish() if _by_app(offer) else None
     # Without a device: it may be on another host, and need not be asked anything for this.
     job = make_job(loaded, workspace, output, None, find_target(offer.facts.target), True, wish)

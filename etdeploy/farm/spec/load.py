@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from etdeploy.backends.names import DEFAULT_RECIPE
 from etdeploy.core.errors import FarmError, Problem, RecipeError, UsageError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.text.shell import quoted
@@ -34,7 +35,7 @@ _KIND = FileKind(
     "a farm.yaml",
     "recipes",
     "Start with one that works here: etdeploy farm init\nThe smallest one is:\n"
-    "recipes: [xnnpack]\ndevices: {phones: {kind: android}}",
+    f"recipes: [{DEFAULT_RECIPE}]\ndevices: {{phones: {{kind: android}}}}",
 )
 # What `Farm` has as it is written.
 _PLAIN = (
@@ -155,7 +156,7 @@ def _values(
 
 
 _EXAMPLES = {
-    "recipes": "e.g. recipes: [xnnpack]",
+    "recipes": f"e.g. recipes: [{DEFAULT_RECIPE}]",
     "devices": "e.g. devices: {phones: {kind: android}}",
 }
 

@@ -61,7 +61,7 @@ def read_notify(written: Sequence[Told], findings: Findings) -> tuple[Notify, ..
 
 def _told(keys: KeyPath, told: Told, findings: Findings) -> Notify:
     command = told.command
-    if bool(command) == bool(told.webhook):
+    if bool(command) == bool(told.webhook) and not findings.is_bad(keys):
         what = "has both a command and a webhook" if command else "names nobody"
         findings.add(keys, f"{dotted(keys)} {what}", "an entry has one: command or webhook")
     if command:

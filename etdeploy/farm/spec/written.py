@@ -18,10 +18,11 @@ _MOST_REPEATS = 1000
 _DAY_S = 86_400
 Words = Annotated[tuple[str, ...], Field(strict=False), Takes("a list of words", words=())]
 Number = Annotated[
-    Annotated[int, Field(ge=1, le=4096)] | str, Takes("a number, or a comparison like '>=8'", ())
+    Annotated[int, Field(ge=1, le=4096)] | str | None,
+    Takes("a number, or a comparison like '>=8'", ()),
 ]
 Size = Annotated[
-    Annotated[int, Field(ge=0)] | str, Takes("a size like 2 GB, or a number of bytes", ())
+    Annotated[int, Field(ge=0)] | str | None, Takes("a size like 2 GB, or a number of bytes", ())
 ]
 
 
@@ -82,7 +83,7 @@ class Group(Section):
     host: str | None = None
     """The machine that it is plugged into."""
 
-    cpu_count: Number | None = None
+    cpu_count: Number = None
     """Logical processors: `8` or `">=8"`."""
 
     memory: str | None = None
@@ -123,12 +124,12 @@ class Matrix(Section):
 class Times(Section):
     """When measurements may begin."""
 
-    from_: Annotated[str, Takes('a time in quotes, like "22:00"', ())] | None = Field(
+    from_: Annotated[str | None, Takes('a time in quotes, like "22:00"', ())] = Field(
         default=None, alias="from"
     )
     """A time of the day, in quotes: `"22:00"`."""
 
-    until: Annotated[str, Takes('a time in quotes, like "06:00"', ())] | None = None
+    until: Annotated[str | None, Takes('a time in quotes, like "06:00"', ())] = None
     """The same; an earlier one is of the next day."""
 
     timezone: str | None = None
@@ -144,7 +145,7 @@ class GateValues(Section):
     temperature_celsius: float | None = Field(default=None, gt=0, le=120)
     """At most so warm, by the battery, or the warmest sensor without one."""
 
-    free: Size | None = None
+    free: Size = None
     """At least so much room, like `2 GB`."""
 
     wait_s: float = Field(default=600.0, ge=0, le=_DAY_S)

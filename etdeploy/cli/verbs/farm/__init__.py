@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "release": "Give a reserved device back.",
     "quarantine": "Set a device aside, or list those that are.",
     "bisect": "Find the change that made a recipe slower.",
+    "schema": "Print the JSON Schema of farm.yaml, for completion in editors.",
 }
 
 

@@ -1,0 +1,1 @@
+"""Writes the files that a farm begins with."""

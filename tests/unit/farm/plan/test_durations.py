@@ -1,0 +1,62 @@
+"""How long a night is expected to take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etdeploy.devices.base import DeviceFacts
+from etdeploy.farm.model import Offer, Visit
+from etdeploy.farm.plan.durations import earlier_seconds, lasts, makespan_s
+from etdeploy.history.place import place_of
+from etdeploy.history.store.store import open_store
+from tests.support.bench_values import make_record
+from tests.support.histories import fill, recipe_named
+
+
+def visit(device: str | None, *among: str, recipe: str = "a", not_before_s: float = 0) -> Visit:
+    return Visit(
+        id="n-1", recipe=recipe, group="g", device=device, among=among or (device or "",),
+        not_before_s=not_before_s,
+    )  # fmt: skip
+
+
+def test_a_pair_that_was_measured_has_the_median_of_its_runs() -> None:
+    earlier = {("a", "x"): [10.0, 30.0, 20.0], ("a", "y"): [90.0]}
+    known = lasts("a", ["x"], earlier)
+    assert (known.seconds, known.measured, known.basis) == (20, True, "median of 3 runs")
+
+
+def test_others_are_a_guess_that_says_so() -> None:
+    earlier = {("a", "x"): [10.0], ("b", "y"): [50.0]}
+    assert lasts("a", ["y"], earlier).basis == "guess, from other devices"
+    assert lasts("a", ["y"], earlier).seconds == 10
+    assert lasts("c", ["y"], earlier).basis == "guess, from other recipes"
+    assert lasts("c", ["y"], earlier).seconds == 30
+    assert lasts("a", ["x"], {}).basis == "guess, nothing was measured yet"
+    assert not lasts("a", ["x"], {}).measured
+
+
+def test_devices_work_at_once_and_each_for_itself() -> None:
+    earlier = {("a", "x"): [10.0], ("a", "y"): [25.0]}
+    assert makespan_s([visit("x"), visit("x"), visit("y")], earlier) == 25
+    assert makespan_s([visit("x")] * 4, earlier) == 40
+    assert makespan_s([visit("x"), visit("x", not_before_s=100)], earlier) == 110
+    # Whoever is free takes what any may do.
+    assert makespan_s([visit(None, "x", "y")] * 2, earlier) == 25
+    assert makespan_s([], earlier) == 0
+
+
+def test_the_history_tells_what_runs_took(tmp_path: Path) -> None:
+    place = place_of(str(tmp_path / "history.db"))
+    assert place
+    [first, *_] = make_record().passes.values()
+    timed = {"timing": first.model_copy(update={"seconds": 7.0}),
+             "memory": first.model_copy(update={"seconds": 3.0})}  # fmt: skip
+    facts = make_record().device.facts
+    offer = Offer(identity="it", name=facts.name, host="h", facts=facts)
+    stranger = Offer(identity="no", name="x", host="h",
+                     facts=DeviceFacts(name="x", kind="ssh", target="linux-aarch64"))  # fmt: skip
+    with open_store(place) as store:
+        fill(store, [1.0, 1.1], recipe=recipe_named("mlp"), passes=timed)
+        found = earlier_seconds(store, {"label": "mlp", "other": "conv"}, [offer, stranger])
+    assert found == {("label", "it"): [10.0, 10.0]}
