@@ -88,9 +88,7 @@ def begin(
         )
         folder = opened.enter_context(device.open_run(prepared.bundle, here.name))
         there = OnDevice(device, folder, opened.close, before)
-        yield Measurement(
-            subject, there, here, started, prepared.plan, progress, prepared.revision
-        )
+        yield Measurement(subject, there, here, started, prepared.plan, progress, prepared.revision)
 
 
 def measure(

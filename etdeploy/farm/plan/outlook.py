@@ -9,7 +9,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.farm.model import Offer, Visit
 from etdeploy.farm.plan.durations import Earlier, lasts, makespan_s
 from etdeploy.farm.plan.model import Cell, Opening, Outlook, Refused, Seen
-from etdeploy.farm.plan.pieces import look_up, pieces_of
+from etdeploy.farm.plan.pieces import look_up_classes, pieces_of
 from etdeploy.farm.spec.matrix import missing, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
 from etdeploy.farm.spec.window import opens
@@ -40,7 +40,7 @@ def outlook_of(
     window = _opening(farm, now)
     plan = plan_night(farm, "night", offers, window.seconds if window else None)
     devices = {offer.identity: offer for offer in reversed(offers) if not offer.problem}
-    looked, refused = look_up(
+    looked, refused = look_up_classes(
         _devices_of(plan.visits, devices), loaded.recipes, workspace, farm.results
     )
     visits = _possible(plan.visits, refused, devices)

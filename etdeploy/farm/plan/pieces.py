@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import EtdeployError, UsageError
+from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.model import Offer
 from etdeploy.farm.plan.model import Piece, Refused
-from etdeploy.graph.job import AppWish, make_job
-from etdeploy.graph.lookups import Lookups
-from etdeploy.graph.preflight import refuse_early
-from etdeploy.graph.resolve import Resolved, resolve
+from etdeploy.farm.work.prepare import classes_of, member_of
+from etdeploy.graph.many.run import look_up, refused_of
+from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.sharing import expected_runner, export_work
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.targets.platforms import TARGETS, find_target
-
-# A recipe's label with a device that stands for all of its class.
-Wanted = tuple[str, Offer]
+from etdeploy.targets.platforms import find_target
 
 
 @dataclass(frozen=True)
@@ -32,12 +28,7 @@ class Looked:
     resolved: Resolved
 
 
-def class_of(offer: Offer) -> tuple[str, str | None, bool]:
-    """Equal for devices that what was made for one of them is for: target, SoC, whether an app."""
-    return offer.facts.target, offer.facts.soc, _by_app(offer)
-
-
-def look_up(
+def look_up_classes(
     wanted: Mapping[str, Sequence[Offer]],
     recipes: Mapping[str, LoadedRecipe],
     workspace: Workspace,
@@ -45,43 +36,31 @@ def look_up(
 ) -> tuple[list[Looked], list[Refused]]:
     """Looks up what each recipe needs for each class of its devices, and what speaks against it.
 
+    Just what a night looks up and refuses before it makes anything.
+
     Args:
         wanted: The devices of each recipe, by its label.
         recipes: By label.
         workspace: The cache.
         output: The folder for results.
     """
-    lookups = Lookups()
-    looked, refused = [], []
-    for label, offers in wanted.items():
-        classes: dict[tuple[str, str | None, bool], list[Offer]] = {}
-        for offer in offers:
-            classes.setdefault(class_of(offer), []).append(offer)
-        for alike in classes.values():
-            try:
-                resolved = _resolved(recipes[label], alike[0], workspace, output, lookups)
-                refuse_early(resolved)
-            except EtdeployError as error:
-                refused.append(_refused(label, alike, error))
-            else:
-                looked.append(Looked(label, _shown(alike[0]), resolved))
-    return looked, refused
-
-
-def _resolved(
-    loaded: LoadedRecipe, offer: Offer, workspace: Workspace, output: Path, lookups: Lookups
-) -> Resolved:
-    """Everything that is known of the work for a class of devices.
-
-    Raises:
-        EtdeployError: The recipe does not fit such a device or this machine.
-    """
-    if offer.facts.target not in TARGETS:
-        raise UsageError(f"nothing is built for {offer.facts.target or 'such a device'}")
-    wish = AppWish() if _by_app(offer) else None
-    # Without a device: it may be on another host, and need not be asked anything for this.
-    job = make_job(loaded, workspace, output, None, find_target(offer.facts.target), True, wish)
-    return resolve(replace(job, facts=offer.facts), lookups)
+    classes = classes_of(wanted)
+    members = [
+        member_of(label, recipes[label], offers[0], output, workspace)
+        for (label, _), offers in classes.items()
+    ]
+    devices = dict(zip((member.pair for member in members), classes.values(), strict=True))
+    ready, refused = look_up(members)
+    refused += refused_of(ready)
+    out = {end.member.pair for end in refused}
+    return (
+        [
+            Looked(each.member.pair.recipe, each.member.pair.device, each.resolved)
+            for each in ready
+            if each.member.pair not in out
+        ],
+        [_refused(end.member.pair.recipe, devices[end.member.pair], end.error) for end in refused],
+    )
 
 
 def pieces_of(looked: Iterable[Looked]) -> tuple[Piece, ...]:
@@ -131,20 +110,11 @@ def _is_built(resolved: Resolved) -> bool | None:
     return resolved.job.workspace.entry(CacheKind.RUNNERS, key).is_sound()
 
 
-def _by_app(offer: Offer) -> bool:
-    launches = offer.capabilities.launches
-    return "process" not in launches and "app" in launches
-
-
-def _shown(offer: Offer) -> str:
-    words = [offer.facts.target, offer.facts.soc, "app" if _by_app(offer) else None]
-    return " ".join(word for word in words if word)
-
-
-def _refused(label: str, offers: Sequence[Offer], error: EtdeployError) -> Refused:
+def _refused(label: str, offers: Sequence[Offer], error: Exception | None) -> Refused:
+    told = error if isinstance(error, EtdeployError) else None
     return Refused(
         recipe=label,
         devices=tuple(offer.name for offer in offers),
-        reason=error.message,
-        remedy=error.remedy,
+        reason=told.message if told else str(error),
+        remedy=told.remedy if told else None,
     )

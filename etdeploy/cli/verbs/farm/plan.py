@@ -52,13 +52,13 @@ def _outlook(loaded: LoadedFarm) -> Outlook:
     from datetime import datetime, timezone
 
     from etdeploy.cache.workspace import Workspace
-    from etdeploy.farm.plan.here import offers_here
     from etdeploy.farm.plan.outlook import outlook_of
+    from etdeploy.farm.work.offers import Shelf
 
     workspace = Workspace.opened()
     with workspace.in_use():
         here = loaded.farm.hosts is None or loaded.farm.hosts.here
-        offers = offers_here(loaded.farm.pools, workspace) if here else ()
+        offers = Shelf(workspace, pools=loaded.farm.pools).look() if here else ()
         earlier = _earlier(loaded, offers)
         return outlook_of(loaded, offers, earlier, datetime.now(timezone.utc), workspace)
 

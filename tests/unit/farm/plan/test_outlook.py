@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.devices.base import Capabilities
 from etdeploy.farm.plan.model import Cell, Lasts, Opening, Outlook, Piece, Refused, Seen
 from etdeploy.farm.plan.outlook import outlook_of
 from etdeploy.farm.plan.text import duration, outlook_text
@@ -41,12 +42,12 @@ def test_what_no_device_is_there_for(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_made_is_not_measured(tmp_path: Path) -> None:
-    found = outlook_of(loaded(), [phone("A1", target="toaster")], {}, NOW, Workspace(tmp_path))
-    assert found.refused == (
-        Refused(recipe="mlp", devices=("android:A1",), reason="nothing is built for toaster",
-                remedy=None),
-    )  # fmt: skip
-    assert found.visits == 0
+    watch = phone("A1", capabilities=Capabilities(launches=("tile",)))
+    found = outlook_of(loaded(), [watch], {}, NOW, Workspace(tmp_path))
+    [refused] = found.refused
+    assert (refused.recipe, refused.devices) == ("mlp", ("android:A1",))
+    assert refused.reason.endswith("cannot start a runner: it starts no processes, only tile")
+    assert (found.visits, found.pieces) == (0, ())
 
 
 def test_devices_of_other_hosts_are_not_known_here(tmp_path: Path) -> None:
