@@ -1,0 +1,179 @@
+"""Files between hosts: read by digest, fetched once, sent in chunks; without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from etdeploy.cache.kinds import CacheKind
+from etdeploy.cache.workspace import Workspace
+from etdeploy.core.errors import DeviceError, UsageError
+from etdeploy.core.files.basic import folder_files
+from etdeploy.devices.base import Bundle, ProcessLaunch
+from etdeploy.farm.engine.dask.archive import pack
+from etdeploy.farm.engine.dask.coordinator.shelves import Parcels, Records
+from etdeploy.farm.engine.dask.host.fetch import obtain_parcel, sweep_parts
+from etdeploy.farm.engine.dask.wire import CHUNK_BYTES
+from etdeploy.farm.model import Parcel
+
+CONTENT = os.urandom(CHUNK_BYTES + 1000)
+
+
+def parcel(folder: Path, files: dict[str, bytes], key: str = "0" * 64) -> Parcel:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return Parcel(
+        key=key,
+        recipe="mv3",
+        target="android-arm64",
+        soc=None,
+        folder=str(folder),
+        bundle=Bundle(files=(), launch=ProcessLaunch(argv=("runner",))),
+        files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    )
+
+
+class Reader:
+    """The coordinator, which may break off."""
+
+    def __init__(self, made: Parcel) -> None:
+        self.parcels = Parcels()
+        self.parcels.add(made)
+        self.asked: list[tuple[str, int]] = []
+        self.left = 1000
+
+    def __call__(self, digest: str, offset: int) -> bytes:
+        self.asked.append((digest, offset))
+        self.left -= 1
+        if self.left < 0:
+            raise DeviceError("the connection to the coordinator is lost")
+        return self.parcels.read(digest, offset)
+
+
+def test_files_that_several_parcels_share_are_fetched_once(tmp_path: Path) -> None:
+    first = parcel(tmp_path / "p", {"program/x.pte": CONTENT, "runner": b"elf"})
+    second = parcel(tmp_path / "q", {"program/x.pte": CONTENT, "plan.json": b"{}"}, key="1" * 64)
+    read = Reader(first)
+    read.parcels.add(second)
+    workspace = Workspace(tmp_path / "cache")
+    with workspace.in_use(), ThreadPoolExecutor(4) as pool:
+        done = pool.map(lambda p: obtain_parcel(p, workspace, read), [first, second, first, second])
+        folders = list(done)
+    assert [p for p in folder_files(folders[0]) if not p.startswith(".")] == [
+        "program/x.pte",
+        "runner",
+    ]
+    assert (folders[1] / "program" / "x.pte").read_bytes() == CONTENT
+    assert not (folders[1] / "program" / "x.pte").is_symlink()
+    # Two chunks and the end of the large one, one and the end of the small ones.
+    assert len(read.asked) == 3 + 2 + 2
+
+
+def test_a_fetch_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    made = parcel(tmp_path / "p", {"x": CONTENT})
+    read, workspace = Reader(made), Workspace(tmp_path / "cache")
+    read.left = 1
+    with pytest.raises(DeviceError):
+        obtain_parcel(made, workspace, read)
+    assert not workspace.entry(CacheKind.PARCELS, made.key).path.exists()
+    read.left = 1000
+    folder = obtain_parcel(made, workspace, read)
+    assert (folder / "x").read_bytes() == CONTENT
+    offsets = [offset for _, offset in read.asked]
+    assert offsets == [0, CHUNK_BYTES, CHUNK_BYTES, len(CONTENT)]
+
+
+def test_a_file_that_arrives_changed_is_not_kept(tmp_path: Path) -> None:
+    made = parcel(tmp_path / "p", {"x": CONTENT})
+    (tmp_path / "p" / "x").write_bytes(b"other")
+    workspace = Workspace(tmp_path / "cache")
+    with pytest.raises(DeviceError, match="did not arrive"):
+        obtain_parcel(made, workspace, Reader(made))
+    (tmp_path / "p" / "x").write_bytes(CONTENT)
+    folder = obtain_parcel(made, workspace, Reader(made))
+    assert (folder / "x").read_bytes() == CONTENT
+
+
+def test_a_path_of_a_parcel_stays_in_its_folder(tmp_path: Path) -> None:
+    made = parcel(tmp_path / "p", {"x": b"x"}).model_copy(update={"files": {"../x": "0" * 64}})
+    with pytest.raises(UsageError):
+        Parcels().add(made)
+    with pytest.raises(UsageError):
+        obtain_parcel(made, Workspace(tmp_path / "cache"), lambda *_: b"")
+    assert not (tmp_path / "cache" / "parcels" / "x").exists()
+
+
+def test_only_files_of_parcels_are_read(tmp_path: Path) -> None:
+    made = parcel(tmp_path / "p", {"x": b"x"})
+    secret = tmp_path / "p" / "secret"
+    secret.write_text("secret")
+    digest = hashlib.sha256(b"secret").hexdigest()
+    read = Reader(made).parcels.read
+    for asked in (digest, str(secret), "x"):
+        with pytest.raises(UsageError, match="only files of parcels"):
+            read(asked, 0)
+    with pytest.raises(UsageError):
+        read(made.files["x"], -1)
+
+
+def test_a_part_that_nobody_wants_is_swept(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "cache")
+    parts = workspace.folder(CacheKind.FETCHED) / ".parts"
+    parts.mkdir(parents=True)
+    (parts / "old").write_text("x")
+    (parts / "new").write_text("x")
+    os.utime(parts / "old", (time.time() - 100_000,) * 2)
+    sweep_parts(workspace)
+    assert [path.name for path in parts.iterdir()] == ["new"]
+
+
+KEY = ("night-3", 1)
+
+
+def _sent(tmp_path: Path) -> tuple[bytes, str]:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "record.json").write_text("{}")
+    pack(source, tmp_path / "a")
+    data = (tmp_path / "a").read_bytes()
+    return data, hashlib.sha256(data).hexdigest()
+
+
+def test_records_arrive_in_chunks_and_appear_complete(tmp_path: Path) -> None:
+    data, digest = _sent(tmp_path)
+    records = Records(tmp_path / "results")
+    assert records.store(KEY, 0, data[:10]) == 10
+    # A host that lost the answer asks again, and is told where to go on.
+    assert records.store(KEY, 0, data[:10]) == 10
+    assert records.store(KEY, 99, b"x") == 10
+    assert records.store(KEY, 10, data[10:]) == len(data)
+    folder = records.finish(KEY, digest)
+    assert folder == tmp_path / "results" / "night-3-attempt-1"
+    assert folder_files(tmp_path / "results") == ["night-3-attempt-1/record.json"]
+
+
+def test_a_cut_upload_leaves_nothing(tmp_path: Path) -> None:
+    data, digest = _sent(tmp_path)
+    records = Records(tmp_path / "results")
+    records.store(KEY, 0, data[:-1])
+    with pytest.raises(UsageError, match="did not arrive"):
+        records.finish(KEY, digest)
+    records.store(KEY, 0, data[:-1])
+    Records(tmp_path / "results")
+    assert folder_files(tmp_path / "results") == []
+
+
+def test_records_have_a_bound_and_a_visit_names_no_folder_outside(tmp_path: Path) -> None:
+    data, digest = _sent(tmp_path)
+    with pytest.raises(UsageError, match="more than 5 bytes"):
+        Records(tmp_path / "results", limit_bytes=5).store(KEY, 0, data)
+    records = Records(tmp_path / "results")
+    records.store(("../../evil", 1), 0, data)
+    assert records.finish(("../../evil", 1), digest).parent == tmp_path / "results"
