@@ -88,6 +88,7 @@ class SimEngine:
         plugged: Devices that are offered now.
         worst: The most attempts that any device had at once.
         busy_s: Seconds of all attempts together.
+        late: Endings that come from nowhere: of attempts that were given up for lost.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class SimEngine:
         self.used: Counter[str] = Counter()
         self.recovered: list[tuple[str, str]] = []
         self.cancelled: list[str] = []
+        self.late: list[Ending] = []
         self.worst = 0
         self.busy_s = 0.0
 
@@ -130,11 +132,12 @@ class SimEngine:
         return self._pop()
 
     def _over(self) -> bool:
-        return any(at <= self.clock.at_s for at, _, _ in self.under_way.values())
+        return bool(self.late) or any(at <= self.clock.at_s for at, _, _ in self.under_way.values())
 
     def _pop(self) -> list[Ending]:
         done = [v for v, (at, _, _) in self.under_way.items() if at <= self.clock.at_s]
-        return [self._ending(*self.under_way.pop(visit)[1:]) for visit in done]
+        late, self.late = self.late, []
+        return late + [self._ending(*self.under_way.pop(visit)[1:]) for visit in done]
 
     def _ending(self, order: Order, script: Script) -> Ending:
         is_done = script.fate is Fate.DONE
@@ -178,7 +181,8 @@ class SimEngine:
 
     def recover(self, offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
         self.recovered.append((offer.identity, step))
-        return offer.model_copy(update={"problem": "", "remedy": ""})
+        is_there = any(each.identity == offer.identity for each in self.plugged)
+        return offer.model_copy(update={"problem": "" if is_there else "it is not there"})
 
     def close(self) -> None:
         self.under_way.clear()

@@ -1,0 +1,252 @@
+"""Nights in which something goes wrong, in simulated time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import pytest
+
+from etdeploy.core import cancel
+from etdeploy.farm.model import (
+    Ending,
+    Failure,
+    Fate,
+    Gates,
+    Health,
+    Offer,
+    Order,
+    Standing,
+    VisitState,
+)
+from etdeploy.farm.night.keeping.writing import TakenError
+from etdeploy.farm.night.model import Event, EventKind, NightEnd
+from tests.support.farm_sim import SimNight, SimPrepared, make_farm, prepare
+from tests.support.farm_sim_engine import BEGIN, CRASH, OFFLINE, Script, offer_of
+from tests.support.farm_sim_ledger import SimQuarantined, SimReservation
+
+PHONES = [offer_of(number, 2) for number in range(4)]
+
+
+def by_device(end: NightEnd, identity: str) -> list[VisitState]:
+    return [state for state in end.states if state.visit.device == identity]
+
+
+def standings(states: Sequence[VisitState]) -> Counter[Standing]:
+    return Counter(state.standing for state in states)
+
+
+def failing_on(identity: str, failure: Failure = OFFLINE, **health: object) -> SimNight:
+    told = Health.model_validate(health) if health else None
+
+    def behave(order: Order, _: int) -> Script:
+        if order.offer.identity == identity:
+            return Script(60.0, Fate.FAILED, failure, told)
+        return Script(60.0)
+
+    return SimNight(make_farm("abc", repeats=2), PHONES, behave)
+
+
+def test_a_recipe_that_crashes_every_phone_is_stopped_after_three() -> None:
+    phones = [offer_of(number) for number in range(50)]
+    night = SimNight(
+        make_farm("ab", repeats=3),
+        phones,
+        lambda order, _: Script(
+            60.0, *((Fate.FAILED, CRASH) if order.parcel.recipe == "a" else ())
+        ),
+    )
+    end = night.run()
+    crashed = {o.offer.identity for o in night.engine.started if o.parcel.recipe == "a"}
+    assert len(crashed) == 3
+    of_a = [state for state in end.states if state.visit.recipe == "a"]
+    assert standings(of_a) == {Standing.FAILED: 150}
+    assert all("stopped for this night: it failed on 3 devices" in state.reason for state in of_a)
+    assert all(s.standing is Standing.DONE for s in end.states if s.visit.recipe == "b")
+
+
+def test_a_device_that_fails_is_recovered_and_then_set_aside() -> None:
+    night = failing_on("phone-001")
+    end = night.run()
+    assert [step for _, step in night.engine.recovered] == ["reconnect", "reboot"]
+    assert "3 attempts in a row" in end.set_aside["phone-001"]
+    assert [aside.identity for aside in night.shelf.aside] == ["phone-001"]
+    own = by_device(end, "phone-001")
+    assert set(standings(own)) <= {Standing.FAILED, Standing.MISSED}
+    missed = [state for state in own if state.standing is Standing.MISSED]
+    assert all("quarantined because" in state.reason for state in missed)
+    assert missed
+    assert standings(end.states)[Standing.DONE] == 3 * 6
+
+
+def test_a_phone_without_room_is_set_aside_and_not_rebooted() -> None:
+    night = failing_on("phone-001", free_bytes=5)
+    night.loaded = make_farm("abc", repeats=2, gates=Gates(free_bytes=1000))
+    end = night.run()
+    assert "no room" in end.set_aside["phone-001"]
+    assert night.engine.recovered == []
+
+
+def test_a_full_disk_of_a_host_blames_neither_recipe_nor_phone() -> None:
+    full = Failure(kind="disk full", exit_code=4, message="the disk of host-1 is full")
+
+    def behave(order: Order, _: int) -> Script:
+        is_full = order.offer.host == "host-1" and night.clock.at_s < 3600
+        return Script(10.0, Fate.FAILED, full) if is_full else Script(60.0)
+
+    night = SimNight(make_farm("ab"), PHONES, behave)
+    end = night.run()
+    assert standings(end.states) == {Standing.DONE: 24}
+    assert end.set_aside == {}
+    assert any("host-1 is left alone until" in text for text in night.texts)
+
+
+def test_reserved_and_absent_devices_are_missed_at_the_end_with_the_reason() -> None:
+    night = SimNight(make_farm("a"), PHONES[:3], hours=8.0)
+    night.shelf.claims = [
+        SimReservation("phone-000", "anna", BEGIN + timedelta(hours=9)),
+        SimReservation("phone-001", "bert", BEGIN + timedelta(hours=2)),
+    ]
+    night.clock.at(30.0, lambda: night.engine.unplug("phone-002"))
+    end = night.run()
+    assert standings(by_device(end, "phone-000")) == {Standing.MISSED: 3}
+    assert by_device(end, "phone-000")[0].reason.startswith("reserved by anna until")
+    assert standings(by_device(end, "phone-001")) == {Standing.DONE: 3}
+    gone = by_device(end, "phone-002")
+    assert standings(gone)[Standing.MISSED] >= 2
+    assert all("unplugged since 2026-11-23" in state.reason for state in gone)
+
+
+def test_a_quarantined_device_does_not_keep_the_night_open() -> None:
+    night = SimNight(make_farm("a"), PHONES[:2], hours=8.0)
+    night.shelf.aside = [SimQuarantined("phone-000", "its repeats are 40 % apart")]
+    end = night.run()
+    assert night.clock.at_s < 3600
+    assert "40 % apart" in by_device(end, "phone-000")[0].reason
+
+
+def test_a_device_that_appears_later_gets_its_visits() -> None:
+    night = SimNight(make_farm("a"), PHONES[:1], lambda *_: Script(900.0))
+    night.clock.at(1000.0, lambda: night.engine.plug(PHONES[1]))
+    end = night.run()
+    assert standings(by_device(end, "phone-001")) == {Standing.DONE: 3}
+    assert len({state.visit.id for state in end.states}) == 6
+    assert any("3 more visits, for android:phone-001" in text for text in night.texts)
+
+
+def test_a_phone_on_two_hosts_is_measured_once_and_both_are_told() -> None:
+    twice = [offer_of(0, host="one"), offer_of(0, host="two")]
+    night = SimNight(make_farm("a", repeats=1), twice)
+    end = night.run()
+    assert standings(end.states) == {Standing.DONE: 1}
+    assert [order.offer.host for order in night.engine.started] == ["one"]
+    assert any("offered by one and two" in text for text in night.texts)
+
+
+def test_an_attempt_that_was_put_off_too_often_is_missed() -> None:
+    empty = Failure(kind="gate", exit_code=6, message="battery at 4 % (at least 30 %)")
+    night = SimNight(
+        make_farm("a", repeats=1), PHONES[:1], lambda *_: Script(600.0, Fate.PUT_OFF, empty)
+    )
+    [state] = night.run().states
+    assert state.standing is Standing.MISSED
+    assert len(state.attempts) == 10
+    assert "battery at 4 %" in state.reason
+
+
+def test_what_cannot_be_exported_fails_at_once_and_the_rest_is_measured() -> None:
+    failure = Failure(kind="export", exit_code=3, message="no such model\nlog: x")
+
+    def partly(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:
+        made = prepare(wanted)
+        bad = {key: failure for key in made.parcels if key[0] == "b"}
+        good = {key: parcel for key, parcel in made.parcels.items() if key[0] != "b"}
+        return SimPrepared(good, bad)
+
+    night = SimNight(make_farm("ab"), PHONES)
+    night.prepare = partly
+    end = night.run()
+    assert standings(end.states) == {Standing.DONE: 12, Standing.FAILED: 12}
+    failed = [state for state in end.states if state.visit.recipe == "b"]
+    assert {state.reason for state in failed} == {"export: no such model"}
+    assert failed[0].attempts[0].failure == failure
+
+
+def test_odd_numbers_set_a_device_aside() -> None:
+    def number(ending: Ending) -> float:
+        slower = 6.0 if ending.identity == "phone-002" else 0.1
+        return 10.0 + slower * night.ledger.states[ending.visit].visit.repeat
+
+    night = SimNight(make_farm("abc", repeats=3), [offer_of(number) for number in range(6)])
+    night.numbers = number
+    end = night.run()
+    assert list(end.set_aside) == ["phone-002"]
+    assert "apart" in end.set_aside["phone-002"]
+
+
+def test_trouble_with_engine_and_database_ends_nothing() -> None:
+    night = SimNight(make_farm("a"), PHONES)
+    real, calls = night.engine.offers, Counter[str]()
+
+    def sometimes() -> Sequence[Offer]:
+        calls["offers"] += 1
+        if calls["offers"] % 3 == 0:
+            raise OSError("the scheduler does not answer")
+        return real()
+
+    night.engine.offers = sometimes  # type: ignore[method-assign]
+    night.clock.at(10.0, lambda: setattr(night.ledger, "down", True))
+    night.clock.at(700.0, lambda: setattr(night.ledger, "down", False))
+    end = night.run()
+    assert standings(end.states) == {Standing.DONE: 12}
+    assert standings(list(night.ledger.states.values())) == {Standing.DONE: 12}
+
+
+def test_a_stop_ends_what_is_under_way_and_the_same_call_goes_on() -> None:
+    night = SimNight(make_farm("a"), PHONES)
+
+    def stop(event: Event) -> None:
+        if event.kind is EventKind.FINISHED:
+            cancel.request()
+
+    night.heard = stop
+    with cancel.trapped_signals():
+        first = night.run()
+    assert first.stopped
+    assert night.engine.under_way == {}
+    night.heard = lambda _: None
+    end = night.run()
+    assert not end.stopped
+    assert standings(end.states) == {Standing.DONE: 12}
+    assert max(night.ledger.counted.values()) == 1
+
+
+def test_a_farm_that_another_process_took_over_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    night = SimNight(make_farm("a"), PHONES)
+
+    def taken(*_: object) -> None:
+        raise TakenError("another process runs this farm")
+
+    monkeypatch.setattr(night.ledger, "running", taken)
+    with pytest.raises(TakenError):
+        night.run()
+    assert night.engine.started == []
+
+
+def test_a_result_that_comes_late_counts_and_its_repetition_is_ended() -> None:
+    night = SimNight(make_farm("a", repeats=1), PHONES[:1], lambda *_: Script(600.0))
+    late = Ending(
+        visit="lab-1-1", attempt=1, identity="phone-000", host="host-0", fate=Fate.DONE,
+        run_id="late", seconds=1.0,
+    )  # fmt: skip
+
+    def lose() -> None:
+        night.engine.lose(lambda _: True)
+        night.clock.at(night.clock.at_s + 200.0, lambda: night.engine.late.append(late))
+
+    night.clock.at(60.0, lose)
+    [state] = night.run().states
+    assert state.result == late
+    assert night.engine.cancelled == ["lab-1-1"]
+    assert night.ledger.counted == {"lab-1-1": 1}

@@ -1,0 +1,48 @@
+"""Which devices may be used, and on which host."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from etdeploy.farm.night.model import BarKind
+from etdeploy.farm.night.shelf import barred, present
+from tests.support.farm_sim_engine import offer_of
+from tests.support.farm_sim_ledger import SimQuarantined, SimReservation
+
+AT = datetime(2026, 11, 23, 2, 13, tzinfo=timezone.utc)
+PHONE = offer_of(1, host="one")
+SAME = offer_of(1, host="two")
+
+
+def test_of_two_hosts_the_first_keeps_a_device() -> None:
+    first = present([PHONE, SAME], {})
+    assert first.held["phone-001"].host == "one"
+    assert first.doubles == {"phone-001": ("two",)}
+    assert present([SAME, PHONE], {"phone-001": "one"}).held["phone-001"].host == "one"
+    assert present([SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
+
+
+def test_another_host_takes_over_a_device_with_a_problem() -> None:
+    broken = offer_of(1, host="one", problem="offline")
+    assert present([broken, SAME], {"phone-001": "one"}).held["phone-001"].host == "two"
+
+
+def test_why_a_device_cannot_be_used() -> None:
+    broken = offer_of(2, problem="phone is offline", remedy="plug it in again")
+    phones = [offer_of(number) for number in range(5)]
+    seen = {offer.identity: (offer, AT) for offer in phones}
+    offers = {offer.identity: offer for offer in (phones[0], broken, phones[3], phones[4])}
+    claims = [SimReservation("phone-003", "anna", AT)]
+    aside = [SimQuarantined("phone-004", "too warm")]
+    found = barred(offers, seen, claims, aside)
+    assert {each: why.kind for each, why in found.items()} == {
+        "phone-001": BarKind.AWAY,
+        "phone-002": BarKind.PROBLEM,
+        "phone-003": BarKind.RESERVED,
+        "phone-004": BarKind.QUARANTINED,
+    }
+    assert "unplugged since 2026-11-23" in found["phone-001"].text
+    assert found["phone-002"].text == "not usable: phone is offline (plug it in again)"
+    assert found["phone-003"].text.startswith("reserved by anna until 2026-11-23")
+    assert found["phone-003"].until == AT
+    assert found["phone-004"].text == "quarantined because too warm"

@@ -1,0 +1,124 @@
+"""Whose failure it was, and what follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.farm.model import Ending, Failure, Fate, Gates, Health
+from etdeploy.farm.night.model import Rules
+from etdeploy.farm.night.trouble import (
+    Seen,
+    Trouble,
+    room_for_trials,
+    set_aside_reason,
+    spread,
+    stop_reason,
+    trouble_of,
+    uses_up,
+    variance_reason,
+)
+
+GATES = Gates(battery_percent=30, temperature_celsius=40.0, free_bytes=1000)
+RULES = Rules()
+
+
+def ending(
+    kind: str = "run", fate: Fate = Fate.FAILED, message: str = "it failed", **health: object
+) -> Ending:
+    return Ending(
+        visit="n-1", attempt=1, identity="p", host="h", fate=fate,
+        failure=None if fate is Fate.LOST else Failure(kind=kind, exit_code=7, message=message),
+        health=Health.model_validate(health) if health else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of", "trouble"),
+    [
+        (ending("run"), Trouble.RECIPE),
+        (ending("check"), Trouble.RECIPE),
+        (ending("time limit"), Trouble.RECIPE),
+        (ending("bug"), Trouble.RECIPE),
+        (ending("device"), Trouble.DEVICE),
+        (ending("device", message="device unauthorized"), Trouble.UNAUTHORISED),
+        (ending("device", message="There is no room on the device"), Trouble.DISK),
+        (ending("device", free_bytes=10), Trouble.DISK),
+        (ending("run", free_bytes=10), Trouble.RECIPE),
+        (ending("disk full"), Trouble.HOST),
+        (ending("host"), Trouble.HOST),
+        (ending("gate", Fate.PUT_OFF, temperature_celsius=48.0), Trouble.HEAT),
+        (ending("gate", Fate.PUT_OFF, thermal_status="severe"), Trouble.HEAT),
+        (ending("gate", Fate.PUT_OFF, battery_percent=5), None),
+        (ending("in use", Fate.PUT_OFF), None),
+        (ending("interrupted"), None),
+        (ending(fate=Fate.LOST), None),
+        (ending(fate=Fate.DONE), None),
+    ],
+)
+def test_whose_failure_it_was(of: Ending, trouble: Trouble | None) -> None:
+    assert trouble_of(of, GATES) == trouble
+
+
+def test_only_failures_of_recipe_and_device_use_up_an_attempt() -> None:
+    assert uses_up(ending("run"), GATES)
+    assert uses_up(ending("device"), GATES)
+    for other in (
+        ending("disk full"), ending("interrupted"), ending(fate=Fate.LOST),
+        ending("gate", Fate.PUT_OFF), ending(fate=Fate.DONE),
+    ):  # fmt: skip
+        assert not uses_up(other, GATES)
+
+
+def seen(device: str, trouble: Trouble = Trouble.RECIPE, recipe: str = "a") -> Seen:
+    return Seen(recipe, device, f"android:{device}", "h", trouble, "SIGSEGV")
+
+
+def test_a_recipe_is_stopped_after_failures_on_three_devices() -> None:
+    assert stop_reason([seen("1"), seen("1"), seen("1"), seen("2")], False, RULES) is None
+    assert stop_reason([seen(each) for each in "123"], True, RULES) is None
+    assert stop_reason([seen(each, Trouble.DEVICE) for each in "123"], False, RULES) is None
+    assert stop_reason([seen(each, Trouble.HOST) for each in "123"], False, RULES) is None
+    reason = stop_reason([seen(each) for each in "123"], False, RULES)
+    assert reason is not None
+    assert "3 devices" in reason
+    assert "SIGSEGV" in reason
+
+
+def test_trials_never_crash_more_devices_than_it_takes_to_stop() -> None:
+    assert room_for_trials([], 0, RULES) == 3
+    assert room_for_trials([seen("1")], 1, RULES) == 1
+    assert room_for_trials([seen("1"), seen("2")], 1, RULES) == 0
+    assert room_for_trials([seen("1", Trouble.DEVICE)], 0, RULES) == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "elsewhere", "words"),
+    [
+        ([seen("1", Trouble.DEVICE)] * 2, True, None),
+        ([seen("1", Trouble.DEVICE)] * 3, False, "3 attempts in a row"),
+        ([seen("1", Trouble.DISK)] * 2, False, "no room"),
+        ([seen("1", Trouble.UNAUTHORISED)] * 2, False, "key"),
+        ([seen("1", Trouble.HEAT)] * 2, False, None),
+        ([seen("1", Trouble.HEAT)] * 3, False, "too warm"),
+        ([seen("1")] * 3, False, None),
+        ([seen("1"), seen("1", recipe="b"), seen("1")], True, "succeed elsewhere (a, b)"),
+        ([seen("1", Trouble.HOST)] * 9, True, None),
+    ],
+)
+def test_when_a_device_is_set_aside(row: list[Seen], elsewhere: bool, words: str | None) -> None:
+    reason = set_aside_reason(row, lambda *_: elsewhere, RULES)
+    assert (reason is None) == (words is None)
+    assert words is None or words in (reason or "")
+
+
+def test_a_device_whose_repeats_differ_far_more_than_others_is_odd() -> None:
+    assert spread([100.0, 130.0]) is None
+    assert spread([100.0, 110.0, 130.0]) == pytest.approx(30 / 110)
+    quiet = [0.01, 0.02, 0.03, 0.02]
+    assert variance_reason([0.4], quiet) == (
+        "its repeats are 40 % apart, and those on other devices 2 %"
+    )
+    assert variance_reason([0.4, 0.02, 0.03], quiet) is None, "one noisy recipe is not the device"
+    assert variance_reason([0.1], quiet) is None, "below 15 %"
+    assert variance_reason([0.4], [0.3, 0.35, 0.2, 0.3]) is None, "it is noisy everywhere"
+    assert variance_reason([0.4], quiet[:3]) is None, "too few to compare with"
