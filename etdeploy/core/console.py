@@ -15,11 +15,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
 
+from etdeploy.core import cancel
 from etdeploy.core.errors import OutputError, UsageError
 from etdeploy.core.text.layout import cut
 from etdeploy.core.text.layout import table as table
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # Without a progress bar: how often a long task reports its progress, in seconds.
 _EVERY_S = 15.0
+# How often a wait looks whether the run was asked to stop.
+_POLL_S = 0.1
 # Narrower than this, nothing is readable.
 _NARROWEST = 20
 _NAME, _BAR, _TIME = 10, 24, 7
@@ -159,6 +162,51 @@ def _drain(stream: TextIO) -> None:
 def result_json(value: Any) -> None:
     """Writes a JSON result to stdout."""
     result(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def watch(text: Callable[[], str], every_s: float) -> None:
+    """Shows a text that changes, until the run is asked to stop: that is its usual end.
+
+    On a terminal it stands in one place; elsewhere each new text follows the one before.
+
+    Args:
+        text: Gives it.
+        every_s: How often it is asked for, in seconds.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    if is_terminal():
+        _watch_live(text, every_s)
+        return
+    before = None
+    stopped = False
+    while not stopped:
+        now = text()
+        if now != before:
+            result(now if before is None else f"\n{now}")
+        before = now
+        stopped = until_stopped(every_s)
+
+
+def _watch_live(text: Callable[[], str], every_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text(text()), console=Console(), auto_refresh=False) as live:
+        while not until_stopped(every_s):
+            live.update(Text(text()), refresh=True)
+
+
+def until_stopped(at_most_s: float | None = None) -> bool:
+    """Waits so many seconds, or for ever; returns at once, and True, if asked to stop."""
+    until = None if at_most_s is None else time.monotonic() + at_most_s
+    while until is None or time.monotonic() < until:
+        if cancel.requested():
+            return True
+        time.sleep(_POLL_S)
+    return cancel.requested()
 
 
 def message(text: str) -> None:

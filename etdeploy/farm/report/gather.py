@@ -47,7 +47,7 @@ def report_of(
         trends: Of the verdicts' series.
         labels: Devices as a person tells them apart, by identity.
     """
-    names = {verdict.identity: verdict.device for verdict in verdicts} | dict(labels or {})
+    names = dict(labels or {}) | {each.identity: each.device for each in verdicts}
     failed = [s for s in states if s.standing is Standing.FAILED or _wrong(s)]
     missed = [state for state in states if state.standing is Standing.MISSED]
     done = [state for state in states if state.standing is Standing.DONE]

@@ -68,8 +68,8 @@ class Since(Value):
             repository.
         new_revision: The same in the first run after.
         differs: What else is different between these two runs.
-        dated: Whether the nights show a change of level there. If not, it lies between the last
-            night and this one, as far as is known.
+        dated: Whether earlier nights show it, too. If not, it lies between the last night and this
+            one.
     """
 
     metric: str

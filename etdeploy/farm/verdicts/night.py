@@ -171,7 +171,7 @@ def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> Pair:
     every = _before(store, farm, first, {entry.run_id for entry in night.entries})
     kept = baseline(every, _AGAINST[farm.baseline], repository)
     nights, all_nights = by_night(kept), by_night(every)
-    return Pair(night, tuple(nights[-NIGHTS:]), all_nights[-1] if all_nights else None)
+    return Pair(night, tuple(nights[-NIGHTS:]), tuple(all_nights[-NIGHTS * _LOOK_BACK :]))
 
 
 def _before(store: Store, farm: Farm, first: Entry, own: set[str]) -> list[Entry]:
@@ -206,8 +206,9 @@ def _verdict(
         ]
         findings += outputs_of(pair)
     kind = worst(findings)
-    # Right outputs of a disturbed run say nothing about its times.
-    if reason and kind is VerdictKind.NO_DIFFERENCE:
+    numbers = {each.kind for each in findings if each.metric != OUTPUTS}
+    # Right outputs alone say nothing about the times.
+    if kind is VerdictKind.NO_DIFFERENCE and numbers <= {VerdictKind.NOT_JUDGED}:
         kind = VerdictKind.NOT_JUDGED
     bad = [each for each in findings if each.kind is kind and kind in _BAD]
     began = since(pair, bad[0].metric) if pair and bad and bad[0].metric != OUTPUTS else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -24,12 +25,17 @@ class Pair:
     Attributes:
         night: The runs that are judged, those that do not count included.
         earlier: The nights that it is judged by, the earliest first; only runs that count.
-        last: The night before this one, which the baseline may leave out; None without one.
+        every: Those that the baseline leaves out, too: the change may lie there.
     """
 
     night: Night
     earlier: tuple[Night, ...]
-    last: Night | None = None
+    every: tuple[Night, ...]
+
+    @property
+    def last(self) -> Night | None:
+        """The night before this one."""
+        return self.every[-1] if self.every else None
 
     @property
     def fit(self) -> Night:
@@ -208,23 +214,36 @@ def left_out(pair: Pair) -> str:
 
 
 def since(pair: Pair, metric: str) -> Since | None:
-    """When a number became worse: at the last change of level, else since the last night."""
-    nights = [night for night in pair.earlier if night.values(metric)]
+    """When a number became worse, and between which commits."""
+    nights = [night for night in pair.every if night.values(metric)]
     fit = pair.fit
     if not nights or not fit.values(metric):
         return None
     every = [*nights, fit]
     levels = [middle(night.values(metric)) for night in every]
-    found = [step for step in steps(levels) if step.after > step.before]
-    at = found[-1].index if found else len(every) - 1
-    before = found[-1].before if found else median(levels[:-1])
-    after = found[-1].after if found else levels[-1]
+    at = _began(levels)
+    before, after = median(levels[:at]), median(levels[at:])
     old, new = _last_with(every[at - 1], metric), _first_with(every[at], metric)
     return Since(
         metric=metric, run_id=new.run_id, started_at=new.started_at, before_run_id=old.run_id,
         before=before, after=after, old_revision=old.git_revision, new_revision=new.git_revision,
-        differs=differing(old, new), dated=bool(found),
+        differs=differing(old, new), dated=at < len(every) - 1,
     )  # fmt: skip
+
+
+def _began(levels: Sequence[float]) -> int:
+    """The place of the first night of the new level, the last of which is known to be worse.
+
+    It is where the last change upwards was found; else the first of the nights up to the last one
+    that are nearer to it than to those before.
+    """
+    found = [step.index for step in steps(levels) if step.after > step.before]
+    if found:
+        return found[-1]
+    limit, at = math.sqrt(min(levels) * levels[-1]), len(levels) - 1
+    while at > 1 and levels[at - 1] > limit:
+        at -= 1
+    return at
 
 
 def _first_with(night: Night, metric: str) -> Entry:

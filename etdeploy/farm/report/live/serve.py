@@ -106,7 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         for name, value in _HEADERS.items():
             self.send_header(name, value)
-        if kind == "text/html":
+        # A page with plots would lose its place.
+        if kind == "text/html" and urlsplit(self.path).path in ("/", f"/{INDEX}"):
             self.send_header("Refresh", str(_EVERY_S))
         self.end_headers()
         if body:

@@ -12,6 +12,7 @@ from etdeploy.compare.model import Ratio, Verdict
 from etdeploy.compare.pairs import MIN_PAIRS
 from etdeploy.compare.verdict import judge
 from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, StoreError, UsageError
+from etdeploy.core.text.layout import cut
 from etdeploy.farm.verdicts.bisect.model import Bisection, Candidate, Side, Step
 from etdeploy.farm.verdicts.bisect.numbers import Pairs, is_exact, pairs_of, ratio_of
 from etdeploy.farm.verdicts.bisect.search import next_candidate, suspects
@@ -20,6 +21,8 @@ from etdeploy.recipe.load import LoadedRecipe
 # A candidate between good and bad is measured so often before its side is told anyway.
 _MOST_TRIES = 3
 _SETS_OF_SINGLES = 4
+# Of a reason, in a table.
+_LONGEST = 200
 # What no other candidate would change.
 _ENDS = (DeviceError.exit_code, StoreError.exit_code, Interrupted.exit_code)
 
@@ -151,7 +154,7 @@ def _tried(
     except EtdeployError as error:
         if error.exit_code in _ENDS or isinstance(error, Interrupted):
             raise
-        why = str(error.message).splitlines()[0] if error.message else error.kind
+        why = cut(" ".join(error.message.split()), _LONGEST)
         return Step(candidate=candidate, side=Side.SKIPPED, reason=f"{error.kind}: {why}")
     return _step(candidate, ratio_of(pairs, asked.metric), whole, ids)
 

@@ -1,0 +1,90 @@
+"""etdeploy farm report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from etdeploy.cli.options import json_option, store_option
+from etdeploy.core import console
+from etdeploy.core.text.layout import fit
+
+if TYPE_CHECKING:
+    from etdeploy.cli.farm_named import NamedFarm
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("report")
+@click.argument("night", default="last")
+@click.option(
+    "-f",
+    "--farm",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The farm.yaml that says what a night is judged by; by default that of this folder.",
+)
+@click.option("--html", type=_FILE, metavar="FILE", help="Write a page; it works offline.")
+@click.option(
+    "--markdown", type=_FILE, metavar="FILE", help="Write Markdown for a pull request's comment."
+)
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML for CI.")
+@click.option(
+    "--dashboard",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write the dashboard's pages, those of the latest nights among them.",
+)
+@store_option
+@json_option
+def command(
+    night: str,
+    file: Path | None,
+    html: Path | None,
+    markdown: Path | None,
+    junit: Path | None,
+    dashboard: Path | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a night gave: verdicts first, then failures, missed visits and devices.
+
+    NIGHT is `last`, an id or its end. Without a file, the report is printed. The exit code is 0
+    whatever the night found: `etdeploy farm run` ends with that of the night.
+    """
+    from etdeploy.cli.farm_named import named_farm
+    from etdeploy.farm.report.files import Wanted, require_free, write
+    from etdeploy.farm.report.shown.text import night_text
+    from etdeploy.farm.report.source import find_night, judged, seen
+    from etdeploy.farm.report.summary import summary_of
+
+    wanted = Wanted(html, markdown, junit)
+    require_free(wanted)
+    farm = named_farm(file, store)
+    found = find_night(farm.place, night, farm.name)
+    report = judged(farm.place, seen(farm.place, found), farm.settings)
+    paths = [str(path) for path in write(report, wanted)]
+    if dashboard:
+        paths.append(_write_dashboard(dashboard, farm))
+    if as_json:
+        told = summary_of(report) | {
+            "verdicts": [each.model_dump(mode="json") for each in report.verdicts],
+            "devices": [each.model_dump(mode="json") for each in report.devices],
+            "files": paths,
+        }
+        console.result_json(told)
+    elif paths:
+        console.result("\n".join(paths))
+    else:
+        width = console.width()
+        console.result(fit(night_text(report, width), width))
+
+
+def _write_dashboard(folder: Path, farm: NamedFarm) -> str:
+    from etdeploy.farm.report.live.dashboard import write_dashboard
+    from etdeploy.farm.report.source import board_of
+
+    return str(write_dashboard(board_of(farm.place, farm.settings, farm.name), folder))

@@ -1,0 +1,198 @@
+"""Reads nights, their verdicts and what is around them from the history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from etdeploy.core.errors import UsageError
+from etdeploy.farm.model import VisitState
+from etdeploy.farm.night.keeping.rules import states_of, under_way
+from etdeploy.farm.report.gather import report_of, trends_of
+from etdeploy.farm.report.live.model import Status
+from etdeploy.farm.report.live.pages import Board
+from etdeploy.farm.report.live.status import Around, status_of
+from etdeploy.farm.report.model import NightInfo, NightReport
+from etdeploy.farm.spec.model import Farm
+from etdeploy.farm.verdicts.night import judge_night
+from etdeploy.history.nights import KeptNight
+from etdeploy.history.place import Place
+from etdeploy.shelf import quarantine, reservations
+
+LAST = "last"
+_MOST_NIGHTS = 100
+_BOARD_NIGHTS = 5
+_SHORTEST = 4
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A night as the history has it.
+
+    Attributes:
+        night: Which.
+        states: Of its visits.
+        running: The device and host of each visit that is under way.
+        labels: Names of devices, by identity.
+    """
+
+    night: NightInfo
+    states: tuple[VisitState, ...]
+    running: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a night is judged by.
+
+    Attributes:
+        farm: The farm.yaml, or its defaults.
+        files: The recipes' files, by label.
+    """
+
+    farm: Farm
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+def info_of(night: KeptNight) -> NightInfo:
+    """A night of the history."""
+    return NightInfo(
+        id=night.id, farm=night.farm, started_at=night.started_at, finished_at=night.ended_at
+    )
+
+
+def nights_of(place: Place, farm: str | None = None, limit: int = _MOST_NIGHTS) -> list[NightInfo]:
+    """The latest nights, the latest first; none where there is no history yet.
+
+    Args:
+        place: The history.
+        farm: Only of this farm; None for all.
+        limit: At most so many.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    from etdeploy.history.store import nights
+    from etdeploy.history.store.store import open_store
+
+    if place.file and not place.file.exists():
+        return []
+    with open_store(place, read_only=True) as store, store.transaction() as connection:
+        return [info_of(night) for night in nights.nights_of(connection, farm, limit)]
+
+
+def find_night(place: Place, text: str, farm: str | None = None) -> NightInfo:
+    """The night that a person names: `last`, an id, or the end of one.
+
+    Raises:
+        UsageError: There is none, or several.
+        StoreError: The history cannot be read.
+    """
+    known = nights_of(place, farm, 1 if text == LAST else 10 * _MOST_NIGHTS)
+    if text == LAST:
+        if known:
+            return known[0]
+        raise UsageError(
+            "no night was run yet", place=place.shown, remedy="Run one: etdeploy farm run farm.yaml"
+        )
+    found = [n for n in known if n.id == text] or [
+        n for n in known if len(text) >= _SHORTEST and n.id.endswith(text)
+    ]
+    if len(found) == 1:
+        return found[0]
+    raise UsageError(
+        f"{len(found)} nights have an id that ends with {text!r}"
+        if found
+        else f"there is no night {text!r}",
+        place=place.shown,
+        remedy="The latest are:\n" + "\n".join(night.id for night in (found or known)[:5]),
+    )
+
+
+def seen(place: Place, night: NightInfo) -> Seen:
+    """A night with its visits.
+
+    Raises:
+        StoreError: The history cannot be read.
+    """
+    from etdeploy.history.store import nights
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place, read_only=True) as store, store.transaction() as connection:
+        kept = nights.visits_of(connection, night.id)
+    running = {
+        visit.id: (attempt.identity, attempt.host) for visit in kept for attempt in under_way(visit)
+    }
+    labels = {
+        attempt.identity: attempt.device
+        for visit in kept
+        for attempt in visit.attempts
+        if attempt.device
+    }
+    return Seen(night, states_of(kept), running, labels)
+
+
+def judged(place: Place, night: Seen, settings: Settings, *, trends: bool = True) -> NightReport:
+    """The report of a night.
+
+    Raises:
+        StoreError: The history cannot be read.
+    """
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place, read_only=True) as store:
+        verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
+        found = trends_of(store, verdicts) if trends else ()
+    aside = {each.identity: each.reason for each in quarantine.all_of(place)}
+    labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
+    used = {identity for state in night.states for identity in _devices(state)}
+    aside = {identity: reason for identity, reason in aside.items() if identity in used}
+    return report_of(night.night, night.states, verdicts, aside, found, labels)
+
+
+def _devices(state: VisitState) -> list[str]:
+    bound = [state.visit.device] if state.visit.device else []
+    return [*bound, *state.visit.among, *(ending.identity for ending in state.attempts)]
+
+
+def status_now(place: Place, farm: str | None = None) -> Status:
+    """How the latest night stands.
+
+    Raises:
+        StoreError: The history cannot be read.
+    """
+    latest = nights_of(place, farm, 1)
+    if not latest:
+        return status_of(None, (), _now(), Around())
+    return _status(place, seen(place, latest[0]))
+
+
+def _status(place: Place, night: Seen) -> Status:
+    claims = {
+        each.identity: f"{each.owner} until {reservations.local(each.until)}"
+        for each in reservations.active(place)
+    }
+    aside = {each.identity: each.reason for each in quarantine.all_of(place)}
+    around = Around(labels=night.labels, reserved=claims, quarantined=aside, running=night.running)
+    return status_of(night.night, night.states, _now(), around)
+
+
+def board_of(place: Place, settings: Settings, farm: str | None = None) -> Board:
+    """What the dashboard shows.
+
+    Raises:
+        StoreError: The history cannot be read.
+    """
+    latest = [seen(place, night) for night in nights_of(place, farm, _BOARD_NIGHTS)]
+    if not latest:
+        return Board(status_of(None, (), _now(), Around()))
+    # The trends of the latest night have all runs; those of the others would be the same.
+    reports = [judged(place, night, settings, trends=i == 0) for i, night in enumerate(latest)]
+    return Board(_status(place, latest[0]), tuple(reports), reports[0].trends)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -1,0 +1,55 @@
+"""What a night's report has."""
+
+from __future__ import annotations
+
+from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.shown.text import night_text
+from etdeploy.farm.report.summary import summary_of
+from tests.support.judged_nights import OTHER, PHONE
+
+
+def test_failures_of_one_cause_are_one(report: NightReport) -> None:
+    assert [(cause.message, len(cause.places)) for cause in report.failures] == [
+        ("crashed at 0xdeadbeef", 2),
+        ("no room", 1),
+    ]
+    assert report.failures[0].remedy == "etdeploy run"
+    assert [place.recipe for place in report.missed[0].places] == ["mlp"]
+
+
+def test_totals_and_exit_code(report: NightReport) -> None:
+    told = report.totals
+    assert (told.visits, told.done, told.failed, told.missed) == (7, 3, 3, 1)
+    assert told.regressed == 1
+    assert report.headline == "1 regressed, 3 failed, 1 missed"
+    assert report.exit_code == 1
+    without = report.model_copy(update={"verdicts": ()})
+    assert without.exit_code == 7
+    assert without.model_copy(update={"failures": ()}).exit_code == 0
+
+
+def test_devices_with_health_and_quarantine(report: NightReport) -> None:
+    devices = {device.identity: device for device in report.devices}
+    assert devices[PHONE].label == "android:S1 (Test CPU)"
+    assert (devices[PHONE].done, devices[PHONE].failed) == (3, 1)
+    assert devices[PHONE].warmest_celsius == 31.5
+    assert devices[OTHER].quarantined == "it is hot"
+
+
+def test_the_text_has_verdicts_first(report: NightReport) -> None:
+    text = night_text(report)
+    order = [text.index(part) for part in ("REGRESSED", "etdeploy farm bisect", "2 visits failed",
+                                           "1 visit missed", "QUARANTINED: it is hot")]  # fmt: skip
+    assert order == sorted(order)
+    assert "battery 80 %, at most 32 °C, 2.0 GB free" in text
+
+
+def test_the_summary_has_what_a_script_needs(report: NightReport) -> None:
+    told = summary_of(report)
+    assert told["exit_code"] == 1
+    assert told["worse"][0]["verdict"] == "regressed"
+    assert told["worse"][0]["commits"]
+    assert told["failures"][0]["visits"] == 2
+    assert told["quarantined"] == [
+        {"identity": OTHER, "device": "Old phone", "reason": "it is hot"}
+    ]

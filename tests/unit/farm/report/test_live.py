@@ -1,0 +1,174 @@
+"""A night while it goes on: the table, the dashboard's pages, their server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from etdeploy.core.errors import StoreError, UsageError
+from etdeploy.farm.model import Ending, Failure, Fate, Offer, Standing, VisitState
+from etdeploy.farm.report.live.dashboard import write_dashboard
+from etdeploy.farm.report.live.model import Now, Status
+from etdeploy.farm.report.live.pages import Board, addresses, night_file, page_of
+from etdeploy.farm.report.live.serve import address_of, is_loopback, serving
+from etdeploy.farm.report.live.status import Around, status_of, status_text
+from etdeploy.farm.report.model import NightReport
+from tests.support.bench_values import make_device
+from tests.support.judged_nights import OTHER, PHONE, done, run_of, visit
+
+NOW = datetime(2026, 11, 11, 3, 0, tzinfo=timezone.utc)
+
+
+def going(report: NightReport) -> Status:
+    states = [
+        done(10, 1, run_of(10, 1, 1.0)),
+        VisitState(visit=visit(10, 2), standing=Standing.RUNNING),
+        VisitState(visit=visit(10, 3)),
+        VisitState(visit=visit(10, 4, device=OTHER), attempts=(put_off(),)),
+    ]
+    around = Around(running={visit(10, 2).id: (PHONE, "shelf-1")}, labels={PHONE: "Pixel"})
+    night = report.night.model_copy(update={"finished_at": None})
+    return status_of(night, states, NOW, around)
+
+
+def put_off() -> Ending:
+    why = Failure(kind="device", exit_code=6, message="it is at 45 °C, and 38 are allowed")
+    return Ending(
+        visit=visit(10, 4).id, attempt=1, identity=OTHER, host="shelf-2", fate=Fate.PUT_OFF,
+        failure=why,
+    )  # fmt: skip
+
+
+def test_devices_with_what_they_do_and_when_they_are_done(report: NightReport) -> None:
+    status = going(report)
+    devices = {device.identity: device for device in status.devices}
+    assert (devices[PHONE].now, devices[PHONE].detail) == (Now.MEASURING, "mlp")
+    assert (devices[PHONE].done, devices[PHONE].left, devices[PHONE].host) == (1, 2, "shelf-1")
+    # Two visits of 30 s, as the one that was measured.
+    assert devices[PHONE].expected_end == "2026-11-11T03:01:00+00:00"
+    assert (devices[OTHER].now, devices[OTHER].host) == (Now.GATE, "shelf-2")
+    assert devices[OTHER].detail.startswith("it is at 45")
+    assert status.expected_end == "2026-11-11T03:01:00+00:00"
+    assert [each.standing for each in status.queue] == ["running", "waiting", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("around", "expected"),
+    [
+        (Around(quarantined={PHONE: "hot"}), (Now.QUARANTINED, "hot")),
+        (Around(reserved={PHONE: "ann until 4"}), (Now.RESERVED, "ann until 4")),
+        (Around(offers=()), (Now.AWAY, "no host offers it")),
+        (Around(), (Now.WAITING, "next: mlp")),
+    ],
+)
+def test_why_a_device_does_nothing(
+    report: NightReport, around: Around, expected: tuple[Now, str]
+) -> None:
+    night = report.night.model_copy(update={"finished_at": None})
+    [device] = status_of(night, [VisitState(visit=visit(10, 1))], NOW, around).devices
+    assert (device.now, device.detail) == expected
+    assert device.expected_end is None
+
+
+def test_a_device_with_a_problem(report: NightReport) -> None:
+    facts = make_device("android").facts
+    offer = Offer(identity=PHONE, name="x", host="h", facts=facts, problem="unauthorised")
+    night = report.night.model_copy(update={"finished_at": None})
+    around = Around(offers=(offer,))
+    [device] = status_of(night, [VisitState(visit=visit(10, 1))], NOW, around).devices
+    assert (device.now, device.detail) == (Now.PROBLEM, "unauthorised")
+
+
+def test_the_table(report: NightReport) -> None:
+    text = status_text(going(report))
+    assert "1 of 4 visits measured, 0 failed, 0 missed" in text
+    assert "measuring: mlp" in text
+    assert status_text(status_of(None, (), NOW, Around())) == "no night was run yet"
+
+
+def board(report: NightReport) -> Board:
+    return Board(going(report), (report,), report.trends)
+
+
+def test_the_dashboard_is_static_pages(report: NightReport, tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    index = write_dashboard(board(report), folder)
+    assert write_dashboard(board(report), folder) == index
+    names = ["history.html", "index.html", "night-night-10.html"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    text = index.read_text()
+    assert 'href="history.html"' in text
+    assert "measuring" in text
+
+
+def test_a_file_that_is_not_etdeploys_is_left_alone(report: NightReport, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<p>mine")
+    with pytest.raises(UsageError, match="is not a report in html"):
+        write_dashboard(board(report), tmp_path)
+    assert [path.name for path in tmp_path.glob("*.html")] == ["index.html"]
+    with pytest.raises(UsageError, match="does not exist"):
+        write_dashboard(board(report), tmp_path / "none" / "pages")
+
+
+def test_a_night_with_a_strange_id_has_no_page(report: NightReport) -> None:
+    odd = report.model_copy(update={"night": report.night.model_copy(update={"id": "../../x"})})
+    assert night_file("../../x") == ""
+    assert addresses(Board(going(report), (odd,))) == ["index.html"]
+    assert page_of(Board(going(report), (odd,)), "night-../../x.html") is None
+
+
+def ask(url: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=30)
+    connection.request(headers.pop("method", "GET"), path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, answer.headers, body
+
+
+def test_the_server_gives_pages_by_name_alone(report: NightReport) -> None:
+    with serving(("127.0.0.1", 0), lambda: board(report)) as url:
+        status, headers, body = ask(url, "/")
+        assert status == 200
+        assert b"measuring" in body
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["X-Frame-Options"] == "DENY"
+        assert headers["Refresh"] == "10"
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert json.loads(ask(url, "/status.json")[2])["visits"] == 4
+        for path in ("/../etc/passwd", "/%2e%2e/etc/passwd", "//etc/passwd", "/night-x.html"):
+            assert ask(url, path)[0] == 404
+        assert ask(url, "/", method="POST")[0] == 501
+        assert ask(url, "/", Host="evil.example")[0] == 421
+        assert ask(url, "/", method="HEAD")[2] == b""
+
+
+def test_a_history_that_is_down_is_told(report: NightReport) -> None:
+    def fails() -> Board:
+        raise StoreError("the database is down")
+
+    with serving(("127.0.0.1", 0), fails) as url:
+        status, _, body = ask(url, "/")
+        assert status == 503
+        assert b"the database is down" in body
+        port = int(url.rstrip("/").rpartition(":")[2])
+        with (
+            pytest.raises(UsageError, match="cannot be listened on"),
+            serving(("127.0.0.1", port), fails),
+        ):
+            pass
+
+
+def test_addresses() -> None:
+    assert address_of("8000") == ("127.0.0.1", 8000)
+    assert address_of("[::1]:80") == ("::1", 80)
+    assert address_of("0.0.0.0:80") == ("0.0.0.0", 80)  # noqa: S104 - never listened on
+    with pytest.raises(UsageError, match="is not ADDRESS:PORT"):
+        address_of("localhost")
+    assert is_loopback("::1")
+    assert is_loopback("localhost")
+    assert not is_loopback("0.0.0.0")  # noqa: S104

@@ -1,0 +1,119 @@
+"""A night as Markdown, JUnit XML and a page: what names contain stays text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from etdeploy.core.errors import UsageError
+from etdeploy.farm.report.files import Wanted, require_free, write
+from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.shown.junit import MARK, junit
+from etdeploy.farm.report.shown.markdown import MOST_CHARACTERS, markdown
+from etdeploy.farm.report.shown.page import night_page
+from etdeploy.report.html.page import render
+
+PHONE_LABEL = "android:S1 (Test CPU)"
+# What Jenkins' xUnit plug-in, GitLab and the usual actions of GitHub know; they ignore the rest.
+_ATTRIBUTES = {
+    "testsuites": {"name", "tests", "failures", "errors", "skipped", "time"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp"},
+    "testcase": {"name", "classname", "time"},
+    "failure": {"message", "type"},
+    "skipped": {"message"},
+    "system-out": set(),
+}
+_CHILDREN = {
+    "testsuites": {"testsuite"},
+    "testsuite": {"testcase"},
+    "testcase": {"failure", "skipped", "system-out"},
+}
+
+
+def read(report: NightReport) -> Xml.Element:
+    root = Xml.fromstring(junit(report).encode())  # noqa: S314 - written here
+    for element in root.iter():
+        assert set(element.keys()) <= _ATTRIBUTES[element.tag]
+        assert {child.tag for child in element} <= _CHILDREN.get(element.tag, set())
+        for key in ("tests", "failures", "errors", "skipped"):
+            assert element.get(key, "0").isdecimal()
+    return root
+
+
+def test_junit_has_a_suite_for_each_device_and_a_case_for_each_recipe(report: NightReport) -> None:
+    root = read(report)
+    assert sorted(suite.get("name") or "" for suite in root) == ["Old phone", PHONE_LABEL]
+    cases = {(c.get("classname"), c.get("name")): c for c in root.iter("testcase")}
+    assert set(cases) == {
+        (PHONE_LABEL, "mlp"), (PHONE_LABEL, "conv"), ("Old phone", "conv"), ("Old phone", "big"),
+        ("Old phone", "mlp"),
+    }  # fmt: skip
+    regression = cases[PHONE_LABEL, "mlp"].find("failure")
+    assert regression is not None
+    assert regression.get("type") == "regression"
+    assert "etdeploy farm bisect" in (regression.text or "")
+    assert cases["Old phone", "mlp"].find("skipped") is not None
+    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("5", "4", "1")
+    assert cases[PHONE_LABEL, "mlp"].get("time") == "90.000"
+
+
+def test_junit_keeps_names_as_text(evil: NightReport) -> None:
+    root = read(evil)
+    names = [case.get("name") or "" for case in root.iter("testcase")]
+    assert any("<script>alert(1)</script>" in name for name in names)
+    assert not any("\x07" in name for name in names)
+
+
+def test_markdown_is_short_and_the_worst_comes_first(report: NightReport) -> None:
+    text = markdown(report)
+    assert text.index("🔴 **regressed**") < text.index("❌ **2 visits failed**")
+    assert text.index("❌") < text.index("⏭️")
+    assert "etdeploy farm bisect" in text
+
+
+def test_markdown_keeps_names_as_text(evil: NightReport) -> None:
+    text = markdown(evil)
+    assert "<script>" not in text
+    assert "@team" not in text
+
+
+def test_markdown_of_thousands_has_a_bound(report: NightReport) -> None:
+    many = report.model_copy(
+        update={
+            "verdicts": report.verdicts * 3000,
+            "failures": tuple(
+                cause.model_copy(update={"message": cause.message * 500})
+                for cause in report.failures * 2000
+            ),
+            "missed": report.missed * 2000,
+            "devices": report.devices * 2000,
+        }
+    )
+    text = markdown(many)
+    assert len(text) < MOST_CHARACTERS + 200
+    assert "2,970 more worse pairs" in text
+
+
+def test_the_page_marks_this_night_in_the_trend(report: NightReport) -> None:
+    text = render(night_page(report, [("Now", "index.html")]))
+    assert '<a href="index.html">Now</a>' in text
+    assert '"name":"this night"' in text
+    assert "Content-Security-Policy" in text
+
+
+def test_the_page_keeps_names_as_text(evil: NightReport) -> None:
+    text = render(night_page(evil.model_copy(update={"night": evil.night})))
+    assert "<script>alert(1)" not in text
+
+
+def test_files_are_written_over_earlier_ones_only(report: NightReport, tmp_path: Path) -> None:
+    wanted = Wanted(tmp_path / "n.html", tmp_path / "n.md", tmp_path / "n.xml")
+    assert write(report, wanted) == write(report, wanted)
+    assert (tmp_path / "n.xml").read_text().startswith(MARK)
+    (tmp_path / "mine.xml").write_text("<?xml version='1.0'?><testsuites name='mine'/>")
+    with pytest.raises(UsageError, match="is not a farm's report in JUnit XML"):
+        require_free(Wanted(junit=tmp_path / "mine.xml"))
+    with pytest.raises(UsageError, match="is not a farm's report in Markdown"):
+        require_free(Wanted(markdown=tmp_path / "n.html"))
