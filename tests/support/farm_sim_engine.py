@@ -114,6 +114,8 @@ class SimEngine:
         at_once = 1 + sum(o.offer.identity == identity for _, o, _ in self.under_way.values())
         self.worst = max(self.worst, at_once)
         script = self.behaviour(order, self.used[identity])
+        if all(each.identity != identity for each in self.plugged):
+            script = Script(1.0, Fate.FAILED, OFFLINE)
         self.used[identity] += 1
         self.started.append(order)
         self.under_way[order.visit] = (self.clock.at_s + script.seconds, order, script)

@@ -28,6 +28,7 @@ from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.load import load_farm
 from etdeploy.farm.spec.matrix import NightPlan, plan_night
 from etdeploy.farm.spec.model import Farm, LoadedFarm
+from etdeploy.farm.spec.results import prepare_results
 from etdeploy.farm.spec.window import opens
 from etdeploy.graph.tasks.slots import Slots, heavy_at_once
 from etdeploy.history.place import Place, required_place
@@ -73,6 +74,7 @@ def run_whole(wish: Wish) -> None:
         Interrupted: It was stopped; the same command goes on with it.
         RecipeError: The farm.yaml or a recipe cannot be used.
         StoreError: The history cannot be used.
+        UsageError: The folder for results cannot be one.
     """
     loaded = load_farm(wish.file)
     place = required_place(loaded.farm.store)
@@ -112,7 +114,11 @@ class _Whole:
         self._wish, self._loaded, self._place = wish, loaded, place
         self._display, self._watch = display, watch
         self._clock = SystemClock()
-        self._output = wish.output or loaded.farm.results
+        results = (wish.output or loaded.farm.results).resolve()
+        prepare_results(results, loaded.path.parent)
+        self._opened, self._until = self._window()
+        # One that is gone on with after midnight writes where it began.
+        self._output = results / f"{self._opened or self._clock.now().astimezone():%Y-%m-%d}"
 
     def run(self) -> NightEnd:
         """Opens everything, waits for the window, and runs the night."""
@@ -124,15 +130,15 @@ class _Whole:
             engine = stack.enter_context(opening)
             ledger = stack.enter_context(self._ledger())
             self._name_unsatisfied(engine)
-            opened, until = self._window()
+            self._wait()
             parts = Parts(
                 prepare=self._preparer(slots, workspace),
                 shelf=StoreShelf(self._place, f"farm {farm.name}"),
                 plan=self._plan,
                 headline=headline_of,
                 times=earlier_times(ledger, farm, self._tell),
-                opened=opened,
-                until=until,
+                opened=self._opened,
+                until=self._until,
             )
             return run_night(self._loaded, engine, ledger, self._clock, self._watch, parts)
 
@@ -170,24 +176,27 @@ class _Whole:
         return offers
 
     def _window(self) -> tuple[datetime | None, datetime | None]:
-        """When the window opened and when it closes, after a wait for it; None for any time.
+        """When the window opens or has opened, and when it closes; None for any time."""
+        window = self._loaded.farm.window
+        if window is None or self._wish.now:
+            return None, None
+        return opens(window, self._clock.now())
+
+    def _wait(self) -> None:
+        """Waits until the window opens.
 
         Raises:
             Interrupted: It was stopped meanwhile.
         """
-        window = self._loaded.farm.window
-        if window is None or self._wish.now:
-            return None, None
-        opened, until = opens(window, self._clock.now())
-        if self._clock.now() < opened:
-            self._tell(
-                f"waiting until {opened:%Y-%m-%d %H:%M %Z}, when the window opens "
-                "(--now begins at once)"
-            )
-        while self._clock.now() < opened:
+        opened = self._opened
+        if opened is None or self._clock.now() >= opened:
+            return
+        self._tell(
+            f"waiting until {opened:%Y-%m-%d %H:%M %Z}, when the window opens (--now begins at once)"
+        )
+        while (left_s := (opened - self._clock.now()).total_seconds()) > 0:
             cancel.checkpoint()
-            self._clock.sleep(min(60.0, (opened - self._clock.now()).total_seconds()))
-        return opened, until
+            self._clock.sleep(min(60.0, left_s))
 
     def _preparer(self, slots: Slots, workspace: Workspace) -> Prepare:
         from etdeploy.farm.work.prepare import Prepared, prepare

@@ -273,6 +273,8 @@ class _Night:
             return
         for ending in endings:
             self._changed_s = self.clock.seconds()
+            if ending.fate is not Fate.DONE:  # is its device still there?
+                self._looked_s = -_LONG_AGO_S
             self.ends.take(ending, self._now_s())
 
     def _take_background(self) -> None:
