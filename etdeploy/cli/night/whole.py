@@ -192,7 +192,7 @@ class _Whole:
         if opened is None or self._clock.now() >= opened:
             return
         self._tell(
-            f"waiting until {opened:%Y-%m-%d %H:%M %Z}, when the window opens (--now begins at once)"
+            f"waiting for the window until {opened:%Y-%m-%d %H:%M %Z} (--now begins at once)"
         )
         while (left_s := (opened - self._clock.now()).total_seconds()) > 0:
             cancel.checkpoint()

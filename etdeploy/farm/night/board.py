@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from etdeploy.farm.model import Ending, Fate, Offer, Order, Standing, Visit, VisitState
-from etdeploy.farm.night.dispatch import Round, Situation, round_of
-from etdeploy.farm.night.model import Barred, Rules
-from etdeploy.farm.night.times import Times
-from etdeploy.farm.night.trouble import (
+from etdeploy.farm.night.deciding.dispatch import Round, Situation, round_of
+from etdeploy.farm.night.deciding.times import Times
+from etdeploy.farm.night.deciding.trouble import (
     Seen,
     room_for_trials,
     stop_reason,
@@ -18,6 +17,7 @@ from etdeploy.farm.night.trouble import (
     trouble_of,
     uses_up,
 )
+from etdeploy.farm.night.model import Barred, Rules
 
 _PAUSE_S = 30.0
 # 30 s, 1 min, ... and at most half an hour.

@@ -10,7 +10,16 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Offer
 from etdeploy.farm.night.background import Background
-from etdeploy.farm.night.ladder import RESTART, Recovered, climb, steps_after, steps_for_problem
+from etdeploy.farm.night.deciding.ladder import (
+    RESTART,
+    Recovered,
+    climb,
+    steps_after,
+    steps_for_problem,
+)
+from etdeploy.farm.night.deciding.shelf import Present, barred, present
+from etdeploy.farm.night.deciding.shelf import clock as shown
+from etdeploy.farm.night.deciding.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
 from etdeploy.farm.night.model import BarKind, Barred, Rules
 from etdeploy.farm.night.parts import (
     Clock,
@@ -18,10 +27,7 @@ from etdeploy.farm.night.parts import (
     ReservationLike,
     ShelfLike,
 )
-from etdeploy.farm.night.shelf import Present, barred, present
-from etdeploy.farm.night.shelf import clock as shown
 from etdeploy.farm.night.telling import Telling
-from etdeploy.farm.night.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
 
 _HOST_FAILURES = 2
 _HOST_PAUSE_S = 600.0

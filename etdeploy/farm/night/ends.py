@@ -7,8 +7,8 @@ from collections.abc import Callable
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Fate, Standing, VisitState
 from etdeploy.farm.night.board import Board
+from etdeploy.farm.night.deciding.dispatch import Situation, missed_because, waiting
 from etdeploy.farm.night.devices import Devices
-from etdeploy.farm.night.dispatch import Situation, missed_because, waiting
 from etdeploy.farm.night.model import Event, EventKind
 from etdeploy.farm.night.notes import Notes
 from etdeploy.farm.night.numbers import Numbers

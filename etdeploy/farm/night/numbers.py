@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from etdeploy.farm.model import Ending
+from etdeploy.farm.night.deciding.trouble import spread, variance_reason
 from etdeploy.farm.night.parts import Headline
-from etdeploy.farm.night.trouble import spread, variance_reason
 
 
 class Numbers:

@@ -9,8 +9,8 @@ from pathlib import Path
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Ending, Offer
+from etdeploy.farm.night.deciding.times import Times
 from etdeploy.farm.night.ledger import Ledger
-from etdeploy.farm.night.times import Times
 from etdeploy.farm.spec.model import Farm
 from etdeploy.graph.tasks.slots import Slots
 from etdeploy.history.place import Place

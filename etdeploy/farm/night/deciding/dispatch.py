@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from etdeploy.farm.model import Fate, Offer, Visit, VisitState
+from etdeploy.farm.night.deciding.times import Times
+from etdeploy.farm.night.deciding.trouble import text_of
 from etdeploy.farm.night.model import BarKind, Barred, listed
-from etdeploy.farm.night.times import Times
-from etdeploy.farm.night.trouble import text_of
 
 Round = tuple[str, str, int]
 """Recipe, group and repeat: its visits go to different devices."""
