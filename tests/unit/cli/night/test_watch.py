@@ -1,0 +1,71 @@
+"""What is shown of a night."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from etdeploy.cli.night.watch import Watch
+from etdeploy.core import console
+from etdeploy.farm.model import Fate, Order, VisitState
+from tests.support.farm_sim import SimNight, make_farm
+from tests.support.farm_sim_engine import CRASH, Script, offer_of
+
+
+class _Judge:
+    """Judges the last of the visits that it knows."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, VisitState] = {}
+
+    def know(self, states: Sequence[VisitState]) -> None:
+        self.known.update({state.visit.id: state for state in states})
+
+    def verdict(self, state: VisitState) -> str | None:
+        left = [each for each in self.known.values() if each.standing in ("waiting", "running")]
+        return None if left or state.result is None else "regressed"
+
+
+def watched(as_json: bool, quiet: bool) -> SimNight:
+    def behave(order: Order, _: int) -> Script:
+        crashes = order.visit.endswith("-1")
+        return Script(60.0, Fate.FAILED, CRASH) if crashes else Script(60.0)
+
+    night = SimNight(make_farm("a", repeats=2, retries=0), [offer_of(1)], behave)
+    with console.TaskDisplay(live=False, quiet=quiet) as display:
+        night.heard = Watch(display, as_json, quiet, _Judge())
+        night.run()
+    return night
+
+
+def test_each_visit_that_ends_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    watched(as_json=True, quiet=True)
+    out, err = capsys.readouterr()
+    failed, done = map(json.loads, out.splitlines())
+    assert (failed["standing"], failed["run_id"], failed["repeat"]) == ("failed", None, 1)
+    assert failed["failure"]["message"] == "SIGSEGV"
+    assert "SIGSEGV" in failed["reason"]
+    assert (done["standing"], done["run_id"], done["verdict"]) == ("done", "lab-1-2-1", "regressed")
+    assert done["device"] == "android:phone-001"
+    assert done["failure"] is None
+    assert err == ""
+
+
+def test_a_person_sees_attempts_begin_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+    watched(as_json=False, quiet=False)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "a on android:phone-001 #1 failed: run: SIGSEGV  (60.0 s)" in err
+    assert "a on android:phone-001 #1 failed: the attempt failed" in err
+    assert "a on android:phone-001 #2 done  (60.0 s)" in err
+
+
+def test_quiet_shows_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
+    night = SimNight(make_farm("a"), [])
+    with console.TaskDisplay(live=False, quiet=True) as display:
+        night.heard = Watch(display, as_json=False, quiet=True, judge=_Judge())
+        end = night.run()
+    assert end.unsatisfied == ("a on phones",)
+    assert capsys.readouterr().err == "warning: a on phones: no device matches\n"
