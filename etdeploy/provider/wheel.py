@@ -79,9 +79,8 @@ def obtain_wheel(
             f"no ExecuTorch wheel carries libraries for {build_target.name}",
             remedy="Choose another device: etdeploy devices",
         )
-    installed = find_installed(build_target) if build_target.name == host.name else None
-    if installed:
-        return installed
+    if known := known_wheel(build_target, host, workspace):
+        return known
     entry = _entry(build_target.wheel_platform, workspace)
     workspace.obtain(
         entry,
@@ -89,8 +88,22 @@ def obtain_wheel(
         progress,
         lambda folder: WheelRuntime.load_or_none(folder / _INFO) is not None,
     )
-    stored = WheelRuntime.load(entry.path / _INFO)
-    return stored.model_copy(update={"root": str(entry.path / stored.root)})
+    return _stored(entry, WheelRuntime.load(entry.path / _INFO))
+
+
+def known_wheel(build_target: Target, host: Target, workspace: Workspace) -> WheelRuntime | None:
+    """The libraries for a target, if this machine has them; nothing is fetched."""
+    installed = find_installed(build_target) if build_target.name == host.name else None
+    if installed or build_target.wheel_platform is None:
+        return installed
+    entry = _entry(build_target.wheel_platform, workspace)
+    stored = WheelRuntime.load_or_none(entry.path / _INFO) if entry.is_sound() else None
+    return _stored(entry, stored) if stored else None
+
+
+def _stored(entry: Entry, wheel: WheelRuntime) -> WheelRuntime:
+    """The wheel with its folder in the cache."""
+    return wheel.model_copy(update={"root": str(entry.path / wheel.root)})
 
 
 def wheel_problem(wheel: WheelRuntime, workspace: Workspace) -> str | None:

@@ -96,18 +96,28 @@ def _app_of(resolved: Resolved) -> str:
 def _is_built(resolved: Resolved) -> bool | None:
     """Whether the cache has the runner; None where only the export can tell, and for apps."""
     from etdeploy.provider.libraries import Libraries
-    from etdeploy.provider.wheel import find_installed
+    from etdeploy.provider.wheel import known_wheel
     from etdeploy.runner.build import runner_key
 
-    if resolved.plan.provisional or resolved.job.app:
+    job, plan, checkout = resolved.job, resolved.plan, resolved.checkout
+    if plan.provisional or job.app:
         return None
-    checkout = resolved.checkout
-    wheel = None if resolved.sources else find_installed(find_target(resolved.plan.build_target))
+    wheel = None
+    if resolved.sources is None:
+        wheel = known_wheel(find_target(plan.build_target), job.host, job.workspace)
     if checkout is None and wheel is None:
         return False
-    libraries = Libraries(checkout=checkout) if checkout else Libraries(wheel=wheel)
-    key = runner_key(resolved.plan, libraries, resolved.job.host)
-    return resolved.job.workspace.entry(CacheKind.RUNNERS, key).is_sound()
+    key = runner_key(plan, Libraries(checkout=checkout, wheel=wheel), job.host, _names(resolved))
+    return job.workspace.entry(CacheKind.RUNNERS, key).is_sound()
+
+
+def _names(resolved: Resolved) -> tuple[str, ...]:
+    """The operators that are searched for in a runner with the recipe's own kernels."""
+    from etdeploy.custom_ops.kernels import names_to_find
+
+    finished = resolved.job.loaded.recipe.model.program
+    program = resolved.exported.path if resolved.exported else finished and Path(finished)
+    return names_to_find(resolved.custom_ops, program or None)
 
 
 def _refused(label: str, offers: Sequence[Offer], error: Exception | None) -> Refused:
