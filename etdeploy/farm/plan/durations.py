@@ -18,12 +18,13 @@ Earlier = Mapping[tuple[str, str], Sequence[float]]
 # A recipe of usual size with its starts, cooling down in between.
 _GUESS_S = 120.0
 _RUNS = 5
+_NIGHTS = 5
 
 
 def earlier_seconds(
     store: Store, names: Mapping[str, str], offers: Iterable[Offer]
 ) -> dict[tuple[str, str], list[float]]:
-    """What the latest runs of each pair took in the history.
+    """What the passes of the latest runs of each pair took in the history.
 
     Args:
         store: The history.
@@ -45,6 +46,30 @@ def earlier_seconds(
             for label in (label for label, its in names.items() if its == name):
                 for identity in own:
                     found.setdefault((label, identity), []).extend(filter(None, took))
+    return found
+
+
+def visited_seconds(store: Store, farm: str) -> dict[tuple[str, str], list[float]]:
+    """What visits took in the latest nights of a farm: push, waiting and measurement.
+
+    Args:
+        store: The history.
+        farm: Its name.
+    """
+    from etdeploy.history.store.nights import nights_of, visits_of
+
+    found: dict[tuple[str, str], list[float]] = {}
+    with store.transaction() as connection:
+        visits = [
+            visit
+            for night in nights_of(connection, farm, _NIGHTS)
+            for visit in visits_of(connection, night.id)
+        ]
+    for visit in visits:
+        for attempt in visit.attempts:
+            if attempt.counts and attempt.content:
+                pair = (visit.content["recipe"], attempt.identity)
+                found.setdefault(pair, []).append(float(attempt.content["seconds"]))
     return found
 
 

@@ -14,8 +14,11 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.provider.wheel import (
+    _INFO,
     WheelRuntime,
+    _entry,
     executorch_version,
+    known_wheel,
     obtain_wheel,
     read_components,
     unpack_wheel,
@@ -151,3 +154,23 @@ def test_target_without_a_wheel_is_refused(tmp_path: Path) -> None:
 def test_version_is_the_one_that_export_pins() -> None:
     pyproject = (Path(__file__).resolve().parents[3] / "pyproject.toml").read_text()
     assert re.findall(r"executorch==([\d.]+)", pyproject) == [executorch_version()]
+
+
+def test_libraries_in_the_cache_are_known_without_fetching(tmp_path: Path) -> None:
+    workspace, host = Workspace(tmp_path / "cache"), find_target("linux-x86_64")
+    target = find_target("linux-aarch64")
+    assert known_wheel(target, host, workspace) is None
+    assert known_wheel(find_target("ios-arm64"), host, workspace) is None
+    entry = _entry(str(target.wheel_platform), workspace)
+
+    def fetch(folder: Path) -> None:
+        WheelRuntime(
+            root="executorch", version="1.5.1", target=target.name, sha256="0" * 64,
+            origin="fetched", components=("runtime",),
+        ).save(folder / _INFO)  # fmt: skip
+
+    workspace.obtain(entry, fetch)
+    known = known_wheel(target, host, workspace)
+    assert known
+    assert known.root == str(entry.path / "executorch")
+    assert obtain_wheel(target, host, workspace) == known

@@ -65,7 +65,7 @@ def _outlook(loaded: LoadedFarm) -> Outlook:
 
 def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
     """What runs took before; a history that cannot be read makes the times a guess."""
-    from etdeploy.farm.plan.durations import earlier_seconds
+    from etdeploy.farm.plan.durations import earlier_seconds, visited_seconds
     from etdeploy.history.place import place_of
     from etdeploy.history.store.store import open_store
 
@@ -75,7 +75,9 @@ def _earlier(loaded: LoadedFarm, offers: Sequence[Offer]) -> Earlier:
         if place is None or (place.file and not place.file.exists()):
             return {}
         with open_store(place, read_only=True) as store:
-            return earlier_seconds(store, names, offers)
+            runs = earlier_seconds(store, names, offers)
+            # A night knows better than runs by hand, which tell the time of their passes alone.
+            return {**runs, **visited_seconds(store, loaded.farm.name)}
     except EtdeployError as error:
         console.warn(f"times are guessed, for the history cannot be read: {error}")
         return {}

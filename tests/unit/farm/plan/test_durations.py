@@ -6,11 +6,13 @@ from pathlib import Path
 
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.farm.model import Offer, Visit
-from etdeploy.farm.plan.durations import earlier_seconds, lasts, makespan_s
+from etdeploy.farm.plan.durations import earlier_seconds, lasts, makespan_s, visited_seconds
+from etdeploy.history.nights import KeptAttempt, KeptNight, KeptVisit
 from etdeploy.history.place import place_of
+from etdeploy.history.store.nights import add_night, add_visits
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_record
-from tests.support.histories import fill, recipe_named
+from tests.support.histories import DAY, fill, recipe_named
 
 
 def visit(device: str | None, *among: str, recipe: str = "a", not_before_s: float = 0) -> Visit:
@@ -60,3 +62,21 @@ def test_the_history_tells_what_runs_took(tmp_path: Path) -> None:
         fill(store, [1.0, 1.1], recipe=recipe_named("mlp"), passes=timed)
         found = earlier_seconds(store, {"label": "mlp", "other": "conv"}, [offer, stranger])
     assert found == {("label", "it"): [10.0, 10.0]}
+
+
+def test_the_visits_of_earlier_nights_tell_what_they_took(tmp_path: Path) -> None:
+    place = place_of(str(tmp_path / "history.db"))
+    assert place
+    night = KeptNight(id="n", farm="lab", digest="d", started_at=f"{DAY}T22:00:00+00:00")
+    ended = {"attempt": 1, "token": "t", "identity": "it", "host": "h",
+             "started_at": night.started_at, "content": {"seconds": 40.0}}  # fmt: skip
+    kept = KeptVisit(
+        id="n-1", content={"recipe": "a"}, standing="done",
+        attempts=(KeptAttempt(**ended), KeptAttempt(**ended | {"attempt": 2, "counts": True})),
+    )  # fmt: skip
+    with open_store(place) as store:
+        with store.transaction(writes=True) as connection:
+            add_night(connection, night)
+            add_visits(connection, "n", [kept])
+        assert visited_seconds(store, "lab") == {("a", "it"): [40.0]}
+        assert visited_seconds(store, "other") == {}
