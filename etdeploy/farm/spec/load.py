@@ -82,11 +82,9 @@ def _require_file(path: Path) -> None:
             raise UsageError(f"a farm.yaml is a file, and this is {what}", place=str(path))
         return
     folder = path.parent
-    others = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
-    near = get_close_matches(path.name, others, n=1)
-    remedy = (
-        f"Did you mean {quoted(folder / near[0])}?" if near else "Write one: etdeploy farm init"
-    )
+    others = {p.stem: p for p in sorted(folder.glob("*.y*ml"))} if folder.is_dir() else {}
+    near = get_close_matches(path.stem, others, n=1)
+    remedy = f"Did you mean {quoted(others[near[0]])}?" if near else "Write one: etdeploy farm init"
     raise UsageError("there is no such file", place=str(path), remedy=remedy)
 
 
