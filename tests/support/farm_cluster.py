@@ -120,7 +120,12 @@ def order(visit: str, offer: Offer, made: Parcel, attempt: int = 1) -> Order:
 def endings(engine: ClusterEngine, count: int) -> dict[str, Ending]:
     """Waits for so many endings; by visit, and none may come twice."""
     found: list[Ending] = []
-    until(lambda: found.extend(engine.ended(0.5)) or len(found) >= count, f"{count} endings")
+
+    def all_ended() -> bool:
+        found.extend(engine.ended(0.5))
+        return len(found) >= count
+
+    until(all_ended, f"{count} endings")
     assert len({(ending.visit, ending.attempt) for ending in found}) == len(found)
     return {ending.visit: ending for ending in found}
 

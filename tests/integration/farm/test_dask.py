@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -215,7 +216,7 @@ def test_who_was_not_welcomed_gets_no_files_and_no_worker(tmp_path: Path) -> Non
         assert engine.ended(0) == []
 
 
-async def _ask(address: str, op: str, **message: object) -> object:
+async def _ask(address: str, op: str, **message: object) -> Any:
     arguments = security_of(None).get_connection_args("worker")
     async with rpc(address, connection_args=arguments) as scheduler:
         return await getattr(scheduler, op)(**message)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,14 @@ _SETTINGS: dict[str, Any] = {
 def apply_settings() -> None:
     """Sets what the farm needs of Dask for this process, and keeps its log to itself.
 
-    Dask logs each lost connection with a traceback; the farm tells the user in a sentence.
+    Dask logs each lost connection with a traceback; the farm tells the user in a sentence. A phone
+    takes two connections of the coordinator and five files of its host, so the usual limit of 1024
+    is raised as far as this user may.
     """
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != most:
+        with suppress(OSError, ValueError):  # macOS takes no unlimited number
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     dask.config.set(_SETTINGS)
     for name in list(logging.root.manager.loggerDict):
         if name == "distributed" or name.startswith("distributed."):

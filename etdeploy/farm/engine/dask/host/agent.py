@@ -24,6 +24,8 @@ from etdeploy.farm.engine.dask.phone import FarmWorker
 from etdeploy.farm.model import Offer, Order
 
 _POLL_S = 0.2
+# More Workers that register at once would exceed the time that each of them has.
+_AT_ONCE = 16
 _LIST_EVERY_S = 3.0
 _LONGEST_PAUSE_S = 15.0
 _ANSWER_S = 20.0
@@ -167,13 +169,20 @@ class Agent:
             wanted = identity in identities or identity in self._attempts.busy()
             if not (wanted and _runs(worker)):
                 await _close([self._phones.pop(identity)])
-        workers = {name: self._worker(name) for name in identities - self._phones.keys()}
-        started = await asyncio.gather(*map(_started, workers.values()), return_exceptions=True)
-        for (identity, worker), problem in zip(workers.items(), started, strict=True):
-            if problem is None:
-                self._phones[identity] = worker
-            else:
-                await _close([worker])
+        missing = sorted(identities - self._phones.keys())
+        for begin in range(0, len(missing), _AT_ONCE):
+            started = await asyncio.gather(*map(self._started, missing[begin : begin + _AT_ONCE]))
+            self._phones |= {identity: worker for identity, worker in started if worker}
+
+    async def _started(self, identity: str) -> tuple[str, FarmWorker | None]:
+        """A Worker that has registered; None for one that could not, and is tried again."""
+        worker = self._worker(identity)
+        try:
+            await worker
+        except Exception:  # Dask's reasons are many, and the host's own Worker tells of a loss
+            await _close([worker])
+            return identity, None
+        return identity, worker
 
     def _worker(self, identity: str | None) -> FarmWorker:
         return FarmWorker(
@@ -218,10 +227,6 @@ class Agent:
 
 def _runs(worker: FarmWorker) -> bool:
     return bool(worker.status == Status.running)
-
-
-async def _started(worker: FarmWorker) -> None:
-    await worker
 
 
 async def _close(workers: list[FarmWorker]) -> None:
