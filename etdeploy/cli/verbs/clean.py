@@ -26,6 +26,7 @@ PARTS: dict[CacheKind, str] = {
     CacheKind.STATE: "which steps are done, and logs; every step checks the cache again",
     CacheKind.BUNDLES: "files copied for host and qemu; copied again",
     CacheKind.PARCELS: "what nights of a farm measure, as links to the rest where they can be",
+    CacheKind.FETCHED: "files of parcels that another host of a farm sent; sent again",
     CacheKind.TRACES: "traces of runs that `etdeploy profile` has read; read again in seconds",
     CacheKind.LOGS: "bug reports",
 }
