@@ -92,7 +92,7 @@ class Agent:
                 pause_s = 1.0
             except FatalCommClosedError as error:
                 raise UsageError(
-                    f"the certificates do not fit: {error}",
+                    f"the certificates do not fit: {_short(error)}",
                     place=self.site.scheduler,
                     remedy="All hosts need certificates of one certificate authority.",
                 ) from error
