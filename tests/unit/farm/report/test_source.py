@@ -1,0 +1,132 @@
+"""Nights that a ledger keeps, as the commands read them; and the end of a night."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from etdeploy.cli.main import run_cli
+from etdeploy.core.errors import UsageError
+from etdeploy.farm.model import VisitState
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.report.end import conclude
+from etdeploy.farm.report.source import find_night, nights_of, seen
+from etdeploy.farm.spec.model import LoadedFarm, Notify, Reports
+from etdeploy.history.entry import Judgement
+from etdeploy.history.place import Place
+from etdeploy.history.store.store import open_store
+from tests.support.judged_nights import (
+    FIRST,
+    PHONE,
+    done,
+    farm,
+    keep_nights,
+    missed,
+    place_in,
+    quiet,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return place_in(tmp_path)
+
+
+def kept_night(place: Place, folder: Path, *, over: bool = True) -> str:
+    """A night after ten others, in which mlp became slower; a last visit is not measured."""
+    with open_store(place) as store:
+        made = keep_nights(store, [*quiet(10), 1.2])
+    with Ledger(place, folder=folder, tell=lambda _: None) as ledger:
+        night = ledger.open_night("shelf", "d", FIRST + timedelta(days=10)).night
+        states = [done(10, i, run) for i, run in enumerate(made[-1], 1)] + [missed(10, 4)]
+        named = [_in(night, state) for state in states]
+        ledger.plan([state.visit for state in named])
+        for state in named[:3]:
+            ledger.running(state.visit.id, 1, PHONE, "shelf-1", "android:S1")
+            for ending in state.attempts:
+                ledger.ended(ending.model_copy(update={"record": None}))
+        if over:
+            ledger.missed(named[3].visit.id, "unplugged")
+            ledger.finish(night)
+        else:
+            ledger.running(named[3].visit.id, 1, PHONE, "shelf-1", "android:S1")
+    return night
+
+
+def _in(night: str, state: VisitState) -> VisitState:
+    own = f"{night}-{state.visit.repeat if state.attempts else 4:04d}"
+    attempts = tuple(each.model_copy(update={"visit": own}) for each in state.attempts)
+    of = state.visit.model_copy(update={"id": own})
+    return state.model_copy(update={"visit": of, "attempts": attempts})
+
+
+def test_nights_are_found_by_name(place: Place, tmp_path: Path) -> None:
+    assert nights_of(place) == []
+    with pytest.raises(UsageError, match="no night was run yet"):
+        find_night(place, "last")
+    night = kept_night(place, tmp_path)
+    assert find_night(place, "last").id == night
+    assert find_night(place, night[-6:], "shelf").id == night
+    with pytest.raises(UsageError, match="there is no night 'nonsense'"):
+        find_night(place, "nonsense")
+    with pytest.raises(UsageError, match="no night was run yet"):
+        find_night(place, "last", "another farm")
+
+
+def test_the_end_of_a_night(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = kept_night(place, tmp_path)
+    foreign = tmp_path / "mine.md"
+    foreign.write_text("mine")
+    reports = Reports(junit=tmp_path / "j.xml", markdown=foreign, dashboard=tmp_path / "pages")
+    told: list[str] = []
+    chosen = farm(reports=reports, notify=(Notify(command=(str(tmp_path / "none"),)),))
+    loaded = LoadedFarm(tmp_path / "farm.yaml", chosen, {}, {})
+    report = conclude(loaded, place, find_night(place, night), told.append)
+    assert report.exit_code == 1
+    assert (tmp_path / "j.xml").is_file()
+    assert (tmp_path / "pages" / "index.html").is_file()
+    assert foreign.read_text() == "mine"
+    assert len(told) == 2
+    assert told[0].startswith("a report is missing: ")
+    assert "was not told of the night" in told[1]
+    with open_store(place) as store:
+        entry = store.entry(report.verdicts[0].run_ids[0])
+    assert entry is not None
+    assert entry.judgement is Judgement.REGRESSED
+
+
+def test_what_is_under_way_is_seen(place: Place, tmp_path: Path) -> None:
+    night = kept_night(place, tmp_path, over=False)
+    found = seen(place, find_night(place, night))
+    assert dict(found.running) == {f"{night}-0004": (PHONE, "shelf-1")}
+    assert found.labels[PHONE] == "android:S1"
+
+
+def test_the_commands(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    kept_night(place, tmp_path, over=False)
+    store = ("--store", str(place.file))
+    assert run_cli(["farm", "report", *store]) == 0
+    assert "REGRESSED" in capsys.readouterr().out
+    page = tmp_path / "n.html"
+    assert run_cli(["farm", "report", *store, "--html", str(page), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["files"] == [str(page)]
+    assert told["verdicts"][0]["kind"] == "regressed"
+    assert run_cli(["farm", "status", *store]) == 0
+    assert "measuring: mlp" in capsys.readouterr().out
+    assert run_cli(["farm", "status", *store, "--json"]) == 0
+    devices = {each["identity"]: each for each in json.loads(capsys.readouterr().out)["devices"]}
+    assert devices[PHONE]["now"] == "measuring"
+    assert run_cli(["farm", "status", *store, "--json", "--watch"]) == 2
+    assert run_cli(["farm", "report", "nonsense", *store]) == 2
+    assert run_cli(["farm", "status", *store, "--serve", "nonsense"]) == 2
+    capsys.readouterr()
