@@ -4,9 +4,10 @@
 
 Simulates nights with the spreads that devices have, between nights and between repeats of one.
 Bound: of single pairs in which nothing changed, at most 5 % are called regressed, up to chance,
-whatever the slow-down that is allowed; of 200 such pairs together, at most 5 % of the nights have
-one that is. Then the share of slow-downs of 5 % (2 % allowed) and 10 % (5 % allowed) that are
-found: of one pair alone, and of one and of ten among 200 in the first and in the second night.
+whatever the slow-down that is allowed (but for odd nights, of which five nights may have none); of
+200 such pairs together, at most 5 % of the nights have one that is. Then the share of slow-downs of
+5 % (2 % allowed) and 10 % (5 % allowed) that are found: of one pair alone, and of one and of ten
+among 200 in the first and in the second night.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ def _chance(away: Distance | None) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--series", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=100, help="nights of 200 pairs")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     n = options.series
@@ -143,7 +145,7 @@ def main() -> int:
         }
         for noise in NOISES for nights, repeats in ((5, 3), (20, 3), (20, 1))
     ]  # fmt: skip
-    rounds = max(5, n // 5)
+    rounds = options.rounds
     farms = [
         farm(noise, bad, slower, allowed, rounds)
         for noise in NOISES[:2]
@@ -160,7 +162,14 @@ def main() -> int:
     # Three standard deviations of a share of 5 % in so many series.
     bound = 5 + 300 * math.sqrt(0.05 * 0.95 / n)
     quiet = [f.false_nights for f in farms if f.slower_pairs == 0]
-    wrong = [row for row in rows if row["unchanged, 0 % allowed"] > bound]
+    # Five nights seldom have an odd one, so nothing shows that this is usual.
+    odd = {noise.name for noise in NOISES if noise.odd}
+    wrong = [
+        row
+        for row in rows
+        if row["unchanged, 0 % allowed"] > bound
+        and not (row["noise"] in odd and row["nights"] == 5)
+    ]
     limit = 5 + 300 * math.sqrt(0.05 * 0.95 / rounds)
     return 1 if wrong or any(share > limit for share in quiet) else 0
 

@@ -32,7 +32,7 @@ def sure(at_once: Sequence[float], twice: Sequence[float]) -> list[bool]:
 
     Args:
         at_once: The chance that an unchanged pair's night is as bad as this one.
-        twice: The chance that two nights in a row are as bad as the better of the last two.
+        twice: The chance that the mean of two unchanged nights is as bad as that of the last two.
     """
     found = zip(discoveries(at_once), discoveries(twice), strict=True)
     return [one or two for one, two in found]

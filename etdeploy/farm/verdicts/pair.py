@@ -10,7 +10,14 @@ from statistics import median
 from etdeploy.core.console import count
 from etdeploy.farm.verdicts.model import ORDER, NightFinding, Since, VerdictKind
 from etdeploy.farm.verdicts.nights import Night
-from etdeploy.farm.verdicts.rule import MIN_NIGHTS, Distance, distance, is_first_number, middle
+from etdeploy.farm.verdicts.rule import (
+    MIN_NIGHTS,
+    Distance,
+    chance_of_mean,
+    distance,
+    is_first_number,
+    middle,
+)
 from etdeploy.history.changes import steps
 from etdeploy.history.entry import Entry
 from etdeploy.history.judge import OUTPUTS
@@ -98,7 +105,7 @@ def _twice(pair: Pair, metric: str, values: Sequence[float], max_slowdown_percen
 def twice_of(
     last: Distance | None, this: Distance | None, metric: str, max_slowdown_percent: float
 ) -> float:
-    """The chance that two unchanged nights are as bad as the better one of two; 1 if that is not.
+    """The chance that the mean of two unchanged nights is as bad; 1 where not both are worse.
 
     Args:
         last: How far the last night is from those before both.
@@ -108,8 +115,9 @@ def twice_of(
     """
     if last is None or this is None:
         return 1.0
-    both = last.worse(metric, max_slowdown_percent) and this.worse(metric, max_slowdown_percent)
-    return max(last.chance, this.chance) ** 2 if both else 1.0
+    if not all(each.worse(metric, max_slowdown_percent) for each in (last, this)):
+        return 1.0
+    return chance_of_mean([last, this])
 
 
 def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> NightFinding:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median
 
 from etdeploy.compare.model import Ratio
 from etdeploy.compare.statistics import (
@@ -147,6 +147,23 @@ def chance_of(reaches: float, nights: int, *, exact: bool = False) -> float:
         return NormalDist().cdf(-reaches * _NORMAL)
     degrees, bound = _student_of(nights)
     return _tail(reaches * bound, degrees)
+
+
+def chance_of_mean(nights: Sequence[Distance]) -> float:
+    """The chance that the mean of several unchanged nights is as far above the level.
+
+    The product of their chances would be too small: they are judged by the same level and spread,
+    and where these are too low by chance, all are far above.
+
+    Args:
+        nights: Their distances from the same earlier nights; at least one.
+    """
+    count = min(each.nights for each in nights)
+    of_level = variance_of_median(count)
+    narrower = math.sqrt((1 / len(nights) + of_level) / (1 + of_level))
+    reach = max(math.log((each.ratio.high or 1.0) / each.ratio.median) for each in nights)
+    away = fmean(math.log(each.ratio.median) for each in nights)
+    return chance_of(away / (reach * narrower), count)
 
 
 @functools.cache

@@ -142,16 +142,19 @@ def test_among_many_pairs_a_single_one_is_suspected_and_decided_by_the_next_nigh
     states, later = [], []
     for number, serial in enumerate(serials):
         worse = serial == "S1"
-        levels = [*quiet(6, seed=number), *((1.08, 1.08) if worse else quiet(2, seed=99 + number))]
-        made = keep_nights(store, levels, serial=serial)
-        states += states_of(6, made[6], device=f"android-{serial}")
-        later += states_of(7, made[7], device=f"android-{serial}")
-    first = judge_night(store, night_id(6), states, farm())
+        levels = [
+            *quiet(8, seed=number),
+            *((1.066, 1.069) if worse else quiet(2, seed=99 + number)),
+        ]
+        made = keep_nights(store, levels, serial=serial, within=0.0005)
+        states += states_of(8, made[8], device=f"android-{serial}")
+        later += states_of(9, made[9], device=f"android-{serial}")
+    first = judge_night(store, night_id(8), states, farm())
     assert first[0].identity == PHONE
     assert first[0].kind is VerdictKind.SUSPECTED
     assert "the next night decides" in first[0].reason
     assert {verdict.kind for verdict in first[1:]} == {VerdictKind.NO_DIFFERENCE}
-    second = judge_night(store, night_id(7), later, farm())
+    second = judge_night(store, night_id(9), later, farm())
     assert (second[0].identity, second[0].kind) == (PHONE, VerdictKind.REGRESSED)
     assert "the last night was worse, too" in second[0].reason
 
