@@ -11,6 +11,7 @@ import android.widget.EditText;
 import android.widget.TextView;
 import java.io.File;
 import java.io.FileOutputStream;
+import java.lang.reflect.Field;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
@@ -38,7 +39,8 @@ import org.robolectric.annotation.GraphicsMode;
  *
  * <p>A scenario has: name; qualifiers and font_scale of the device; files, to be put into the app's
  * folder; extras of the intent; type, texts by the id of their field; click, ids of buttons; leave,
- * whether the app goes to the background while it runs; start_again, extras of a second intent.
+ * whether the app goes to the background while it runs; start_again, extras of a second intent;
+ * figures of a finished run, to be shown without one; svg, whether its picture is also kept as SVG.
  */
 @RunWith(ParameterizedRobolectricTestRunner.class)
 @Config(sdk = 34)
@@ -94,8 +96,11 @@ public class AppRun {
     if (!asked.optBoolean("idle")) {
       await(activity, results, asked.optString("await"));
     }
+    if (asked.has("figures")) {
+      show(asked.getJSONObject("figures"), activity);
+    }
     click(asked.optJSONArray("then_click"), activity);
-    int corner = keep(activity);
+    int corner = keep(activity, asked.optBoolean("svg"));
     copy(app.getFilesDir().toPath(), "files");
     copy(app.getExternalFilesDir(null).toPath(), "external");
     Intent shared = Shadows.shadowOf(activity).getNextStartedActivity();
@@ -147,6 +152,46 @@ public class AppRun {
     }
   }
 
+  /** Shows a finished run with these figures: measured ones are never the same twice. */
+  private static void show(JSONObject figures, Activity activity) throws Exception {
+    String id = activity.getPackageName();
+    Object payload = member(activity, "payload");
+    Object model = member(payload, "model");
+    Object options =
+        Class.forName(id + ".Options")
+            .getConstructor(Intent.class, JSONObject.class)
+            .newInstance(null, model);
+    Class<?> kind = Class.forName(id + ".Inference");
+    Object run =
+        kind.getConstructor(payload.getClass(), options.getClass()).newInstance(payload, options);
+    kind.getMethod("setLoadNs", long.class).invoke(run, figures.getLong("load_ns"));
+    kind.getMethod("setFirstNs", long.class).invoke(run, figures.getLong("first_ns"));
+    long[] samples = (long[]) member(member(run, "benchmark"), "samplesNs");
+    JSONArray given = figures.getJSONArray("samples_ns");
+    for (int i = 0; i < samples.length; ++i) {
+      samples[i] = given.getLong(i);
+    }
+    Object verdict =
+        Class.forName(id + ".Verdict")
+            .getConstructor(String.class, double.class, double.class)
+            .newInstance(
+                figures.getString("output"),
+                figures.getDouble("difference"),
+                figures.getDouble("allowed"));
+    kind.getMethod("setVerdicts", List.class).invoke(run, List.of(verdict));
+    Object screen = member(activity, "screen");
+    screen
+        .getClass()
+        .getMethod("end", kind, Class.forName(id + ".Problem"))
+        .invoke(screen, run, null);
+  }
+
+  private static Object member(Object owner, String name) throws Exception {
+    Field field = owner.getClass().getDeclaredField(name);
+    field.setAccessible(true);
+    return field.get(owner);
+  }
+
   private static View find(Activity activity, String id) {
     return activity.findViewById(
         activity.getResources().getIdentifier(id, "id", activity.getPackageName()));
@@ -176,7 +221,7 @@ public class AppRun {
   }
 
   /** Keeps the screen as a picture; gives the colour of its upper left corner. */
-  private int keep(Activity activity) throws Exception {
+  private int keep(Activity activity, boolean asSvg) throws Exception {
     Shadows.shadowOf(Looper.getMainLooper()).idle();
     View whole = activity.getWindow().getDecorView();
     // As tall as everything that can be scrolled to.
@@ -193,6 +238,14 @@ public class AppRun {
     try (FileOutputStream file =
         new FileOutputStream(FOLDER.resolve(name).resolve("screen.png").toFile())) {
       bitmap.compress(Bitmap.CompressFormat.PNG, 100, file);
+    }
+    if (asSvg) {
+      Bitmap empty = Bitmap.createBitmap(width, height, Bitmap.Config.ARGB_8888);
+      SvgCanvas canvas =
+          new SvgCanvas(empty, activity.getResources().getDisplayMetrics().density);
+      whole.draw(canvas);
+      String svg = canvas.text(activity.getTitle().toString());
+      Files.write(FOLDER.resolve(name).resolve("screen.svg"), svg.getBytes());
     }
     return bitmap.getPixel(1, 1);
   }
