@@ -2,8 +2,8 @@
 
     python -m tests.support.app_picture
 
-writes it anew, as the app's own views draw it under Robolectric; look at the difference before it is
-kept. What is measured is never the same twice, so the figures on the screen are given here, like
+writes it anew, as the app's own views draw it under Robolectric; look at the difference before it
+is kept. What is measured is never the same twice, so the figures on the screen are given here, like
 those of the first run in README.md.
 """
 
@@ -44,8 +44,8 @@ def draw(tools: Tools, folder: Path, compiled: App | None = None) -> Path:
 
 
 def _figures() -> dict[str, Any]:
-    """Of a finished run; most inferences take about as long as the fastest, and a few much longer."""
-    chance = random.Random(0)  # noqa: S311 - no secret
+    """Of a finished run; most inferences take about as long as the fastest."""
+    chance = random.Random(0)
     return {
         "load_ns": 9_084_000,
         "first_ns": 4_726_000,

@@ -28,6 +28,8 @@ _LINK = (
     *(f"-lexecutorch{name}" for name in _LIBRARIES),
     "-Xlinker", "-rpath", "-Xlinker", f"{_INSIDE}/lib",
 )  # fmt: skip
+# Foundation's, which Linux lacks: it becomes a source of the app.
+_FOUNDATION = STUBS / "ThermalState.swift"
 # What is no part of the measuring code: the screen, and what needs ExecuTorch.
 _SCREEN = ("App.swift", "ContentView.swift", "ModelSection.swift", "ExecuTorchModel.swift")
 
@@ -71,12 +73,18 @@ def compile_stubs(swift: Swift, folder: Path) -> None:
         )  # fmt: skip
 
 
+def swift_files(sources: Path) -> list[str]:
+    """Paths of an app's Swift, in its folder of sources."""
+    return sorted(path.relative_to(sources).as_posix() for path in sources.rglob("*.swift"))
+
+
 def type_check(swift: Swift, folder: Path, sources: Path) -> str:
     """What the compiler says against an app's sources, in a folder with `compile_stubs`."""
     there = folder / "sources"
     shutil.rmtree(there, ignore_errors=True)
     shutil.copytree(sources, there)
-    names = [f"sources/{path.name}" for path in sorted(there.glob("*.swift"))]
+    shutil.copy(_FOUNDATION, there)
+    names = [f"sources/{path}" for path in swift_files(there)]
     checked = swift.run(
         "swiftc", "-swift-version", "6", "-typecheck", "-wmo", "-parse-as-library",
         "-warnings-as-errors", "-I", ".", "-import-objc-header", "sources/Bridging.h", *names,
@@ -121,6 +129,7 @@ def compile_program(
     """
     sources = render_project(app, folder / "project") / app.target
     shutil.copy(PROGRAMS / f"{app.workload}.swift", sources / "main.swift")
+    shutil.copy(_FOUNDATION, sources)
     for name in _SCREEN:
         (sources / name).unlink(missing_ok=True)
     mounts = {_INSIDE: executorch} if executorch else {}
@@ -133,7 +142,7 @@ def compile_program(
         )  # fmt: skip
     swift.run(
         "swiftc", "-swift-version", "6", "-import-objc-header", "Bridging.h",
-        *sorted(path.name for path in sources.glob("*.swift")),
+        *swift_files(sources),
         *(f"{Path(name).stem}.o" for name in sources_cpp),
         *(_LINK if executorch else ()), "-lstdc++", "-o", "measure",
         folder=sources, mounts=mounts,

@@ -49,8 +49,7 @@ struct Warmup {
     let median = block.sorted()[block.count / 2]
     quiet = median < 0.98 * fastestMs ? 0 : quiet + 1
     fastestMs = min(fastestMs, quiet == 0 ? median : fastestMs)
-    block = []
-    blockMs = 0
+    (block, blockMs) = ([], 0)
   }
 }
 
@@ -75,30 +74,27 @@ struct Measurement: Encodable, Sendable {
 struct Benchmark {
   let payload: Payload
   let size: Payload.Size
-  let warmup: Int
-  let iterations: Int
-  let threads: Int
+  private let folders: Folders
+  private let warmup, iterations, threads: Int
+  private let writesOutputs: Bool
 
-  init(_ payload: Payload, _ options: Options) throws {
+  init(_ options: Options, in folders: Folders) throws {
+    self.folders = folders
+    payload = try Payload.read(in: folders.model)
     let wanted = options.values["size"] ?? payload.sizes.first?.name
     guard let size = payload.sizes.first(where: { $0.name == wanted }) else {
       throw Failure(.usage, "the model has no size '\(wanted ?? "")'")
     }
-    self.payload = payload
     self.size = size
     warmup = try options.number("warmup", from: -1, or: payload.warmup)
     iterations = try options.number("iterations", from: 1, or: payload.iterations)
     threads = try options.number("threads", from: 0, or: payload.threads)
+    writesOutputs = options.flag("outputs")
   }
 
-  /// Measures, and compares the outputs of the first inference with those that are expected.
-  ///
-  /// - Parameters:
-  ///   - outputs: Where the outputs are written to; nowhere if nil.
-  ///   - told: Gets how much of the timed part is done, from 0 to 1.
-  func run(
-    _ model: some Model, files: URL, outputs: URL?, told: (Double) -> Void
-  ) throws -> (Measurement, [Verdict]) {
+  /// Measures, and compares the outputs of the first inference with those that are expected; `told`
+  /// gets how much of the timed part is done, from 0 to 1.
+  func run(_ model: some Model, told: (Double) -> Void) throws -> (Measurement, [Verdict]) {
     var found = Measurement(
       executorchVersion: payload.executorchVersion, threads: useThreads(threads),
       method: payload.method)
@@ -108,7 +104,7 @@ struct Benchmark {
     found.firstInferenceMs = try timed(model.infer)
     // A method with state gives other outputs from now on.
     let first = try model.outputs()
-    if let outputs { found.outputs = try write(first, to: outputs) }
+    if writesOutputs { found.outputs = try write(first) }
     var warming = Warmup()
     while warmup < 0 ? !warming.isOver : warming.inferences < warmup {
       warming.add(try timed(model.infer))
@@ -123,12 +119,13 @@ struct Benchmark {
     }
     found.peakRssBytes = Int(native_memory().peak_bytes)
     let verdicts = zip(first, size.expected).enumerated().map {
-      Verdict(id: $0, $1.0, expected: $1.1, in: files)
+      Verdict(id: $0, $1.0, expected: $1.1, in: folders.model)
     }
     return (found, verdicts)
   }
 
-  private func write(_ outputs: [Output], to folder: URL) throws -> [Output] {
+  private func write(_ outputs: [Output]) throws -> [Output] {
+    let folder = folders.documents.appending(path: "outputs")
     try? FileManager.default.removeItem(at: folder)
     try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
     var written = outputs
@@ -157,32 +154,37 @@ struct Verdict: Identifiable, Sendable {
     let given = numbers(output.bytes, output.dtype) ?? [output.value ?? .nan]
     let comparable = output.shape == expected.shape && given.count == wanted.count
     let pairs = zip(given, wanted)
-    let atol = expected.atol ?? 0
     difference = comparable ? pairs.map { abs($0 - $1) }.max() : nil
-    isRight = comparable && pairs.allSatisfy { $0 == $1 || abs($0 - $1) <= atol }
+    isRight = comparable && pairs.allSatisfy { $0 == $1 || abs($0 - $1) <= expected.atol ?? 0 }
   }
 }
 
 /// The elements of a tensor; nil for a type that is not compared.
 private func numbers(_ bytes: Data, _ dtype: String?) -> [Double]? {
-  func all<T>(_ type: T.Type, _ convert: (T) -> Double) -> [Double] {
-    let size = MemoryLayout<T>.size
-    return bytes.withUnsafeBytes { raw in
-      (0..<raw.count / size).map {
-        convert(raw.loadUnaligned(fromByteOffset: $0 * size, as: T.self))
+  func all<T>(_ type: T.Type) -> [T] {
+    bytes.withUnsafeBytes { raw in
+      (0..<raw.count / MemoryLayout<T>.size).map {
+        raw.loadUnaligned(fromByteOffset: $0 * MemoryLayout<T>.size, as: type)
       }
     }
   }
-  switch dtype {
-  case "float32": return all(Float.self, Double.init)
-  case "float64": return all(Double.self) { $0 }
-  case "float16": return all(Float16.self, Double.init)
-  case "bfloat16": return all(UInt16.self) { Double(Float(bitPattern: UInt32($0) << 16)) }
-  case "uint8", "bool": return all(UInt8.self, Double.init)
-  case "int8": return all(Int8.self, Double.init)
-  case "int16": return all(Int16.self, Double.init)
-  case "int32": return all(Int32.self, Double.init)
-  case "int64": return all(Int64.self, Double.init)
-  default: return nil
+  return switch dtype {
+  case "float32": all(Float.self).map(Double.init)
+  case "float64": all(Double.self)
+  case "float16": all(Float16.self).map(Double.init)
+  case "bfloat16": all(UInt16.self).map { Double(Float(bitPattern: UInt32($0) << 16)) }
+  case "uint8", "bool": all(UInt8.self).map(Double.init)
+  case "int8": all(Int8.self).map(Double.init)
+  case "int16": all(Int16.self).map(Double.init)
+  case "int32": all(Int32.self).map(Double.init)
+  case "int64": all(Int64.self).map(Double.init)
+  default: nil
   }
+}
+
+/// The value below which `percent` of the sorted values are, with linear interpolation.
+func percentile(_ sorted: [Double], _ percent: Double) -> Double {
+  let place = Double(sorted.count - 1) * percent / 100
+  let (below, above) = (Int(place.rounded(.down)), Int(place.rounded(.up)))
+  return sorted[below] + (sorted[above] - sorted[below]) * (place - Double(below))
 }

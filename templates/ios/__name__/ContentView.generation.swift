@@ -6,21 +6,17 @@ import UIKit
 /// What the screen shows.
 @MainActor @Observable
 final class Session {
+  let payload = try? Payload.read(in: Folders().model)
+  let results = Folders().documents.appending(path: "results.json")
   var prompt = "Why is the sky blue?"
-  private(set) var payload: Payload?
   private(set) var text = ""
-  private(set) var found: Measurement?
-  private(set) var problem: String?
-  private(set) var task: Task<(Report<Measurement>, String), Never>?
-  private let folders = Folders()
-  var results: URL { folders.documents.appending(path: "results.json") }
+  private(set) var report: Report<Measurement>?
+  private(set) var task: Task<Report<Measurement>, Never>?
 
   /// Generates at once where a tool asks for it, and ends the app, which tells the tool.
   func start() async {
+    if payload?.generation.tokenizer == nil { prompt = "1 2 3" }  // ids of tokens
     let arguments = Array(CommandLine.arguments.dropFirst())
-    payload = try? Payload.read(in: folders.model)
-    let language = try? Payload.read(LanguagePayload.self, in: folders.model).generation
-    if language?.tokenizer == nil { prompt = "1 2 3" }  // ids of tokens
     guard let id = Options.runId(arguments) else { return }
     await generate(id, arguments)
     print("etdeploy: run \(id) has ended")
@@ -28,47 +24,33 @@ final class Session {
   }
 
   func generate(_ id: String = "", _ arguments: [String] = []) async {
-    (text, found, problem) = ("", nil, nil)
+    (text, report) = ("", nil)
     UIApplication.shared.isIdleTimerDisabled = true
-    let (folders, prompt) = (folders, prompt)
-    let task = Task.detached(priority: .userInitiated) {
-      var whole = ""
-      let report = Report(runId: id) {
-        try generated(folders, arguments, prompt) { text in
-          whole = text
-          Task { @MainActor in self.text = text }
+    let (texts, told) = AsyncStream.makeStream(of: String.self)
+    // Not on the main thread, which goes on to draw the screen.
+    let task = Task.detached(priority: .userInitiated) { [prompt] in
+      defer { told.finish() }
+      let folders = Folders()
+      return Report(runId: id, in: folders.documents) {
+        let options = try Options(arguments)
+        let payload = try Payload.read(in: folders.model)
+        let speech = try Speech(payload.generation, in: folders.model)
+        let request = try Request(options, payload.generation, in: folders) {
+          try speech.ids(prompt)
         }
+        let generator = Generator(request, Program(try folders.program(payload, options))) {
+          told.yield(speech.text($0.tokenIds))
+          return !Task.isCancelled
+        }
+        return try generator.run(payload, options)
       }
-      return (report, whole)
     }
     self.task = task
-    let (report, whole) = await task.value
+    for await text in texts { self.text = text }
+    report = await task.value
     self.task = nil
     UIApplication.shared.isIdleTimerDisabled = false
-    (text, found, problem) = (whole, report.results.value, report.error.value?.message)
-    do { try report.write(to: folders.documents) } catch { problem = error.localizedDescription }
   }
-}
-
-/// Loads the model and lets it write, not on the main thread; a task that is cancelled stops it.
-private func generated(
-  _ folders: Folders, _ arguments: [String], _ prompt: String, told: @escaping (String) -> Void
-) throws -> Measurement {
-  let options = try Options(arguments)
-  let payload = try Payload.read(in: folders.model)
-  let language = try Payload.read(LanguagePayload.self, in: folders.model).generation
-  let speech = try Speech(language, in: folders.model)
-  let request =
-    try options.values["request"].map {
-      try Request(contentsOf: URL(filePath: $0, relativeTo: folders.documents))
-    } ?? Request(language, prompt: try speech.ids(prompt))
-  let program = Program(try folders.program(payload, options))
-  let generator = Generator(request, program) { text in
-    told(speech.text(text.tokenIds))
-    return !Task.isCancelled
-  }
-  return try generator.run(
-    payload, threads: options.number("threads", from: 0, or: payload.threads))
 }
 
 struct ContentView: View {
@@ -86,19 +68,19 @@ struct ContentView: View {
             Button("Run") { Task { await session.generate() } }
               .disabled(session.payload == nil || session.prompt.isEmpty)
           }
-          if let problem = session.problem {
+          if let problem = session.report?.error?.message {
             Label(problem, systemImage: "exclamationmark.triangle").foregroundStyle(.red)
           }
         }
         if !session.text.isEmpty {
           Section("Answer") { Text(session.text).textSelection(.enabled) }
         }
-        if let run = session.found?.generation.runs.last {
-          SpeedSection(run: run, load: session.found?.loadMs ?? 0)
+        if let found = session.report?.results, let run = found.generation.runs.last {
+          SpeedSection(run: run, load: found.loadMs)
         }
       }
       .navigationTitle(session.payload?.name ?? "")
-      .toolbar { if session.found != nil { ShareLink(item: session.results) } }
+      .toolbar { if session.report != nil { ShareLink(item: session.results) } }
     }
     .task { await session.start() }
   }

@@ -7,18 +7,15 @@ import UIKit
 /// What the screen shows.
 @MainActor @Observable
 final class Session {
-  private(set) var payload: Payload?
+  let payload = try? Payload.read(in: Folders().model)
+  let results = Folders().documents.appending(path: "results.json")
   private(set) var progress: Double?
-  private(set) var found: Measurement?
+  private(set) var report: Report<Measurement>?
   private(set) var verdicts: [Verdict] = []
-  private(set) var problem: String?
-  private let folders = Folders()
-  var results: URL { folders.documents.appending(path: "results.json") }
 
   /// Measures at once where a tool asks for it, and ends the app, which tells the tool.
   func start() async {
     let arguments = Array(CommandLine.arguments.dropFirst())
-    payload = try? Payload.read(in: folders.model)
     guard let id = Options.runId(arguments) else { return }
     await measure(id, arguments)
     print("etdeploy: run \(id) has ended")
@@ -26,43 +23,31 @@ final class Session {
   }
 
   func measure(_ id: String = "", _ arguments: [String] = []) async {
-    (progress, found, verdicts) = (0, nil, [])
+    (progress, report, verdicts) = (0, nil, [])
     UIApplication.shared.isIdleTimerDisabled = true
-    let folders = folders
-    let (report, verdicts) = await Task.detached(priority: .userInitiated) {
+    let (parts, told) = AsyncStream.makeStream(of: Double.self)
+    // Not on the main thread, which goes on to draw the screen.
+    let task = Task.detached(priority: .userInitiated) {
+      defer { told.finish() }
+      let folders = Folders()
       var verdicts: [Verdict] = []
-      let report = Report(runId: id) {
-        let (found, compared) = try measured(folders, arguments) { progress in
-          Task { @MainActor in self.tell(progress) }
-        }
+      let report = Report(runId: id, in: folders.documents) {
+        let options = try Options(arguments)
+        let benchmark = try Benchmark(options, in: folders)
+        let model = try ExecuTorchModel(
+          folders.program(benchmark.payload, options), method: benchmark.payload.method,
+          inputs: benchmark.size.inputs, in: folders.model)
+        let (found, compared) = try benchmark.run(model) { told.yield($0) }
         verdicts = compared
         return found
       }
       return (report, verdicts)
-    }.value
+    }
+    for await part in parts { progress = part }
+    (report, verdicts) = await task.value
+    progress = nil
     UIApplication.shared.isIdleTimerDisabled = false
-    (progress, found, self.verdicts) = (nil, report.results.value, verdicts)
-    problem = report.error.value?.message
-    do { try report.write(to: folders.documents) } catch { problem = error.localizedDescription }
   }
-
-  private func tell(_ progress: Double) {
-    if self.progress != nil { self.progress = progress }
-  }
-}
-
-/// Loads the model and measures it, not on the main thread.
-private func measured(
-  _ folders: Folders, _ arguments: [String], told: (Double) -> Void
-) throws -> (Measurement, [Verdict]) {
-  let options = try Options(arguments)
-  let payload = try Payload.read(in: folders.model)
-  let benchmark = try Benchmark(payload, options)
-  let model = ExecuTorchModel(
-    try folders.program(payload, options), method: payload.method, inputs: benchmark.size.inputs,
-    in: folders.model)
-  let outputs = options.flag("outputs") ? folders.documents.appending(path: "outputs") : nil
-  return try benchmark.run(model, files: folders.model, outputs: outputs, told: told)
 }
 
 struct ContentView: View {
@@ -76,19 +61,19 @@ struct ContentView: View {
           Button("Run") { Task { await session.measure() } }
             .disabled(session.progress != nil || session.payload == nil)
           if let progress = session.progress {
-            ProgressView(value: progress) { Text("Measuring") }
+            ProgressView("Measuring", value: progress)
           }
-          if let problem = session.problem {
+          if let problem = session.report?.error?.message {
             Label(problem, systemImage: "exclamationmark.triangle").foregroundStyle(.red)
           }
         }
-        if let found = session.found { LatencySection(found: found) }
+        if let found = session.report?.results { LatencySection(found: found) }
         if !session.verdicts.isEmpty {
           Section("Outputs") { ForEach(session.verdicts) { VerdictRow(verdict: $0) } }
         }
       }
       .navigationTitle(session.payload?.name ?? "")
-      .toolbar { if session.found != nil { ShareLink(item: session.results) } }
+      .toolbar { if session.report != nil { ShareLink(item: session.results) } }
     }
     .task { await session.start() }
   }
@@ -98,17 +83,14 @@ private struct LatencySection: View {
   let found: Measurement
 
   var body: some View {
+    let sorted = found.samplesMs.sorted()
     Section("Latency") {
-      row("Median", percentile(found.samplesMs, 50))
-      row("90th percentile", percentile(found.samplesMs, 90))
-      row("Fastest", percentile(found.samplesMs, 0))
+      row("Median", percentile(sorted, 50))
+      row("90th percentile", percentile(sorted, 90))
+      row("Fastest", percentile(sorted, 0))
       row("First inference", found.firstInferenceMs)
       row("Load", found.loadProgramMs + found.loadMethodMs)
-      Chart(Bar.histogram(found.samplesMs)) { bar in
-        BarMark(x: .value("Latency", bar.label), y: .value("Inferences", bar.count))
-      }
-      .frame(minHeight: 160)
-      .accessibilityLabel(Text("Histogram of the latencies"))
+      Histogram(samples: sorted)
     }
   }
 
@@ -117,20 +99,22 @@ private struct LatencySection: View {
   }
 }
 
-private struct Bar: Identifiable {
-  let id, count: Int
-  let label: String
+/// How many of the samples are in each of ten equal parts of their range.
+private struct Histogram: View {
+  let samples: [Double]
 
-  static func histogram(_ samples: [Double], bars: Int = 10) -> [Bar] {
-    guard let low = samples.min(), let high = samples.max() else { return [] }
-    let width = max((high - low) / Double(bars), 1e-6)
-    let places = samples.map { min(bars - 1, Int(($0 - low) / width)) }
-    return (0..<bars).map { i in
-      let middle = low + (Double(i) + 0.5) * width
-      return Bar(
-        id: i, count: places.count { $0 == i },
-        label: middle.formatted(.number.precision(.significantDigits(3))))
+  var body: some View {
+    let low = percentile(samples, 0)
+    let width = max((percentile(samples, 100) - low) / 10, 1e-6)
+    let parts = Dictionary(grouping: samples) { min(9, Int(($0 - low) / width)) }
+    Chart(0..<10, id: \.self) { i in
+      let start = low + Double(i) * width
+      BarMark(
+        x: .value("Latency", start..<start + width),
+        y: .value("Inferences", parts[i, default: []].count))
     }
+    .frame(minHeight: 160)
+    .accessibilityLabel(Text("Histogram of the latencies"))
   }
 }
 

@@ -13,24 +13,20 @@ private let dataTypes: [String: DataType] = [
 final class ExecuTorchModel: Model {
   private let module: Module
   private let method: String
-  private let given: [Payload.Value]
-  private let folder: URL
-  private var inputs: [Value] = []
+  private let inputs: [Value]
   private var results: [Value] = []
 
   /// `inputs` are values, and files in `folder`.
-  init(_ program: URL, method: String, inputs: [Payload.Value], in folder: URL) {
+  init(_ program: URL, method: String, inputs: [Payload.Value], in folder: URL) throws {
     module = Module(filePath: program.path, loadMode: .mmap)
     self.method = method
-    given = inputs
-    self.folder = folder
+    self.inputs = try inputs.map { try value($0, in: folder) }
   }
 
   func loadProgram() throws { try reporting(.program) { try module.load() } }
 
   func loadMethod() throws {
     try reporting(.load) { try module.load(method) }
-    inputs = try given.map(value)
     let metadata = try module.methodMetadata(method)
     for (i, output) in metadata.outputTensorMetadata where !output.isMemoryPlanned {
       // Refused for an output that is an input or a constant: that one has memory.
@@ -48,28 +44,6 @@ final class ExecuTorchModel: Model {
       if value.isInteger { return Output(kind: "Int", value: Double(value.integer)) }
       return value.isDouble ? Output(kind: "Double", value: value.double) : Output(kind: "None")
     }
-  }
-
-  private func value(_ input: Payload.Value) throws -> Value {
-    let number = input.value?.double ?? 0
-    switch input.kind {
-    case "Tensor": return Value(try tensor(input))
-    case "Int": return Value(Int(exactly: number) ?? 0)
-    case "Double": return Value(number)
-    case "Bool": return Value(number != 0)
-    default: return Value()
-    }
-  }
-
-  private func tensor(_ input: Payload.Value) throws -> AnyTensor {
-    guard let path = input.path, let shape = input.shape, let type = dataTypes[input.dtype ?? ""]
-    else { throw Failure(.program, "an input of type \(input.dtype ?? "none") is not supported") }
-    var data = try Data(contentsOf: folder.appending(path: path))
-    guard data.count == elementCount(ofShape: shape) * size(ofDataType: type) else {
-      throw Failure(.program, "\(path) has \(data.count) bytes, which is not what its shape says")
-    }
-    data.append(Data(count: 64))  // kernels may read a little more than they use
-    return AnyTensor(data: data, shape: shape, dataType: type)
   }
 
   private func output(_ tensor: AnyTensor) throws -> Output {
@@ -94,4 +68,26 @@ final class ExecuTorchModel: Model {
         "method \(method): \(error.localizedDescription) (ExecuTorch's error \(code))")
     }
   }
+}
+
+private func value(_ input: Payload.Value, in folder: URL) throws -> Value {
+  let number = input.value?.double ?? 0
+  switch input.kind {
+  case "Tensor": return Value(try tensor(input, in: folder))
+  case "Int": return Value(Int(exactly: number) ?? 0)
+  case "Double": return Value(number)
+  case "Bool": return Value(number != 0)
+  default: return Value()
+  }
+}
+
+private func tensor(_ input: Payload.Value, in folder: URL) throws -> AnyTensor {
+  guard let path = input.path, let shape = input.shape, let type = dataTypes[input.dtype ?? ""]
+  else { throw Failure(.program, "an input of type \(input.dtype ?? "none") is not supported") }
+  var data = try Data(contentsOf: folder.appending(path: path))
+  guard data.count == elementCount(ofShape: shape) * size(ofDataType: type) else {
+    throw Failure(.program, "\(path) has \(data.count) bytes, which is not what its shape says")
+  }
+  data.append(Data(count: 64))  // kernels may read a little more than they use
+  return AnyTensor(data: data, shape: shape, dataType: type)
 }

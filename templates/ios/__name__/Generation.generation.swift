@@ -24,8 +24,6 @@ struct Language: Decodable, Sendable {
   let chat: Chat?
 }
 
-struct LanguagePayload: Decodable { let generation: Language }
-
 /// One prompt, with what is generated after it.
 struct Point: Sendable {
   var name = "screen"
@@ -38,22 +36,25 @@ struct Point: Sendable {
 
 /// What is to be generated: by the screen, or by a file of lines that a tool wrote.
 struct Request: Sendable {
-  var methods: [Method]
+  var methods: [Method] = []
   var rewind: Int?
-  var sampling: Sampling
-  var stopIds: Set<Int>
-  var points: [Point]
+  var sampling = Sampling()
+  var stopIds: Set<Int> = []
+  var points: [Point] = []
 
-  init(_ language: Language, prompt: [Int64]) {
-    methods = language.methods
-    rewind = language.rewind
-    sampling = language.sampling
-    stopIds = Set(language.stopIds)
-    points = [Point(newTokens: language.newTokens, prompt: prompt)]
-  }
-
-  init(contentsOf file: URL) throws {
-    (methods, rewind, sampling, stopIds, points) = ([], nil, Sampling(), [], [])
+  /// The file that the options name; else the prompt.
+  init(
+    _ options: Options, _ language: Language, in folders: Folders, prompt: () throws -> [Int64]
+  ) throws {
+    guard let path = options.values["request"] else {
+      methods = language.methods
+      rewind = language.rewind
+      sampling = language.sampling
+      stopIds = Set(language.stopIds)
+      points = [Point(newTokens: language.newTokens, prompt: try prompt())]
+      return
+    }
+    let file = URL(filePath: path, relativeTo: folders.documents)
     for line in try String(contentsOf: file, encoding: .utf8).split(separator: "\n") {
       guard try read(line, beside: file) else {
         throw Failure(.usage, "the request \(file.path) has the line '\(line)'")
@@ -98,9 +99,7 @@ protocol LanguageModel {
   func loadProgram() throws
   func load(_ method: String) throws
   /// The logits of the last token; they stay until the next call.
-  func logits(
-    _ method: String, _ tokens: ArraySlice<Int64>, at position: Int
-  ) throws -> UnsafeBufferPointer<Float>
+  func logits(_ method: String, _ tokens: ArraySlice<Int64>, at position: Int) throws -> Logits
 }
 
 /// One repetition of a point; the names are those of results.json, times are in milliseconds.
@@ -173,27 +172,26 @@ struct Speech {
   }
 }
 
-/// Called after each part of a prompt and each new token; tells whether the text goes on.
-typealias Told = (Generated) -> Bool
-
 final class Generator<Model: LanguageModel> {
   private let request: Request
   private let model: Model
-  private let told: Told
+  /// Called after each part of a prompt and each new token; tells whether the text goes on.
+  private let told: (Generated) -> Bool
   private var sampler: Sampler
-  private var logits = UnsafeBufferPointer<Float>(start: nil, count: 0)
+  private var logits = Logits(start: nil, count: 0)
   /// The furthest end of a call since position 0.
   private var end = 0
 
-  init(_ request: Request, _ model: Model, told: @escaping Told) {
+  init(_ request: Request, _ model: Model, told: @escaping (Generated) -> Bool) {
     self.request = request
     self.model = model
     self.told = told
     sampler = Sampler(request.sampling)
   }
 
-  func run(_ payload: Payload, threads: Int) throws -> Measurement {
+  func run(_ payload: Payload, _ options: Options) throws -> Measurement {
     try check()
+    let threads = try options.number("threads", from: 0, or: payload.threads)
     var found = Measurement(
       executorchVersion: payload.executorchVersion, threads: useThreads(threads))
     found.loadProgramMs = try timed(model.loadProgram)
@@ -203,8 +201,10 @@ final class Generator<Model: LanguageModel> {
     }
     found.rssAfterLoadBytes = Int(native_memory().peak_bytes)
     for point in request.points {
+      // What is before a prompt is the prompt's tokens, again and again.
+      let before = (0..<point.depth).map { point.prompt[$0 % point.prompt.count] }
       for i in 0..<point.repetitions {
-        if i == 0 || !reaches(point.depth) { try fill(point) }
+        if i == 0 || !reaches(point.depth) { _ = try take(before, at: 0) { _ in true } }
         found.generation.runs.append(try generate(point))
       }
     }
@@ -230,7 +230,7 @@ final class Generator<Model: LanguageModel> {
     sampler = Sampler(request.sampling)
     var position = point.depth
     let prefilled = try timed {
-      try take(point.prompt[...], at: &position) { ms in
+      position = try take(point.prompt, at: point.depth) { ms in
         text.prefillMs.append(ms)
         return told(text)
       }
@@ -254,25 +254,17 @@ final class Generator<Model: LanguageModel> {
     text.stopped = request.stopIds.contains(text.tokenIds[text.tokenIds.count - 1])
   }
 
-  /// Puts tokens into the cache: the prompt's, again and again.
-  private func fill(_ point: Point) throws {
-    var position = 0
-    let tokens = (0..<point.depth).map { point.prompt[$0 % point.prompt.count] }
-    try take(tokens[...], at: &position) { _ in true }
-  }
-
-  /// Takes all tokens, in as many calls as that needs; `told` gets the time of each.
-  private func take(
-    _ tokens: ArraySlice<Int64>, at position: inout Int, told: (Double) -> Bool
-  ) throws {
-    var left = tokens
+  /// Takes tokens, in as many calls as that needs; gives the position after them. `told` gets the
+  /// time of each call, and tells whether there is to be another.
+  private func take(_ tokens: [Int64], at start: Int, told: (Double) -> Bool) throws -> Int {
+    var left = tokens[...]
     while !left.isEmpty {
       var taken = 0
-      let ms = try timed { taken = try step(left, at: position) }
+      let ms = try timed { taken = try step(left, at: start + tokens.count - left.count) }
       left = left.dropFirst(taken)
-      position += taken
-      if !told(ms) { return }
+      if !told(ms) { break }
     }
+    return start + tokens.count - left.count
   }
 
   /// Whether what tokens at this position look back to is still there.

@@ -15,9 +15,7 @@ final class Program: LanguageModel {
     try require(program_load_method(native, method), .load, "method \(method)")
   }
 
-  func logits(
-    _ method: String, _ tokens: ArraySlice<Int64>, at position: Int
-  ) throws -> UnsafeBufferPointer<Float> {
+  func logits(_ method: String, _ tokens: ArraySlice<Int64>, at position: Int) throws -> Logits {
     var start: UnsafePointer<Float>?
     var count = 0
     let error = tokens.withUnsafeBufferPointer {
@@ -25,7 +23,7 @@ final class Program: LanguageModel {
         native, method, $0.baseAddress!, Int32($0.count), Int64(position), &start, &count)
     }
     try require(error, .run, "method \(method) at position \(position)")
-    return UnsafeBufferPointer(start: start, count: count)
+    return Logits(start: start, count: count)
   }
 
   private func require(_ error: Int32, _ kind: Failure.Kind, _ what: String) throws {

@@ -43,10 +43,10 @@ public class TextRun {
   }
 
   private static JSONArray texts(String app, String path, JSONArray texts) throws Exception {
-    Class<?> kind = Class.forName(app + ".Tokenizer");
+    Class<?> kind = Class.forName(app + ".tokens.Tokenizer");
     Object tokenizer = kind.getConstructors()[0].newInstance(new FileInputStream(path));
     Method encode = kind.getMethod("encode", String.class);
-    Class<?> decoding = Class.forName(app + ".Tokenizer$Decoder");
+    Class<?> decoding = Class.forName(app + ".tokens.Tokenizer$Decoder");
     Method decode = decoding.getMethod("text", Integer.class, boolean.class);
     JSONArray all = new JSONArray();
     for (int i = 0; i < texts.length(); ++i) {
@@ -64,7 +64,7 @@ public class TextRun {
 
   private static JSONArray choices(String app, JSONObject asked) throws Exception {
     Constructor<?> settings =
-        Class.forName(app + ".Sampling")
+        Class.forName(app + ".tokens.Sampling")
             .getConstructor(double.class, long.class, double.class, long.class);
     Object sampling =
         settings.newInstance(
@@ -72,7 +72,7 @@ public class TextRun {
             asked.getLong("top_k"),
             asked.getDouble("top_p"),
             asked.getLong("seed"));
-    Class<?> kind = Class.forName(app + ".Sampler");
+    Class<?> kind = Class.forName(app + ".tokens.Sampler");
     Object sampler = kind.getConstructors()[0].newInstance(sampling);
     Method choose = kind.getMethod("choose", float[].class);
     ByteBuffer data =

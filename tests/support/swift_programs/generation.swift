@@ -23,27 +23,21 @@ func generate(_ words: [String]) throws {
     model: URL(filePath: words[0], directoryHint: .isDirectory),
     documents: URL(filePath: words[1], directoryHint: .isDirectory))
   let given = Array(words[3...])
-  let report = Report(runId: Options.runId(given) ?? "") {
+  _ = Report(runId: Options.runId(given) ?? "", in: folders.documents) {
     let options = try Options(given)
     let payload = try Payload.read(in: folders.model)
-    let language = try Payload.read(LanguagePayload.self, in: folders.model).generation
-    let speech = try Speech(language, in: folders.model)
-    let request =
-      try options.values["request"].map {
-        try Request(contentsOf: URL(filePath: $0, relativeTo: folders.documents))
-      } ?? Request(language, prompt: try speech.ids("3 1 4"))
-    let threads = try options.number("threads", from: 0, or: payload.threads)
+    let speech = try Speech(payload.generation, in: folders.model)
+    let request = try Request(options, payload.generation, in: folders) { try speech.ids("3 1 4") }
     var told = 0
     func generated(_ model: some LanguageModel) throws -> Measurement {
       try Generator(request, model) { text in
         told += 1
         return words[2] != "stop" || told < 3
-      }.run(payload, threads: threads)
+      }.run(payload, options)
     }
     return words[2] == "real"
       ? try generated(Program(try folders.program(payload, options))) : try generated(Arithmetic())
   }
-  try report.write(to: folders.documents)
 }
 
 /// Draws tokens: TEMPERATURE TOP_K TOP_P SEED COUNT, and logits on stdin.

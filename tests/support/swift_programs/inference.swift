@@ -36,19 +36,14 @@ let folders = Folders(
   model: URL(filePath: words[1], directoryHint: .isDirectory),
   documents: URL(filePath: words[2], directoryHint: .isDirectory))
 let given = Array(words[4...])
-let report = Report(runId: Options.runId(given) ?? "") {
+_ = Report(runId: Options.runId(given) ?? "", in: folders.documents) {
   let options = try Options(given)
-  let payload = try Payload.read(in: folders.model)
-  let benchmark = try Benchmark(payload, options)
-  _ = try folders.program(payload, options)
+  let benchmark = try Benchmark(options, in: folders)
+  _ = try folders.program(benchmark.payload, options)
   let input = try Data(contentsOf: folders.model.appending(path: benchmark.size.inputs[0].path!))
-  let outputs = options.flag("outputs") ? folders.documents.appending(path: "outputs") : nil
-  let (found, verdicts) = try benchmark.run(
-    Doubling(input, words[3]), files: folders.model, outputs: outputs
-  ) { print("progress \($0)") }
+  let (found, verdicts) = try benchmark.run(Doubling(input, words[3])) { print("progress \($0)") }
   for verdict in verdicts {
     print("verdict \(verdict.name) \(verdict.isRight) \(verdict.difference ?? -1)")
   }
   return found
 }
-try report.write(to: folders.documents)

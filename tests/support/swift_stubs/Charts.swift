@@ -11,6 +11,11 @@ public struct PlottableValue<Value: Plottable> {
   public static func value(_ label: LocalizedStringKey, _ value: Value) -> PlottableValue<Value> {
     fatalError()
   }
+  public static func value(
+    _ label: LocalizedStringKey, _ range: Range<Value>
+  ) -> PlottableValue<Value> where Value: Comparable {
+    fatalError()
+  }
 }
 @resultBuilder public struct ChartContentBuilder {
   public static func buildBlock<T: ChartContent>(_ content: T) -> T { content }
@@ -19,7 +24,8 @@ public struct BarMark: ChartContent {
   public init<X: Plottable, Y: Plottable>(x: PlottableValue<X>, y: PlottableValue<Y>) {}
 }
 public struct Chart<Content: ChartContent>: Stub {
-  public init<Data: RandomAccessCollection>(
-    _ data: Data, @ChartContentBuilder content: @escaping (Data.Element) -> Content
-  ) where Data.Element: Identifiable {}
+  public init<Data: RandomAccessCollection, ID: Hashable>(
+    _ data: Data, id: KeyPath<Data.Element, ID>,
+    @ChartContentBuilder content: @escaping (Data.Element) -> Content
+  ) {}
 }

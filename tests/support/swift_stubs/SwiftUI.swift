@@ -97,7 +97,9 @@ public struct Button: Stub {
   ) {}
 }
 public struct ProgressView: Stub {
-  public nonisolated init<L: View>(value: Double?, @ViewBuilder label: () -> L) {}
+  public nonisolated init<V: BinaryFloatingPoint>(
+    _ title: LocalizedStringKey, value: V?, total: V = 1.0
+  ) {}
 }
 public struct TextField: Stub {
   public nonisolated init(_ title: LocalizedStringKey, text: Binding<String>, axis: Axis) {}

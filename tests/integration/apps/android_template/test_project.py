@@ -13,8 +13,8 @@ from tests.support.android_app import App, Tools, ktlint, render, run
 pytestmark = pytest.mark.integration
 
 _ANDROID = "{http://schemas.android.com/apk/res/android}"
-# Of code: no blank line, import or comment. Half of the second are tokenizer and sampler.
-_MOST_LINES = {"inference": 600, "generation": 905}
+# Of code: no blank line, import or comment; without the folder of tokenizer and sampler.
+_MOST_LINES = 600
 
 
 @pytest.mark.parametrize("workload", ["inference", "generation"])
@@ -26,7 +26,9 @@ def test_ktlint_finds_nothing(tools: Tools, tmp_path: Path, workload: str) -> No
 def test_a_project_is_small(tmp_path: Path, workload: str) -> None:
     project = render(tmp_path, workload)
     texts = [
-        re.sub(r"/\*.*?\*/", "", p.read_text(), flags=re.DOTALL) for p in project.rglob("*.kt")
+        re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        for path in project.rglob("*.kt")
+        if path.parent.name != "tokens"
     ]
     lines = [
         line
@@ -34,7 +36,7 @@ def test_a_project_is_small(tmp_path: Path, workload: str) -> None:
         for line in text.splitlines()
         if line.strip() and not line.strip().startswith(("import ", "package ", "//"))
     ]
-    assert len(lines) <= _MOST_LINES[workload]
+    assert 100 < len(lines) <= _MOST_LINES
     assert not [path for path in project.rglob("*") if path.suffix == ".j2"]
 
 

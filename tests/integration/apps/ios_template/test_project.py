@@ -74,16 +74,19 @@ def test_every_file_is_there_and_every_source_is_in_the_project(folder: Path) ->
         for each in objects.values()
         if each["isa"] == "PBXFileReference" and each["sourceTree"] == "<group>"
     }
-    for path in listed - {"Model", "README.md"}:
-        assert (sources / path).exists(), path
-    assert {path.name for path in sources.iterdir()} == listed - {"Model", "README.md"}
+    there = [*sources.iterdir(), *sources.glob("Tokens/*")]
+    assert {path.name for path in there} - {"Tokens"} == listed - {"Model", "README.md"}
+    tokens = [each for each in objects.values() if each.get("path") == "Tokens"]
+    assert [{objects[child]["path"] for child in group["children"]} for group in tokens] == [
+        {path.name for path in folder.iterdir()} for folder in sources.glob("Tokens")
+    ]
     compiled = {
         objects[objects[file]["fileRef"]]["path"]
         for each in objects.values()
         if each["isa"] == "PBXSourcesBuildPhase"
         for file in each["files"]
     }
-    assert compiled == {p.name for p in sources.iterdir() if p.suffix in (".swift", ".cpp")}
+    assert compiled == {p.name for p in there if p.suffix in (".swift", ".cpp")}
 
 
 def test_the_model_is_copied_as_a_folder(folder: Path) -> None:
@@ -161,7 +164,7 @@ def test_every_text_of_the_screen_is_in_the_catalogue(folder: Path) -> None:
     source = "".join(
         (folder / f"Convnet/{name}.swift").read_text() for name in ("ContentView", "ModelSection")
     )
-    shows = "Text|Section|Button|TextField|LabeledContent|row|value"
+    shows = "Text|Section|Button|TextField|LabeledContent|ProgressView|row|value"
     shown = set(re.findall(rf'(?:{shows})\("([^"\\]+)"', source))
     assert shown
     assert set(catalogue["strings"]) == shown

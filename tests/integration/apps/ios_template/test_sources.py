@@ -12,6 +12,7 @@ from tests.support.ios_template import (
     compile_stubs,
     make_app,
     render_project,
+    swift_files,
     type_check,
 )
 from tests.support.swift import Swift
@@ -62,8 +63,7 @@ def test_the_type_check_sees_mistakes(swift: Swift, stubs: Path, tmp_path: Path)
 
 def test_the_type_check_sees_a_wrong_thread(swift: Swift, stubs: Path, tmp_path: Path) -> None:
     sources = render_project(make_app(), tmp_path) / "Convnet"
-    right = "Task { @MainActor in self.tell(progress) }"
-    _replace(sources, "ContentView", right, "self.tell(progress)")
+    _replace(sources, "ContentView", "{ told.yield($0) }", "{ self.progress = $0 }")
     assert "main actor-isolated" in type_check(swift, stubs, sources)
 
 
@@ -72,8 +72,25 @@ def test_the_style_is_that_of_swift_format(
     swift: Swift, tmp_path: Path, workload: Workload
 ) -> None:
     sources = render_project(make_app(workload), tmp_path) / "Convnet"
-    names = sorted(path.name for path in sources.glob("*.swift"))
-    swift.run("swift", "format", "lint", "--strict", *names, folder=sources)
+    swift.run("swift", "format", "lint", "--strict", *swift_files(sources), folder=sources)
+
+
+# Of code: no blank line, import or comment.
+_MOST_LINES = 500
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_what_a_person_reads_is_small(tmp_path: Path, workload: Workload) -> None:
+    """All but the folder of tokenizer and sampler."""
+    sources = render_project(make_app(workload), tmp_path) / "Convnet"
+    lines = [
+        line.strip()
+        for name in swift_files(sources)
+        if not name.startswith("Tokens/")
+        for line in (sources / name).read_text().splitlines()
+    ]
+    code = [line for line in lines if line and not line.startswith(("import ", "//"))]
+    assert 100 < len(code) <= _MOST_LINES
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -83,7 +100,7 @@ def test_only_one_file_needs_executorch_and_measuring_needs_foundation_alone(
     sources = render_project(make_app(workload), tmp_path) / "Convnet"
     imports = {
         path.name: set(re.findall(r"^import (\w+)", path.read_text(), re.MULTILINE))
-        for path in sources.glob("*.swift")
+        for path in sources.rglob("*.swift")
     }
     screen = {"App.swift", "ContentView.swift", "ModelSection.swift"}
     executorch = {name for name, found in imports.items() if "ExecuTorch" in found}

@@ -3,6 +3,9 @@
 // Equal logits and seeds give equal tokens on every device: of floating point, only what IEEE 754
 // fixes is used. exp() differs between libraries, so weights are powers of two made of square roots.
 
+/// A value for each token of the vocabulary.
+typealias Logits = UnsafeBufferPointer<Float>
+
 struct Sampling: Decodable, Sendable {
   var temperature = 0.0
   var topK = 0
@@ -31,7 +34,7 @@ struct Sampler {
     }
   }
 
-  mutating func choose(_ logits: UnsafeBufferPointer<Float>) throws -> Int {
+  mutating func choose(_ logits: Logits) throws -> Int {
     let best = try mostProbable(logits)
     if sampling.temperature == 0 { return best }
     let most = Double(logits[best])
@@ -59,7 +62,7 @@ struct Sampler {
     return draw(candidates)
   }
 
-  private func mostProbable(_ logits: UnsafeBufferPointer<Float>) throws -> Int {
+  private func mostProbable(_ logits: Logits) throws -> Int {
     var best = 0
     var most = -Float.infinity
     for (id, logit) in logits.enumerated() {
