@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _HOSTS_S = 20.0
 _SETTLED_S = 4.0
 # No night is so young that it is gone on with.
-_NONE_S = -1.0
 
 
 @dataclass(frozen=True)
@@ -143,9 +142,7 @@ class _Whole:
             return run_night(self._loaded, engine, ledger, self._clock, self._watch, parts)
 
     def _ledger(self) -> Ledger:
-        if self._wish.again:
-            return Ledger(self._place, tell=self._tell, resumed_within_s=_NONE_S)
-        return Ledger(self._place, tell=self._tell)
+        return Ledger(self._place, tell=self._tell, resumes=not self._wish.again)
 
     def _plan(
         self, farm: Farm, night: str, offers: Sequence[Offer], window_s: float | None

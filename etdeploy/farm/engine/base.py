@@ -9,7 +9,11 @@ from etdeploy.farm.model import Ending, Offer, Order
 
 
 class Engine(Protocol):
-    """Brings orders to devices. Every method returns soon; none is called by two threads."""
+    """Brings orders to devices.
+
+    Every method but `recover` returns soon. One thread calls them all but `recover`, which may take
+    minutes and is called in a thread of its own, for several devices at once.
+    """
 
     def offers(self) -> Sequence[Offer]:
         """All devices that are plugged in now, over all hosts; one that two hosts have is twice."""

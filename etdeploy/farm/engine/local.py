@@ -74,6 +74,8 @@ class LocalEngine:
         self._running: dict[str, _Running] = {}
         self._endings: queue.SimpleQueue[Ending] = queue.SimpleQueue()
         self._offers: tuple[float, tuple[Offer, ...]] | None = None
+        # A recovery looks at the devices in a thread of its own.
+        self._looking = threading.RLock()
 
     @property
     def host(self) -> str:
@@ -88,10 +90,11 @@ class LocalEngine:
         Raises:
             UsageError: The environment variables of the adb server do not hold an address.
         """
-        if self._offers is None or time.monotonic() - self._offers[0] > _FRESH_S:
-            found = self._shelf.look(self._busy())
-            self._offers = (time.monotonic(), found)
-        return self._offers[1]
+        with self._looking:
+            if self._offers is None or time.monotonic() - self._offers[0] > _FRESH_S:
+                found = self._shelf.look(self._busy())
+                self._offers = (time.monotonic(), found)
+            return self._offers[1]
 
     def start(self, order: Order) -> None:
         """Begins an attempt in a thread and a process of its own.
@@ -121,8 +124,7 @@ class LocalEngine:
             self._running.pop(ending.visit, None)
             if ending.failure:
                 # What failed may be another device now, or none.
-                self._shelf.forget(ending.identity)
-                self._offers = None
+                self._forget(ending.identity)
             found.append(ending)
 
     def cancel(self, visit: str) -> None:
@@ -140,8 +142,7 @@ class LocalEngine:
             self._take(offer, Recovery(step), tell)
         except DeviceError as error:
             tell(str(error))
-        self._shelf.forget(offer.identity)
-        self._offers = None
+        self._forget(offer.identity)
         now = next((each for each in self.offers() if each.identity == offer.identity), None)
         gone = offer.model_copy(update={"problem": f"it is not back after {step}"})
         return now or gone
@@ -158,7 +159,7 @@ class LocalEngine:
     def _take(self, offer: Offer, step: Recovery, tell: Callable[[str], None]) -> None:
         beside = [
             each.order.offer.name
-            for each in self._running.values()
+            for each in tuple(self._running.values())
             if each.order.offer.facts.kind == offer.facts.kind
         ]
         if step is Recovery.RESTART and beside:
@@ -175,7 +176,12 @@ class LocalEngine:
                 tell(f"{offer.name}: there is nothing to {step}")
 
     def _busy(self) -> set[str]:
-        return {running.order.offer.identity for running in self._running.values()}
+        return {running.order.offer.identity for running in tuple(self._running.values())}
+
+    def _forget(self, identity: str) -> None:
+        with self._looking:
+            self._shelf.forget(identity)
+            self._offers = None
 
     def _run(self, running: _Running) -> None:
         """The thread of an attempt: it ends in `ended` once, whatever happens."""

@@ -35,16 +35,6 @@ _HOST_PAUSE_S = 600.0
 _PROBLEM_S = 120.0
 
 
-class _Aside:
-    """A device that this night set aside, whether or not the shelf could note it."""
-
-    def __init__(self, identity: str, reason: str) -> None:
-        self.identity, self.reason = identity, reason
-
-    def is_of(self, identity: str, host: str, device: str = "") -> bool:  # noqa: ARG002
-        return identity == self.identity
-
-
 class Devices:
     """Every device that the night has seen; changed by one thread.
 
@@ -133,8 +123,7 @@ class Devices:
 
     def barred(self, wanted: Collection[str]) -> dict[str, Barred]:
         """Why devices may not be used now, by identity; `wanted` are those of the visits."""
-        own = [_Aside(identity, reason) for identity, reason in self.aside.items()]
-        found = barred(self.offers, self.seen, self._reservations, [*self._quarantined, *own])
+        found = barred(self.offers, self.seen, self._reservations, self._quarantined, self.aside)
         for identity in wanted:
             if identity not in self.seen:
                 found[identity] = Barred(BarKind.AWAY, "not plugged in since the night went on")

@@ -54,6 +54,7 @@ class Ledger:
         tell: Is told what a person should know, in a sentence.
         now: The time that is noted; a simulation has its own.
         resumed_within_s: How old a night may be that is gone on with.
+        resumes: Whether an unfinished night is gone on with at all.
         opening_s: How long the beginning of a night waits for the database.
     """
 
@@ -65,11 +66,12 @@ class Ledger:
         tell: Callable[[str], None] = console.warn,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         resumed_within_s: float = _RESUMED_WITHIN_S,
+        resumes: bool = True,
         opening_s: float = _OPENING_S,
     ) -> None:
         self.place = place
         self._folder = folder or data_folder()
-        self._tell, self._now = tell, now
+        self._tell, self._now, self._resumes = tell, now, resumes
         self._resumed_within, self._opening_s = timedelta(seconds=resumed_within_s), opening_s
         self._memory = Memory()
         self._night: KeptNight | None = None
@@ -250,7 +252,8 @@ class Ledger:
     def _abandon_others(self, connection: Connection, night: KeptNight) -> None:
         for other in abandon_others(connection, night.farm, night.id, self._text_now()):
             same = other.digest == night.digest
-            why = "it began too long ago" if same else "its farm.yaml had another content"
+            old = "it began too long ago" if self._resumes else "a new one was asked for"
+            why = old if same else "its farm.yaml had another content"
             self._tell(f"the unfinished night {other.id} is abandoned: {why}")
 
     def _resumable(self, wanted: KeptNight, nights: Iterable[KeptNight]) -> KeptNight | None:
@@ -259,7 +262,8 @@ class Ledger:
         fit = [
             night
             for night in nights
-            if (night.farm, night.digest) == (wanted.farm, wanted.digest)
+            if self._resumes
+            and (night.farm, night.digest) == (wanted.farm, wanted.digest)
             and night.ended_at is None
             and night.started_at >= oldest
         ]

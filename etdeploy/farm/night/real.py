@@ -46,8 +46,8 @@ class StoreShelf:
         """Sets a device aside until a person releases it."""
         from etdeploy.history.shelved import host_of
 
-        host = host_of(offer.identity, offer.host)
-        device = Shelved(identity=offer.identity, device=offer.name, host=host)
+        host = host_of(offer.lock, offer.host)
+        device = Shelved(identity=offer.lock, device=offer.name, host=host)
         set_aside(self._place, device, reason, self._by)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import click
 
 from etdeploy.cli.lazy import LazyGroup
 
-# In the order of the help. One without a module is not there.
+# In the order of the help.
 COMMANDS: dict[str, str] = {
     "init": "Write a farm.yaml for the devices here, a GitHub workflow and a systemd timer.",
     "plan": "Explain what a night would measure, and what it cannot; change nothing.",
@@ -29,7 +27,7 @@ class _Commands(LazyGroup):
     """The commands of the farm."""
 
     package = __name__
-    sentences = {name: text for name, text in COMMANDS.items() if find_spec(f"{__name__}.{name}")}
+    sentences = COMMANDS
     title = "Commands"
     noun = "farm command"
 

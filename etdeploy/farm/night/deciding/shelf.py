@@ -52,6 +52,7 @@ def barred(
     seen: Mapping[str, tuple[Offer, datetime]],
     reservations: Collection[ReservationLike],
     quarantined: Collection[QuarantinedLike],
+    aside: Mapping[str, str],
 ) -> dict[str, Barred]:
     """Why devices cannot be used, by identity; those that can are not in it.
 
@@ -60,6 +61,7 @@ def barred(
         seen: Every device of this night as it was offered last, and when.
         reservations: Those that hold.
         quarantined: Devices that were set aside.
+        aside: Why this night has set devices aside, by identity: the shelf may not have noted it.
     """
     found = {}
     for identity, (last, at) in seen.items():
@@ -70,13 +72,14 @@ def barred(
             todo = f" ({offer.remedy})" if offer.remedy else ""
             found[identity] = Barred(BarKind.PROBLEM, f"not usable: {offer.problem}{todo}")
         for claim in reservations:
-            if claim.is_of(identity, last.host, last.name):
+            if claim.is_of(last.lock, last.host, last.name):
                 text = f"reserved by {claim.owner} until {clock(claim.until)}"
                 found[identity] = Barred(BarKind.RESERVED, text, claim.until)
-        for aside in quarantined:
-            if aside.is_of(identity, last.host, last.name):
-                text = f"quarantined because {aside.reason}"
-                found[identity] = Barred(BarKind.QUARANTINED, text)
+        reasons = [q.reason for q in quarantined if q.is_of(last.lock, last.host, last.name)]
+        if identity in aside:
+            reasons.append(aside[identity])
+        if reasons:
+            found[identity] = Barred(BarKind.QUARANTINED, f"quarantined because {reasons[-1]}")
     return found
 
 

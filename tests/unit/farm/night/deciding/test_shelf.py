@@ -34,13 +34,15 @@ def test_why_a_device_cannot_be_used() -> None:
     offers = {offer.identity: offer for offer in (phones[0], broken, phones[3], phones[4])}
     claims = [SimReservation("phone-003", "anna", AT)]
     aside = [SimQuarantined("phone-004", "too warm")]
-    found = barred(offers, seen, claims, aside)
+    found = barred(offers, seen, claims, aside, {"phone-000": "it ran hot"})
     assert {each: why.kind for each, why in found.items()} == {
+        "phone-000": BarKind.QUARANTINED,
         "phone-001": BarKind.AWAY,
         "phone-002": BarKind.PROBLEM,
         "phone-003": BarKind.RESERVED,
         "phone-004": BarKind.QUARANTINED,
     }
+    assert found["phone-000"].text == "quarantined because it ran hot"
     assert "unplugged since 2026-11-23" in found["phone-001"].text
     assert found["phone-002"].text == "not usable: phone is offline (plug it in again)"
     assert found["phone-003"].text.startswith("reserved by anna until 2026-11-23")
