@@ -176,8 +176,19 @@ def _status(place: Place, night: Seen) -> Status:
         for each in reservations.active(place)
     }
     aside = {each.identity: each.reason for each in quarantine.all_of(place)}
-    around = Around(labels=night.labels, reserved=claims, quarantined=aside, running=night.running)
+    around = Around(
+        labels=night.labels, reserved=claims, quarantined=aside, running=night.running,
+        stopped=not _is_run(place, night.night.farm),
+    )  # fmt: skip
     return status_of(night.night, night.states, _now(), around)
+
+
+def _is_run(place: Place, farm: str) -> bool:
+    from etdeploy.history.store import leases
+    from etdeploy.history.store.store import open_store
+
+    with open_store(place, read_only=True) as store, store.transaction() as connection:
+        return leases.is_run(connection, farm)
 
 
 def board_of(place: Place, settings: Settings, farm: str | None = None) -> Board:

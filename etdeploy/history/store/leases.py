@@ -55,6 +55,15 @@ def holder(connection: Connection, farm: str) -> Coordinator | None:
     return Coordinator(**{name: row[name] for name in Coordinator.model_fields}) if row else None
 
 
+def is_run(connection: Connection, farm: str) -> bool:
+    """Whether a coordinator has a farm, and has said so lately."""
+    query = select(coordinators.c.beat_at).where(coordinators.c.farm == farm)
+    beat_at = connection.execute(query).scalar_one_or_none()
+    if beat_at is None:
+        return False
+    return now_of(connection) - datetime.fromisoformat(beat_at) <= timedelta(seconds=STALE_S)
+
+
 def give_back(connection: Connection, farm: str, token: str) -> None:
     """Lets another coordinator have the farm at once."""
     mine = (coordinators.c.farm == farm, coordinators.c.token == token)

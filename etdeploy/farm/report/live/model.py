@@ -17,6 +17,7 @@ class Now(Kind):
     PROBLEM = "has a problem"
     RESERVED = "reserved"
     QUARANTINED = "quarantined"
+    STOPPED = "stopped"
     IDLE = "nothing left to do"
 
 
@@ -67,6 +68,7 @@ class Status(Value):
         queue: Visits that are not over, those that run first.
         visits, done, failed, missed: How many.
         expected_end: Of the last device; null where nobody can tell.
+        stopped: Whether the night is not over, and nobody goes on with it now.
     """
 
     night: NightInfo | None
@@ -78,3 +80,4 @@ class Status(Value):
     failed: int = 0
     missed: int = 0
     expected_end: str | None = None
+    stopped: bool = False

@@ -40,6 +40,7 @@ _TONES = {
     Now.MEASURING: GOOD,
     Now.GATE: WARN,
     Now.AWAY: WARN,
+    Now.STOPPED: WARN,
     Now.PROBLEM: BAD,
     Now.QUARANTINED: BAD,
 }
@@ -117,6 +118,7 @@ def _subtitle(status: Status) -> str:
     if night.finished_at:
         return f"night {night.id} ended {moment(night.finished_at)}; {at}"
     end = f", expected to end {moment(status.expected_end)}" if status.expected_end else ""
+    end = ", stopped" if status.stopped else end
     return f"night {night.id} began {moment(night.started_at)}{end}; {at}"
 
 

@@ -12,6 +12,7 @@ from etdeploy.core.text.layout import table
 from etdeploy.farm.model import Ending, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report.live.model import DeviceNow, Now, Status, Waiting
 from etdeploy.farm.report.model import NightInfo
+from etdeploy.farm.work.failures import GATE
 from etdeploy.report.shown import moment
 
 _OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
@@ -27,6 +28,7 @@ class Around:
         quarantined: Why, by identity.
         running: The device and host of each visit that is under way, by visit.
         offers: The devices that are plugged in; None where that is not known.
+        stopped: Whether nobody runs the farm now.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class Around:
     quarantined: Mapping[str, str] = field(default_factory=dict)
     running: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     offers: Sequence[Offer] | None = None
+    stopped: bool = False
 
 
 def status_of(
@@ -67,6 +70,7 @@ def status_of(
         failed=standing[Standing.FAILED],
         missed=standing[Standing.MISSED],
         expected_end=max(ends, default=None),
+        stopped=around.stopped and night is not None and not over,
     )
 
 
@@ -106,7 +110,7 @@ def _device(
         identity=identity, label=around.labels.get(identity, identity),
         host=hosts[0] if hosts else "", now=doing, detail=detail, done=standing[Standing.DONE],
         failed=standing[Standing.FAILED], missed=standing[Standing.MISSED], left=len(left),
-        expected_end=_iso(end) if end and not over else None,
+        expected_end=_iso(end) if end and not over and not around.stopped else None,
     )  # fmt: skip
 
 
@@ -129,7 +133,7 @@ def _now(
     over: bool,
 ) -> tuple[Now, str]:
     running = [state for state in left if state.standing is Standing.RUNNING]
-    if running and not over:
+    if running and not over and not around.stopped:
         return Now.MEASURING, running[0].visit.recipe
     if identity in around.quarantined:
         return Now.QUARANTINED, around.quarantined[identity]
@@ -143,9 +147,15 @@ def _now(
             return Now.PROBLEM, there[0].problem
     if not left or over:
         return Now.IDLE, ""
+    if around.stopped:
+        return Now.STOPPED, f"next: {left[0].visit.recipe}"
+    return _waits(left, endings)
+
+
+def _waits(left: Sequence[VisitState], endings: Sequence[Ending]) -> tuple[Now, str]:
     last = endings[-1] if endings else None
-    if last and last.fate is Fate.PUT_OFF:
-        return Now.GATE, last.failure.message if last.failure else ""
+    if last and last.fate is Fate.PUT_OFF and last.failure and last.failure.kind == GATE:
+        return Now.GATE, last.failure.message
     if last and last.fate is Fate.LOST:
         return Now.AWAY, last.failure.message if last.failure else f"lost with {last.host}"
     return Now.WAITING, f"next: {left[0].visit.recipe}"
@@ -204,6 +214,8 @@ def status_text(status: Status, width: int | None = None) -> str:
 
 
 def _going(status: Status) -> str:
+    if status.stopped:
+        return "stopped: etdeploy farm run goes on with it"
     if status.expected_end:
         return f"expected to end {moment(status.expected_end)}"
     return "going on"

@@ -17,6 +17,7 @@ from etdeploy.farm.report.live.pages import Board, addresses, night_file, page_o
 from etdeploy.farm.report.live.serve import address_of, is_loopback, serving
 from etdeploy.farm.report.live.status import Around, status_of, status_text
 from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.work.failures import GATE
 from tests.support.bench_values import make_device
 from tests.support.judged_nights import OTHER, PHONE, done, run_of, visit
 
@@ -36,7 +37,7 @@ def going(report: NightReport) -> Status:
 
 
 def put_off() -> Ending:
-    why = Failure(kind="device", exit_code=6, message="it is at 45 °C, and 38 are allowed")
+    why = Failure(kind=GATE, exit_code=6, message="it is at 45 °C, and 38 are allowed")
     return Ending(
         visit=visit(10, 4).id, attempt=1, identity=OTHER, host="shelf-2", fate=Fate.PUT_OFF,
         failure=why,
@@ -72,6 +73,29 @@ def test_why_a_device_does_nothing(
     [device] = status_of(night, [VisitState(visit=visit(10, 1))], NOW, around).devices
     assert (device.now, device.detail) == expected
     assert device.expected_end is None
+
+
+def test_a_night_that_nobody_goes_on_with(report: NightReport) -> None:
+    """Its last attempts were put off by the end of its process, and wait for no gate."""
+    night = report.night.model_copy(update={"finished_at": None})
+    stopped = put_off().model_copy(update={"failure": Failure(kind="interrupted", exit_code=130,
+                                                              message="stopped")})  # fmt: skip
+    states = [
+        done(10, 1, run_of(10, 1, 1.0)),
+        VisitState(visit=visit(10, 2), standing=Standing.RUNNING),
+        VisitState(visit=visit(10, 4, device=OTHER), attempts=(stopped,)),
+    ]
+    running = {visit(10, 2).id: (PHONE, "shelf-1")}
+    status = status_of(night, states, NOW, Around(running=running, stopped=True))
+    assert {device.now for device in status.devices} == {Now.STOPPED}
+    assert status.expected_end is None
+    assert "stopped: etdeploy farm run goes on with it" in status_text(status)
+    # The same while it goes on.
+    status = status_of(night, states, NOW, Around(running=running))
+    assert [device.now for device in status.devices] == [Now.MEASURING, Now.WAITING]
+    # One that is over was not stopped.
+    over = status_of(report.night, states[:1], NOW, Around(stopped=True))
+    assert (over.stopped, over.devices[0].now) == (False, Now.IDLE)
 
 
 def test_a_device_with_a_problem(report: NightReport) -> None:

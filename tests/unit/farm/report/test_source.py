@@ -112,7 +112,7 @@ def test_the_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    kept_night(place, tmp_path, over=False)
+    night = kept_night(place, tmp_path, over=False)
     store = ("--store", str(place.file))
     assert run_cli(["farm", "report", *store]) == 0
     assert "REGRESSED" in capsys.readouterr().out
@@ -121,11 +121,18 @@ def test_the_commands(
     told = json.loads(capsys.readouterr().out)
     assert told["files"] == [str(page)]
     assert told["verdicts"][0]["kind"] == "regressed"
+    # Its process has ended, and took nothing with it.
     assert run_cli(["farm", "status", *store]) == 0
-    assert "measuring: mlp" in capsys.readouterr().out
-    assert run_cli(["farm", "status", *store, "--json"]) == 0
-    devices = {each["identity"]: each for each in json.loads(capsys.readouterr().out)["devices"]}
-    assert devices[PHONE]["now"] == "measuring"
+    assert "stopped: etdeploy farm run goes on with it" in capsys.readouterr().out
+    with Ledger(place, folder=tmp_path, tell=lambda _: None) as ledger:
+        assert ledger.open_night("shelf", "d", FIRST + timedelta(days=10)).night == night
+        ledger.running(f"{night}-0004", 2, PHONE, "shelf-1", "android:S1")
+        assert run_cli(["farm", "status", *store]) == 0
+        assert "measuring: mlp" in capsys.readouterr().out
+        assert run_cli(["farm", "status", *store, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    devices = {each["identity"]: each for each in told["devices"]}
+    assert (told["stopped"], devices[PHONE]["now"]) == (False, "measuring")
     assert run_cli(["farm", "status", *store, "--json", "--watch"]) == 2
     assert run_cli(["farm", "report", "nonsense", *store]) == 2
     assert run_cli(["farm", "status", *store, "--serve", "nonsense"]) == 2
