@@ -9,6 +9,7 @@ from pathlib import Path
 from etdeploy.core.files.results import ResultFile, begins_with
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.shown import junit, markdown
+from etdeploy.history.nights import storable
 from etdeploy.report.html import page
 
 _COMMAND = "etdeploy farm report"
@@ -81,4 +82,5 @@ def write(report: NightReport, wanted: Wanted) -> list[Path]:
         OSError: The disk is full.
     """
     require_free(wanted)
-    return [form.file.write(form.text(report), path) for form, path in wanted.forms()]
+    # What a device said may have characters that no file can.
+    return [form.file.write(storable(form.text(report)), path) for form, path in wanted.forms()]

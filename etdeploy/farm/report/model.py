@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.core.errors import RegressionError
+from etdeploy.core.errors import DeviceError, RegressionError
 from etdeploy.core.values import Value
 from etdeploy.farm.model import Health
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
@@ -132,10 +132,17 @@ class NightReport(Value):
 
     @property
     def exit_code(self) -> int:
-        """1 for a regression, else the code of the worst failure, else 0."""
+        """1 for a regression, else the code of the worst failure; 6 if nothing was measured."""
         if any(each.kind is VerdictKind.REGRESSED for each in self.verdicts):
             return RegressionError.exit_code
-        return max((cause.exit_code for cause in self.failures), default=0)
+        if self.failures:
+            return max(cause.exit_code for cause in self.failures)
+        return DeviceError.exit_code if self._is_empty else 0
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether it ended and nothing was measured."""
+        return self.night.finished_at is not None and not self.totals.done
 
     @property
     def headline(self) -> str:
@@ -150,4 +157,6 @@ class NightReport(Value):
             )
             if number
         ]  # fmt: skip
+        if not self.totals.done:
+            words.insert(0, "nothing was measured")
         return ", ".join(words) or "nothing became worse"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from difflib import get_close_matches
 from pathlib import Path
 
 from etdeploy.core.errors import UsageError
@@ -25,6 +26,8 @@ LAST = "last"
 _MOST_NIGHTS = 100
 _BOARD_NIGHTS = 5
 _SHORTEST = 4
+MOST_TRENDS = 24
+"""More plots make a page that nobody scrolls through; the worst come first."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +98,27 @@ def find_night(place: Place, text: str, farm: str | None = None) -> NightInfo:
     if text == LAST:
         if known:
             return known[0]
-        raise UsageError(
-            "no night was run yet", place=place.shown, remedy="Run one: etdeploy farm run farm.yaml"
-        )
+        raise _none_yet(place)
+    if not known:
+        raise _none_yet(place)
     found = [n for n in known if n.id == text] or [
         n for n in known if len(text) >= _SHORTEST and n.id.endswith(text)
     ]
     if len(found) == 1:
         return found[0]
+    near = get_close_matches(text, [night.id for night in known], 1)
     raise UsageError(
         f"{len(found)} nights have an id that ends with {text!r}"
         if found
-        else f"there is no night {text!r}",
+        else f"there is no night {text!r}" + (f": did you mean {near[0]}?" if near else ""),
         place=place.shown,
         remedy="The latest are:\n" + "\n".join(night.id for night in (found or known)[:5]),
+    )
+
+
+def _none_yet(place: Place) -> UsageError:
+    return UsageError(
+        "no night was run yet", place=place.shown, remedy="Run one: etdeploy farm run farm.yaml"
     )
 
 
@@ -135,8 +145,14 @@ def seen(place: Place, night: NightInfo) -> Seen:
     return Seen(night, states_of(kept), running, labels)
 
 
-def judged(place: Place, night: Seen, settings: Settings, *, trends: bool = True) -> NightReport:
+def judged(place: Place, night: Seen, settings: Settings, trends: int | None = None) -> NightReport:
     """The report of a night.
+
+    Args:
+        place: The history.
+        night: Which.
+        settings: What it is judged by.
+        trends: Of so many verdicts, the worst first, the series is read as well; None for all.
 
     Raises:
         StoreError: The history cannot be read.
@@ -145,7 +161,7 @@ def judged(place: Place, night: Seen, settings: Settings, *, trends: bool = True
 
     with open_store(place, read_only=True) as store:
         verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
-        found = trends_of(store, verdicts) if trends else ()
+        found = trends_of(store, verdicts[:trends])
     aside = {each.identity: each.reason for each in quarantine.all_of(place)}
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
     used = {identity for state in night.states for identity in _devices(state)}
@@ -191,18 +207,76 @@ def _is_run(place: Place, farm: str) -> bool:
         return leases.is_run(connection, farm)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A night that was judged, with what that depends on."""
+
+    seen: Seen
+    aside: tuple[object, ...]
+    report: NightReport
+
+
+class Boards:
+    """What the dashboard shows, again and again.
+
+    To judge hundreds of pairs takes seconds for each night, so a night is judged again only if
+    something of it has changed.
+
+    Args:
+        place: The history.
+        settings: What nights are judged by.
+        farm: Only nights of this farm; None for all.
+    """
+
+    def __init__(self, place: Place, settings: Settings, farm: str | None = None) -> None:
+        self._place, self._settings, self._farm = place, settings, farm
+        self._kept: dict[str, _Kept] = {}
+
+    def now(self, *, hurry: bool = False) -> Board:
+        """The board as it stands; not for several threads at once.
+
+        Args:
+            hurry: Whether the first call gives the latest night alone, and each later one judges
+                at most one of the earlier nights that are missing.
+
+        Raises:
+            StoreError: The history cannot be read.
+        """
+        known_nights = nights_of(self._place, self._farm, _BOARD_NIGHTS)
+        if not known_nights:
+            return Board(status_of(None, (), _now(), Around()))
+        latest, *earlier = known_nights
+        left = len(earlier) if not hurry else 1 if self._kept else 0
+        first = self._looked_at(latest, MOST_TRENDS)
+        reports = [first.report]
+        for night in earlier:
+            known = self._kept.get(night.id)
+            if known is None or known.seen.night != night or not night.finished_at:
+                if not left:
+                    continue
+                left -= 1
+                known = self._looked_at(night, 0)
+            reports.append(known.report)
+        self._kept = {report.night.id: self._kept[report.night.id] for report in reports}
+        return Board(_status(self._place, first.seen), tuple(reports), first.report.trends)
+
+    def _looked_at(self, night: NightInfo, trends: int) -> _Kept:
+        found = seen(self._place, night)
+        aside = tuple(quarantine.all_of(self._place))
+        known = self._kept.get(night.id)
+        if known is None or (known.seen, known.aside) != (found, aside):
+            known = _Kept(found, aside, judged(self._place, found, self._settings, trends))
+            self._kept[night.id] = known
+        return known
+
+
 def board_of(place: Place, settings: Settings, farm: str | None = None) -> Board:
     """What the dashboard shows.
 
     Raises:
         StoreError: The history cannot be read.
     """
-    latest = [seen(place, night) for night in nights_of(place, farm, _BOARD_NIGHTS)]
-    if not latest:
-        return Board(status_of(None, (), _now(), Around()))
-    # The trends of the latest night have all runs; those of the others would be the same.
-    reports = [judged(place, night, settings, trends=i == 0) for i, night in enumerate(latest)]
-    return Board(_status(place, latest[0]), tuple(reports), reports[0].trends)
+    return Boards(place, settings, farm).now()
 
 
 def _now() -> datetime:

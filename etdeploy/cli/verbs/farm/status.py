@@ -68,14 +68,15 @@ def command(
 
 def _serve(address: str, farm: NamedFarm) -> None:
     from etdeploy.farm.report.live.serve import address_of, is_loopback, serving
-    from etdeploy.farm.report.source import board_of
+    from etdeploy.farm.report.source import Boards
 
     where = address_of(address)
     if not is_loopback(where[0]):
         console.warn(
             f"whoever reaches {where[0]} can read the dashboard: it has no password and no TLS"
         )
-    with serving(where, lambda: board_of(farm.place, farm.settings, farm.name)) as url:
+    boards = Boards(farm.place, farm.settings, farm.name)
+    with serving(where, lambda: boards.now(hurry=True)) as url:
         console.result(url)
         console.message("serving the dashboard until Ctrl-C")
         console.until_stopped()

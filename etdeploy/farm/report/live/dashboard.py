@@ -9,6 +9,7 @@ from etdeploy.core.files.basic import inside
 from etdeploy.core.text.shell import quoted
 from etdeploy.farm.report.files import PAGE_FILE
 from etdeploy.farm.report.live.pages import INDEX, Board, addresses, page_of
+from etdeploy.history.nights import storable
 from etdeploy.report.html.page import render
 
 
@@ -35,7 +36,7 @@ def write_dashboard(board: Board, folder: Path) -> Path:
     for address, path in reversed(pages):
         page = page_of(board, address)
         if page is not None:
-            PAGE_FILE.write(render(page), path)
+            PAGE_FILE.write(storable(render(page)), path)
     return (folder / INDEX).absolute()
 
 

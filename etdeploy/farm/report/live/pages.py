@@ -53,7 +53,7 @@ class Board:
     Attributes:
         status: The latest night as it stands.
         reports: Of the latest nights, the latest first.
-        trends: Of all series that the nights measured.
+        trends: Of series that the latest night measured, the worst first.
     """
 
     status: Status
@@ -72,7 +72,9 @@ def page_of(board: Board, address: str) -> Page | None:
     if address == INDEX:
         return _index(board)
     if address == HISTORY and board.trends:
-        return replace(trends_page(board.trends), links=_links(board))
+        measured = {v.series for report in board.reports[:1] for v in report.verdicts if v.series}
+        more = max(0, len(measured) - len(board.trends))
+        return replace(trends_page(board.trends, more), links=_links(board))
     for report in board.reports:
         if address == night_file(report.night.id):
             return night_page(report, _links(board))

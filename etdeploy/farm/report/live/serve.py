@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,10 @@ STATUS = "status.json"
 _EVERY_S = 10
 # A page that is asked for by several is made once.
 _FRESH_S = 3.0
+# A newer one is waited for so long; a farm with hundreds of pairs takes longer, and the one before
+# is shown meanwhile, unless that is too old to be of use.
+_PATIENCE_S = 0.5
+_OLD_S = 60.0
 _REQUEST_S = 15.0
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -72,16 +77,44 @@ class _Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         self._board, self._lock = board, threading.Lock()
         self._kept: tuple[float, Board] | None = None
+        self._trouble: EtdeployError | None = None
+        self._making: threading.Thread | None = None
         self.is_local = is_loopback(address[0])
         super().__init__(address, _Handler)
 
     def board(self) -> Board:
-        """What is shown, at most some seconds old."""
+        """What is shown: some seconds old, or as old as it takes to make another one.
+
+        Raises:
+            EtdeployError: The last attempt to make one failed.
+        """
+        age_s, making = self.make()
+        if making:
+            making.join(_PATIENCE_S if age_s < _OLD_S else None)
         with self._lock:
-            now = time.monotonic()
-            if self._kept is None or now - self._kept[0] > _FRESH_S:
-                self._kept = (now, self._board())
+            if self._trouble or self._kept is None:
+                raise self._trouble or EtdeployError("the dashboard cannot be made")
             return self._kept[1]
+
+    def make(self) -> tuple[float, threading.Thread | None]:
+        """Begins another board if it is time; gives the age of the last one, and who makes one."""
+        with self._lock:
+            age_s = time.monotonic() - self._kept[0] if self._kept else math.inf
+            if self._making is None and age_s > _FRESH_S:
+                self._making = threading.Thread(target=self._make, name="board", daemon=True)
+                self._making.start()
+            return age_s, self._making
+
+    def _make(self) -> None:
+        began, board, trouble = time.monotonic(), None, None
+        try:
+            board = self._board()
+        except EtdeployError as error:
+            trouble = error
+        finally:
+            with self._lock:
+                self._kept = (began, board) if board else None
+                self._trouble, self._making = trouble, None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -164,6 +197,7 @@ def serving(address: tuple[str, int], board: Callable[[], Board]) -> Iterator[st
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="dashboard", daemon=True)
     with server:
+        server.make()  # who asks first waits less
         thread.start()
         try:
             host = f"[{address[0]}]" if ":" in address[0] else address[0]

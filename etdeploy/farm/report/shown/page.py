@@ -98,12 +98,13 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     for verdict in verdicts:
         number = words.first_number(verdict)
         rows.append([
-            verdict.recipe, verdict.device, len(verdict.run_ids), words.value_text(number),
-            words.change_text(number), words.spread_text(number),
-            Cell(str(verdict.kind), TONES[verdict.kind]), verdict.reason,
+            verdict.recipe, verdict.device, Cell(str(verdict.kind), TONES[verdict.kind]),
+            words.value_text(number), words.change_text(number), words.spread_text(number),
+            len(verdict.run_ids), verdict.reason,
         ])  # fmt: skip
-    columns = ("recipe", "device", "runs", "value", "change", "between runs", "verdict", "why")
-    return table("Verdicts, the worst first", columns, rows, right=columns[2:6])
+    # On a phone, only the first columns are seen at once.
+    columns = ("recipe", "device", "verdict", "value", "change", "between runs", "runs", "why")
+    return table("Verdicts, the worst first", columns, rows, right=columns[3:7])
 
 
 def _why(verdict: Verdict) -> Text:
@@ -155,6 +156,7 @@ def _trends(report: NightReport) -> Iterator[Block]:
     for i, trend in enumerate(report.trends[:_MOST_PLOTS]):
         yield Text("", "", f"{trend.series.recipe} on {trend.series.device.label}")
         yield over_time(f"trend-{i}", trend, marked=own)
-    more = len(report.trends) - _MOST_PLOTS
+    series = sum(bool(verdict.series) for verdict in report.verdicts)
+    more = max(series, len(report.trends)) - _MOST_PLOTS
     if more > 0:
         yield Text(f"{count(more, 'more trend')} left out: etdeploy history shows them.", QUIET)

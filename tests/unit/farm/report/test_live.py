@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from etdeploy.core.errors import StoreError, UsageError
 from etdeploy.farm.model import Ending, Failure, Fate, Offer, Standing, VisitState
+from etdeploy.farm.report.live import serve
 from etdeploy.farm.report.live.dashboard import write_dashboard
 from etdeploy.farm.report.live.model import Now, Status
 from etdeploy.farm.report.live.pages import Board, addresses, night_file, page_of
@@ -196,3 +198,23 @@ def test_addresses() -> None:
     assert is_loopback("::1")
     assert is_loopback("localhost")
     assert not is_loopback("0.0.0.0")  # noqa: S104
+
+
+def test_a_board_that_takes_long_is_shown_as_it_was(
+    report: NightReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_FRESH_S", 0.0)
+    monkeypatch.setattr(serve, "_PATIENCE_S", 0.01)
+    made, go_on = [], threading.Event()
+
+    def slow() -> Board:
+        made.append(1)
+        if len(made) > 1:
+            assert go_on.wait(60)
+        return board(report)
+
+    with serving(("127.0.0.1", 0), slow) as url:
+        assert ask(url, "/")[0] == 200
+        assert [ask(url, "/")[0] for _ in range(3)] == [200] * 3
+        assert len(made) == 2
+        go_on.set()

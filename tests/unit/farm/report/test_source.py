@@ -12,12 +12,16 @@ from etdeploy.cli.main import run_cli
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
-from etdeploy.farm.report.source import find_night, nights_of, seen
+from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.source import Boards, Settings, find_night, judged, nights_of, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify, Reports
 from etdeploy.history.entry import Judgement
 from etdeploy.history.place import Place
+from etdeploy.history.shelved import Shelved
 from etdeploy.history.store.store import open_store
+from etdeploy.shelf import quarantine
 from tests.support.judged_nights import (
     FIRST,
     PHONE,
@@ -137,3 +141,45 @@ def test_the_commands(
     assert run_cli(["farm", "report", "nonsense", *store]) == 2
     assert run_cli(["farm", "status", *store, "--serve", "nonsense"]) == 2
     capsys.readouterr()
+
+
+def test_a_slip_in_a_night_s_name_is_told(place: Place, tmp_path: Path) -> None:
+    with open_store(place):
+        pass
+    with pytest.raises(UsageError, match="no night was run yet"):
+        find_night(place, "shelf-20261101")
+    night = kept_night(place, tmp_path)
+    with pytest.raises(UsageError, match=f"did you mean {night}?"):
+        find_night(place, night[:-1] + "x")
+
+
+def test_a_night_is_judged_again_only_if_it_changed(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(place: Place, night: source.Seen, settings: Settings, trends: int) -> NightReport:
+        asked.append(night.night.id)
+        return judged(place, night, settings, trends)
+
+    monkeypatch.setattr(source, "judged", counted)
+    boards = Boards(place, Settings(farm()))
+    assert boards.now().reports == ()
+    first = kept_night(place, tmp_path)
+    with Ledger(place, folder=tmp_path, tell=lambda _: None) as ledger:
+        second = ledger.open_night("shelf", "d", FIRST + timedelta(days=11)).night
+        board = boards.now(hurry=True)
+        assert [report.night.id for report in board.reports] == [second]
+        board = boards.now(hurry=True)
+        assert [report.night.id for report in board.reports] == [second, first]
+        assert asked == [second, first]
+        assert boards.now().reports == board.reports
+        assert asked == [second, first]
+        visit = missed(11, 1).visit.model_copy(update={"id": f"{second}-0001"})
+        ledger.plan([visit])
+        assert boards.now().status.visits == 1
+        assert asked == [second, first, second]
+    hot = Shelved(identity=PHONE, device="android:S1")
+    quarantine.set_aside(place, hot, "it is hot", "ann@wolf")
+    assert boards.now().reports[0].night.id == second
+    assert asked[3:] == [second]

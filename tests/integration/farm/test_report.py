@@ -1,0 +1,82 @@
+"""Verdicts are the same from PostgreSQL and from SQLite, also for nights that lack something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from etdeploy.bench.records.record import RunRecord
+from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.source import Boards, Settings, find_night, judged, seen
+from etdeploy.farm.verdicts.model import VerdictKind
+from etdeploy.history.place import Place, required_place
+from etdeploy.history.store.store import open_store
+from tests.support.bench_values import make_device
+from tests.support.judged_nights import FIRST, PHONE, done, farm, keep_nights, place_in, quiet
+from tests.support.postgres import Postgres, postgres  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.integration
+_SETTINGS = Settings(farm())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return place_in(tmp_path)
+    server: Postgres = request.getfixturevalue("postgres")
+    return required_place(server.new_database(tmp_path.name))
+
+
+def _kept(place: Place, folder: Path, day: int, runs: Sequence[RunRecord]) -> str:
+    """A night that measured these runs."""
+    with Ledger(place, folder=folder, tell=lambda _: None) as ledger:
+        night = ledger.open_night("shelf", "d", FIRST + timedelta(days=day)).night
+        states = [done(day, i, run) for i, run in enumerate(runs, 1)]
+        of = [s.visit.model_copy(update={"id": f"{night}-{i:04d}"}) for i, s in enumerate(states)]
+        ledger.plan(of)
+        for visit, state in zip(of, states, strict=True):
+            ledger.running(visit.id, 1, PHONE, "shelf-1", "android:S1")
+            [ending] = state.attempts
+            ledger.ended(ending.model_copy(update={"visit": visit.id, "record": None}))
+        ledger.finish(night)
+    return night
+
+
+def _report(place: Place, night: str) -> NightReport:
+    return judged(place, seen(place, find_night(place, night)), _SETTINGS)
+
+
+def test_a_history_of_all_kinds_of_nights(place: Place, tmp_path: Path) -> None:
+    first = quiet(1)
+    with open_store(place) as store:
+        [runs] = keep_nights(store, first)
+    night = _kept(place, tmp_path, 0, runs)
+    [verdict] = _report(place, night).verdicts
+    assert verdict.kind is VerdictKind.NOT_JUDGED
+    assert verdict.reason == "0 earlier nights have it, and 5 are needed"
+    with open_store(place) as store:
+        keep_nights(store, quiet(4, seed=2), first=1)
+        # One repeat instead of three; then the phone has another name.
+        keep_nights(store, quiet(3, seed=3), first=5, repeats=1)
+        renamed = make_device("android", name="android:10.0.0.7:5555", serial="S1")
+        keep_nights(store, quiet(2, seed=4), first=8, device=renamed)
+        [same] = keep_nights(store, [1.0], first=10, repeats=1)
+        [slower] = keep_nights(store, [1.25], first=11, device=renamed)
+    [verdict] = _report(place, _kept(place, tmp_path, 10, same)).verdicts
+    assert verdict.kind is VerdictKind.NO_DIFFERENCE
+    night = _kept(place, tmp_path, 11, slower)
+    report = _report(place, night)
+    [verdict] = report.verdicts
+    assert verdict.kind is VerdictKind.REGRESSED
+    # One series under its first name; what to do names the phone as it is now.
+    assert verdict.device == "android:S1 (Test CPU)"
+    assert "--device android:10.0.0.7:5555" in verdict.remedy
+    assert report.exit_code == 1
+    assert len(report.trends) == 1
+    board = Boards(place, _SETTINGS).now()
+    assert board.reports[0].night.id == night
+    assert len(board.reports) == 3
