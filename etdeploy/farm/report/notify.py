@@ -7,6 +7,7 @@ import http.client
 import json
 import ssl
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from etdeploy import __version__
+from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted
 from etdeploy.core.processes import process
 from etdeploy.farm.report.model import NightReport
@@ -27,6 +29,8 @@ _COMMAND_S, _WEBHOOK_S = 60.0, 10.0
 _WAITS_S = (1.0, 4.0)
 _TOO_MANY = 429
 _SERVER = 500
+_REDIRECTS = range(300, 400)
+_POLL_S = 0.1
 _TAIL = 400
 
 
@@ -47,7 +51,7 @@ def notify(
     Returns:
         Who could not be told and why, in a sentence each. No URL is in it: it may be a secret.
     """
-    body = json.dumps(summary_of(report), ensure_ascii=False).encode()
+    body = json.dumps(summary_of(report)).encode()
     return [trouble for each in wanted for trouble in _told(each, report, body, sleep, context)]
 
 
@@ -92,10 +96,28 @@ def _post_patiently(
     for wait_s in (0.0, *_WAITS_S):
         if wait_s:
             sleep(wait_s)
-        why, again = _post(url, body, context)
+        why, again = _post_in_time(url, body, context)
         if not again:
             break
     return why
+
+
+def _post_in_time(url: str, body: bytes, context: ssl.SSLContext | None) -> tuple[str, bool]:
+    """The same as `_post`, which has a time limit for each step only.
+
+    Neither the look-up of a name nor a server that answers letter by letter ends it.
+
+    Raises:
+        Interrupted: It was stopped.
+    """
+    told: list[tuple[str, bool]] = []
+    thread = threading.Thread(target=lambda: told.append(_post(url, body, context)), daemon=True)
+    thread.start()
+    until = time.monotonic() + _WEBHOOK_S
+    while thread.is_alive() and time.monotonic() < until:
+        thread.join(_POLL_S)
+        cancel.checkpoint()
+    return told[0] if told else (f"it did not answer within {_WEBHOOK_S:.0f} s", True)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -119,9 +141,22 @@ def _post(url: str, body: bytes, context: ssl.SSLContext | None) -> tuple[str, b
     except urllib.error.HTTPError as error:
         with error:
             again = error.code == _TOO_MANY or error.code >= _SERVER
-            return f"it answered {error.code}", again
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        return f"{reason}" or type(error).__name__, True
-    except ValueError:  # its text has the URL
+            more = ", and redirects are not followed" if error.code in _REDIRECTS else ""
+            return f"it answered {error.code}{more}", again
+    except (http.client.InvalidURL, ValueError):  # their texts have the URL
         return "this is not a URL", False
+    except (OSError, http.client.HTTPException) as error:
+        return _unanswered(getattr(error, "reason", error))
+
+
+def _unanswered(reason: object) -> tuple[str, bool]:
+    """Why there was no answer, and whether another attempt may help."""
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        why = f"its certificate is not trusted: {reason.verify_message}"
+        return f"{why} (SSL_CERT_FILE names a file with other authorities)", False
+    if isinstance(reason, TimeoutError):
+        return f"it did not answer within {_WEBHOOK_S:.0f} s", True
+    if isinstance(reason, http.client.HTTPException):
+        # Its text may be what the server said.
+        return f"it did not answer in HTTP ({type(reason).__name__})", True
+    return f"{reason}" or type(reason).__name__, True

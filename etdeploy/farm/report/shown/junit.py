@@ -25,7 +25,8 @@ def junit(report: NightReport) -> str:
     root = Xml.Element("testsuites", name=_text(f"etdeploy farm {report.night.farm}"))
     for device, cases in suites.items():
         root.append(_suite(report, device, cases))
-    for key in ("tests", "failures", "errors", "skipped"):
+    # The schema has no sum of those that were skipped.
+    for key in ("tests", "failures", "errors"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
     Xml.indent(root)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from etdeploy.farm.report.model import NightReport
+import pytest
+
+from etdeploy.farm.report import notify as telling
+from etdeploy.farm.report.model import Cause, NightReport
 from etdeploy.farm.report.notify import notify
 from etdeploy.farm.spec.model import Notify
+from tests.support.processes import eventually
 
 
 def program(folder: Path, script: str) -> str:
@@ -137,7 +143,7 @@ def test_a_busy_server_is_asked_again_and_in_bounds(report: NightReport, tmp_pat
 
 def test_a_refusal_and_a_redirect_are_not_followed(report: NightReport, tmp_path: Path) -> None:
     with webhook(tmp_path, 403, 302) as (url, server, trusted):
-        for answer in (403, 302):
+        for answer in ("403", "302, and redirects are not followed"):
             [told] = notify(report, [Notify(webhook=url)], lambda _: None, trusted)
             assert told.endswith(f"it answered {answer}")
             assert "secret" not in told
@@ -146,8 +152,94 @@ def test_a_refusal_and_a_redirect_are_not_followed(report: NightReport, tmp_path
 
 def test_an_unknown_certificate_and_http_are_refused(report: NightReport, tmp_path: Path) -> None:
     with webhook(tmp_path) as (url, server, _):
-        [told] = notify(report, [Notify(webhook=url)], lambda _: None)
-        assert "CERTIFICATE_VERIFY_FAILED" in told
+        waits: list[float] = []
+        [told] = notify(report, [Notify(webhook=url)], waits.append)
+        assert "its certificate is not trusted: self-signed certificate (SSL_CERT_FILE" in told
+        assert waits == []
     [plain] = notify(report, [Notify(webhook="http://127.0.0.1:1/x")])
     assert plain.endswith("a webhook needs an https URL")
     assert server.bodies == []
+
+
+@pytest.mark.parametrize("url", ["https://h/a secret", "https://ann:secret@h:x/"])
+def test_what_is_no_url_is_not_repeated(report: NightReport, url: str) -> None:
+    [told] = notify(report, [Notify(webhook=url)], lambda _: None)
+    assert told.endswith("this is not a URL")
+    assert "secret" not in told
+
+
+def _drips(server: _Handler) -> None:
+    """A header that never ends: each letter comes in time."""
+    with contextlib.suppress(OSError):
+        server.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+        for _ in range(25):
+            server.wfile.write(b"x")
+            time.sleep(0.05)
+
+
+def _floods(server: _Handler) -> None:
+    """A gigabyte, of which nobody wants to know."""
+    with contextlib.suppress(OSError):
+        server.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+        for _ in range(1000):
+            server.wfile.write(bytes(1_000_000))
+
+
+def _talks(server: _Handler) -> None:
+    server.wfile.write(b"secret words, and no HTTP\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (_drips, "it did not answer within 0 s"),
+        (_floods, None),
+        (_talks, "it did not answer in HTTP (BadStatusLine)"),
+    ],
+)
+def test_a_strange_server_holds_nobody_up(
+    report: NightReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[_Handler], None], why: str | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(telling, "_WEBHOOK_S", 0.4)
+    monkeypatch.setattr(_Handler, "do_POST", answer)
+    with webhook(tmp_path) as (url, _, trusted):
+        told = notify(report, [Notify(webhook=url)], lambda _: None, trusted)
+    assert told == ([f"127.0.0.1 was not told of the night: {why}"] if why else [])
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(
+    report: NightReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "_COMMAND_S", 0.3)
+    command = program(tmp_path, 'sleep 600 & echo $! > "$1"; wait')
+    [told] = notify(report, [Notify(command=(command, str(tmp_path / "pid")))])
+    assert told.endswith("it did not end within 0 s")
+    child = int((tmp_path / "pid").read_text())
+    assert eventually(lambda: not Path(f"/proc/{child}").exists() or _is_dead(child))
+
+
+def _is_dead(process: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def test_what_no_encoding_has_is_told_nevertheless(report: NightReport, tmp_path: Path) -> None:
+    odd = report.model_copy(update={"failures": (_odd(report),)})
+    out = tmp_path / "told"
+    assert notify(odd, [Notify(command=(program(tmp_path, 'cat > "$1"'), str(out)))]) == []
+    assert json.loads(out.read_text())["failures"][0]["message"] == "half \ud83d"
+
+
+def _odd(report: NightReport) -> Cause:
+    return report.failures[0].model_copy(update={"message": "half \ud83d"})
+
+
+def test_who_wants_bad_nights_hears_of_one_in_which_nothing_was_measured(
+    report: NightReport, tmp_path: Path
+) -> None:
+    totals = report.totals.model_copy(update={"done": 0, "regressed": 0, "suspected": 0})
+    empty = report.model_copy(update={"verdicts": (), "failures": (), "totals": totals})
+    assert (empty.exit_code, empty.headline.startswith("nothing was measured")) == (6, True)
+    assert len(notify(empty, [Notify(command=(program(tmp_path, "exit 3"),))])) == 1

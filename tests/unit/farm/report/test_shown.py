@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
@@ -12,18 +13,22 @@ from etdeploy.farm.report.files import Wanted, require_free, write
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.shown.junit import MARK, junit
 from etdeploy.farm.report.shown.markdown import MOST_CHARACTERS, markdown
-from etdeploy.farm.report.shown.page import night_page
+from etdeploy.farm.report.shown.page import night_page, verdict_table
 from etdeploy.report.html.page import render
 
 PHONE_LABEL = "android:S1 (Test CPU)"
-# What Jenkins' xUnit plug-in, GitLab and the usual actions of GitHub know; they ignore the rest.
+# What junit-10.xsd, the schema of Jenkins' xUnit plug-in, has; it refuses anything else.
 _ATTRIBUTES = {
-    "testsuites": {"name", "tests", "failures", "errors", "skipped", "time"},
+    "testsuites": {"name", "tests", "failures", "errors", "time"},
     "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp"},
     "testcase": {"name", "classname", "time"},
     "failure": {"message", "type"},
     "skipped": {"message"},
     "system-out": set(),
+}
+_REQUIRED = {
+    "testsuite": {"name", "tests", "failures", "errors"},
+    "testcase": {"name"},
 }
 _CHILDREN = {
     "testsuites": {"testsuite"},
@@ -37,8 +42,15 @@ def read(report: NightReport) -> Xml.Element:
     for element in root.iter():
         assert set(element.keys()) <= _ATTRIBUTES[element.tag]
         assert {child.tag for child in element} <= _CHILDREN.get(element.tag, set())
+        assert _REQUIRED.get(element.tag, set()) <= set(element.keys())
         for key in ("tests", "failures", "errors", "skipped"):
             assert element.get(key, "0").isdecimal()
+        assert re.fullmatch(r"\d+\.\d{3}", element.get("time", "0.000"))
+        assert len(element.findall("failure")) + len(element.findall("skipped")) <= 1
+    for suite in root:
+        assert int(suite.get("tests", "")) == len(suite)
+        for key, tag in (("failures", "failure"), ("skipped", "skipped")):
+            assert int(suite.get(key, "")) == len(suite.findall(f"testcase/{tag}"))
     return root
 
 
@@ -55,7 +67,8 @@ def test_junit_has_a_suite_for_each_device_and_a_case_for_each_recipe(report: Ni
     assert regression.get("type") == "regression"
     assert "etdeploy farm bisect" in (regression.text or "")
     assert cases["Old phone", "mlp"].find("skipped") is not None
-    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("5", "4", "1")
+    assert (root.get("tests"), root.get("failures")) == ("5", "4")
+    assert [suite.get("skipped") for suite in root] == ["0", "1"]
     assert cases[PHONE_LABEL, "mlp"].get("time") == "90.000"
 
 
@@ -106,6 +119,28 @@ def test_the_page_marks_this_night_in_the_trend(report: NightReport) -> None:
 def test_the_page_keeps_names_as_text(evil: NightReport) -> None:
     text = render(night_page(evil.model_copy(update={"night": evil.night})))
     assert "<script>alert(1)" not in text
+
+
+@pytest.mark.parametrize(
+    "odd", ["a|b\nc", "x" * 10_240, "</code></details>", "\r\n| a |", "\x1b[31m"]
+)
+def test_a_name_stays_in_its_cell(report: NightReport, odd: str) -> None:
+    verdict = report.verdicts[-1].model_copy(update={"recipe": odd, "kind": "improved"})
+    text = markdown(report.model_copy(update={"verdicts": (verdict,)}))
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {7}
+    assert text.count("</details>") == 2
+    assert len(text) < 10_000
+
+
+def test_what_no_file_can_have_is_replaced(evil: NightReport, tmp_path: Path) -> None:
+    wanted = Wanted(tmp_path / "n.html", tmp_path / "n.md", tmp_path / "n.xml")
+    assert len(write(evil, wanted)) == 3
+    assert "\N{REPLACEMENT CHARACTER}" in (tmp_path / "n.xml").read_text(encoding="utf-8")
+
+
+def test_the_verdict_is_among_the_first_columns(report: NightReport) -> None:
+    assert verdict_table(report.verdicts).columns[:3] == ("recipe", "device", "verdict")
 
 
 def test_files_are_written_over_earlier_ones_only(report: NightReport, tmp_path: Path) -> None:
