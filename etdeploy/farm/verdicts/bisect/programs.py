@@ -12,6 +12,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.hashing import sha256_file
+from etdeploy.core.text.shell import quoted
 from etdeploy.farm.verdicts.bisect.model import Candidate
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_recipe
 from etdeploy.recipe.rules import MODEL_SOURCES
@@ -58,10 +59,13 @@ def _file(name: str, workspace: Workspace) -> Path:
     except (OSError, ValueError):
         if _DIGEST.fullmatch(name):
             return _cached(name, workspace)
+    inside = path / _PROGRAM
     raise UsageError(
         f"{name!r} is neither a file nor a digest of a program",
         place=_OPTION,
-        remedy="Name .pte files, or digests as records have them in program.sha256.",
+        remedy=f"Name its program: {quoted(inside)}"
+        if inside.is_file()
+        else "Name .pte files, or digests as records have them in program.sha256.",
     )
 
 

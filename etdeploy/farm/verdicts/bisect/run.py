@@ -125,7 +125,7 @@ def _whole(
     raise UsageError(
         f"{name} of bad is {found.median:.3f} times that of good{between}: {why}",
         place=f"{asked.candidates[0].label} and {bad.label} on {asked.device}",
-        remedy="Exchange --good and --bad."
+        remedy="Exchange the two."
         if verdict is Verdict.FASTER
         else "Name two that differ, or take more starts: --runs 40",
     )
