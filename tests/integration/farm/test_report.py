@@ -1,4 +1,4 @@
-"""Verdicts are the same from PostgreSQL and from SQLite, also for nights that lack something."""
+"""Nights of all kinds in both kinds of history, and the dashboard in a browser."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.report.live.dashboard import write_dashboard
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.source import Boards, Settings, find_night, judged, seen
 from etdeploy.farm.verdicts.model import VerdictKind
 from etdeploy.history.place import Place, required_place
 from etdeploy.history.store.store import open_store
 from tests.support.bench_values import make_device
+from tests.support.browser import chromium, opened
 from tests.support.judged_nights import FIRST, PHONE, done, farm, keep_nights, place_in, quiet
 from tests.support.postgres import Postgres, postgres  # noqa: F401 - a fixture
 
@@ -80,3 +82,17 @@ def test_a_history_of_all_kinds_of_nights(place: Place, tmp_path: Path) -> None:
     board = Boards(place, _SETTINGS).now()
     assert board.reports[0].night.id == night
     assert len(board.reports) == 3
+
+
+def test_the_dashboard_on_a_phone(tmp_path: Path) -> None:
+    place = place_in(tmp_path)
+    with open_store(place) as store:
+        made = keep_nights(store, [*quiet(10), 1.2], recipe="a-name-without-a-space" * 20)
+    night = _kept(place, tmp_path, 10, made[-1])
+    index = write_dashboard(Boards(place, _SETTINGS).now(), tmp_path / "pages")
+    pages = ((index, "light"), (index.parent / f"night-{night}.html", "dark"))
+    with chromium() as browser:
+        for file, scheme in pages:
+            with opened(browser, file, 360, scheme) as page:
+                assert page.evaluate("document.documentElement.scrollWidth") <= 360, file.name
+                assert not page.locator("#trouble").is_visible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from etdeploy.cli.options import json_option, store_option
 from etdeploy.core import console
-from etdeploy.core.errors import UsageError
+from etdeploy.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from etdeploy.cli.farm_named import NamedFarm
@@ -61,9 +62,26 @@ def command(
         return fit(status_text(status_now(farm.place, farm.name), width), width)
 
     if watch:
-        console.watch(text, _EVERY_S)
+        console.watch(_patient(text), _EVERY_S)
     else:
         console.result(text())
+
+
+def _patient(text: Callable[[], str]) -> Callable[[], str]:
+    """The same text again, with the reason, while the history is away: but for the first."""
+    last = ""
+
+    def patient() -> str:
+        nonlocal last
+        try:
+            last = text()
+        except StoreError as error:
+            if not last:
+                raise
+            return f"{last}\n\nthis is old: {error}"
+        return last
+
+    return patient
 
 
 def _serve(address: str, farm: NamedFarm) -> None:

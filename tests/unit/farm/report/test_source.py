@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from etdeploy.cli.main import run_cli
-from etdeploy.core.errors import UsageError
+from etdeploy.core import console
+from etdeploy.core.errors import StoreError, UsageError
 from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
-from etdeploy.farm.report.model import NightReport
+from etdeploy.farm.report.model import NightInfo, NightReport
 from etdeploy.farm.report.source import Boards, Settings, find_night, judged, nights_of, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify, Reports
 from etdeploy.history.entry import Judgement
@@ -183,3 +185,32 @@ def test_a_night_is_judged_again_only_if_it_changed(
     quarantine.set_aside(place, hot, "it is hot", "ann@wolf")
     assert boards.now().reports[0].night.id == second
     assert asked[3:] == [second]
+
+
+def test_a_watch_outlives_a_history_that_is_away(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    kept_night(place, tmp_path, over=False)
+    told: list[str] = []
+
+    def watch(text: Callable[[], str], _: float) -> None:
+        told.append(text())
+        with monkeypatch.context() as patch:
+            patch.setattr(source, "nights_of", _away)
+            told.append(text())
+        told.append(text())
+
+    monkeypatch.setattr(console, "watch", watch)
+    line = ["farm", "status", "--watch", "--store", str(place.file)]
+    assert run_cli(line) == 0
+    first, second, third = told
+    assert second == f"{first}\n\nthis is old: the database is down"
+    assert third == first
+    monkeypatch.setattr(source, "nights_of", _away)
+    assert run_cli(line) == StoreError.exit_code
+    assert "the database is down" in capsys.readouterr().err
+
+
+def _away(*_: object) -> list[NightInfo]:
+    raise StoreError("the database is down")
