@@ -141,8 +141,8 @@ def target_name(model_name: str) -> str:
 # Modules and types that the sources use by these names, and folders of the project.
 _TAKEN_WORDS = """
 App Benchmark Charts ExecuTorch Foundation Generator Histogram JSON Logits Measurement Method Model
-Module Native Nullable Options Output Payload Program Report Request Run Sampler Session Speech Swift
-SwiftUI Tokenizer UIKit Value Verdict Warmup
+Module Native Nullable Options Output Payload Program Report Request Run Sampler Session Speech
+Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
 """
 _TAKEN = frozenset(_TAKEN_WORDS.split())
 
