@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from etdeploy.core.errors import Interrupted
@@ -20,7 +20,7 @@ from etdeploy.farm.night.deciding.ladder import (
 from etdeploy.farm.night.deciding.shelf import Present, barred, present
 from etdeploy.farm.night.deciding.shelf import clock as shown
 from etdeploy.farm.night.deciding.trouble import OF_DEVICE, Seen, Trouble, set_aside_reason
-from etdeploy.farm.night.model import BarKind, Barred, Rules
+from etdeploy.farm.night.model import BarKind, Barred, Rules, listed
 from etdeploy.farm.night.parts import (
     Clock,
     QuarantinedLike,
@@ -110,11 +110,19 @@ class Devices:
             before = self.offers.get(identity)
             if before and before.host != offer.host:
                 self._tell(f"{offer.name} is now measured by {offer.host}, not {before.host}")
-            elif before is None and identity in self.seen:
-                self._tell(f"{offer.name} is back on {offer.host}")
-        for identity in self.offers.keys() - found.held.keys():
-            gone = self.offers[identity]
-            self._tell(f"{gone.name} is gone from {gone.host}")
+        new = found.held.keys() - self.offers.keys()
+        self._tell_each_host((found.held[each] for each in new & self.seen.keys()), "back on")
+        gone = self.offers.keys() - found.held.keys()
+        self._tell_each_host((self.offers[each] for each in gone), "gone from")
+
+    def _tell_each_host(self, offers: Iterable[Offer], what: str) -> None:
+        """A host that is gone is a sentence, however many devices it has."""
+        names: dict[str, list[str]] = {}
+        for offer in offers:
+            names.setdefault(offer.host, []).append(offer.name)
+        for host, each in sorted(names.items()):
+            verb = "is" if len(each) == 1 else "are"
+            self._tell(f"{listed(sorted(each))} {verb} {what} {host}")
 
     def last_offer(self, identity: str) -> Offer | None:
         """The device as it was offered last."""

@@ -32,6 +32,8 @@ _RESUMED_WITHIN_S = 20 * 3600.0
 # How long the beginning of a night waits for a database that is down, in seconds.
 _OPENING_S = 600.0
 _READ_S = 60.0
+# How long the end of one waits for a database that answers, and has much to take in.
+_DRAIN_S = 600.0
 _AGAIN_S = 2.0
 
 
@@ -167,8 +169,9 @@ class Ledger:
         self._record(GivenUp(visit=visit, standing=Standing.FAILED, reason=storable(reason)))
 
     def finish(self, night: str) -> None:
-        """The night is over."""
+        """The night is over; its verdicts need what is still on its way to the database."""
         self._record(Closed(night=night, outcome=FINISHED, at=self._text_now()))
+        self._post.drain(_DRAIN_S)
 
     def nights(self, farm_name: str | None = None, limit: int = 100) -> tuple[KeptNight, ...]:
         """The latest nights of a farm, or of all; the latest first.

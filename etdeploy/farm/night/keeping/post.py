@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
+from etdeploy.core import cancel
 from etdeploy.core.console import count
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.night.keeping.aside import Aside
@@ -89,6 +90,19 @@ class Post:
         """
         if self._spool and not self._spool.is_empty:
             self._aside.do(self._replay, wait_s)
+
+    def drain(self, wait_s: float) -> None:
+        """Waits until what is in the spool is in the database, as long as that answers."""
+        until = time.monotonic() + wait_s
+        while self._spool and not self._spool.is_empty and time.monotonic() < until:
+            if cancel.requested():
+                return
+            try:
+                self.bring_in(_WAIT_S)
+            except TimeoutError:
+                continue  # it may be much
+            except EtdeployError:
+                return
 
     def note(self, event: Event) -> None:
         """Writes an event to the spool.

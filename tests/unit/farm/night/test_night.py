@@ -144,6 +144,24 @@ def test_a_phone_on_two_hosts_is_measured_once_and_both_are_told() -> None:
     assert any("offered by one and two" in text for text in night.texts)
 
 
+def test_a_host_that_goes_and_comes_back_is_a_sentence_each_time() -> None:
+    phones = [offer_of(number, 2) for number in range(10)]
+    night = SimNight(make_farm("a"), phones)
+    of_host = [offer for offer in phones if offer.host == "host-1"]
+
+    def gone() -> None:
+        night.engine.plugged = [offer for offer in phones if offer not in of_host]
+
+    night.clock.at(100.0, gone)
+    night.clock.at(400.0, lambda: night.engine.plugged.extend(of_host))
+    night.run()
+    names = "android:phone-001, android:phone-003, android:phone-005 and 2 more are"
+    assert [text for text in night.texts if "host-1" in text] == [
+        f"{names} gone from host-1",
+        f"{names} back on host-1",
+    ]
+
+
 def test_an_attempt_that_was_put_off_too_often_is_missed() -> None:
     empty = Failure(kind="gate", exit_code=6, message="battery at 4 % (at least 30 %)")
     night = SimNight(
