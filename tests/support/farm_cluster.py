@@ -30,7 +30,9 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class HostProcess:
-    """One `tests.support.farm_host`."""
+    """One `tests.support.farm_host`, or another module that is started so."""
+
+    module = "tests.support.farm_host"
 
     def __init__(
         self, name: str, address: str, folder: Path, phones: Sequence[str], tls: Tls | None = None
@@ -49,7 +51,7 @@ class HostProcess:
         tls = self.tls
         files = [str(tls.ca), str(tls.cert), str(tls.key)] if tls else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.farm_host", self.name, self.address,
+            [sys.executable, "-m", self.module, self.name, self.address,
              str(self.folder), *files],
             cwd=ROOT,
             env={**os.environ, "ETDEPLOY_CACHE_DIR": str(self.folder / f"cache-{self.name}")},

@@ -76,7 +76,14 @@ def note(folder: Path, line: str) -> None:
         log.write(line + "\n")
 
 
-def main(name: str, scheduler: str, folder: str, *tls: str) -> int:
+def main(
+    name: str,
+    scheduler: str,
+    folder: str,
+    *tls: str,
+    made: Callable[[str, Path, Path], Parts] = parts,
+    list_every_s: float = 0.2,
+) -> int:
     def tell(text: str) -> None:
         note(Path(folder), f"told {name} {text}")
 
@@ -87,9 +94,9 @@ def main(name: str, scheduler: str, folder: str, *tls: str) -> int:
                 name,
                 scheduler,
                 files,
-                lambda _, output: parts(name, Path(folder), output),
+                lambda _, output: made(name, Path(folder), output),
                 tell,
-                list_every_s=0.2,
+                list_every_s=list_every_s,
             )
     except EtdeployError as error:
         tell(f"error {error}")

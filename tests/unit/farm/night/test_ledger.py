@@ -112,6 +112,32 @@ def test_a_night_from_its_beginning_to_its_end(place: Place, said: Said, tmp_pat
     assert said == []
 
 
+def test_the_end_waits_for_a_database_that_has_much_to_take_in(
+    place: Place, said: Said, tmp_path: Path, down: Down, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post, "_WAIT_S", 0.05)
+    monkeypatch.setattr(post, "_FIRST_S", 60.0)  # not by itself meanwhile
+    monkeypatch.setattr(post, "_LONGEST_S", 60.0)
+    bring = post.Post._bring
+
+    def slowly(self: post.Post, line: str) -> None:
+        time.sleep(0.03)
+        bring(self, line)
+
+    with opened(place, said) as (ledger, night):
+        ledger.plan([make_visit(night, number) for number in range(4)])
+        down.now = True
+        ends = [measured(tmp_path, f"{night}-{number}") for number in range(4)]
+        assert all(map(ledger.ended, ends))
+        down.now = False
+        monkeypatch.setattr(post.Post, "_bring", slowly)
+        ledger.finish(night)
+        # The verdicts are made from the history now.
+        assert sorted(kept_runs(place)) == sorted(str(end.run_id) for end in ends)
+        assert [kept.outcome for kept in ledger.nights("nightly")] == ["finished"]
+    assert "not in the history yet" not in said.text
+
+
 def test_nothing_is_made_by_reading(place: Place, said: Said) -> None:
     with Ledger(place, tell=said.append) as ledger:
         assert ledger.nights() == ()

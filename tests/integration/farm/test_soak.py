@@ -1,0 +1,53 @@
+"""A night of real processes in which hosts, coordinator and database are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed", reason="Dask distributed is not installed (the extra farm)")
+pytest.importorskip("psycopg", reason="the extra postgres is not installed")
+
+from tests.support.farm_soak import (
+    Kills,
+    Soak,
+    free_address,
+    judge,
+    phones_of,
+    running_hosts,
+)
+from tests.support.farm_soak_night import Settings
+from tests.support.postgres import running
+
+pytestmark = pytest.mark.integration
+_HOUR_S = 0.6
+
+
+def test_nothing_is_lost_or_counted_twice_whatever_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_STORE", "none")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    address, phones = free_address(), phones_of(2, 8)
+    with running() as server, running_hosts(tmp_path, address, phones) as hosts:
+        settings = Settings(
+            store=server.new_database("soak"), listen=address, recipes=("a-1.0", "b-2.0"),
+            repeats=3, phones=8, scale=3600 / _HOUR_S, hours=24, grace_s=2.0,
+        )  # fmt: skip
+        settings.save(tmp_path)
+        soak = Soak(tmp_path, settings, hosts, server, seed=1)
+        kills = Kills(host=1, coordinator=1, database=1, frozen=1, unplugged=1, program=2)
+        try:
+            soak.plan(kills, 3.0, 12.0)
+            soak.run(300)
+        finally:
+            soak.close()
+        if not server.children:
+            server.start()
+        outcome = judge(tmp_path, settings)
+    assert outcome.is_well, outcome
+    assert soak.crashes == []
+    assert soak.done["host"] == soak.done["coordinator"] == soak.done["database"] == 1
+    # Enough of it was measured to say so.
+    assert outcome.standings["done"] > len(phones) * 8 * 0.5

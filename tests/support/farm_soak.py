@@ -1,0 +1,327 @@
+"""A long night of real processes, of which some are killed; and what must hold in the end.
+
+Hosts, coordinator and database are killed at random moments that a seed decides. The phones'
+own logs and the database then tell whether anything was lost, or counted or measured twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etdeploy.farm.model import Standing
+from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit
+from etdeploy.history.place import required_place
+from tests.support.farm_cluster import ROOT, HostProcess
+from tests.support.farm_soak_host import seconds_of
+from tests.support.farm_soak_night import Settings
+from tests.support.postgres import Restartable
+
+_POLL_S = 0.05
+_OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
+
+
+class SoakHost(HostProcess):
+    module = "tests.support.farm_soak_host"
+
+
+@dataclass(frozen=True)
+class Kills:
+    """How often each thing happens in a night."""
+
+    host: int = 0
+    coordinator: int = 0
+    database: int = 0
+    frozen: int = 0
+    unplugged: int = 0
+    program: int = 0
+
+
+def free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+
+def phones_of(hosts: int, phones: int) -> dict[str, list[str]]:
+    """Identities by the name of their host."""
+    return {f"h{h}": [f"h{h}p{n:02}" for n in range(phones // hosts)] for h in range(hosts)}
+
+
+class Soak:
+    """A night under way; things are done to it between two looks at the coordinator.
+
+    Args:
+        folder: For everything.
+        settings: Of the night.
+        hosts: Those that run, by name.
+        server: The database; None where it cannot be stopped.
+        seed: Of all that happens by chance.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        hosts: Mapping[str, HostProcess],
+        server: Restartable | None,
+        seed: int,
+    ) -> None:
+        self.folder, self.settings, self.hosts, self.server = folder, settings, hosts, server
+        self.draw = random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self.crashes: list[str] = []
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._plugged = {name: phones_on(folder, name) for name in hosts}
+        self._child = self._started()
+
+    def plan(self, kills: Kills, begin_s: float, end_s: float) -> None:
+        """Decides when what happens, in seconds from now."""
+        for name, often in vars(kills).items():
+            for _ in range(often):
+                self._at(self.draw.uniform(begin_s, end_s), getattr(self, name))
+
+    def run(self, limit_s: float) -> None:
+        """Lets the night go to its end.
+
+        Raises:
+            TimeoutError: It did not end.
+        """
+        until_s = time.monotonic() + limit_s
+        while not (self.folder / "end.json").exists():
+            while self._agenda and self._agenda[0][0] <= time.monotonic():
+                heapq.heappop(self._agenda)[2]()
+            if self._child.poll() not in (None, 0):
+                self._ended_by_itself()
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"the night has not ended after {limit_s:g} s")
+            time.sleep(_POLL_S)
+        self._child.wait()
+
+    def close(self) -> None:
+        if self._child.poll() is None:
+            self._child.terminate()
+            self._child.wait()
+
+    def host(self) -> None:
+        """A host is killed, and started again after a while."""
+        victim = self._host()
+        if victim:
+            self.done["host"] += 1
+            victim.kill()
+            self._at(self.draw.uniform(0.5, 20), victim.start)
+
+    def frozen(self) -> None:
+        """A host stands still, and goes on, perhaps after the coordinator gave it up."""
+        victim = self._host()
+        if victim:
+            self.done["frozen"] += 1
+            victim.process.send_signal(signal.SIGSTOP)
+            process = victim.process
+            self._at(self.draw.uniform(1, 8), lambda: process.send_signal(signal.SIGCONT))
+
+    def coordinator(self) -> None:
+        """The coordinator is killed; the same command goes on with the night."""
+        if self._child.poll() is None:
+            self.done["coordinator"] += 1
+            self._child.kill()
+            self._child.wait()
+            self._child = self._started()
+
+    def database(self) -> None:
+        """PostgreSQL is stopped at once for ten minutes of the night, up to an hour."""
+        server = self.server
+        if server and server.children:
+            self.done["database"] += 1
+            server.stop()
+            away_s = self.draw.uniform(600, 3600) / self.settings.scale
+            self._at(max(away_s, 1.0), server.start)
+
+    def unplugged(self) -> None:
+        """A phone is unplugged, and plugged in again after a while."""
+        name = self.draw.choice(list(self.hosts))
+        if self._plugged[name]:
+            self.done["unplugged"] += 1
+            phone = self.draw.choice(self._plugged[name])
+            self._plug(name, [each for each in self._plugged[name] if each != phone])
+            back = lambda: self._plug(name, [*self._plugged[name], phone])  # noqa: E731
+            self._at(self.draw.uniform(1, 30), back)
+
+    def program(self) -> None:
+        """A program on a phone is killed."""
+        logs = sorted((self.folder / "phones").glob("*.log"))
+        self.draw.shuffle(logs)
+        for log in logs:
+            word, _, _, process, _ = log.read_text().splitlines()[-1].split()
+            if word == "begin":
+                with suppress(ProcessLookupError):
+                    os.killpg(int(process), signal.SIGKILL)
+                    self.done["program"] += 1
+                    return
+
+    def _ended_by_itself(self) -> None:
+        self.crashes.append(f"the coordinator ended with {self._child.returncode}")
+        if len(self.crashes) > 3:
+            raise RuntimeError("; ".join(self.crashes))
+        time.sleep(1.0)
+        self._child = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "ETDEPLOY_CACHE_DIR": str(self.folder / "cache")}
+        with (self.folder / "coordinator.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.support.farm_soak_night", str(self.folder)],
+                cwd=ROOT, env=environment, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def _host(self) -> HostProcess | None:
+        up = [host for host in self.hosts.values() if host.process.poll() is None]
+        return self.draw.choice(up) if up else None
+
+    def _plug(self, name: str, phones: Sequence[str]) -> None:
+        self._plugged[name] = list(phones)
+        self.hosts[name].plug(*phones)
+
+    def _at(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (time.monotonic() + seconds, next(self._numbers), act))
+
+
+def phones_on(folder: Path, host: str) -> list[str]:
+    return (folder / f"{host}.phones").read_text().split()
+
+
+@contextmanager
+def running_hosts(
+    folder: Path, address: str, phones: Mapping[str, Sequence[str]]
+) -> Iterator[dict[str, HostProcess]]:
+    """Hosts with their phones; they end with the block."""
+    (folder / "phones").mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        hosts: dict[str, HostProcess] = {}
+        for name, identities in phones.items():
+            hosts[name] = SoakHost(name, address, folder, identities)
+            stack.callback(_end, hosts[name])
+        yield hosts
+
+
+def _end(host: HostProcess) -> None:
+    if host.process.poll() is None:
+        host.process.send_signal(signal.SIGCONT)
+        host.stop()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a night came to.
+
+    Attributes:
+        standings: Visits by where they stand.
+        fates: Attempts by how they ended.
+        records: In the history.
+        lost: Visits that are not over, have no reason, or of which the history has no record.
+        doubles: Visits of which several attempts count, records that no attempt counts for.
+        overlaps: Programs that began on a phone while another ran there.
+        programs: That began on phones.
+        problems: Anything else that is wrong.
+    """
+
+    standings: Counter[str] = field(default_factory=Counter)
+    fates: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+    lost: tuple[str, ...] = ()
+    doubles: tuple[str, ...] = ()
+    overlaps: tuple[str, ...] = ()
+    programs: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.lost or self.doubles or self.overlaps or self.problems)
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            **{f"visits {name}": number for name, number in sorted(self.standings.items())},
+            **{f"attempts {name}": number for name, number in sorted(self.fates.items())},
+            "records in the history": self.records,
+            "programs begun on phones": self.programs,
+            "lost": len(self.lost),
+            "double": len(self.doubles),
+            "two at once on a phone": len(self.overlaps),
+        }
+
+
+def judge(folder: Path, settings: Settings) -> Outcome:
+    """What the database and the phones say of the night."""
+    nights, visits, records = _kept(settings.store)
+    counted = {each.id: [a.run_id for a in each.attempts if a.counts] for each in visits}
+    named = {run_id for run_ids in counted.values() for run_id in run_ids}
+    expected = settings.phones * len(settings.recipes) * settings.repeats
+    lost = [each.id for each in visits if _is_lost(each, records)]
+    doubles = [visit for visit, run_ids in counted.items() if len(run_ids) > 1]
+    problems = [] if len(visits) == expected else [f"{len(visits)} visits, not {expected}"]
+    if [night.outcome for night in nights] != [FINISHED]:
+        problems.append(f"nights: {nights}")
+    logs = [line for log in sorted((folder / "phones").glob("*.log")) for line in lines_of(log)]
+    return Outcome(
+        standings=Counter(each.standing for each in visits),
+        fates=Counter(str(a.fate) for each in visits for a in each.attempts),
+        records=len(records),
+        lost=tuple(lost),
+        doubles=(*doubles, *sorted(each for each in records if each not in named)),
+        overlaps=tuple(line for line in logs if line.startswith("overlap")),
+        programs=sum(line.startswith("begin") for line in logs),
+        problems=tuple(problems + [f"{n} times {r}" for r, n in Counter(records).items() if n > 1]),
+    )
+
+
+def _is_lost(visit: KeptVisit, records: Container[str | None]) -> bool:
+    if visit.standing not in _OVER or any(each.ended_at is None for each in visit.attempts):
+        return True
+    if visit.standing != Standing.DONE:
+        return not visit.reason
+    return not any(each.counts and each.run_id in records for each in visit.attempts)
+
+
+def lines_of(log: Path) -> list[str]:
+    return log.read_text().splitlines()
+
+
+def _kept(where: str) -> tuple[list[KeptNight], list[KeptVisit], Counter[str]]:
+    """Nights, the visits of the last one, and the ids of all records."""
+    from etdeploy.history.store import nights
+    from etdeploy.history.store.store import Filter, open_store
+
+    with open_store(required_place(where), read_only=True) as store:
+        with store.transaction() as connection:
+            found = list(nights.nights_of(connection, "soak", 100))
+            visits = nights.visits_of(connection, found[0].id) if found else []
+        records = Counter(entry.run_id for entry in store.entries(Filter(), 1_000_000))
+    return found, list(visits), records
+
+
+def ideal_s(settings: Settings, identities: Iterable[str]) -> float:
+    """What the phone with most to do needs, if it never waits."""
+    return max(
+        settings.repeats * sum(seconds_of(recipe, each) for recipe in settings.recipes)
+        for each in identities
+    )
+
+
+def end_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "end.json").read_text())
+    return found
