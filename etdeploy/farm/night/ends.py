@@ -52,7 +52,7 @@ class Ends:
             self.devices.failed(told.seen, row, self.board.succeeds_elsewhere, hosts)
         if told.finished:
             self._finished(told.state)
-        self._stop_recipes()
+        self.stop_recipes()
         self.give_up_stopped(ending.visit)
 
     def _done(self, state: VisitState, ending: Ending) -> None:
@@ -68,7 +68,7 @@ class Ends:
         if reason := self.numbers.odd(visit.recipe, ending.identity):
             self.devices.set_aside(ending.identity, reason)
 
-    def _stop_recipes(self) -> None:
+    def stop_recipes(self) -> None:
         """Gives up what waits of recipes that fail everywhere."""
         for recipe, reason in self.board.to_stop().items():
             self.telling.tell(f"{recipe}: {reason}")

@@ -125,6 +125,8 @@ class _Night:
         for state in states:
             self._remember(state)
             self._settle(state.visit.id)
+        # It may have been killed before; nothing of such a recipe begins, so nothing would end.
+        self.ends.stop_recipes()
         left = self.board.waiting
         self.telling.tell(
             f"going on with the night {self.night}: {left} of {count(len(states), 'visit')} left"

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from etdeploy.farm.model import Fate, Order, Standing
@@ -83,6 +83,11 @@ def random_behaviour(seed: int, failing: float) -> Behaviour:
     return behave
 
 
+# Killed when the last failure was written down, and not yet that the recipe is stopped.
+@example(
+    seed=361, phones=6, recipes=1, repeats=2, take=None, failing=1.0, retries=0, hours=None,
+    moments=[80, 100, 31, 10],
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
