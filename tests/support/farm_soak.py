@@ -71,6 +71,7 @@ class Soak:
         hosts: Those that run, by name.
         server: The database; None where it cannot be stopped.
         seed: Of all that happens by chance.
+        most_away_s: How long a host, a phone or the database may be away.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class Soak:
         hosts: Mapping[str, HostProcess],
         server: Restartable | None,
         seed: int,
+        most_away_s: float = 20.0,
     ) -> None:
         self.folder, self.settings, self.hosts, self.server = folder, settings, hosts, server
+        self.most_away_s = most_away_s
         self.draw = random.Random(seed)
         self.done: Counter[str] = Counter()
         self.crashes: list[str] = []
@@ -96,14 +99,14 @@ class Soak:
             for _ in range(often):
                 self._at(self.draw.uniform(begin_s, end_s), getattr(self, name))
 
-    def run(self, limit_s: float) -> None:
-        """Lets the night go to its end.
+    def run(self, limit_s: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Lets the night go to its end, or until something is true.
 
         Raises:
             TimeoutError: It did not end.
         """
         until_s = time.monotonic() + limit_s
-        while not (self.folder / "end.json").exists():
+        while not (self.is_over or until()):
             while self._agenda and self._agenda[0][0] <= time.monotonic():
                 heapq.heappop(self._agenda)[2]()
             if self._child.poll() not in (None, 0):
@@ -111,7 +114,18 @@ class Soak:
             if time.monotonic() > until_s:
                 raise TimeoutError(f"the night has not ended after {limit_s:g} s")
             time.sleep(_POLL_S)
-        self._child.wait()
+        if self.is_over:
+            self._child.wait()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the coordinator says that nothing is left."""
+        return (self.folder / "end.json").exists()
+
+    @property
+    def programs(self) -> int:
+        """How many phones have begun something."""
+        return len(list((self.folder / "phones").glob("*.log")))
 
     def close(self) -> None:
         if self._child.poll() is None:
@@ -124,7 +138,7 @@ class Soak:
         if victim:
             self.done["host"] += 1
             victim.kill()
-            self._at(self.draw.uniform(0.5, 20), victim.start)
+            self._at(self.draw.uniform(0.5, self.most_away_s), victim.start)
 
     def frozen(self) -> None:
         """A host stands still, and goes on, perhaps after the coordinator gave it up."""
@@ -150,7 +164,7 @@ class Soak:
             self.done["database"] += 1
             server.stop()
             away_s = self.draw.uniform(600, 3600) / self.settings.scale
-            self._at(max(away_s, 1.0), server.start)
+            self._at(min(max(away_s, 1.0), self.most_away_s), server.start)
 
     def unplugged(self) -> None:
         """A phone is unplugged, and plugged in again after a while."""
@@ -160,7 +174,7 @@ class Soak:
             phone = self.draw.choice(self._plugged[name])
             self._plug(name, [each for each in self._plugged[name] if each != phone])
             back = lambda: self._plug(name, [*self._plugged[name], phone])  # noqa: E731
-            self._at(self.draw.uniform(1, 30), back)
+            self._at(self.draw.uniform(0.5, self.most_away_s), back)
 
     def program(self) -> None:
         """A program on a phone is killed."""

