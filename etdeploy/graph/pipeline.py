@@ -52,7 +52,7 @@ def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[
     job = resolved.job
     steps: tuple[Step, ...] = (_export(resolved, exporter), _plan(resolved))
     if job.app:
-        from etdeploy.graph.app_steps import app_steps
+        from etdeploy.graph.apps.steps import app_steps
 
         steps = (*steps, *app_steps(resolved))
     else:

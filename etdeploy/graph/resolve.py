@@ -184,8 +184,8 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
 def _app_maker(job: Job) -> AppMaker | None:
     if job.app is None:
         return None
-    from etdeploy.graph.app_plan import app_maker
-    from etdeploy.graph.app_steps import app_steps  # noqa: F401 - making the steps reads no module
+    from etdeploy.graph.apps.plan import app_maker
+    from etdeploy.graph.apps.steps import app_steps  # noqa: F401 - making the steps reads no module
 
     return app_maker(job)
 
@@ -296,7 +296,7 @@ def _app_plan(
     lookups: Lookups,
 ) -> tuple[RuntimePlan, Sources | None]:
     """The same for an app, whose ExecuTorch is a release unless that lacks something."""
-    from etdeploy.graph.app_plan import app_plan, built_plan
+    from etdeploy.graph.apps.plan import app_plan, built_plan
 
     plan = app_plan(job, program, wheel_version)
     if plan.provider.value != Provider.SOURCE or job.target.system != "android":

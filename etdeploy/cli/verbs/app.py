@@ -113,7 +113,7 @@ def _write(
 ) -> None:
     from etdeploy.apps.merge import require_project
     from etdeploy.cli.invocation import invoke
-    from etdeploy.graph.app_project import copy_project
+    from etdeploy.graph.apps.project import copy_project
     from etdeploy.graph.job import AppWish
 
     _require_kind(platform, device)
@@ -146,7 +146,7 @@ def _require_kind(platform: str, device: str | None) -> None:
 
 def _built(job: Job, folder: Path, *, quiet: bool) -> BuiltApp:
     from etdeploy.core.occasional import occasional_task
-    from etdeploy.graph.app_project import build_of
+    from etdeploy.graph.apps.project import build_of
 
     with (
         console.TaskDisplay(quiet=quiet) as display,

@@ -11,7 +11,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.files.basic import copy_file, folder_files
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.progress import Progress
-from etdeploy.graph.app_steps import sourced, subject_of, written_model
+from etdeploy.graph.apps.steps import sourced, subject_of, written_model
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.stage_values import StepName, stage_path

@@ -17,7 +17,7 @@ from etdeploy.core.errors import CheckError
 from etdeploy.core.hashing import digest_json
 from etdeploy.deploy.bundle import bundle_file
 from etdeploy.devices.base import AppLaunch, Bundle
-from etdeploy.graph.app_plan import abis_of
+from etdeploy.graph.apps.plan import abis_of
 from etdeploy.graph.backends import extras_for
 from etdeploy.graph.job import Job
 from etdeploy.graph.on_device import generation_inputs, request_files
