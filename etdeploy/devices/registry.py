@@ -182,7 +182,7 @@ def _open_ssh(spec: DeviceSpec, _workspace: Workspace) -> Device:
 def _open_ios(spec: DeviceSpec, _workspace: Workspace) -> Device:
     kind, _, udid = (spec.serial or "").partition(":")
     if kind == "simulator":
-        from etdeploy.devices.ios.simulator import open_simulator
+        from etdeploy.devices.ios.simulator.device import open_simulator
 
         return open_simulator(udid or None)
     from etdeploy.devices.ios.choice import open_ios

@@ -35,7 +35,7 @@ from etdeploy.devices.ios.device import required_app
 from etdeploy.devices.ios.documents import MARKER
 from etdeploy.devices.ios.launch import Heard, announcement, ended_badly, hear
 from etdeploy.devices.ios.run import IosRun
-from etdeploy.devices.ios.simctl import (
+from etdeploy.devices.ios.simulator.simctl import (
     REQUEST_S,
     Simulator,
     command_line,

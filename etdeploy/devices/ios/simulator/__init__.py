@@ -1,0 +1,1 @@
+"""Simulators of iPhones, on a Mac."""
