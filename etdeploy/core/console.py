@@ -248,11 +248,19 @@ def width() -> int | None:
 
 
 class TaskDisplay:
-    """Shows tasks as they start, advance and end; safe to call from several threads."""
+    """Shows tasks as they start, advance and end; safe to call from several threads.
 
-    def __init__(self, live: bool | None = None, quiet: bool = False) -> None:
+    Args:
+        live: Whether running tasks are redrawn in place; by default on a terminal.
+        quiet: Whether nothing is shown.
+        steps: Whether what a task does is a line, too, where nothing is redrawn.
+    """
+
+    def __init__(
+        self, live: bool | None = None, quiet: bool = False, *, steps: bool = True
+    ) -> None:
         self._live_wanted = (sys.stderr.isatty() if live is None else live) and not quiet
-        self._quiet = quiet
+        self._quiet, self._steps = quiet, steps
         self._lock = threading.Lock()
         # Rich draws while it opens and prints, and drawing takes `_lock`: do not hold that then.
         self._opening = threading.Lock()
@@ -298,7 +306,7 @@ class TaskDisplay:
             due = fraction is None or now - self._spoken.get(name, started) >= _EVERY_S
             if due:
                 self._spoken[name] = now
-        if not self._live_wanted and due and text != before:
+        if self._steps and not self._live_wanted and due and text != before:
             self._line(f"{name:<{self._name_width}} {text}")
 
     def end(self, name: str, text: str, seconds: float | None = None) -> None:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 # Hosts that run already connect again within seconds.
 _HOSTS_S = 20.0
 _SETTLED_S = 4.0
-# No night is so young that it is gone on with.
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ def run_whole(wish: Wish) -> None:
     loaded = load_farm(wish.file)
     place = required_place(loaded.farm.store)
     judged = Judged(loaded, place)
-    with console.TaskDisplay(quiet=wish.quiet) as display:
+    # In a journal, the steps of thousands of attempts would hide how they ended.
+    with console.TaskDisplay(quiet=wish.quiet, steps=False) as display:
         watch = Watch(display, wish.as_json, wish.quiet, judged)
         end = _Whole(wish, loaded, place, display, watch).run()
     report = None if end.stopped else _concluded(loaded, place, end)

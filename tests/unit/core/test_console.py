@@ -55,6 +55,17 @@ def test_tasks_are_plain_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> N
     ]  # fmt: skip
 
 
+def test_without_steps_a_task_is_a_line_at_its_beginning_and_one_at_its_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with console.TaskDisplay(live=False, steps=False) as display:
+        display.start("export")
+        display.advance("export", "tracing")
+        display.advance("export", "copying", 0.5)
+        display.end("export", "made", 1.25)
+    assert capsys.readouterr().err.splitlines() == ["export     ...", "export     made  (1.2 s)"]
+
+
 def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     with console.TaskDisplay(quiet=True) as display:
         display.start("export")
