@@ -125,9 +125,11 @@ class _Whole:
         workspace = Workspace.opened()
         with ExitStack() as stack:
             stack.enter_context(workspace.in_use())
+            ledger = stack.enter_context(self._ledger())
+            # Held while it waits for its window, too; given back once the engine has ended all.
+            ledger.claim(farm.name)
             opening = open_engine(farm, self._output, slots, self._watch.progress)
             engine = stack.enter_context(opening)
-            ledger = stack.enter_context(self._ledger())
             self._name_unsatisfied(engine)
             self._wait()
             parts = Parts(

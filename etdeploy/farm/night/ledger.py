@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from etdeploy.core import cancel, console
+from etdeploy.core.errors import StoreError
 from etdeploy.farm.model import Ending, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night.keeping import claim, rules
 from etdeploy.farm.night.keeping.events import Began, Closed, Ended, Event, GivenUp, Opened, Planned
 from etdeploy.farm.night.keeping.memory import Memory
 from etdeploy.farm.night.keeping.post import Post
-from etdeploy.farm.night.keeping.writing import Fence, abandon_others
-from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable
+from etdeploy.farm.night.keeping.writing import Fence, abandon_others, taken
+from etdeploy.history.nights import FINISHED, Coordinator, KeptNight, KeptVisit, storable
 from etdeploy.history.place import Place, data_folder
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _READ_S = 60.0
 # How long the end of one waits for a database that answers, and has much to take in.
 _DRAIN_S = 600.0
 _AGAIN_S = 2.0
+_LOOK_S = 10.0
 
 
 class OpenedNight(NamedTuple):
@@ -77,6 +79,7 @@ class Ledger:
         self._resumed_within, self._opening_s = timedelta(seconds=resumed_within_s), opening_s
         self._memory = Memory()
         self._night: KeptNight | None = None
+        self._fence: Fence | None = None
         self._stack = ExitStack()
         self._post = Post(place, tell, self._snapshot)
 
@@ -90,6 +93,41 @@ class Ledger:
         """Lets another process run the farm; what waits for the database stays in its file."""
         self._post.close()
         self._stack.close()
+
+    def claim(self, farm_name: str) -> None:
+        """Holds a farm on this machine before its night begins, which may be hours later.
+
+        A coordinator on another host is seen only if the history can be read now.
+
+        Raises:
+            TakenError: Another process is running this farm.
+        """
+        fence = self._hold(farm_name)
+        if self.place.file and not self.place.file.exists():
+            return
+
+        def look(store: Store) -> Coordinator | None:
+            from etdeploy.history.store import leases
+
+            with store.transaction(writes=True) as connection:
+                runs = leases.is_run(connection, farm_name)
+                return leases.holder(connection, farm_name) if runs else None
+
+        try:
+            other = self._post.read(look, _LOOK_S)
+        except (StoreError, TimeoutError):
+            return  # the beginning of the night waits for it
+        if other and other.token != fence.mine.token:
+            raise taken(farm_name, other)
+
+    def _hold(self, farm_name: str) -> Fence:
+        if self._fence is None:
+            mine = self._stack.enter_context(claim.claimed(self._spool(farm_name), farm_name))
+            self._fence = Fence(farm_name, mine)
+        return self._fence
+
+    def _spool(self, farm_name: str) -> Path:
+        return claim.spool_path(self._folder, farm_name, self.place)
 
     def open_night(self, farm_name: str, digest: str, now: datetime) -> OpenedNight:
         """Goes on with the farm's night that is not finished, or begins one.
@@ -107,9 +145,8 @@ class Ledger:
             StoreError: The history cannot be used.
             Interrupted: The run was stopped while it waited for the database.
         """
-        spool = claim.spool_path(self._folder, farm_name, self.place)
-        fence = Fence(farm_name, self._stack.enter_context(claim.claimed(spool, farm_name)))
-        for event in self._post.use(spool, fence):
+        fence = self._hold(farm_name)
+        for event in self._post.use(self._spool(farm_name), fence):
             self._memory.take(event)
         wanted = KeptNight(
             id=_night_id(farm_name, now), farm=farm_name, digest=digest, started_at=_text(now)

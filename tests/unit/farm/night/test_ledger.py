@@ -195,6 +195,34 @@ def test_one_process_at_a_time_runs_a_farm(place: Place, said: Said, tmp_path: P
         pass
 
 
+def test_a_farm_is_held_before_its_night_begins(place: Place, said: Said, tmp_path: Path) -> None:
+    with Ledger(place, tell=said.append) as first, Ledger(place) as second:
+        first.claim("nightly")
+        assert place.file
+        assert not place.file.exists(), "nothing is in the history before the night begins"
+        for refused in (second.claim, lambda farm: second.open_night(farm, "d", NOW)):
+            with pytest.raises(TakenError, match=r"is running the farm nightly: process \d+ on"):
+                refused("nightly")
+        second.claim("weekly")
+        first.open_night("nightly", "d", NOW)
+        # As on another host: only the database knows.
+        refusal = pytest.raises(TakenError, match="is running the farm nightly")
+        with Ledger(place, folder=tmp_path) as elsewhere, refusal:
+            elsewhere.claim("nightly")
+    with Ledger(place, folder=tmp_path) as elsewhere:
+        elsewhere.claim("nightly")
+
+
+def test_a_farm_is_held_while_the_database_is_down(place: Place, said: Said, down: Down) -> None:
+    with opened(place, said):
+        pass
+    down.now = True
+    with Ledger(place, tell=said.append) as first, Ledger(place) as second:
+        first.claim("nightly")
+        with pytest.raises(TakenError):
+            second.claim("nightly")
+
+
 def test_a_process_that_is_gone_is_followed_at_once_here_and_later_elsewhere(
     place: Place, said: Said, tmp_path: Path
 ) -> None:
