@@ -114,7 +114,7 @@ class _Whole:
         self._display, self._watch = display, watch
         self._clock = SystemClock()
         results = (wish.output or loaded.farm.results).resolve()
-        prepare_results(results, loaded.path.parent)
+        prepare_results(results, loaded.path.parent, "-o" if wish.output else "")
         self._opened, self._until = self._window()
         # One that is gone on with after midnight writes where it began.
         self._output = results / f"{self._opened or self._clock.now().astimezone():%Y-%m-%d}"

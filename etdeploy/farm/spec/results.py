@@ -39,12 +39,13 @@ def results_problem(folder: Path, farm: Path) -> str | None:
     return f"contains what no farm wrote: {', '.join(names[:_SHOWN])}{more}"
 
 
-def prepare_results(folder: Path, farm: Path) -> None:
+def prepare_results(folder: Path, farm: Path, option: str = "") -> None:
     """Makes the folder and marks it; a night calls this before it writes there.
 
     Args:
         folder: Absolute.
         farm: The folder of farm.yaml.
+        option: Of the command line that named the folder; empty where farm.yaml did.
 
     Raises:
         UsageError: It cannot be that of a farm's results, or cannot be written to.
@@ -65,5 +66,7 @@ def prepare_results(folder: Path, farm: Path) -> None:
         raise UsageError(
             f"the folder for results {problem}",
             place=str(folder),
-            remedy="Name a folder of its own in farm.yaml: results: FOLDER",
+            remedy=f"Name a folder of its own: {option} FOLDER"
+            if option
+            else "Name a folder of its own in farm.yaml: results: FOLDER",
         )

@@ -326,5 +326,9 @@ def test_the_folder_for_results_is_known_again(folder: Path) -> None:
     assert load(SMALLEST).farm.results == results
     prepare_results(results, folder)
     (results / MARK).unlink()
-    with pytest.raises(UsageError, match="contains what no farm wrote: night"):
+    with pytest.raises(UsageError, match="contains what no farm wrote: night") as caught:
         prepare_results(results, folder)
+    assert "in farm.yaml: results: FOLDER" in str(caught.value.remedy)
+    with pytest.raises(UsageError) as caught:
+        prepare_results(results, folder, "-o")
+    assert caught.value.remedy == "Name a folder of its own: -o FOLDER"
