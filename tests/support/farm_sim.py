@@ -120,6 +120,7 @@ class SimNight:
         self.prepare: Callable[[Mapping[str, Sequence[Offer]]], SimPrepared] = prepare
         self.events: list[Event] = []
         self.kills = 0
+        self.named: frozenset[tuple[str, str]] = frozenset()
         self.heard: Callable[[Event], None] = lambda event: None
 
     def run(self) -> NightEnd:
@@ -134,6 +135,7 @@ class SimNight:
             opened=BEGIN if self.until else None,
             until=self.until,
             pace=self.pace,
+            named=self.named,
         )
         return run_night(self.loaded, self.engine, self.ledger, self.clock, self._event, parts)
 

@@ -130,7 +130,7 @@ class _Whole:
             ledger.claim(farm.name)
             opening = open_engine(farm, self._output, slots, self._watch.progress)
             engine = stack.enter_context(opening)
-            self._name_unsatisfied(engine)
+            named = self._name_unsatisfied(engine)
             self._wait()
             parts = Parts(
                 prepare=self._preparer(slots, workspace),
@@ -140,6 +140,7 @@ class _Whole:
                 times=earlier_times(ledger, farm, self._tell),
                 opened=self._opened,
                 until=self._until,
+                named=named,
             )
             return run_night(self._loaded, engine, ledger, self._clock, self._watch, parts)
 
@@ -151,11 +152,12 @@ class _Whole:
     ) -> NightPlan:
         return plan_night(farm, night, offers, window_s)
 
-    def _name_unsatisfied(self, engine: Engine) -> None:
+    def _name_unsatisfied(self, engine: Engine) -> frozenset[tuple[str, str]]:
         """Says at once what no device can measure, before anything is waited for or built."""
-        offers = self._settled(engine)
-        for each in plan_night(self._loaded.farm, "", offers, None).unsatisfied:
+        found = plan_night(self._loaded.farm, "", self._settled(engine), None).unsatisfied
+        for each in found:
             self._watch(Event(EventKind.TROUBLE, f"{each.recipe} on {each.group}: {each.reason}"))
+        return frozenset((each.recipe, each.group) for each in found)
 
     def _settled(self, engine: Engine) -> Sequence[Offer]:
         """The devices that are there, once hosts had time to connect."""

@@ -173,6 +173,7 @@ class Parts:
         opened: When the window opened; None without a window.
         until: When nothing may begin any more; None for never.
         pace: How often the night looks around.
+        named: Recipes and groups that no device can measure, as far as that was told before.
     """
 
     prepare: Prepare
@@ -184,3 +185,4 @@ class Parts:
     opened: datetime | None = None
     until: datetime | None = None
     pace: Pace = Pace()
+    named: frozenset[tuple[str, str]] = frozenset()

@@ -20,6 +20,7 @@ from etdeploy.farm.night.deciding.dispatch import (
     waiting,
 )
 from etdeploy.farm.night.deciding.ladder import Recovered
+from etdeploy.farm.night.deciding.patience import awaited, waits_for
 from etdeploy.farm.night.deciding.planning import gained, offers_by_recipe
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.digest import digest_of
@@ -98,6 +99,8 @@ class _Night:
         self._is_planned = self._are_all_made = False
         self._usable: dict[str, Offer] = {}
         self._unsatisfied: tuple[str, ...] = ()
+        self._named = set(parts.named)
+        self._awaited: tuple[str, ...] | None = None
         self._looked_s = -_LONG_AGO_S
         self._begun_s = self._changed_s = clock.seconds()
         self._window_s: float | None = None
@@ -204,10 +207,12 @@ class _Night:
                 )
 
     def _tell_unsatisfied(self, plan: PlanLike) -> None:
-        """Names what no device can measure."""
+        """Names what no device can measure, each pair once."""
         found = {(each.recipe, each.group) for each in plan.unsatisfied}
         for each in plan.unsatisfied:
-            self.telling.trouble(f"{each.recipe} on {each.group}: {each.reason}")
+            if (each.recipe, each.group) not in self._named:
+                self.telling.trouble(f"{each.recipe} on {each.group}: {each.reason}")
+        self._named |= found
         has = {(visit.recipe, visit.group) for visit in plan.visits}
         self._unsatisfied = tuple(f"{recipe} on {group}" for recipe, group in sorted(found - has))
 
@@ -307,13 +312,24 @@ class _Night:
         situation = self._situation()
         left = list(waiting(situation))
         if not left:
+            if not self.board.states and not quiet:
+                self._tell_awaited((), situation)
             return quiet or bool(self.board.states)
         if all(stuck(state, situation) for state in left):
             until = self.parts.until
             for_good = all(stuck_for_good(state, situation, until) for state in left)
             if for_good or (quiet and until is None):
                 self.ends.miss_all("the night was over")
+            else:
+                self._tell_awaited(awaited(left, situation.barred), situation)
         return not self.board.waiting
+
+    def _tell_awaited(self, devices: tuple[str, ...], situation: Situation) -> None:
+        """Says for which devices the night waits, once for the same ones."""
+        if devices != self._awaited:
+            self._awaited = devices
+            patience_s, until = self.rules.patience_s, self.parts.until
+            self.telling.tell(waits_for(devices, situation.barred, self._name, patience_s, until))
 
     def _stop(self) -> NightEnd:
         """Ends what is under way; all of it is waited for, as some may just be done."""

@@ -118,6 +118,38 @@ def test_reserved_and_absent_devices_are_missed_at_the_end_with_the_reason() -> 
     assert all("unplugged since 2026-11-23" in state.reason for state in gone)
 
 
+def test_it_says_for_which_devices_it_waits_when_nothing_else_is_left() -> None:
+    night = SimNight(make_farm("a"), PHONES[:2])
+    night.shelf.claims = [SimReservation("phone-000", "anna", BEGIN + timedelta(hours=9))]
+    end = night.run()
+    assert standings(by_device(end, "phone-000")) == {Standing.MISSED: 3}
+    [told] = [text for text in night.texts if text.startswith("waiting")]
+    assert told.startswith("waiting up to 15 min for android:phone-000 (reserved by anna until ")
+    assert told.endswith("); Ctrl-C ends it, the same command goes on")
+    measured_s = max(ending.seconds for state in end.states for ending in state.attempts) * 3
+    assert measured_s + 900 <= night.clock.at_s <= measured_s + 1100
+
+
+def test_in_a_window_it_waits_until_that_closes_and_says_so() -> None:
+    night = SimNight(make_farm("a"), PHONES[:2], hours=8.0)
+    night.clock.at(30.0, lambda: night.engine.unplug("phone-001"))
+    night.run()
+    [told] = [text for text in night.texts if text.startswith("waiting")]
+    assert "until the window closes at 2026-11-24" in told
+    assert "for android:phone-001 (unplugged since" in told
+
+
+def test_it_waits_for_a_device_that_matches_and_names_what_is_unsatisfied_once() -> None:
+    night = SimNight(make_farm("a"), [])
+    night.run()
+    assert "waiting up to 15 min for a device that matches; " in "\n".join(night.texts)
+    assert sum("a on phones: no device matches" in text for text in night.texts) == 1
+    night.named = frozenset({("a", "phones")})
+    night.events.clear()
+    assert night.run().unsatisfied == ("a on phones",)
+    assert not any("no device matches" in text for text in night.texts)
+
+
 def test_a_quarantined_device_does_not_keep_the_night_open() -> None:
     night = SimNight(make_farm("a"), PHONES[:2], hours=8.0)
     night.shelf.aside = [SimQuarantined("phone-000", "its repeats are 40 % apart")]
