@@ -97,7 +97,9 @@ class Devices:
         except Interrupted:
             raise
         except Exception as error:
-            self._trouble(f"reservations and quarantine are not known now: {error}")
+            # The ledger tells the remedy.
+            why = str(error).partition("\n")[0]
+            self._trouble(f"reservations and quarantine are not known now: {why}")
 
     def _tell_changes(self, found: Present) -> None:
         for identity, offer in found.held.items():

@@ -255,10 +255,12 @@ class Ledger:
                 self._post.bring_in(_READ_S)
                 opened = self._post.read(partial(self._find, wanted=wanted, fence=fence), _READ_S)
             except (UnreachableError, TimeoutError) as error:
-                if not told:
-                    self._tell(f"the night waits for the history, or begins without it: {error}")
-                told = True
                 known = self._resumable(wanted, self._memory.nights.values())
+                if not told:
+                    waits = f"waits up to {self._opening_s / 60:.0f} min for the history"
+                    does = "goes on without the history" if known else f"{waits}, then begins"
+                    self._tell(f"the night {does}: {error}")
+                told = True
                 if known or time.monotonic() >= until:
                     return self._begin_without(known, wanted)
                 time.sleep(_AGAIN_S)

@@ -67,12 +67,19 @@ def headline_of(ending: Ending) -> float | None:
 
 
 def earlier_times(ledger: Ledger, farm: Farm, tell: Callable[[str], None]) -> Times:
-    """How long attempts took in earlier nights; a history that cannot be read makes all alike."""
+    """How long attempts took in earlier nights; a history that cannot be read makes all alike.
+
+    One that is down is not told of: the night that opens next does that.
+    """
+    from etdeploy.history.store.errors import UnreachableError
+
     times = Times()
     try:
         for night in ledger.nights(farm.name, _EARLIER_NIGHTS):
             times.learn(ledger.states(night.id))
-    except (EtdeployError, TimeoutError) as error:
+    except (UnreachableError, TimeoutError):
+        return times
+    except EtdeployError as error:
         tell(f"how long attempts took before is not known: {error}")
     return times
 

@@ -14,11 +14,14 @@ import pytest
 
 from etdeploy.farm.model import Failure, Fate, Standing
 from etdeploy.farm.night import ledger as module
+from etdeploy.farm.night.deciding.times import UNKNOWN_S
 from etdeploy.farm.night.keeping import post
 from etdeploy.farm.night.keeping.writing import TakenError
 from etdeploy.farm.night.ledger import Ledger
+from etdeploy.farm.night.real import earlier_times
 from etdeploy.history.place import Place, required_place
 from etdeploy.history.store.store import Filter, open_store
+from tests.support.judged_nights import farm
 from tests.support.nights import NOW, make_ending, make_visit, measured
 
 
@@ -221,6 +224,21 @@ def test_a_farm_is_held_while_the_database_is_down(place: Place, said: Said, dow
         first.claim("nightly")
         with pytest.raises(TakenError):
             second.claim("nightly")
+
+
+def test_a_database_that_is_down_at_the_beginning_is_told_of_once(
+    place: Place, said: Said, down: Down
+) -> None:
+    with opened(place, said):
+        pass
+    said.clear()
+    down.now = True
+    with Ledger(place, tell=said.append, opening_s=0.0) as ledger:
+        assert earlier_times(ledger, farm(), said.append).expected_s("mlp") == UNKNOWN_S
+        ledger.open_night("nightly", "another", NOW)
+        assert len(said) == 1
+    assert said[0].startswith("the night waits up to 0 min for the history, then begins: ")
+    assert "it is gone" in said[0]
 
 
 def test_a_process_that_is_gone_is_followed_at_once_here_and_later_elsewhere(
