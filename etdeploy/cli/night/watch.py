@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from etdeploy.cli.night.figures import figure_of
 from etdeploy.core import console
 from etdeploy.farm.model import Ending, Fate, Standing, VisitState
 from etdeploy.farm.night.model import Event, EventKind
@@ -34,12 +35,19 @@ class Watch:
         as_json: Whether each visit that ends is a line on stdout.
         quiet: Whether only results and warnings are shown.
         judge: Judges what a visit measured.
+        figure: The number that an attempt measured, with its unit; empty for none.
     """
 
     def __init__(
-        self, display: console.TaskDisplay, as_json: bool, quiet: bool, judge: Judge
+        self,
+        display: console.TaskDisplay,
+        as_json: bool,
+        quiet: bool,
+        judge: Judge,
+        figure: Callable[[Ending], str] = figure_of,
     ) -> None:
         self._display, self._as_json, self._quiet, self._judge = display, as_json, quiet, judge
+        self._figure = figure
         self._names: dict[str, str] = {}
 
     def __call__(self, event: Event) -> None:
@@ -71,7 +79,8 @@ class Watch:
     def _ended(self, ending: Ending) -> None:
         name = self._names.pop(ending.visit, None)
         if name is not None:
-            self._display.end(name, told(ending), ending.seconds)
+            figure = self._figure(ending) if ending.fate is Fate.DONE else ""
+            self._display.end(name, told(ending, figure), ending.seconds)
 
     def _finished(self, state: VisitState, device: str | None) -> None:
         if self._as_json:
@@ -83,10 +92,11 @@ class Watch:
             self._display.end(name, f"{state.standing}: {state.reason}")
 
 
-def told(ending: Ending) -> str:
-    """How an attempt ended, in a line."""
+def told(ending: Ending, figure: str = "") -> str:
+    """How an attempt ended, in a line, with the number that it measured."""
     if ending.failure is None:
-        return "done" if ending.fate is Fate.DONE else str(ending.fate)
+        done = f"done: {figure}" if figure else "done"
+        return done if ending.fate is Fate.DONE else str(ending.fate)
     first = ending.failure.message.partition("\n")[0]
     how = "done, but" if ending.fate is Fate.DONE else f"{ending.fate}:"
     return f"{how} {ending.failure.kind}: {first}"

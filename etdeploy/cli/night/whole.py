@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli.night.end import error_of, totals_of
+from etdeploy.cli.night.figures import folders_of
 from etdeploy.cli.night.judged import Judged
 from etdeploy.cli.night.watch import Watch
 from etdeploy.core import cancel, console
@@ -81,18 +82,27 @@ def run_whole(wish: Wish) -> None:
     with console.TaskDisplay(quiet=wish.quiet, steps=False) as display:
         watch = Watch(display, wish.as_json, wish.quiet, judged)
         end = _Whole(wish, loaded, place, display, watch).run()
-    report = None if end.stopped else _concluded(loaded, place, end)
+    reports: list[str] = []
+    report = None if end.stopped else _concluded(loaded, place, end, reports)
+    records = folders_of([s.result.record for s in end.states if s.result and s.result.record])
     verdicts = [str(each.kind) for each in report.verdicts] if report else []
     error = error_of(end, verdicts)
     if wish.as_json:
         code = Interrupted.exit_code if end.stopped else error.exit_code if error else 0
-        totals = {"night": end.night, "stopped": end.stopped, "exit_code": code}
+        totals = {
+            "night": end.night, "stopped": end.stopped, "exit_code": code,
+            "records": records, "reports": reports,
+        }  # fmt: skip
         console.result(json.dumps({**totals, "totals": totals_of(end, verdicts)}))
     elif report:
         from etdeploy.farm.report.shown.text import night_text
 
         width = console.width()
         console.result("\n" + fit(night_text(report, width), width))
+    if not wish.as_json:
+        files = [*(f"records  {path}" for path in records), *(f"report   {p}" for p in reports)]
+        if files:
+            console.result("\n" + "\n".join(files))
     if end.stopped:
         raise Interrupted
     if error:
@@ -214,13 +224,19 @@ class _Whole:
         self._watch(Event(EventKind.TOLD, text))
 
 
-def _concluded(loaded: LoadedFarm, place: Place, end: NightEnd) -> NightReport | None:
-    """Judges the night, writes its reports and tells who wants to know; None if that failed."""
+def _concluded(
+    loaded: LoadedFarm, place: Place, end: NightEnd, reports: list[str]
+) -> NightReport | None:
+    """Judges the night, writes its reports and tells who wants to know; None if that failed.
+
+    Adds the paths of what was written to `reports`.
+    """
     from etdeploy.farm.report.end import conclude
     from etdeploy.farm.report.source import find_night
 
     try:
-        return conclude(loaded, place, find_night(place, end.night), console.warn)
+        night = find_night(place, end.night)
+        return conclude(loaded, place, night, console.warn, lambda path: reports.append(str(path)))
     except EtdeployError as error:
         if isinstance(error, Interrupted):
             raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from etdeploy.core.errors import EtdeployError, Interrupted
 from etdeploy.farm.report.files import Wanted, write
@@ -22,7 +24,13 @@ def settings_of(loaded: LoadedFarm) -> Settings:
     return Settings(loaded.farm, {label: each.path for label, each in loaded.recipes.items()})
 
 
-def conclude(loaded: LoadedFarm, place: Place, night: NightInfo, tell: Tell) -> NightReport:
+def conclude(
+    loaded: LoadedFarm,
+    place: Place,
+    night: NightInfo,
+    tell: Tell,
+    wrote: Callable[[Path], None] = lambda _: None,
+) -> NightReport:
     """Judges a night, notes the verdicts, writes the farm.yaml's reports, tells who wants to know.
 
     Args:
@@ -31,6 +39,7 @@ def conclude(loaded: LoadedFarm, place: Place, night: NightInfo, tell: Tell) -> 
         night: Which.
         tell: Is told what could not be written, noted or told, in a sentence each: none of that
             changes how the night ended.
+        wrote: Is told each report that was written, the dashboard by its first page.
 
     Raises:
         StoreError: The history cannot be read: nothing is judged, written or told.
@@ -50,16 +59,21 @@ def conclude(loaded: LoadedFarm, place: Place, night: NightInfo, tell: Tell) -> 
     for one in (
         Wanted(html=wanted.html), Wanted(markdown=wanted.markdown), Wanted(junit=wanted.junit),
     ):  # fmt: skip
-        _try(lambda one=one: write(report, one), "a report is missing", tell)  # type: ignore[misc]
+        _try(partial(_written, report, one, wrote), "a report is missing", tell)
     if folder := wanted.dashboard:
         _try(
-            lambda: write_dashboard(board_of(place, settings, night.farm), folder),
+            lambda: wrote(write_dashboard(board_of(place, settings, night.farm), folder)),
             "the dashboard is not up to date",
             tell,
         )
     for trouble in notify(report, loaded.farm.notify):
         tell(trouble)
     return report
+
+
+def _written(report: NightReport, one: Wanted, wrote: Callable[[Path], None]) -> None:
+    for path in write(report, one):
+        wrote(path)
 
 
 def _try(action: Callable[[], object], otherwise: str, tell: Tell) -> None:

@@ -39,6 +39,7 @@ class NightFinding(Value):
         nights: How many earlier nights it was judged by.
         within_percent: Standard deviation between repeats of one night; null with too few.
         reason: In a sentence.
+        disturbed: Whether something disturbed all the runs, so that the value says little.
     """
 
     metric: str
@@ -52,6 +53,7 @@ class NightFinding(Value):
     nights: int = 0
     within_percent: float | None = None
     reason: str = ""
+    disturbed: bool = False
 
 
 class Since(Value):

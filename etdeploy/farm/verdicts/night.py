@@ -17,6 +17,7 @@ from etdeploy.farm.verdicts.nights import Night, by_night
 from etdeploy.farm.verdicts.pair import (
     Look,
     Pair,
+    disturbed_of,
     families,
     finding_of,
     left_out,
@@ -204,6 +205,7 @@ def _verdict(
             finding_of(look, farm.max_slowdown_percent, discovered=each)
             for look, each in zip(found, discovered, strict=True)
         ]
+        findings += disturbed_of(pair)
         findings += outputs_of(pair)
     kind = worst(findings)
     numbers = {each.kind for each in findings if each.metric != OUTPUTS}

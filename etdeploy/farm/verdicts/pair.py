@@ -211,6 +211,19 @@ def why_not(pair: Pair) -> str:
     return f"{which} disturbed: {disturbed[-1]}"
 
 
+def disturbed_of(pair: Pair) -> Iterator[NightFinding]:
+    """The first number of a night whose runs were all disturbed, to be seen and not judged."""
+    odd = Night(tuple(e for e in pair.night.entries if e.disturbed and e.outputs_ok is not False))
+    if pair.fit.entries:
+        return
+    for metric in dict.fromkeys(metric for entry in odd.entries for metric in entry.metrics):
+        if is_first_number(metric) and (values := odd.values(metric)):
+            yield NightFinding(
+                metric=metric, kind=VerdictKind.NOT_JUDGED, values=values, value=middle(values),
+                reason=why_not(pair), disturbed=True,
+            )  # fmt: skip
+
+
 def left_out(pair: Pair) -> str:
     """How many of the night's runs do not count, as a clause; empty for none."""
     entries = pair.night.entries

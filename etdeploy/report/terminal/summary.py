@@ -53,12 +53,19 @@ def _headline(record: RunRecord) -> str:
     if isinstance(workload, TextGeneration):
         speed = generation.headline(workload)
     else:
-        at = f" at {workload.sizes[0].name}" if workload.sizes else ""
-        speed = (
-            f"{duration(workload.latency_ms.median)} per inference{at}, "
-            f"{_rate(workload.latency_ms)} inferences per second"
-        )
+        speed = f"{figure(record)}, {_rate(workload.latency_ms)} inferences per second"
     return f"{where}{speed}{f' (disturbed: {mark(record)})' if mark(record) else ''}"
+
+
+def figure(record: RunRecord) -> str:
+    """The one number that a run is known by, with its unit: the median latency or decode rate."""
+    workload = record.workload
+    if record.simulated:
+        return SIMULATED
+    if isinstance(workload, TextGeneration):
+        return generation.headline(workload).partition(", ")[0]
+    at = f" at {workload.sizes[0].name}" if workload.sizes else ""
+    return f"{duration(workload.latency_ms.median)} per inference{at}"
 
 
 def _tables(record: RunRecord) -> Iterator[str]:

@@ -106,6 +106,8 @@ def test_a_night_that_is_stopped_in_the_middle_and_gone_on_with(
     records = {json.loads(p.read_text())["run_id"] for p in results.glob("*/*/record.json")}
     assert records == {each["run_id"] for each in visits}
 
+    assert totals["records"] == [str(path) for path in results.iterdir() if path.is_dir()]
+    assert totals["reports"] == [str(cli.folder / f"night.{end}") for end in ("html", "md", "xml")]
     assert "<html" in (cli.folder / "night.html").read_text()
     assert "<code>mlp</code>" in (cli.folder / "night.md").read_text()
     suites = ElementTree.parse(cli.folder / "night.xml").getroot()  # noqa: S314 - our own

@@ -26,7 +26,7 @@ def value_text(finding: NightFinding | None) -> str:
     """The night's value with its unit."""
     if finding is None or finding.metric == OUTPUTS or finding.value is None:
         return NOTHING
-    return shown(finding.metric, finding.value)
+    return shown(finding.metric, finding.value) + (" (disturbed)" if finding.disturbed else "")
 
 
 def change_text(finding: NightFinding | None) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from etdeploy.cli.night.watch import Watch
+from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.cli.night.figures import figure_of, folders_of
+from etdeploy.cli.night.watch import Watch, told
 from etdeploy.core import console
 from etdeploy.farm.model import Fate, Order, VisitState
+from tests.support.bench_values import make_record
 from tests.support.farm_sim import SimNight, make_farm
 from tests.support.farm_sim_engine import CRASH, Script, offer_of
+from tests.support.nights import measured
 
 
 class _Judge:
@@ -60,6 +65,21 @@ def test_a_person_sees_attempts_begin_and_end(capsys: pytest.CaptureFixture[str]
     assert "a on android:phone-001 #1 failed: run: SIGSEGV  (60.0 s)" in err
     assert "a on android:phone-001 #1 failed: the attempt failed" in err
     assert "a on android:phone-001 #2 done  (60.0 s)" in err
+
+
+def test_what_was_measured_is_in_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = measured(tmp_path, "n-1")
+    assert told(good, figure_of(good)).startswith("done: 1.")
+    assert figure_of(good).endswith(" ms per inference")
+    hot = Disturbance(kind=DisturbanceKind.THROTTLED, text="The cores slowed down.")
+    make_record(disturbances=(hot,)).save(tmp_path / "record.json")
+    odd = good.model_copy(update={"record": str(tmp_path / "record.json")})
+    assert figure_of(odd).endswith(" ms per inference (disturbed)")
+    gone = good.model_copy(update={"record": str(tmp_path / "none.json")})
+    assert told(gone, figure_of(gone)) == "done"
+    assert folders_of([str(good.record)] * 2) == [str(tmp_path)]
 
 
 def test_quiet_shows_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,9 @@ def test_the_end_of_a_night(
     told: list[str] = []
     chosen = farm(reports=reports, notify=(Notify(command=(str(tmp_path / "none"),)),))
     loaded = LoadedFarm(tmp_path / "farm.yaml", chosen, {}, {})
-    report = conclude(loaded, place, find_night(place, night), told.append)
+    wrote: list[Path] = []
+    report = conclude(loaded, place, find_night(place, night), told.append, wrote.append)
+    assert wrote == [tmp_path / "j.xml", tmp_path / "pages" / "index.html"]
     assert report.exit_code == 1
     assert (tmp_path / "j.xml").is_file()
     assert (tmp_path / "pages" / "index.html").is_file()

@@ -9,12 +9,14 @@ import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.core import git
+from etdeploy.farm.report.shown.words import first_number, value_text
 from etdeploy.farm.spec.model import Baseline
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
 from etdeploy.farm.verdicts.night import judge_night, note
 from etdeploy.farm.verdicts.nights import by_night
 from etdeploy.history.entry import Judgement
 from etdeploy.history.store.store import Filter, Store, open_store
+from etdeploy.report.shown import NOTHING
 from tests.support.bench_values import SIMULATED, make_check
 from tests.support.judged_nights import (
     PHONE,
@@ -109,6 +111,8 @@ def test_disturbed_and_simulated_nights_are_not_judged(store: Store) -> None:
     reasons = {verdict.identity: verdict.reason for verdict in verdicts}
     assert reasons[PHONE] == "all 2 runs were disturbed: The cores slowed down."
     assert reasons["android-S2"] == "it was simulated, so it has no times"
+    shown = {verdict.identity: value_text(first_number(verdict)) for verdict in verdicts}
+    assert shown == {PHONE: "2.000 ms (disturbed)", "android-S2": NOTHING}
 
 
 def test_a_disturbed_run_is_left_out_of_the_repeats(store: Store) -> None:
