@@ -129,7 +129,9 @@ def finding_of(look: Look, max_slowdown_percent: float, *, discovered: bool) -> 
         discovered: Whether it stands out among all pairs, in this night or in the last two.
     """
     if look.distance is None:
-        why = f"{count(look.nights, 'earlier night')} have it, and {MIN_NIGHTS} are needed"
+        have = "has" if look.nights == 1 else "have"
+        nights = count(look.nights, "earlier night")
+        why = f"{nights} {have} it, and {MIN_NIGHTS} are needed"
         return NightFinding(
             metric=look.metric, kind=VerdictKind.NOT_JUDGED, values=look.values,
             value=middle(look.values), nights=look.nights, reason=why,

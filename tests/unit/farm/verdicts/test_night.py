@@ -73,6 +73,11 @@ def test_too_few_nights_are_not_judged_however_many_runs_they_have(store: Store)
     assert verdict.reason == "4 earlier nights have it, and 5 are needed"
 
 
+def test_one_earlier_night_is_one(store: Store) -> None:
+    verdict = judged(store, [*quiet(1), 1.5])
+    assert verdict.reason == "1 earlier night has it, and 5 are needed"
+
+
 def test_the_change_is_dated_with_its_commits_and_a_bisection(store: Store) -> None:
     made = keep_nights(store, [*quiet(8), *quiet(5, 1.3, seed=2)])
     for run in (run for night in made[8:] for run in night):
