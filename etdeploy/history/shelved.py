@@ -61,6 +61,12 @@ class Quarantined(Shelved):
     by: str
 
 
+def locked_as(identity: str, host: str) -> str:
+    """The identity of a device here, from that in a night: there, hosts are told apart by name."""
+    is_host_itself = bool(host) and identity.endswith(f"@{host}")
+    return _OF_EVERY_HOST if is_host_itself else identity
+
+
 def host_of(identity: str, host: str) -> str:
     """What `Shelved.host` is for a device with this identity on that host."""
     return host if identity == _OF_EVERY_HOST else ""

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.engine import Connection, RowMapping
 
-from etdeploy.history.shelved import Quarantined, Reservation, Shelved, host_of
+from etdeploy.history.shelved import Quarantined, Reservation, Shelved, host_of, locked_as
 from etdeploy.history.store.clock import now_of, text_of
 from etdeploy.history.store.tables import (
     attempts,
@@ -102,7 +102,7 @@ def busy_in(connection: Connection, device: Shelved) -> str | None:
         .where(attempts.c.ended_at.is_(None), nights.c.ended_at.is_(None))
     )
     for farm, identity, host, name in connection.execute(query):
-        if device.is_of(identity, host, name):
+        if device.is_of(locked_as(identity, host), host, name):
             return str(farm)
     return None
 
@@ -112,7 +112,8 @@ def known_devices(connection: Connection) -> list[Shelved]:
     found: dict[Shelved, None] = {}
     for table in (reservations, quarantine, attempts):
         query = select(table.c.identity, table.c.device, table.c.host).distinct()
-        for identity, name, host in connection.execute(query):
+        for of_night, name, host in connection.execute(query):
+            identity = locked_as(of_night, host)
             found[Shelved(identity=identity, device=name, host=host_of(identity, host))] = None
     for content in connection.scalars(select(series.c.content)):
         known: dict[str, Any] = content.get("device", {})

@@ -157,6 +157,21 @@ def test_a_night_that_measures_on_it_is_named(place: Place) -> None:
         assert reserve(place, PHONE, ANNA, 60.0)[1] is None
 
 
+def test_the_host_that_a_night_measures_on_is_the_same(place: Place, tmp_path: Path) -> None:
+    here = Shelved(identity="host", device="host", host=this_host())
+    with Ledger(place, folder=tmp_path) as ledger:
+        night = ledger.open_night("nightly", "d", NOW).night
+        ledger.plan([make_visit(night, number) for number in (1, 2)])
+        ledger.running(f"{night}-1", 1, f"host@{this_host()}", this_host(), "host")
+        ledger.running(f"{night}-2", 1, "host@owl", "owl", "host")
+        assert reserve(place, here, ANNA, 60.0)[1] == "nightly"
+        ledger.finish(night)
+    assert find_kept("host", place) == here
+    assert find_kept("host@owl", place).host == "owl"
+    assert release(place, find_kept("host", place), ANNA)
+    assert not active(place)
+
+
 def test_devices_that_the_history_knows(place: Place) -> None:
     assert known_devices(place) == []
     with open_store(place) as store:
