@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.core.errors import DeviceError, RegressionError
+from etdeploy.core.errors import DeviceError, MismatchError, RegressionError
 from etdeploy.core.values import Value
 from etdeploy.farm.model import Health
 from etdeploy.farm.verdicts.model import Verdict, VerdictKind
@@ -148,10 +148,12 @@ class NightReport(Value):
     def headline(self) -> str:
         """What the night gave, in a few words."""
         told = self.totals
+        wrong = sum(len(c.places) for c in self.failures if c.kind == MismatchError.kind)
         words = [
             f"{number:,} {what}"
             for number, what in (
-                (told.regressed, "regressed"), (told.failed, "failed"), (told.missed, "missed"),
+                (told.regressed, "regressed"), (told.failed, "failed"),
+                (wrong, "with wrong outputs"), (told.missed, "missed"),
                 (told.suspected, "suspected"), (told.improved, "improved"),
                 (told.waiting, "not yet measured"),
             )

@@ -174,7 +174,10 @@ def _reason(look: Look, kind: VerdictKind, max_slowdown_percent: float) -> str:
 
 
 def outputs_of(pair: Pair) -> Iterator[NightFinding]:
-    """What is found of the outputs; nothing where no run compared them."""
+    """What is found of the outputs; nothing where no run compared them.
+
+    Outputs that were never right have not become worse: they are a failure, and no regression.
+    """
     compared = [entry for entry in pair.night.entries if entry.outputs_ok is not None]
     if not compared:
         return
@@ -186,7 +189,7 @@ def outputs_of(pair: Pair) -> Iterator[NightFinding]:
     before = "and they were right before" if were_right else "and no earlier run shows them right"
     yield NightFinding(
         metric=OUTPUTS,
-        kind=VerdictKind.REGRESSED,
+        kind=VerdictKind.REGRESSED if were_right else VerdictKind.NOT_JUDGED,
         nights=len(pair.earlier),
         reason=f"wrong in {len(wrong)} of {count(len(compared), 'run')}, {before}",
     )

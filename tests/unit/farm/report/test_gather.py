@@ -28,6 +28,14 @@ def test_totals_and_exit_code(report: NightReport) -> None:
     assert without.model_copy(update={"failures": ()}).exit_code == 0
 
 
+def test_wrong_outputs_alone_are_in_the_headline(report: NightReport) -> None:
+    crash = report.failures[0]
+    wrong = crash.model_copy(update={"kind": "outputs differ", "exit_code": 8})
+    totals = report.totals.model_copy(update={"failed": 0, "missed": 0, "regressed": 0})
+    alone = report.model_copy(update={"verdicts": (), "failures": (wrong,), "totals": totals})
+    assert (alone.headline, alone.exit_code) == ("2 with wrong outputs", 8)
+
+
 def test_devices_with_health_and_quarantine(report: NightReport) -> None:
     devices = {device.identity: device for device in report.devices}
     assert devices[PHONE].label == "android:S1 (Test CPU)"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
+from etdeploy.bench.records.record import RunRecord
 from etdeploy.core import git
 from etdeploy.farm.report.shown.words import first_number, value_text
 from etdeploy.farm.spec.model import Baseline
@@ -130,13 +131,25 @@ def test_a_disturbed_run_is_left_out_of_the_repeats(store: Store) -> None:
     assert "1 of 3 runs left out: The cores slowed down" in verdict.reason
 
 
-def test_wrong_outputs_regress(store: Store) -> None:
-    keep_nights(store, quiet(8))
+def wrong_run() -> RunRecord:
     wrong = run_of(8, 1, 1.0)
     workload = wrong.workload.model_copy(
         update={"outputs": (make_check(within_tolerance=False),), "outputs_compared": True}
     )
-    wrong = wrong.model_copy(update={"workload": workload})
+    return wrong.model_copy(update={"workload": workload})
+
+
+def test_outputs_that_were_never_right_do_not_regress(store: Store) -> None:
+    wrong = wrong_run()
+    store.add(wrong)
+    [verdict] = judge_night(store, night_id(8), states_of(8, [wrong]), farm())
+    assert verdict.kind is VerdictKind.NOT_JUDGED
+    assert "no earlier run shows them right" in str(verdict.findings)
+
+
+def test_wrong_outputs_regress(store: Store) -> None:
+    keep_nights(store, quiet(8))
+    wrong = wrong_run()
     store.add(wrong)
     [verdict] = judge_night(store, night_id(8), states_of(8, [wrong]), farm())
     assert verdict.kind is VerdictKind.REGRESSED
