@@ -651,7 +651,11 @@ def test_the_plan_follows_the_recipe_and_then_the_program(
     tmp_path: Path,
 ) -> None:
     cli = Cli(export_workspace.root, tmp_path, {SOURCE_VARIABLE: str(source)})
-    recipe = cli.recipe(_RECIPE.replace("backend: portable", "backend: xnnpack"))
+    # A shape that no other test exports: this one begins without a program.
+    shape = json.dumps({"features": 40, "width": 72, "layers": 2})
+    recipe = cli.recipe(
+        _RECIPE.replace(json.dumps(SMALL["mlp"]), shape).replace("portable", "xnnpack")
+    )
     arguments = ("plan", "--recipe", recipe, *_FROM_SOURCE)
     before = cli.ok(*arguments, "--json").json
     assert before["provisional"]

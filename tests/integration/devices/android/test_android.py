@@ -862,16 +862,17 @@ def test_packets_travel_over_usb_as_well(android_x86_64: AndroidRoot, bundle: Bu
     device = AndroidDevice(
         "A1", usb_transport("A1", lambda _: UsbOverTcp(android_x86_64.host, 5555))
     )
-    assert device.facts().connection == "USB"
-    assert device.push(bundle).pushed_files == 3
-    with device.open_run(bundle, "r1") as run:
-        assert run.run(["exit", "2"], 20).exit_code == 2
-        assert run.run(["hang"], 1.0).timed_out
-        assert run.run(["exit", "3"], 20).exit_code == 3
-    android_x86_64.kill_adbd()
-    with pytest.raises(DeviceError, match="the device went away while reading its battery state"):
-        device.state()
-    device.close()
+    with contextlib.closing(device):
+        assert device.facts().connection == "USB"
+        assert device.push(bundle).pushed_files == 3
+        with device.open_run(bundle, "r1") as run:
+            assert run.run(["exit", "2"], 20).exit_code == 2
+            assert run.run(["hang"], 1.0).timed_out
+            assert run.run(["exit", "3"], 20).exit_code == 3
+        android_x86_64.kill_adbd()
+        gone = "the device went away while reading its battery state"
+        with pytest.raises(DeviceError, match=gone):
+            device.state()
 
 
 def test_a_phone_that_is_plugged_in_again_has_another_address(android_x86_64: AndroidRoot) -> None:
