@@ -47,6 +47,8 @@ class Flag:
         self._is_up = False
 
 
+# How soon a sleeper notices a stop.
+_SLICE_S = 0.2
 # Above the flags of all runs; a signal raises it.
 _requested = Flag()
 _signalled = Flag()
@@ -84,6 +86,26 @@ def checkpoint() -> None:
     """Raises `Interrupted` when the run was asked to stop."""
     if requested():
         raise Interrupted
+
+
+def sleep_until_stopped(
+    seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    """Sleeps in slices, each after a checkpoint.
+
+    Args:
+        seconds: How long.
+        clock: In seconds, from any moment on.
+        sleep: Sleeps for so many seconds.
+
+    Raises:
+        Interrupted: The run was asked to stop.
+    """
+    until = clock() + seconds
+    while (left := until - clock()) > 0:
+        checkpoint()
+        sleep(min(left, _SLICE_S))
+    checkpoint()
 
 
 def request() -> None:

@@ -8,8 +8,8 @@ import socket
 
 
 def this_host() -> str:
-    """This machine's name."""
-    return socket.gethostname()
+    """What this machine is called, by reservations and by a farm."""
+    return socket.gethostname() or "localhost"
 
 
 def myself() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from etdeploy.bench.records.conditions import Cooldown
 from etdeploy.bench.state.sensors import cooling_sensor
 from etdeploy.bench.units import long_time
-from etdeploy.core.cancel import checkpoint
+from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import DeviceState
 from etdeploy.recipe.model import Cooldown as Wanted
@@ -16,7 +16,6 @@ from etdeploy.recipe.model import Cooldown as Wanted
 # To ask more often would keep a phone from cooling.
 _PERIOD_S = 5.0
 # How soon a request to stop is seen.
-_SLICE_S = 0.2
 
 
 def wait_until_cool(
@@ -54,7 +53,7 @@ def wait_until_cool(
             # What has no share is shown at once where there is no bar.
             passed / wanted.timeout_s if last is not first else None,
         )
-        _sleep(min(_PERIOD_S, wanted.timeout_s - passed), clock, sleep)
+        sleep_until_stopped(min(_PERIOD_S, wanted.timeout_s - passed), clock, sleep)
         # A sensor that stops answering says no more than it said.
         last = cooling_sensor(read()) or last
     return Cooldown(
@@ -64,11 +63,3 @@ def wait_until_cool(
         waited_s=round(clock() - began, 2),
         reached=last[1] <= wanted.max_celsius,
     )
-
-
-def _sleep(seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
-    until = clock() + seconds
-    while (left := until - clock()) > 0:
-        checkpoint()
-        sleep(min(left, _SLICE_S))
-    checkpoint()

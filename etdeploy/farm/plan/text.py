@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from etdeploy.core.console import count
 from etdeploy.core.text.layout import fit, table
 from etdeploy.farm.plan.model import Outlook, Piece
-
-_NAMES_SHOWN = 4
+from etdeploy.plan.requirements import some
 
 
 def outlook_text(outlook: Outlook, width: int | None) -> str:
@@ -20,7 +19,7 @@ def _sections(outlook: Outlook, width: int | None) -> Iterator[str]:
     yield "\n".join(_head(outlook))
     if outlook.cells:
         rows = [
-            (c.recipe, c.group, _names(c.devices), c.visits, duration(c.each.seconds), c.each.basis)
+            (c.recipe, c.group, some(c.devices), c.visits, duration(c.each.seconds), c.each.basis)
             for c in outlook.cells
         ]
         columns = ("recipe", "group", "devices", "visits", "each", "by")
@@ -34,7 +33,7 @@ def _sections(outlook: Outlook, width: int | None) -> Iterator[str]:
         yield f"{_made(outlook)}\n{shown}"
     for refused in outlook.refused:
         remedy = f"\n  what to do: {refused.remedy}" if refused.remedy else ""
-        where = f"{refused.recipe} for {_names(refused.devices)}"
+        where = f"{refused.recipe} for {some(refused.devices)}"
         yield f"cannot be made: {where}: {refused.reason}{remedy}"
     if outlook.unsatisfied:
         yield "\n".join(["cannot be measured", *_unsatisfied(outlook)])
@@ -49,7 +48,7 @@ def _unsatisfied(outlook: Outlook) -> Iterator[str]:
     for each in outlook.unsatisfied:
         recipes.setdefault((each.group, each.reason), []).append(each.recipe)
     for (group, reason), labels in recipes.items():
-        yield f"  {group} ({_names(tuple(labels))}): {reason}"
+        yield f"  {group} ({some(labels)}): {reason}"
 
 
 def _head(outlook: Outlook) -> Iterator[str]:
@@ -79,11 +78,6 @@ def _state(piece: Piece) -> str:
     if piece.cached is None:
         return "known after the export" if piece.step == "build" else "to do"
     return "cached" if piece.cached else "to do"
-
-
-def _names(names: tuple[str, ...]) -> str:
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from etdeploy.bench.state.sensors import cooling_sensor
 from etdeploy.bench.units import long_time
-from etdeploy.core.cancel import checkpoint
+from etdeploy.core.cancel import sleep_until_stopped
 from etdeploy.core.console import size
 from etdeploy.core.progress import Progress
 from etdeploy.devices.base import DeviceState
@@ -15,7 +15,6 @@ from etdeploy.farm.model import Gates, Health
 
 # To ask more often would keep a phone from cooling.
 _PERIOD_S = 10.0
-_SLICE_S = 0.2
 
 
 class GateError(Exception):
@@ -78,7 +77,7 @@ def wait_until_open(
             waiting()
             told = True
         progress(f"waiting for at most {long_time(left)}: {reason}")
-        _sleep(min(_PERIOD_S, left), clock, sleep)
+        sleep_until_stopped(min(_PERIOD_S, left), clock, sleep)
 
 
 def health_of(state: DeviceState) -> Health:
@@ -90,11 +89,3 @@ def health_of(state: DeviceState) -> Health:
         free_bytes=state.free_storage_bytes,
         thermal_status=state.thermal_status,
     )
-
-
-def _sleep(seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
-    until = clock() + seconds
-    while (left := until - clock()) > 0:
-        checkpoint()
-        sleep(min(left, _SLICE_S))
-    checkpoint()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from etdeploy.core.errors import DeviceError, EtdeployError
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
 from etdeploy.farm.model import Offer
+from etdeploy.shelf.owner import this_host
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,11 +22,6 @@ USABLE = "device"
 _SOON_S = 10.0
 # How long the answer of a device lasts that is known only by asking, or that failed.
 _AGAIN_S = 30.0
-
-
-def host_name() -> str:
-    """What this host is called in a farm."""
-    return platform.node() or "localhost"
 
 
 def identity_of(device: Device, host: str) -> str:
@@ -75,7 +70,7 @@ class Shelf:
         pools: Mapping[str, Collection[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.host = host or host_name()
+        self.host = host or this_host()
         self._workspace, self._pools, self._clock = workspace, dict(pools or {}), clock
         self._answers: dict[str, _Answer] = {}
         self._listed: frozenset[str] = frozenset()

@@ -59,7 +59,7 @@ def command(
     from etdeploy.farm.engine.dask.host.local import LocalParts
     from etdeploy.farm.engine.dask.host.serve import serve_host
     from etdeploy.farm.spec.model import Tls
-    from etdeploy.farm.work.offers import host_name
+    from etdeploy.shelf.owner import this_host
 
     for device in devices:
         parse_spec(device)
@@ -67,7 +67,7 @@ def command(
     if any(files) and not all(files):
         raise UsageError("TLS needs all of --tls-ca, --tls-cert and --tls-key")
     tls = Tls(ca=tls_ca, cert=tls_cert, key=tls_key) if tls_ca and tls_cert and tls_key else None
-    host = name or host_name()
+    host = name or this_host()
     serve_host(
         host,
         scheduler,
