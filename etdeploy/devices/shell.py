@@ -75,6 +75,13 @@ def marked(command: str, marker: str) -> str:
     return f"( {command}\n); echo {marker}:$?"
 
 
+def is_marked(output: bytes | bytearray, marker: str) -> bool:
+    """Whether an output that comes in pieces has ended."""
+    # No exit code has more than three digits.
+    tail = bytes(output[-len(marker) - len(":255\r\n") :])
+    return re.search(rb"%s:\d+\r?\n\Z" % re.escape(marker.encode()), tail) is not None
+
+
 def parse_marked(output: bytes, marker: str) -> ShellResult | None:
     """Takes the exit code from behind the marker; None without one: the shell did not finish."""
     before, found, after = output.rpartition(f"{marker}:".encode())

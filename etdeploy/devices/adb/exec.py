@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from etdeploy.devices.adb.errors import AdbGoneError
 from etdeploy.devices.adb.stream import Patience, Stream, Transport
-from etdeploy.devices.shell import Lines, ShellResult, marked, parse_marked
+from etdeploy.devices.shell import Lines, ShellResult, is_marked, marked, parse_marked
 
 _READ = 1 << 16
 
@@ -26,7 +26,9 @@ class RunningCommand:
     marker: str
 
     def finish(self, on_line: Callable[[str], None] | None = None) -> ShellResult:
-        """Waits for the end; `on_line` is called with each line as it comes.
+        """Waits for the exit code; `on_line` is called with each line as it comes.
+
+        Not for the end of the stream: what a command left behind may keep that open.
 
         Raises:
             AdbTimeoutError: It was silent for longer than its patience.
@@ -34,7 +36,7 @@ class RunningCommand:
             Interrupted: The run was asked to stop.
         """
         output, lines = bytearray(), Lines(on_line)
-        while part := self.stream.receive(_READ):
+        while not is_marked(output, self.marker) and (part := self.stream.receive(_READ)):
             output += part
             lines.take(part)
         result = parse_marked(bytes(output), self.marker)

@@ -260,7 +260,7 @@ def start_command(
             "{",
             *_program_lines(argv, variables, f"</dev/null 3<&- {stdout}2>.stderr"),
             "} 2>/dev/null",
-            "code=$?; kill -9 $watch $sampler; kill $limit",
+            "code=$?; kill -9 $watch $sampler $limit; read -r x <.limit && kill -9 $x",
             *_end_lines(end),
         )
     )
@@ -307,8 +307,9 @@ def _begin_lines(folder: str, limit_s: int, ending: str = ":") -> tuple[str, ...
     return (
         f"cd {quote(folder)} || exit 1",
         "echo $$ >.pid; exec 3<&0",
-        # `$!` in the trap, since it may come at any time.
-        f"( trap '' HUP; trap 'kill -9 $!; exit' TERM; sleep {limit_s} & wait $!; {ending};"
+        # Killed by number, with its `sleep`: mksh loses a trapped signal that comes just before it
+        # waits, and what is left there keeps the terminal open.
+        f": >.limit; ( trap '' HUP; sleep {limit_s} & echo $! >.limit; wait $!; {ending};"
         " kill -9 -$$ )"
         " </dev/null 3<&- >/dev/null 2>&1 &",
         "limit=$!",

@@ -12,7 +12,7 @@ from shlex import quote
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
-from etdeploy.devices.shell import Lines, ShellResult, marked, parse_marked
+from etdeploy.devices.shell import Lines, ShellResult, is_marked, marked, parse_marked
 from etdeploy.devices.ssh.address import Address
 from etdeploy.devices.ssh.channel import Channel, ForeignError, begun
 from etdeploy.devices.ssh.client import by_hand
@@ -248,6 +248,9 @@ class SshCommand:
                 for part in self.channel.pieces(self.idle_s):
                     output += part
                     lines.take(part)
+                    # What a command left behind may keep the channel open.
+                    if is_marked(output, self.marker):
+                        break
             except TimeoutError as error:
                 raise SilentError from error
             result = parse_marked(bytes(output), self.marker)

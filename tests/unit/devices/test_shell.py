@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.shell import Lines, Received, ShellResult, parse_marked, take_marked
+from etdeploy.devices.shell import (
+    Lines,
+    Received,
+    ShellResult,
+    is_marked,
+    parse_marked,
+    take_marked,
+)
 
 
 def test_the_marker_gives_the_exit_code() -> None:
@@ -20,6 +27,22 @@ def test_lines_of_an_old_shells_terminal_are_put_right() -> None:
 @pytest.mark.parametrize("output", [b"", b"half of the out", b"m-1:", b"m-1:x\n"])
 def test_without_the_marker_the_shell_did_not_end(output: bytes) -> None:
     assert parse_marked(output, "m-1") is None
+
+
+@pytest.mark.parametrize(
+    ("output", "ended"),
+    [
+        (b"textm-1:0\n", True),
+        (b"text\r\nm-1:255\r\n", True),
+        (b"", False),
+        (b"m-1:", False),
+        (b"m-1:1", False),
+        (b"m-1:0\nmore\n", False),
+        (b"m-2:0\n", False),
+    ],
+)
+def test_an_output_has_ended_with_the_whole_line_of_its_marker(output: bytes, ended: bool) -> None:
+    assert is_marked(output, "m-1") is ended
 
 
 def test_results_are_taken_one_by_one_from_an_output_that_goes_on() -> None:

@@ -466,6 +466,23 @@ def test_a_run_gives_exit_code_and_both_outputs(
     assert 0 < outcome.seconds < 20
 
 
+def test_a_command_ends_with_its_exit_code_whatever_it_leaves_running(reached: Reached) -> None:
+    link = link_of(reached)
+    try:
+        result = link.shell("( trap '' HUP; sleep 300 ) & echo on its way; exit 5", "testing", 20)
+    finally:
+        link.close()
+    assert (result.exit_code, result.output) == (5, "on its way\n")
+
+
+def test_many_short_runs_all_end(reached: Reached, bundle: Bundle) -> None:
+    reached.device.push(bundle)
+    with reached.device.open_run(bundle, "r1") as run:
+        codes = {run.run(["exit", "3"], 20).exit_code for _ in range(60)}
+    assert codes == {3}
+    assert reached.root.wait_for_processes(0, "sleep 80")
+
+
 def test_arguments_reach_the_program_as_they_are(reached: Reached, bundle: Bundle) -> None:
     reached.device.push(bundle)
     nasty = "a b'c\"d $(reboot) `x` \\ ; & | * ? ~ \n é"
