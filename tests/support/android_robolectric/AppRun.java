@@ -40,6 +40,7 @@ import org.robolectric.annotation.GraphicsMode;
  * <p>A scenario has: name; qualifiers and font_scale of the device; files, to be put into the app's
  * folder; extras of the intent; type, texts by the id of their field; click, ids of buttons; leave,
  * whether the app goes to the background while it runs; start_again, extras of a second intent;
+ * look_ms, how often the screen is looked at and drawn until the results are there;
  * figures of a finished run, to be shown without one; svg, whether its picture is also kept as SVG.
  */
 @RunWith(ParameterizedRobolectricTestRunner.class)
@@ -94,7 +95,7 @@ public class AppRun {
       copy(results.toPath(), "busy.json");
     }
     if (!asked.optBoolean("idle")) {
-      await(activity, results, asked.optString("await"));
+      await(activity, results, asked.optString("await"), asked.optInt("look_ms", 10));
     }
     if (asked.has("figures")) {
       show(asked.getJSONObject("figures"), activity);
@@ -208,15 +209,16 @@ public class AppRun {
   }
 
   /** Until the results are there and the screen shows them; or a text is on the screen. */
-  private static void await(Activity activity, File results, String text) throws Exception {
+  private static void await(Activity activity, File results, String text, int everyMs)
+      throws Exception {
     TextView button = (TextView) find(activity, "run");
     String running = activity.getString(
         activity.getResources().getIdentifier("stop", "string", activity.getPackageName()));
     while (text.isEmpty()
         ? !results.exists() || button.getText().toString().equals(running)
         : !views(activity).toString().contains(text)) {
-      Thread.sleep(10);
-      Shadows.shadowOf(Looper.getMainLooper()).idleFor(java.time.Duration.ofMillis(10));
+      Thread.sleep(everyMs);
+      Shadows.shadowOf(Looper.getMainLooper()).idleFor(java.time.Duration.ofMillis(everyMs));
     }
   }
 
