@@ -48,6 +48,7 @@ class Backend:
             overrides others. Empty where a model has one scheme.
         embeddings: How `export.embeddings` can quantise tables of embeddings for it; see
             `schemes.py`. They are looked up by ExecuTorch's kernels on the CPU.
+        rewrites: Those of `rewrites.py` that its lowering can run.
         lowering: The module, for the child process that exports, with its `LOWERING`; None for a
             backend that etdeploy does not export for, whose finished programs it runs.
         needs: What must be installed to export for it or to run it, besides the ExecuTorch wheel.
@@ -91,6 +92,7 @@ class Backend:
     quantizations: tuple[str, ...] = ("none",)
     overrides: tuple[str, ...] = ()
     embeddings: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
     lowering: str | None = None
     needs: str | None = None
     get: str | None = None

@@ -34,6 +34,7 @@ from etdeploy.bench.records.record import (
     RunnerRecord,
     RunRecord,
 )
+from etdeploy.bench.records.rewrites import RewritesRecord
 from etdeploy.bench.records.sustained import Sustained
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.sizes import Checks, size_notes, size_records
@@ -44,7 +45,7 @@ from etdeploy.bench.timing.sweep import thread_records
 from etdeploy.bench.timing.threads import Threads
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.methods import require_method, values_of_method
-from etdeploy.program.folder import Provenance, load_provenance
+from etdeploy.program.folder import REWRITES, Provenance, load_provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.paths import relative_path, relative_paths
@@ -311,7 +312,17 @@ def _program(subject: Subject) -> ProgramRecord:
         source=subject.provenance.source,
         backend=subject.provenance.backend,
         quantization=subject.provenance.quantization,
+        rewrites=_rewrites(subject.provenance),
     )
+
+
+def _rewrites(provenance: Provenance) -> RewritesRecord | None:
+    found = provenance.details.get(REWRITES)
+    if not found:
+        return None
+    # The name of a file alone: a record goes wherever it is sent.
+    left = [{**each, "file": each["file"] and Path(each["file"]).name} for each in found["left"]]
+    return RewritesRecord.model_validate({**found, "left": left})
 
 
 def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:

@@ -26,7 +26,8 @@ def explained(plan: Explanation, name: str) -> Explained:
     from etdeploy.core.errors import UsageError
 
     toolchain = [plan.toolchain] if plan.toolchain else []
-    every = (plan.provider, *toolchain, *plan.language_model, *plan.components, *plan.options)
+    program = (*plan.language_model, *plan.rewrites)
+    every = (plan.provider, *toolchain, *program, *plan.components, *plan.options)
     choices = {choice.name: choice for choice in every}
     bare = name.removeprefix("-D").partition("=")[0]
     for candidate in (bare, bare.upper(), f"EXECUTORCH_{bare.upper()}"):
@@ -52,6 +53,7 @@ def text(plan: Explanation, width: int | None = None) -> str:
         "\n".join(head),
         _section("runtime", [plan.provider, *toolchain]),
         *([_section("language model", plan.language_model)] if plan.language_model else []),
+        *([_section("rewrites of the model", plan.rewrites)] if plan.rewrites else []),
         _section("components", plan.components),
         _section("cmake options", plan.options),
         *_changed(plan),

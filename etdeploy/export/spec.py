@@ -9,6 +9,7 @@ from typing import Any
 
 from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
+from etdeploy.backends.rewrites import Chosen, chosen_rewrites
 from etdeploy.backends.schemes import GROUPED_EMBEDDINGS, GROUPED_SCHEMES
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
@@ -81,6 +82,7 @@ class ExportSpec(Value):
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
         options: The value of each option that the backend declares.
+        rewrites: Those of the graph that are tried, in order.
         profiled: Whether the program is compiled to report the times of its operators, for a
             backend where that is decided then.
         custom_ops: A Python file or a shared library that registers operators with PyTorch.
@@ -113,6 +115,7 @@ class ExportSpec(Value):
     group_size: int | None = None
     soc: str | None = None
     options: dict[str, OptionValue] = {}
+    rewrites: tuple[str, ...] = ()
     profiled: bool = False
     custom_ops: str | None = None
     strict: bool = False
@@ -179,13 +182,16 @@ class ExportSpec(Value):
 
 
 def export_spec(
-    recipe: Recipe, places: Mapping[KeyPath, Place] = MappingProxyType({})
+    recipe: Recipe,
+    places: Mapping[KeyPath, Place] = MappingProxyType({}),
+    arch: str | None = None,
 ) -> ExportSpec:
     """Takes from a recipe what determines the program.
 
     Args:
         recipe: Loaded, with absolute paths.
         places: Where its keys are, for messages.
+        arch: The instruction set of the target; None where it is not known.
 
     Raises:
         RecipeError: A reference names no function, or a finished program cannot use it.
@@ -219,6 +225,7 @@ def export_spec(
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
+        rewrites=rewrites_of(recipe, arch).names,
         profiled=backend.profile_compiled and recipe.benchmark.profile,
         custom_ops=export.custom_ops,
         strict=export.strict,
@@ -228,6 +235,18 @@ def export_spec(
         places=told,
         method=recipe.benchmark.method,
     )
+
+
+def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
+    """Which rewrites of the graph are tried, and why not the others.
+
+    A language model has a formulation of its own, and a finished program its graph no more.
+    """
+    export = recipe.export
+    if recipe.model.hf is not None or recipe.model.program is not None:
+        return Chosen()
+    offered = backend_named(export.backend).rewrites
+    return chosen_rewrites(export.rewrites, offered, export.quantization, arch)
 
 
 def _overrides(export: Export) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.values import Explained, Value
+from etdeploy.export.spec import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
@@ -15,6 +16,7 @@ from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of
 from etdeploy.plan.language import language_choices
 from etdeploy.plan.model import RuntimePlan
+from etdeploy.plan.rewrites import rewrite_choices
 
 
 class Task(Value):
@@ -57,6 +59,7 @@ class Explanation(Value):
     executorch_version: str
     toolchain: Explained | None
     language_model: tuple[Explained, ...] = ()
+    rewrites: tuple[Explained, ...] = ()
     components: tuple[Explained, ...]
     options: tuple[Explained, ...]
     changes: tuple[Change, ...]
@@ -83,6 +86,7 @@ def explain(resolved: Resolved) -> Explanation:
         language_model=language_choices(
             job.loaded.recipe, resolved.exported.generation if resolved.exported else None
         ),
+        rewrites=_rewrites(resolved),
         components=plan.components,
         options=plan.options,
         changes=_changes(resolved.provisional_plan(), plan),
@@ -100,6 +104,12 @@ def explain(resolved: Resolved) -> Explanation:
             ),
         ),
     )
+
+
+def _rewrites(resolved: Resolved) -> tuple[Explained, ...]:
+    recipe, made = resolved.job.loaded.recipe, resolved.exported
+    found = made.rewrites if made else None
+    return rewrite_choices(recipe, rewrites_of(recipe, resolved.job.target.arch), found)
 
 
 def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[Change, ...]:

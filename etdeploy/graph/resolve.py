@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.cache.kinds import CacheKind
@@ -24,7 +24,7 @@ from etdeploy.plan.cmake_options import OptionTable
 from etdeploy.plan.components import shipped_components
 from etdeploy.plan.derive import Available, CustomKernels, derive_plan
 from etdeploy.plan.model import Provider, RuntimePlan
-from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, load_provenance
+from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO, REWRITES, load_provenance
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
 from etdeploy.provider.checkout import Checkout, find_checkout, read_options
@@ -45,12 +45,14 @@ class ExportedBefore:
         program: What inspection found in it.
         versions: Of what exported it, if known.
         generation: How it generates text; None for another program.
+        rewrites: What rewrites of its graph did; None where none were tried.
     """
 
     folder: Path
     program: Program
     versions: Mapping[str, str]
     generation: Generation | None = None
+    rewrites: Mapping[str, Any] | None = None
 
     @property
     def path(self) -> Path:
@@ -192,7 +194,7 @@ def _app_maker(job: Job) -> AppMaker | None:
 
 def export_spec_of(job: Job) -> ExportSpec:
     """What to export and for what; `soc: auto` becomes the SoC that the device reports."""
-    spec = export_spec(job.loaded.recipe, job.loaded.places)
+    spec = export_spec(job.loaded.recipe, job.loaded.places, job.target.arch)
     soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
     told = {"speech": job.speech, **({"soc": soc} if soc else {})}
     return spec.model_copy(update=told)
@@ -219,7 +221,9 @@ def _exported_before(job: Job, key: str | None) -> ExportedBefore | None:
         return None
     made = load_provenance(entry.path)
     program = Program.load(entry.path / PROGRAM_INFO)
-    return ExportedBefore(entry.path, program, made.versions, made.generation)
+    return ExportedBefore(
+        entry.path, program, made.versions, made.generation, made.details.get(REWRITES)
+    )
 
 
 def _finished(job: Job) -> Program | None:

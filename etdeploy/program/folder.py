@@ -26,6 +26,8 @@ ETRECORD_FILE = "etrecord.bin"
 FORWARD = "forward"
 # In a provenance's details: notes that torch.export's other mode was used.
 RETRACED = "retraced"
+# There, too: what rewrites of the graph did (docs/rewrites.md).
+REWRITES = "rewrites"
 
 
 class TensorFile(Value):

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_names, find_backend
+from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import LINEAR_SCHEMES
 from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
@@ -54,6 +55,16 @@ Abis = Annotated[
         AfterValidator(all_different),
     ],
     Takes("a list of arm64-v8a, x86_64, or both", words=()),
+]
+RewriteName = Annotated[str, Choice(lambda name: name in REWRITES, lambda: tuple(REWRITES))]
+Rewrites = Annotated[
+    Literal["auto", "none"]
+    | Annotated[
+        tuple[RewriteName, ...],
+        Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(all_different),
+    ],
+    Takes(f"auto, none, or a list of {', '.join(REWRITES)}", words=("auto", "none")),
 ]
 AppRuntime = Literal["auto", "prebuilt", "source"]
 AppBuild = Literal["auto", "gradle", "sdk"]
@@ -260,6 +271,11 @@ class Export(Section):
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the backend, by name; [each backend](#options-of-backends) has its own."""
+
+    rewrites: Rewrites = "auto"
+    """What is rewritten in the model's graph before it is lowered, so that the program is faster:
+    `auto`, what is known to help on the target; `none`; or a list of names. For XNNPACK.
+    [docs/rewrites.md](rewrites.md) explains each."""
 
     custom_ops: str | None = None
     """A `.py` file or a shared library (`.so`, `.dylib`) that registers custom operators with

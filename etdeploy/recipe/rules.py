@@ -100,6 +100,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     overrides = section.get("overrides")
     if backend and isinstance(overrides, Mapping):
         yield from _override_findings(backend, scheme, overrides)
+    yield from _rewrite_findings(backend, section.get("rewrites"))
     if section.get("calibration") is not None and scheme not in STATIC_SCHEMES:
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     yield from _embedding_findings(backend, scheme, section.get("embeddings"))
@@ -115,6 +116,17 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         those = [b.name for b in known_backends() if b.socs and b.lowering]
         backends = "backend" if len(those) == 1 else "backends"
         yield "soc", f"soc applies to the {' and '.join(those)} {backends} only"
+
+
+def _rewrite_findings(backend: Backend | None, rewrites: object) -> Iterator[Finding]:
+    if backend is None or not isinstance(rewrites, list | tuple):
+        return
+    if not backend.rewrites:
+        those = ", ".join(b.name for b in known_backends() if b.rewrites and b.lowering)
+        yield (
+            "rewrites",
+            f"the backend {backend.name} has no rewrites; they apply to {those} only",
+        )
 
 
 def _embedding_findings(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.options import Option
+from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
 from etdeploy.backends.xnnpack.traced import TRACED
 from etdeploy.core.values import Explained
@@ -81,6 +82,7 @@ XNNPACK = Xnnpack(
     quantizations=("none", "int8_static", "int8_dynamic", *LINEAR_SCHEMES),
     overrides=("none", *LINEAR_SCHEMES),
     embeddings=("8w", "4w"),
+    rewrites=tuple(REWRITES),
     lowering="etdeploy.export.worker.backends.xnnpack",
     options=(
         Option(

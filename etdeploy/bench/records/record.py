@@ -18,6 +18,7 @@ from etdeploy.bench.records.kinds import WorkloadKind
 from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.memory import Memory
 from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.rewrites import RewritesRecord
 from etdeploy.bench.records.starts import Spread, Start, ThreadsRecord
 from etdeploy.bench.records.sustained import Sustained
 from etdeploy.core.values import Value
@@ -65,6 +66,7 @@ class ProgramRecord(Value):
         source: The model source as a person reads it.
         backend: What the program was exported for; null for a finished program.
         quantization: Its scheme; null for a finished program.
+        rewrites: Of its graph; null where none were tried.
     """
 
     sha256: str
@@ -77,6 +79,7 @@ class ProgramRecord(Value):
     source: str
     backend: str | None
     quantization: str | None
+    rewrites: RewritesRecord | None = None
 
 
 class RunnerRecord(Value):

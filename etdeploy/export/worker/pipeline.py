@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,12 +17,13 @@ from etdeploy.export.methods import first_method
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
-from etdeploy.export.worker.failures import of_method
+from etdeploy.export.worker.failures import fail, of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_sources, prepare
 from etdeploy.export.worker.lowering.delegation import delegation
-from etdeploy.export.worker.lowering.lower import emit, lower
+from etdeploy.export.worker.lowering.lower import emit, lower, partitioned
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
+from etdeploy.export.worker.lowering.trial import failed_to_load
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
@@ -31,12 +32,15 @@ from etdeploy.export.worker.result import (
     write_methods,
     write_program,
 )
+from etdeploy.export.worker.rewrites.base import Log
+from etdeploy.export.worker.rewrites.gain import dropped, told
+from etdeploy.export.worker.rewrites.order import rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers
 from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
 from etdeploy.export.worker.tracing.tensors import Values, distances, flat_inputs, run_eagerly
 from etdeploy.export.worker.tracing.trace import trace
-from etdeploy.program.folder import EXPORT_INFO
+from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 
 if TYPE_CHECKING:  # imports transformers
     from etdeploy.export.worker.loading.hf.language import LanguageModel
@@ -110,10 +114,9 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
     steps = Steps(tell)
     if spec.exported:
         _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
-    lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
-    with steps.step("write", "writing the program", 0.95):
+    lowered, retraced = _that_loads(spec, folder, steps, recorder)
+    with steps.step("write", "writing the values", 0.98):
         written = write_methods(folder, lowered)
-        lowered = write_program(spec, folder, lowered)
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
     files = sources.files
@@ -125,6 +128,33 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
         update={"code_files": files, "seconds": steps.seconds},
     ).save(folder / EXPORT_INFO)
     return sources
+
+
+def _that_loads(
+    spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder
+) -> tuple[Lowered, str | None]:
+    """The program, written and tried; without rewrites if it does not load with them.
+
+    Raises:
+        WorkerError: It does not load either way.
+    """
+    lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
+    with steps.step("write", "writing the program", 0.95):
+        lowered = write_program(spec, folder, lowered)
+    with steps.step("try", "loading the program", 0.97):
+        problem = failed_to_load(spec, folder / PROGRAM_FILE)
+    if problem is None:
+        return lowered, retraced
+    if not lowered.rewrites.get("applied"):
+        raise fail(
+            "lowering",
+            f"the program was lowered, but ExecuTorch does not load it: {problem}",
+            remedy="Another scheme, export.quantization, or another backend, export.backend, may "
+            "have operators for it.",
+        )
+    plain = spec.model_copy(update={"rewrites": ()})
+    lowered, retraced = _that_loads(plain, folder, steps, recorder)
+    return replace(lowered, rewrites=dropped(spec.rewrites, problem)), retraced
 
 
 def _in_a_mode_that_works(
@@ -147,20 +177,23 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         language = _language_model(spec, steps, recorder)
         sources = language.sources if language else load_sources(spec)
         inputs = _for_each(sources, lambda name: _inputs(sources[name]))
+    log = Log(spec.rewrites)
     shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
-        models = _quantized(spec, sources, (language.longest,) if language else tuple(sources))
+        run = (language.longest,) if language else tuple(sources)
+        models = _quantized(spec, sources, run, log)
     if language:
         language = _evaluated(spec, language, models, steps)
     with steps.step("export", "tracing with torch.export", 0.6):
-        traced = _for_each(sources, lambda name: _traced(spec, sources[name], models[name]))
+        traced = _for_each(sources, lambda name: _traced(spec, sources[name], models[name], log))
     with recorder.recording():
         sized = _at_sizes(spec, traced, steps)
     with steps.step("lower", f"lowering to {spec.backend}", 0.7):
         edge = lower(spec, traced)
         counts = {name: delegation(edge, name) for name in traced}
         program = emit(spec, edge, traced)
+    rewrites = _rewrites(spec, traced, counts, log, steps)
     methods = {
         name: _method(
             traced[name],
@@ -172,7 +205,24 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         )
         for name in sources
     }
-    return Lowered(methods, program, shared_bytes, language)
+    return Lowered(methods, program, shared_bytes, language, rewrites=rewrites)
+
+
+def _rewrites(
+    spec: ExportSpec,
+    methods: Mapping[str, Traced],
+    counts: Mapping[str, Mapping[str, Any]],
+    log: Log,
+    steps: Steps,
+) -> dict[str, Any]:
+    """What the rewrites did, and what a backend would have taken without them."""
+    if not log.names:
+        return {}
+    keys = {"partitions": "partitions", "outside": "undelegated_nodes"}
+    after = {key: sum(each[own] for each in counts.values()) for key, own in keys.items()}
+    with steps.step("gain", "counting what the rewrites gained", 0.9):
+        before = partitioned(spec, methods) if log.applied else after
+    return told(log, before, after)
 
 
 def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:
@@ -252,7 +302,7 @@ def _quantize_text(spec: ExportSpec) -> str:
 
 
 def _quantized(
-    spec: ExportSpec, sources: Mapping[str, Source], run: Container[str]
+    spec: ExportSpec, sources: Mapping[str, Source], run: Container[str], log: Log
 ) -> dict[str, Model]:
     """The modules to lower, and what those of the methods in `run` give.
 
@@ -261,7 +311,7 @@ def _quantized(
     """
     # All before any is quantised: methods may share the layers.
     before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
-    quantized = quantize(spec, sources)
+    quantized = quantize(spec, sources, log)
     if not quantized:
         return {name: Model(source.module, before[name]) for name, source in sources.items()}
     return _for_each(sources, lambda name: _compared(quantized[name], sources[name], before[name]))
@@ -282,13 +332,15 @@ def _compared(quantized: Quantized, source: Source, before: Values | None) -> Mo
     return Model(quantized.module, after, details, quantized.notes)
 
 
-def _traced(spec: ExportSpec, source: Source, model: Model) -> Traced:
+def _traced(spec: ExportSpec, source: Source, model: Model, log: Log) -> Traced:
     if source.exported and model.module is source.module:
         program = source.exported
     else:
         program = trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
     check_numbers(source, program)
-    return Traced(model.module, source, program)
+    quantized = model.module is not source.module
+    rewritten = rewritten_to_lower(program, log, quantized=quantized)
+    return Traced(model.module, source, rewritten, log, program)
 
 
 def _at_sizes(spec: ExportSpec, methods: Mapping[str, Traced], steps: Steps) -> dict[str, Sized]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from etdeploy.export.worker.lowering.releases import release_notes
 from etdeploy.export.worker.lowering.stored_once import store_once
 from etdeploy.export.worker.lowering.tied import tied_notes
 from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
+from etdeploy.export.worker.rewrites.gain import notes as rewrite_notes
 from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes
 from etdeploy.export.worker.tracing.sizes import SizedCall, write_sets
 from etdeploy.export.worker.tracing.tensors import Values, write_values
@@ -27,6 +28,7 @@ from etdeploy.program.folder import (
     ETRECORD_FILE,
     PROGRAM_FILE,
     RETRACED,
+    REWRITES,
     MethodValues,
     Provenance,
 )
@@ -73,6 +75,7 @@ class Lowered:
         shared_bytes: Of the weights that several methods have in common, as the factory made them.
         language: The language model that it is; None for another model.
         saved_bytes: By which the program is smaller, since equal weights are stored once.
+        rewrites: What `rewrites/gain.py` tells of those of the graphs; empty where none were tried.
     """
 
     methods: dict[str, Method]
@@ -80,6 +83,7 @@ class Lowered:
     shared_bytes: int
     language: LanguageModel | None = None
     saved_bytes: int = 0
+    rewrites: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def graphs(self) -> list[Any]:
@@ -153,7 +157,11 @@ def provenance_of(
         methods=dict(written),
         etrecord=True,
         versions=_versions(spec),
-        details={"bytes": _sizes(folder), **({RETRACED: retraced} if retraced else {})},
+        details={
+            "bytes": _sizes(folder),
+            **({RETRACED: retraced} if retraced else {}),
+            **({REWRITES: dict(lowered.rewrites)} if lowered.rewrites else {}),
+        },
         generation=lowered.language.generation if lowered.language else None,
         notes=(*((retraced,) if retraced else ()), *_notes(spec, folder, lowered)),
     )
@@ -172,6 +180,7 @@ def _versions(spec: ExportSpec) -> dict[str, str]:
 
 def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
     methods = lowered.methods
+    yield from rewrite_notes(lowered.rewrites) if lowered.rewrites else ()
     yield from lowered.language.loaded.notes if lowered.language else ()
     yield from _of_each(methods, _model_notes)
     yield from release_notes(spec)

@@ -39,8 +39,12 @@ def resolved(tmp_path: Path) -> Any:
 
 
 def test_recipes_share_an_export_whatever_they_are_called_and_run_on(resolved: Any) -> None:
-    a, b = resolved("a"), resolved("b", target="linux-aarch64", more="benchmark: {warmup: 3}\n")
+    a = resolved("a", target="android-arm64")
+    b = resolved("b", target="linux-aarch64", more="benchmark: {warmup: 3}\n")
     assert export_work(a) == export_work(b)
+    # What is rewritten in a model differs.
+    assert export_work(a) != export_work(resolved("a", target="linux-x86_64"))
+    a = resolved("a")
     assert export_work(a) != export_work(resolved("c", example="convnet"))
     assert export_work(a) != export_work(resolved("d", export="backend: xnnpack, seed: 5"))
 

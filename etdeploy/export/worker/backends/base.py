@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +14,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.known_errors import Meanings
 from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.rewrites.base import Log
 
 REASON = "etdeploy_reason"
 """In a node's `meta`: why its backend left it to the CPU, as a clause; a lowering may set it."""
@@ -27,11 +28,15 @@ class Traced:
         module: The model as it was traced, for an entry point that traces it again.
         source: Its inputs and dynamic shapes, and the model before quantisation.
         program: The method as a graph.
+        log: What the rewrites of the graph did; one for all methods.
+        original: The graph before them; None where there are none.
     """
 
     module: torch.nn.Module
     source: Source
     program: torch.export.ExportedProgram
+    log: Log = field(default_factory=Log)
+    original: torch.export.ExportedProgram | None = None
 
 
 class Lowering:
@@ -52,6 +57,7 @@ class Lowering:
         meanings: What exceptions of its lowering mean, by patterns of their text.
         stores_once: Whether its named data may begin at any multiple of 16 bytes: it can then lie
             among the program's constants if one of these has equal bytes.
+        loads_here: Whether ExecuTorch's Python package can load its programs on this machine.
         sharing: How weights that methods share could be stored once; empty where they cannot.
     """
 
@@ -61,6 +67,7 @@ class Lowering:
     fixed_shapes = False
     meanings: Meanings = ()
     stores_once = False
+    loads_here = False
     sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:
@@ -77,8 +84,13 @@ class Lowering:
         """ExecuTorch's partitioners, in order; each takes what those before it left."""
         return []
 
-    def passes(self, spec: ExportSpec) -> Any:
-        """Passes over the graph before it is partitioned; None for none."""
+    def passes(self, spec: ExportSpec, log: Log) -> Any:
+        """Passes over the graph before it is partitioned; None for none.
+
+        Args:
+            spec: What is exported.
+            log: Of the rewrites, for those of them that are passes.
+        """
         return None
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
@@ -93,7 +105,7 @@ class Lowering:
         return to_edge_transform_and_lower(
             {name: method.program for name, method in methods.items()},
             partitioner=self.partitioners(spec),
-            transform_passes=self.passes(spec),
+            transform_passes=self.passes(spec, next(iter(methods.values())).log),
             generate_etrecord=True,
         )
 

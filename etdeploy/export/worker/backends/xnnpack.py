@@ -9,11 +9,14 @@ from typing import Any
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.lowering.releases import may_replace_parts
+from etdeploy.export.worker.rewrites.base import Log
+from etdeploy.export.worker.rewrites.order import edge_passes
 
 
 class XnnpackLowering(Lowering):
     """ExecuTorch's quantiser and partitioner for XNNPACK."""
 
+    loads_here = True
     stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialisation
 
     def quantizer(self, spec: ExportSpec) -> Any:
@@ -40,12 +43,12 @@ class XnnpackLowering(Lowering):
 
         return [ExplainedPartitioner(per_op_mode=spec.options["per_op_mode"])]
 
-    def passes(self, spec: ExportSpec) -> Any:
-        """Those that ExecuTorch's own recipes for XNNPACK run."""
+    def passes(self, spec: ExportSpec, log: Log) -> Any:
+        """Those that ExecuTorch's own recipes for XNNPACK run, and the rewrites."""
         from executorch.backends.xnnpack.utils.configs import get_transform_passes
 
         if not spec.generation:
-            return get_transform_passes()
+            return get_transform_passes(edge_passes(log))
         from etdeploy.export.worker.generation.passes import plain_views
 
         return get_transform_passes([plain_views])

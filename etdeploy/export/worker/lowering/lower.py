@@ -33,6 +33,29 @@ def lower(spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         return lowering.lower(spec, methods)
 
 
+def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, int]:
+    """What the backend would take of the methods without rewrites of their graphs.
+
+    Returns:
+        The number of `partitions`, and of operators `outside` of them.
+
+    Raises:
+        WorkerError: It fails.
+    """
+    from etdeploy.export.worker.rewrites.base import Log
+    from etdeploy.export.worker.rewrites.gain import counted
+
+    lowering, totals = lowering_of(spec), {"partitions": 0, "outside": 0}
+    prefix = f"lowering to {spec.backend} without rewrites failed:"
+    for method in methods.values():
+        with explaining(prefix, graphs(methods), meanings=lowering.meanings):
+            (partitioner,) = lowering.partitioners(spec)
+            program = method.original or method.program
+            found = counted(program, partitioner, lowering.passes(spec, Log()))
+        totals = {key: totals[key] + found[key] for key in totals}
+    return totals
+
+
 def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
     """Plans the memory and makes the program; an `ExecutorchProgramManager`.
 

@@ -16,6 +16,8 @@ from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.layers.quantize import quantize_layers
 from etdeploy.export.worker.lowering.overrides import check_overrides, override_notes
+from etdeploy.export.worker.rewrites.base import Log
+from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.export.worker.tracing.tensors import buffers_restored, copied
 from etdeploy.export.worker.tracing.trace import trace
@@ -36,8 +38,15 @@ class Quantized:
     samples: int | None = None
 
 
-def quantize(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Quantized]:
+def quantize(
+    spec: ExportSpec, sources: Mapping[str, Source], log: Log | None = None
+) -> dict[str, Quantized]:
     """Quantises the methods by the spec's scheme; none where nothing is to do before lowering.
+
+    Args:
+        spec: Names the scheme.
+        sources: The methods.
+        log: Names the rewrites of what is quantised, and is told of them; None for none.
 
     Raises:
         WorkerError: The model cannot be quantised that way.
@@ -50,7 +59,7 @@ def quantize(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Quant
     traced, found = {}, {}
     for name, source in sources.items():
         with of_method(name, sources):
-            traced[name] = _traced(spec, source)
+            traced[name] = rewritten_to_quantize(_traced(spec, source), log or Log())
     check_overrides(spec, traced)
     for name, source in sources.items():
         with of_method(name, sources):

@@ -1,0 +1,105 @@
+"""Rewrites of a model's graph before it is lowered, by the names that a recipe uses; all pure.
+
+Each computes the same in a form that the stock runtime runs faster. How is in
+`export/worker/rewrites/`, one module each; what was measured is in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from etdeploy.backends.schemes import STATIC_SCHEMES
+
+AUTO, NONE = "auto", "none"
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A rewrite.
+
+    Attributes:
+        summary: What it does, as a clause.
+        schemes: Those of quantisation that it is for; None for all.
+        arches: The instruction sets on which it was measured to be faster; None where it leaves
+            work out, which is faster everywhere.
+        unless_asked: Why `auto` leaves it out on every machine, as a clause; empty if it does not.
+    """
+
+    summary: str
+    schemes: tuple[str, ...] | None = None
+    arches: tuple[str, ...] | None = None
+    unless_asked: str = ""
+
+
+REWRITES: dict[str, Rewrite] = {
+    "silu": Rewrite(
+        "writes SiLU as a product with a sigmoid before quantisation, so that the product is "
+        "computed in 8 bits",
+        schemes=STATIC_SCHEMES,
+    ),
+    "depthwise": Rewrite(
+        "splits depthwise kernels of more than 25 taps into strips, for which XNNPACK has kernels",
+        arches=("x86_64",),
+    ),
+    "constants": Rewrite("computes once what does not depend on the inputs"),
+    "attention": Rewrite(
+        "computes attention without checking each row of scores for being masked wholly"
+    ),
+    "norms": Rewrite("computes the means of a LayerNorm as matrix products"),
+    "softmax": Rewrite("moves the dimension of a softmax to the end, where backends take it"),
+    "upsampling": Rewrite("repeats pixels by a product with ones"),
+    "slices": Rewrite("takes parts of tensors as slices"),
+    "views": Rewrite("makes every change of shape a view"),
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which rewrites an export tries.
+
+    Attributes:
+        names: In the order in which they run.
+        left_out: The others, with the reason as a clause.
+    """
+
+    names: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen_rewrites(
+    wanted: str | Sequence[str], offered: Sequence[str], scheme: str | None, arch: str | None
+) -> Chosen:
+    """The rewrites that a recipe asks for, or that are known to help.
+
+    Args:
+        wanted: `auto`, `none`, or names.
+        offered: Those of the backend.
+        scheme: Of quantisation.
+        arch: The instruction set of the target, `x86_64` or `aarch64`; None where it is not known.
+    """
+    names, left_out = [], {}
+    for name in (each for each in REWRITES if each in offered):
+        reason = _why_not(name, wanted, scheme, arch)
+        if reason:
+            left_out[name] = reason
+        else:
+            names.append(name)
+    return Chosen(tuple(names), left_out)
+
+
+def _why_not(name: str, wanted: str | Sequence[str], scheme: str | None, arch: str | None) -> str:
+    """A clause; empty for a rewrite that is tried."""
+    rewrite = REWRITES[name]
+    if wanted == NONE:
+        return "export.rewrites is none"
+    if wanted != AUTO and name not in wanted:
+        return "export.rewrites does not name it"
+    if rewrite.schemes is not None and (scheme or "none") not in rewrite.schemes:
+        return f"it is for quantization {', '.join(rewrite.schemes)}"
+    if wanted != AUTO:
+        return ""
+    if rewrite.arches is not None and arch not in rewrite.arches:
+        measured = ", ".join(rewrite.arches)
+        return f"it was measured on {measured} only, and the target is {arch or 'not known'}"
+    return rewrite.unless_asked

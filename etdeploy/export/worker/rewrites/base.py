@@ -1,0 +1,119 @@
+"""What every rewrite is, and how it changes a graph."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
+from etdeploy.export.worker.tracing.trace import stack_line
+
+Program: TypeAlias = torch.export.ExportedProgram
+
+
+@dataclass
+class Log:
+    """What the rewrites of one export did.
+
+    Attributes:
+        names: Those that are tried, in order.
+        applied: How often each changed something.
+        left: How often one left a place as it was: name, reason as a clause, file and line.
+    """
+
+    names: tuple[str, ...] = ()
+    applied: Counter[str] = field(default_factory=Counter)
+    left: Counter[tuple[str, str, str | None, int | None]] = field(default_factory=Counter)
+
+    def of(self, name: str) -> Told:
+        """Where one rewrite tells what it does."""
+        return Told(self, name)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The part of the log that is one rewrite's."""
+
+    log: Log
+    name: str
+
+    def applied(self) -> None:
+        """One place was rewritten."""
+        self.log.applied[self.name] += 1
+
+    def left(self, node: torch.fx.Node, reason: str) -> None:
+        """One place stays, for a reason that is a clause."""
+        file, line, _ = stack_line(node.meta.get("stack_trace"))
+        self.log.left[self.name, reason, file, line] += 1
+
+
+# Changes a program in place.
+Rewrite = Callable[[Program, Told], None]
+
+
+class Writer:
+    """Inserts operators before a node, in the place of what that node computes.
+
+    Args:
+        program: Gets the constants.
+        node: What is replaced; the new nodes come from the same line.
+    """
+
+    def __init__(self, program: Program, node: torch.fx.Node) -> None:
+        self._program = program
+        self._node = node
+        kept = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
+        self._meta = {key: node.meta[key] for key in kept if key in node.meta}
+
+    def __call__(self, operator: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """An operator with nodes and numbers as its arguments."""
+        with self._node.graph.inserting_before(self._node):
+            made = self._node.graph.call_function(operator, args, kwargs)
+        values, named = torch.fx.map_arg((args, kwargs), lambda each: each.meta["val"])
+        with _mode_of(self._node), torch.no_grad():
+            made.meta = {**self._meta, "val": operator(*values, **named)}
+        return made
+
+    def constant(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
+        """A constant of the program; one for all that have its name."""
+        plain = re.sub(r"\W", "_", name)
+        return constant(self._program, f"p_etdeploy_{plain}", tensor, _mode_of(self._node))
+
+    def replace(self, made: torch.fx.Node) -> None:
+        """Gives `made` to all that take the node, which goes."""
+        self._node.replace_all_uses_with(made)
+        self._node.graph.erase_node(self._node)
+
+
+def _mode_of(node: torch.fx.Node) -> Any:
+    value = node.meta["val"]
+    return (value[0] if isinstance(value, tuple | list) else value).fake_mode
+
+
+def constant(program: Program, name: str, tensor: torch.Tensor, mode: Any) -> torch.fx.Node:
+    """A new parameter of a program; the one of that name, if there is one."""
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.target == name:
+            return node
+    weights = torch.nn.Parameter(tensor, requires_grad=False)
+    with program.graph.inserting_before(next(iter(program.graph.nodes))):
+        made = program.graph.placeholder(name)
+    made.meta["val"] = mode.from_tensor(weights, static_shapes=True)
+    program.state_dict[name] = weights
+    spec = InputSpec(InputKind.PARAMETER, TensorArgument(made.name), name)
+    program.graph_signature.input_specs.insert(0, spec)
+    return made
+
+
+def bound(node: torch.fx.Node) -> dict[str, Any]:
+    """The arguments of an operator by their names, with defaults."""
+    target: Any = node.target
+    schema = target._schema
+    given = dict(zip((a.name for a in schema.arguments), node.args, strict=False))
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return {**defaults, **given, **node.kwargs}

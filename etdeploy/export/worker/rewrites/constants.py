@@ -1,0 +1,122 @@
+"""Computes once what does not depend on the inputs: masks, tables of positions, weights' norms.
+
+ExecuTorch computes them at each inference. Only what is small is kept: a program must not grow by a
+mask that a few operators make.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from etdeploy.export.worker.rewrites.base import Program, Told, constant
+
+_aten = torch.ops.aten
+_MOST_BYTES = 4 << 20
+_MOST_BYTES_IN_ALL = 64 << 20
+# Their inputs tell what they give, and a backend reads them with what they are applied to.
+_KEPT_NAMESPACES = ("quantized_decomposed", "torchao")
+_SCALARS_BYTES = 256
+
+
+def constant_of(program: Program, node: Any) -> torch.Tensor | None:
+    """The tensor that a node always gives, if it is one of the program's own."""
+    return _given(program, node) if node.op == "placeholder" else None
+
+
+def folded_scalars(program: Program, told: Told) -> None:
+    """The same in ExecuTorch's own graph, which converts each number to the type of a tensor."""
+    folded_constants(program, told, _SCALARS_BYTES)
+
+
+def folded_constants(program: Program, told: Told, most_bytes: int = _MOST_BYTES) -> None:
+    """Replaces operators whose inputs are all constant by what they give; in place.
+
+    Args:
+        program: Functional: no operator changes a tensor.
+        told: Counts the operators that are left out.
+        most_bytes: Of a result that is kept.
+    """
+    known: dict[torch.fx.Node, torch.Tensor] = {}
+    for node in program.graph.nodes:
+        value = _given(program, node) if node.op == "placeholder" else _computed(node, known)
+        if value is not None:
+            known[node] = value
+    added_bytes = 0
+    for node in list(program.graph.nodes):
+        value = known.get(node)
+        if value is None or node.op == "placeholder" or not _is_worth_it(node, known):
+            continue
+        if value.nbytes > most_bytes or added_bytes + value.nbytes > _MOST_BYTES_IN_ALL:
+            if value.nbytes > _MOST_BYTES:
+                told.left(node, f"its result is large ({value.nbytes >> 20} MiB)")
+            continue
+        added_bytes += value.nbytes
+        _replace(program, node, value)
+    before = len(program.graph.nodes)
+    program.graph.eliminate_dead_code()
+    for _ in range(before - len(program.graph.nodes)):
+        told.applied()
+    program.graph_module.recompile()
+
+
+def _given(program: Program, node: torch.fx.Node) -> torch.Tensor | None:
+    """A parameter, constant or buffer that no inference changes."""
+    signature = program.graph_signature
+    [spec] = [s for s in signature.input_specs if getattr(s.arg, "name", None) == node.name] or [
+        None
+    ]
+    if spec is None or spec.kind in (InputKind.USER_INPUT, InputKind.TOKEN):
+        return None
+    if spec.target in signature.buffers_to_mutate.values():
+        return None
+    found = program.state_dict.get(str(spec.target), program.constants.get(str(spec.target)))
+    return found if type(found) in (torch.Tensor, torch.nn.Parameter) else None
+
+
+def _computed(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    value, inputs = node.meta.get("val"), node.all_input_nodes
+    if not _is_plain(node) or not all(each in known for each in inputs):
+        return None
+    if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in value.shape):
+        return None
+    if value.numel() * value.element_size() > _MOST_BYTES and not inputs:
+        return None
+    target: Any = node.target
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda each: known[each])
+    with torch.no_grad():
+        made = target(*args, **kwargs)
+    return made if type(made) in (torch.Tensor, torch.nn.Parameter) else None
+
+
+def _is_plain(node: torch.fx.Node) -> bool:
+    """Whether an operator always gives the same, and is none of quantisation."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None or node.is_impure():
+        return False
+    operator = getattr(node.target, "_op", node.target)  # ExecuTorch's have PyTorch's inside
+    tags = getattr(operator, "tags", ())
+    namespace = schema.name.partition("::")[0]
+    return namespace not in _KEPT_NAMESPACES and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _is_worth_it(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) -> bool:
+    """Whether something that is not constant takes it, and it is more than another shape."""
+    if all(user in known for user in node.users):
+        return False
+    target: Any = node.target
+    is_view = any(each.alias_info is not None for each in target._schema.returns)
+    return not (is_view and all(each.op == "placeholder" for each in node.all_input_nodes))
+
+
+def _replace(program: Program, node: torch.fx.Node, value: torch.Tensor) -> None:
+    # ExecuTorch has no strides of 0, which an expanded tensor has.
+    value = value.detach().contiguous().clone()
+    mode: Any = node.meta["val"].fake_mode
+    made = constant(program, f"p_etdeploy_folded_{node.name}", value, mode)
+    outputs = [user for user in node.users if user.op == "output"]
+    node.replace_all_uses_with(made, delete_user_cb=lambda user: user not in outputs)
+    if not node.users:
+        program.graph.erase_node(node)

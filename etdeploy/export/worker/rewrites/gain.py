@@ -1,0 +1,120 @@
+"""What the rewrites of a graph changed in what a backend takes: the graph as it was is partitioned,
+and nothing compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from executorch.exir.backend.partitioner import Partitioner
+
+from etdeploy.core.console import count
+from etdeploy.export.worker.rewrites.base import Log, Program
+
+# Takes one result of an operator with several; nothing is computed.
+_NO_OPERATORS = ("getitem",)
+
+
+class _Counted(Exception):  # noqa: N818 - no error: it ends the lowering
+    """What a backend would take of one program."""
+
+    def __init__(self, partitions: int, outside: int) -> None:
+        super().__init__()
+        self.partitions, self.outside = partitions, outside
+
+
+class _Counting(Partitioner):  # type: ignore[misc]
+    """Asks another partitioner, and ends the lowering with what that one would take.
+
+    Without the end, ExecuTorch would want a delegate for what it kept whole for this partitioner.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(getattr(inner, "spec", {}))
+        self._inner = inner
+
+    def partition(self, exported_program: Program) -> Any:
+        """As in the base class."""
+        found = self._inner.partition(exported_program)
+        left = [n for n in exported_program.graph.nodes if "delegation_tag" not in n.meta]
+        raise _Counted(len(found.partition_tags), sum(map(_is_operator, left)))
+
+    def ops_to_not_decompose(self, ep: Program) -> Any:
+        """As in the base class."""
+        return self._inner.ops_to_not_decompose(ep)
+
+
+def _is_operator(node: torch.fx.Node) -> bool:
+    name = getattr(node.target, "__name__", str(node.target))
+    return node.op == "call_function" and name not in _NO_OPERATORS
+
+
+def counted(program: Program, partitioner: Any, passes: Any) -> dict[str, int]:
+    """How many `partitions` a program would have, and how many operators `outside` of them."""
+    from executorch.exir import to_edge_transform_and_lower
+
+    try:
+        to_edge_transform_and_lower(
+            program, partitioner=[_Counting(partitioner)], transform_passes=passes
+        )
+    except _Counted as found:
+        return {"partitions": found.partitions, "outside": found.outside}
+    raise RuntimeError("ExecuTorch did not ask the partitioner")
+
+
+def told(log: Log, before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
+    """What `export.json` has of the rewrites.
+
+    Args:
+        log: What they did.
+        before: What `counted` gave for the programs as they were.
+        after: The same of the programs that were made.
+    """
+    keys = ("rewrite", "reason", "file", "line")
+    return {
+        "tried": list(log.names),
+        "applied": {name: log.applied[name] for name in log.names if log.applied[name]},
+        "left": [
+            {**dict(zip(keys, each, strict=True)), "places": n} for each, n in log.left.items()
+        ],
+        "before": dict(before),
+        "after": dict(after),
+    }
+
+
+def dropped(names: Sequence[str], problem: str) -> dict[str, Any]:
+    """The same for rewrites with which the program did not load."""
+    return {"tried": list(names), "applied": {}, "left": [], "dropped": problem}
+
+
+def notes(found: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences for the user."""
+    if "dropped" in found:
+        yield (
+            "The program was lowered again without rewrites, since ExecuTorch does not load the "
+            f"one with them: {found['dropped']}. To keep those that load, name them: "
+            f"export.rewrites: [{', '.join(found['tried'])}]."
+        )
+    if found["applied"]:
+        done = ", ".join(f"{name} ({places} x)" for name, places in found["applied"].items())
+        yield f"Rewritten for speed: {done}; {_gain(found['before'], found['after'])}."
+    by_rewrite: dict[str, list[str]] = {}
+    for each in found["left"]:
+        by_rewrite.setdefault(each["rewrite"], []).append(each["reason"])
+    for name, reasons in by_rewrite.items():
+        yield f"The rewrite {name} left something as it is: {_once(reasons)}."
+
+
+def _gain(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    partitions = count(after["partitions"], "partition")
+    outside = count(after["outside"], "operator")
+    return (
+        f"{partitions} instead of {before['partitions']}, and {outside} outside of them instead "
+        f"of {before['outside']}"
+    )
+
+
+def _once(reasons: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(reasons))

@@ -1,0 +1,97 @@
+"""Which rewrite runs when.
+
+Before PT2E quantisation come those that change what is quantised, then, in the graph that is
+lowered, those that take an operator of PyTorch apart, and last those for operators that only
+ExecuTorch's own graph has. Models that are not quantised so have the first two at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etdeploy.export.worker.failures import blaming
+from etdeploy.export.worker.rewrites.attention import plain_attention
+from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite
+from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
+from etdeploy.export.worker.rewrites.depthwise import depthwise_strips
+from etdeploy.export.worker.rewrites.norms import norms_as_products
+from etdeploy.export.worker.rewrites.silu import silu_as_product
+from etdeploy.export.worker.rewrites.slices import parts_as_slices
+from etdeploy.export.worker.rewrites.softmax import softmax_last
+from etdeploy.export.worker.rewrites.upsampling import upsampling_by_ones
+from etdeploy.export.worker.rewrites.views import plain_views
+
+_QUANTIZED: Mapping[str, Rewrite] = {"silu": silu_as_product, "depthwise": depthwise_strips}
+_LOWERED: Mapping[str, Rewrite] = {
+    "constants": folded_constants,
+    "attention": plain_attention,
+    "norms": norms_as_products,
+    "softmax": softmax_last,
+    "upsampling": upsampling_by_ones,
+}
+_EDGE: Mapping[str, Rewrite] = {
+    "constants": folded_scalars,
+    "slices": parts_as_slices,
+    "views": plain_views,
+}
+
+
+def rewritten_to_quantize(program: Program, log: Log) -> Program:
+    """The graph for PT2E; `program` stays as it is."""
+    return _run(_copied(program), _QUANTIZED, log) if _any(_QUANTIZED, log) else program
+
+
+def rewritten_to_lower(program: Program, log: Log, *, quantized: bool) -> Program:
+    """The graph for a backend's lowering; `program` stays as it is.
+
+    Args:
+        program: As torch.export made it.
+        log: Gets what was done.
+        quantized: Whether the graph was rewritten before it was quantised.
+    """
+    wanted = _LOWERED if quantized else {**_QUANTIZED, **_LOWERED}
+    if not _any(wanted, log):
+        return program
+    # Without operators that change a tensor in place, and a copy.
+    return _run(program.run_decompositions({}), wanted, log)
+
+
+def edge_passes(log: Log) -> list[Any]:
+    """Passes over ExecuTorch's own graph before it is partitioned."""
+    from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
+
+    class Rewriting(ExportedProgramPassBase):  # type: ignore[misc]
+        def call(self, exported_program: Program) -> Any:
+            _run(exported_program, _EDGE, log)
+            return ExportedProgramPassResult(exported_program, True)
+
+    return [Rewriting()] if _any(_EDGE, log) else []
+
+
+def _any(rewrites: Mapping[str, Rewrite], log: Log) -> bool:
+    return any(name in rewrites for name in log.names)
+
+
+def _run(program: Program, rewrites: Mapping[str, Rewrite], log: Log) -> Program:
+    for name in log.names:
+        if name in rewrites:
+            with blaming("lowering", f"the rewrite {name} failed:"):
+                rewrites[name](program, log.of(name))
+    return program
+
+
+def _copied(program: Program) -> Program:
+    """With a graph, a signature and mappings of its own; the weights are the same."""
+    from copy import copy, deepcopy
+
+    import torch
+
+    made = copy(program)
+    module = torch.fx.GraphModule(program.graph_module, deepcopy(program.graph))
+    module.meta.update(program.graph_module.meta)
+    made._graph_module = module
+    made._graph_signature = deepcopy(program.graph_signature)
+    made._state_dict = dict(program.state_dict)
+    made._constants = dict(program.constants)
+    return made

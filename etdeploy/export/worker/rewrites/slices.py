@@ -1,0 +1,67 @@
+"""Parts of tensors as slices, after ExecuTorch has made a graph of its own operators.
+
+XNNPACK's partitioner has a rule for slice_copy, and none for select_copy and split_with_sizes_copy.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.rewrites.base import Program, Told, Writer
+from etdeploy.export.worker.tracing.structure import fixed_size
+
+
+def parts_as_slices(program: Program, told: Told) -> None:
+    """Replaces every select_copy and split of known sizes; in place."""
+    from executorch.exir.dialects._ops import ops
+
+    edge = ops.edge.aten
+    for node in list(program.graph.nodes):
+        if node.target is edge.select_copy.int:
+            _select(edge, program, node, told)
+        elif node.target is edge.split_with_sizes_copy.default:
+            _split(edge, program, node, told)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+def _select(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+    x, dim, index = _three(*node.args[:3])
+    size = fixed_size(x.meta["val"].shape[dim])
+    shape = [fixed_size(each) for each in node.meta["val"].shape]
+    if size is None or not isinstance(index, int) or None in shape or not _is_taken(x):
+        told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+        return
+    write, start = Writer(program, node), index % size
+    part = write(edge.slice_copy.Tensor, x, dim, start, start + 1)
+    write.replace(write(edge.view_copy.default, part, shape))
+    told.applied()
+
+
+def _split(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+    x, sizes, dim = _three(*node.args)
+    fixed: list[Any] = [fixed_size(size) for size in sizes]
+    if None in fixed or not _is_taken(x):
+        told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+        return
+    starts = [sum(fixed[:i]) for i in range(len(fixed))]
+    for user in list(node.users):
+        if user.target is not operator.getitem:
+            continue
+        number: Any = user.args[1]
+        start, size = starts[number], fixed[number]
+        write = Writer(program, user)
+        write.replace(write(edge.slice_copy.Tensor, x, dim, start, start + size))
+    told.applied()
+
+
+def _is_taken(x: Any) -> bool:
+    return bool(x.meta["val"].dtype == torch.float32)
+
+
+def _three(x: Any, second: Any, third: Any = 0) -> tuple[Any, Any, Any]:
+    """The arguments of either operator, whose third is a dimension or an index."""
+    return x, second, third

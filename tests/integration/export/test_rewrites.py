@@ -1,0 +1,122 @@
+"""Rewrites of graphs: outputs stay, the delegate takes more, and what they leave has a reason."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.core.processes import process
+from etdeploy.program.folder import load_provenance
+from tests.support.export import Exporter, export_workspace, exported
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["export_workspace", "exported"]
+
+ROOT = Path(__file__).parents[3]
+# Of a product of some hundred 32-bit floats, relative to the largest output.
+_ROUNDING = 2e-6
+# Each case with the rewrites that apply, and how often.
+WHOLE = {
+    "attention": {"attention": 1},
+    "then a view": {"attention": 1},
+    "causal": {"attention": 1},
+    "causal, fewer keys": {"attention": 1},
+    "constant mask": {"attention": 1},
+    "constant mask of nothing": {"attention": 1},
+    "grouped": {"attention": 1},
+    "scale": {"attention": 1},
+    "three dimensions": {"attention": 1},
+    "norm": {"norms": 1},
+    "norm without weights": {"norms": 1},
+    "norm of large values": {"norms": 1},
+    "softmax": {"softmax": 1},
+    "upsampling": {"upsampling": 1},
+    "depthwise": {"depthwise": 1},
+    "depthwise, no bias": {"depthwise": 1},
+    "split": {"slices": 1},
+    "select": {"slices": 2},
+    "views": {"views": 3},
+    "mask in parts": {},
+}
+# Whose mask is looked at while the program runs: only that is left, and it has no heads.
+MASKED = ("mask", "mask of keys", "mask in floats", "grouped, mask")
+LEFT = {
+    "norm of two dimensions": "it is over several dimensions, or over one of dynamic size",
+    "upsampling by a half": "its factors are no whole numbers, or its sizes are dynamic",
+    "depthwise with stride": "its stride or dilation is not 1",
+    "table": "its result is large (5 MiB)",
+    "silu in place under a view, 8 bits": "it changes a tensor in place that others may see",
+}
+QUANTIZED = {
+    "silu, 8 bits": "silu",
+    "silu in place, 8 bits": "silu",
+    "depthwise, 8 bits": "depthwise",
+    "attention, 8 bits": "attention",
+}
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    """What came of every case."""
+    arguments = ("-m", "tests.support.rewrites_run")
+    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
+    assert outcome.ok, outcome.stderr[-3000:]
+    found: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    return found
+
+
+def is_equal(found: dict[str, Any]) -> bool:
+    return bool(found["shape"] and found["error"] <= _ROUNDING * max(1.0, found["largest"]))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_delegate_takes_all_and_outputs_stay(told: dict[str, Any], name: str) -> None:
+    found = told[name]["with"]
+    assert is_equal(found), found
+    assert (found["partitions"], found["outside"], found["left"]) == (1, [], [])
+    assert WHOLE[name].items() <= found["applied"].items()
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_rows_that_are_masked_wholly_stay_zero(told: dict[str, Any], name: str) -> None:
+    found = told[name]["with"]
+    assert is_equal(found), found
+    assert (found["partitions"], found["applied"]["attention"]) == (1, 1)
+    assert not {"aten::where", "aten::eq", "aten::full_like"} & set(found["outside"])
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_stays_is_told_with_the_reason(told: dict[str, Any], name: str) -> None:
+    found = told[name]["with"]
+    assert found["left"] == [LEFT[name]]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_8_bits_come_no_farther_from_the_floats(told: dict[str, Any], name: str) -> None:
+    found, before = told[name]["with"], told[name]["without"]
+    assert found["applied"][QUANTIZED[name]] == 1
+    # By one step of the output's 255.
+    assert found["error"] <= before["error"] + found["largest"] / 128
+
+
+def test_an_export_tells_what_it_gained(exported: Exporter) -> None:
+    small = {"vocabulary": 64, "width": 64, "layers": 1, "tokens": 16}
+    model = {"example": "encoder", "arguments": small}
+    rewritten = load_provenance(Path(exported({"model": model}).folder))
+    without = exported({"model": model, "export": {"rewrites": "none"}})
+    plain = load_provenance(Path(without.folder))
+    assert "rewrites" not in plain.details
+    found = rewritten.details["rewrites"]
+    assert found["applied"]["norms"] == 3
+    counts = {
+        name: each.details["delegation"] for name, each in (("now", rewritten), ("before", plain))
+    }
+    assert found["after"]["partitions"] == counts["now"]["partitions"] == 1
+    assert found["before"]["partitions"] == counts["before"]["partitions"] > 1
+    assert found["before"]["outside"] == counts["before"]["undelegated_nodes"]
+    assert any(note.startswith("Rewritten for speed: norms (3 x)") for note in rewritten.notes)

@@ -1,0 +1,229 @@
+"""Lowers and runs small models with the rewrites of their graphs.
+
+`python -m tests.support.rewrites_run` writes one line of JSON at the end: of each case, how far its
+outputs are from eager ones, what was applied and left, and what no delegate took.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.utils.configs import get_transform_passes
+from executorch.exir import to_edge_transform_and_lower
+from executorch.runtime import Runtime
+from torch.nn import functional
+
+from etdeploy.backends.rewrites import REWRITES
+from etdeploy.export.worker.backends.xnnpack_reasons import ExplainedPartitioner
+from etdeploy.export.worker.rewrites.base import Log
+from etdeploy.export.worker.rewrites.order import (
+    edge_passes,
+    rewritten_to_lower,
+    rewritten_to_quantize,
+)
+
+_attention = functional.scaled_dot_product_attention
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of layers and inputs."""
+
+    call: Callable[..., torch.Tensor]
+    inputs: tuple[torch.Tensor, ...]
+    layers: tuple[torch.nn.Module, ...] = ()
+    quantized: bool = False
+
+
+class _Model(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.call, self.layers = case.call, torch.nn.ModuleList(case.layers)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                torch.nn.init.normal_(parameter, std=0.5)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.call(*self.layers, *inputs)
+
+
+def _masked_rows(*shape: int) -> torch.Tensor:
+    """A mask in which the second-last row sees nothing."""
+    mask = torch.rand(*shape) > 0.4
+    mask[..., 0] = True
+    mask[..., -2, :] = False
+    return mask
+
+
+def _infinite(mask: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+
+
+def _changed_in_place(conv: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(x)
+    return functional.silu(y, inplace=True) + y
+
+
+def _viewed_in_place(conv: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(x)
+    z = y.view(y.shape[0], -1)
+    functional.silu(y, inplace=True)
+    return z * 2
+
+
+def _swin_like(x: torch.Tensor) -> torch.Tensor:
+    """A mask that is filled part by part, as Swin has it."""
+    parts = x.new_zeros(5)
+    parts[2:] = 1
+    mask = parts[None] - parts[:, None]
+    mask = mask.masked_fill(mask != 0, -100.0).masked_fill(mask == 0, 0.0)
+    return (x @ x.transpose(-1, -2) + mask).softmax(-1)
+
+
+def _table(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.arange(1200.0)
+    return rows[:, None] * rows[None] + x[0, 0, 0, :1]
+
+
+def cases() -> dict[str, Case]:
+    """By name."""
+    torch.manual_seed(3)
+    x, keys, image = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(1, 8, 16, 20)
+    large = torch.nn.Conv2d(8, 8, 7, padding=3, groups=8)
+    return {
+        "attention": Case(lambda q: _attention(q, q * 2, q + 1), (x,)),
+        "then a view": Case(
+            lambda q: _attention(q, q, q).transpose(1, 2).reshape(2, 5, -1) * 2, (x,)
+        ),
+        "causal": Case(lambda q: _attention(q, q, q, is_causal=True), (x,)),
+        "causal, fewer keys": Case(
+            lambda q, k: _attention(q, k, k, is_causal=True), (x, torch.randn(2, 4, 3, 8))
+        ),
+        "mask": Case(
+            lambda q, m: _attention(q, q, q, attn_mask=m), (x, _masked_rows(2, 1, 5, 5))
+        ),
+        "mask of keys": Case(
+            lambda q, m: _attention(q, q, q, attn_mask=m), (x, torch.rand(2, 1, 1, 5) > 0.5)
+        ),
+        "mask in floats": Case(
+            lambda q, m: _attention(q, q, q, attn_mask=m), (x, _infinite(_masked_rows(5, 5)))
+        ),
+        "constant mask": Case(
+            lambda q: _attention(q, q, q, attn_mask=torch.ones(5, 5).tril().bool()), (x,)
+        ),
+        "constant mask of nothing": Case(
+            lambda q: _attention(q, q, q, attn_mask=torch.arange(5)[:, None].expand(5, 5) > 1),
+            (x,),
+        ),
+        "grouped": Case(lambda q, k: _attention(q, k, k, enable_gqa=True), (x, keys)),
+        "grouped, mask": Case(
+            lambda q, k, m: _attention(q, k, k, attn_mask=m, enable_gqa=True),
+            (x, keys, _masked_rows(2, 1, 5, 5)),
+        ),
+        "scale": Case(lambda q: _attention(q, q, q, scale=0.3), (x,)),
+        "three dimensions": Case(lambda q: _attention(q, q, q), (x[0],)),
+        "norm": Case(lambda n, a: n(a), (x,), (torch.nn.LayerNorm(8),)),
+        "norm without weights": Case(
+            lambda n, a: n(a), (x,), (torch.nn.LayerNorm(8, elementwise_affine=False),)
+        ),
+        "norm of large values": Case(
+            lambda n, a: n(a * 100 + 1000), (x,), (torch.nn.LayerNorm(8),)
+        ),
+        "norm of two dimensions": Case(lambda n, a: n(a), (x,), (torch.nn.LayerNorm((5, 8)),)),
+        "softmax": Case(lambda a: a.softmax(1) * 2, (x,)),
+        "upsampling": Case(lambda a: functional.interpolate(a, size=(10, 24)), (x,)),
+        "upsampling by a half": Case(lambda a: functional.interpolate(a, size=(7, 12)), (x,)),
+        "depthwise": Case(lambda c, a: c(a), (image,), (large,)),
+        "depthwise, no bias": Case(
+            lambda c, a: c(a), (image,),
+            (torch.nn.Conv2d(8, 8, (9, 5), padding=1, groups=8, bias=False),),
+        ),
+        "depthwise with stride": Case(
+            lambda c, a: c(a), (image,), (torch.nn.Conv2d(8, 8, 7, 2, 3, groups=8),)
+        ),
+        "split": Case(
+            lambda a: torch.cat([y * i for i, y in enumerate(a.split([2, 3], 2), 1)], 2), (x,)
+        ),
+        "select": Case(lambda a: a[:, -1] * 2 + a[:, 0], (x,)),
+        "views": Case(lambda a: (a[:, None].transpose(1, 2).squeeze(2) + 1).unsqueeze(0), (x,)),
+        "mask in parts": Case(_swin_like, (x,)),
+        "table": Case(_table, (x,)),
+        "silu, 8 bits": Case(
+            lambda c, d, a: d(functional.silu(c(a))), (image,),
+            (torch.nn.Conv2d(8, 16, 3), torch.nn.Conv2d(16, 8, 3)), quantized=True,
+        ),
+        "silu in place, 8 bits": Case(
+            _changed_in_place, (image,), (torch.nn.Conv2d(8, 16, 3),), quantized=True
+        ),
+        "silu in place under a view, 8 bits": Case(
+            _viewed_in_place, (image,), (torch.nn.Conv2d(8, 16, 3),), quantized=True
+        ),
+        "depthwise, 8 bits": Case(lambda c, a: c(a), (image,), (large,), quantized=True),
+        "attention, 8 bits": Case(
+            lambda n, q, a: _attention(q(a), n(a), a), (x,),
+            (torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)), quantized=True,
+        ),
+    }  # fmt: skip
+
+
+def found(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
+    """What comes of a case with these rewrites."""
+    torch.manual_seed(5)
+    model, log = _Model(case).eval(), Log(names)
+    with torch.no_grad():
+        wanted = model(*case.inputs)
+    program = torch.export.export(model, case.inputs)
+    if case.quantized:
+        program = _quantized(rewritten_to_quantize(program, log), case)
+    program = rewritten_to_lower(program, log, quantized=case.quantized)
+    edge = to_edge_transform_and_lower(
+        program,
+        partitioner=[ExplainedPartitioner()],
+        transform_passes=get_transform_passes(edge_passes(log)),
+    )
+    content = edge.to_executorch().buffer  # kept: the runtime reads it where it is
+    loaded = Runtime.get().load_program(content)
+    given = loaded.load_method("forward").execute(list(case.inputs))[0].clone()
+    calls = [n for n in edge.exported_program().graph.nodes if n.op == "call_function"]
+    outside = [n.target._schema.name for n in calls if hasattr(n.target, "_schema")]
+    return {
+        "error": (given - wanted).abs().max().item(),
+        "largest": wanted.abs().max().item(),
+        "shape": list(given.shape) == list(wanted.shape),
+        "applied": dict(log.applied),
+        "left": sorted({reason for _, reason, *_ in log.left}),
+        "partitions": sum("delegate" in str(n.target) for n in calls),
+        "outside": outside,
+    }
+
+
+def _quantized(program: torch.export.ExportedProgram, case: Case) -> torch.export.ExportedProgram:
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    config = get_symmetric_quantization_config(is_per_channel=True)
+    prepared = prepare_pt2e(program.module(), XNNPACKQuantizer().set_global(config))
+    with torch.no_grad():
+        prepared(*case.inputs)
+    return torch.export.export(convert_pt2e(prepared), case.inputs)
+
+
+def main() -> None:
+    told = {}
+    for name, case in cases().items():
+        told[name] = {"with": found(case, tuple(REWRITES))}
+        if case.quantized:
+            told[name]["without"] = found(case, ())
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Which rewrites an export tries."""
+
+from __future__ import annotations
+
+import pytest
+
+from etdeploy.backends.registry import backend_named
+from etdeploy.backends.rewrites import REWRITES, chosen_rewrites
+from etdeploy.export.spec import rewrites_of
+from etdeploy.plan.rewrites import rewrite_choices
+from tests.support.runtime_values import make_recipe
+
+ALL = tuple(REWRITES)
+
+
+def test_auto_takes_what_helps_on_the_target() -> None:
+    chosen = chosen_rewrites("auto", ALL, "int8_static", "x86_64")
+    assert chosen.names == ALL
+    assert chosen.left_out == {}
+    other = chosen_rewrites("auto", ALL, "none", "aarch64")
+    assert set(ALL) - set(other.names) == {"silu", "depthwise"}
+    assert (
+        other.left_out["silu"]
+        == "it is for quantization int8_static, 8a4w, 16a8w, 16a4w, 16a4w_block"
+    )
+    assert (
+        other.left_out["depthwise"] == "it was measured on x86_64 only, and the target is aarch64"
+    )
+
+
+def test_a_target_that_is_not_known_gets_what_helps_everywhere() -> None:
+    assert "depthwise" not in chosen_rewrites("auto", ALL, "none", None).names
+
+
+def test_what_is_asked_for_runs_in_its_own_order_wherever() -> None:
+    chosen = chosen_rewrites(("views", "depthwise"), ALL, "none", "aarch64")
+    assert chosen.names == ("depthwise", "views")
+    assert chosen.left_out["norms"] == "export.rewrites does not name it"
+
+
+def test_none_takes_none() -> None:
+    chosen = chosen_rewrites("none", ALL, "none", "x86_64")
+    assert chosen.names == ()
+    assert set(chosen.left_out.values()) == {"export.rewrites is none"}
+
+
+@pytest.mark.parametrize("model", [{"hf": "some/model"}, {"program": "/here/a.pte"}])
+def test_some_models_have_no_rewrites(model: dict[str, str]) -> None:
+    assert rewrites_of(make_recipe(model=model), "x86_64").names == ()
+
+
+def test_only_xnnpack_has_rewrites_today() -> None:
+    assert backend_named("xnnpack").rewrites == ALL
+    assert backend_named("portable").rewrites == ()
+
+
+def test_the_plan_says_what_is_tried_and_then_what_was_done() -> None:
+    recipe = make_recipe()
+    chosen = rewrites_of(recipe, "aarch64")
+    before = {choice.name: choice for choice in rewrite_choices(recipe, chosen, None)}
+    assert before["norms"].value == "tried"
+    assert before["depthwise"].value == "left out"
+    left = [{"rewrite": "attention", "reason": "it drops values", "file": "m.py", "line": 3}]
+    found = {"applied": {"norms": 3, "attention": 1}, "left": left}
+    now = {choice.name: choice for choice in rewrite_choices(recipe, chosen, found)}
+    assert (now["norms"].value, now["views"].value) == ("3 x", "nowhere")
+    assert now["attention"].reason.endswith("; left something as it is: it drops values")
+    dropped = {"applied": {}, "left": [], "dropped": "invalid argument"}
+    choices = rewrite_choices(recipe, chosen, dropped)
+    assert {c.value for c in choices} == {"dropped", "left out"}
+
+
+def test_what_the_recipe_names_is_by_hand() -> None:
+    recipe = make_recipe(export={"rewrites": ["norms"]})
+    choices = rewrite_choices(recipe, rewrites_of(recipe, "x86_64"), None)
+    assert [choice.name for choice in choices if choice.by_hand] == ["norms"]
