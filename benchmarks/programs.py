@@ -69,7 +69,10 @@ def main() -> None:
     folder = given.work or Path(tempfile.gettempdir()) / "etdeploy-programs"
     models = _models(given)
     rows: list[Row] = []
-    sides = _sides(given, Workshop(folder), build_runner(folder / "runner"))
+    try:
+        sides = _sides(given, Workshop(folder), build_runner(folder / "runner"))
+    except FailedError as error:
+        sys.exit(f"the runner cannot be built: {error}")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     for model in models:
         for row in _rows_of(model, sides, Workshop(folder), given):
@@ -126,6 +129,8 @@ def _sides(given: argparse.Namespace, workshop: Workshop, runner: Path) -> list[
             kind = Official if name == "official" else Etdeploy
             sides.append(kind(workshop, runner))
     for name, *sets in given.variant:
+        if name in [side.name for side in sides]:
+            sys.exit(f"--variant {name}: there is a side of that name; choose another")
         sides.append(Etdeploy(workshop, runner, name, tuple(sets)))
     return sides
 
@@ -138,14 +143,7 @@ def _rows_of(
     model: str, sides: Sequence[Side], workshop: Workshop, given: argparse.Namespace
 ) -> Iterator[Row]:
     for scheme in given.schemes:
-        programs: dict[str, Program] = {}
-        failed: dict[str, str] = {}
-        for side in sides:
-            if scheme in side.schemes:
-                try:
-                    programs[side.name] = side.program(model, scheme)
-                except FailedError as error:
-                    failed[side.name] = str(error)
+        programs, failed = _programs(model, scheme, sides)
         if not programs:
             yield Row(model, scheme, given.threads[0], {n: Measured(w) for n, w in failed.items()})
             continue
@@ -159,6 +157,20 @@ def _rows_of(
                 measured[name].outside = share
             order = {side.name: measured[side.name] for side in sides if side.name in measured}
             yield Row(model, scheme, threads, order, load)
+
+
+def _programs(
+    model: str, scheme: str, sides: Sequence[Side]
+) -> tuple[dict[str, Program], dict[str, str]]:
+    """The programs that could be made, by the side's name, and why the others could not."""
+    programs, failed = dict[str, Program](), dict[str, str]()
+    for side in sides:
+        if scheme in side.schemes:
+            try:
+                programs[side.name] = side.program(model, scheme)
+            except FailedError as error:
+                failed[side.name] = str(error)
+    return programs, failed
 
 
 def _outside(program: Program) -> float | None:
