@@ -49,7 +49,7 @@ REWRITES: dict[str, Rewrite] = {
     "norms": Rewrite("computes the means of a LayerNorm as matrix products"),
     "softmax": Rewrite("moves the dimension of a softmax to the end, where backends take it"),
     "upsampling": Rewrite("repeats pixels by a product with ones"),
-    "slices": Rewrite("takes parts of tensors as slices"),
+    "slices": Rewrite("takes parts of tensors, and rolls them, as slices"),
     "views": Rewrite("makes every change of shape a view"),
 }
 

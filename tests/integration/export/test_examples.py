@@ -231,7 +231,8 @@ def test_a_program_folder_is_complete(all_exported: Exported) -> None:
     assert sizes == [16 * 8, 16 * 64 * 4]
     assert (folder / "etrecord.bin").stat().st_size > 0
     # The import of ExecuTorch is shared by these exports.
-    assert set(provenance.seconds) == {"load", "quantize", "export", "lower", "write"}
+    steps = {"load", "quantize", "export", "lower", "gain", "write", "try"}
+    assert set(provenance.seconds) == steps
     assert {"python", "torch", "executorch", "torchao"} <= set(provenance.versions)
 
 

@@ -40,6 +40,7 @@ WHOLE = {
     "depthwise, no bias": {"depthwise": 1},
     "split": {"slices": 1},
     "select": {"slices": 2},
+    "roll": {"slices": 1},
     "views": {"views": 3},
     "mask in parts": {},
 }

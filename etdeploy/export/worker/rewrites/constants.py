@@ -19,6 +19,15 @@ _MOST_BYTES_IN_ALL = 64 << 20
 # Their inputs tell what they give, and a backend reads them with what they are applied to.
 _KEPT_NAMESPACES = ("quantized_decomposed", "torchao")
 _SCALARS_BYTES = 256
+# What they give depends on the shape of their input alone.
+_OF_A_SHAPE = {
+    _aten.new_zeros.default,
+    _aten.new_ones.default,
+    _aten.new_full.default,
+    _aten.zeros_like.default,
+    _aten.ones_like.default,
+    _aten.full_like.default,
+}
 
 
 def constant_of(program: Program, node: Any) -> torch.Tensor | None:
@@ -78,6 +87,8 @@ def _given(program: Program, node: torch.fx.Node) -> torch.Tensor | None:
 
 def _computed(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) -> torch.Tensor | None:
     value, inputs = node.meta.get("val"), node.all_input_nodes
+    if node.target in _OF_A_SHAPE:
+        known = {each: _empty(each) for each in inputs if _is_fixed(each)}
     if not _is_plain(node) or not all(each in known for each in inputs):
         return None
     if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in value.shape):
@@ -89,6 +100,15 @@ def _computed(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) -> 
     with torch.no_grad():
         made = target(*args, **kwargs)
     return made if type(made) in (torch.Tensor, torch.nn.Parameter) else None
+
+
+def _is_fixed(node: torch.fx.Node) -> bool:
+    return all(isinstance(size, int) for size in node.meta["val"].shape)
+
+
+def _empty(node: torch.fx.Node) -> torch.Tensor:
+    value = node.meta["val"]
+    return torch.empty(value.shape, dtype=value.dtype)
 
 
 def _is_plain(node: torch.fx.Node) -> bool:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from etdeploy.export.worker.failures import blaming
+from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.rewrites.attention import plain_attention
 from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
 from etdeploy.export.worker.rewrites.depthwise import depthwise_strips
 from etdeploy.export.worker.rewrites.norms import norms_as_products
 from etdeploy.export.worker.rewrites.silu import silu_as_product
-from etdeploy.export.worker.rewrites.slices import parts_as_slices
+from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
 from etdeploy.export.worker.rewrites.softmax import softmax_last
 from etdeploy.export.worker.rewrites.upsampling import upsampling_by_ones
 from etdeploy.export.worker.rewrites.views import plain_views
@@ -29,12 +30,16 @@ _LOWERED: Mapping[str, Rewrite] = {
     "norms": norms_as_products,
     "softmax": softmax_last,
     "upsampling": upsampling_by_ones,
+    "slices": rolls_as_slices,
 }
 _EDGE: Mapping[str, Rewrite] = {
     "constants": folded_scalars,
     "slices": parts_as_slices,
     "views": plain_views,
 }
+
+
+_WITHOUT = "Export without rewrites: --set export.rewrites=none"
 
 
 def rewritten_to_quantize(program: Program, log: Log) -> Program:
@@ -54,7 +59,9 @@ def rewritten_to_lower(program: Program, log: Log, *, quantized: bool) -> Progra
     if not _any(wanted, log):
         return program
     # Without operators that change a tensor in place, and a copy.
-    return _run(program.run_decompositions({}), wanted, log)
+    with explaining("making the graph functional failed:", [program]):
+        functional = program.run_decompositions({})
+    return _run(functional, wanted, log)
 
 
 def edge_passes(log: Log) -> list[Any]:
@@ -76,7 +83,7 @@ def _any(rewrites: Mapping[str, Rewrite], log: Log) -> bool:
 def _run(program: Program, rewrites: Mapping[str, Rewrite], log: Log) -> Program:
     for name in log.names:
         if name in rewrites:
-            with blaming("lowering", f"the rewrite {name} failed:"):
+            with blaming("lowering", f"the rewrite {name} failed:", _WITHOUT):
                 rewrites[name](program, log.of(name))
     return program
 

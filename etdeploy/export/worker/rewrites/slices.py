@@ -1,4 +1,4 @@
-"""Parts of tensors as slices, after ExecuTorch has made a graph of its own operators.
+"""Parts of tensors as slices; most after ExecuTorch has made a graph of its own operators.
 
 XNNPACK's partitioner has a rule for slice_copy, and none for select_copy and split_with_sizes_copy.
 """
@@ -10,8 +10,35 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.rewrites.base import Program, Told, Writer
+from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
 from etdeploy.export.worker.tracing.structure import fixed_size
+
+_aten = torch.ops.aten
+
+
+def rolls_as_slices(program: Program, told: Told) -> None:
+    """Replaces every roll of floats by its two parts, exchanged; in place.
+
+    ExecuTorch's own form looks up each index.
+    """
+    for node in list(program.graph.nodes):
+        if node.target is not _aten.roll.default:
+            continue
+        given = bound(node)
+        shape = [fixed_size(size) for size in node.meta["val"].shape]
+        if not given["dims"] or None in shape or not _is_taken(given["self"]):
+            told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+            continue
+        write, made = Writer(program, node), given["self"]
+        for shift, dim in zip(given["shifts"], given["dims"], strict=True):
+            size: Any = shape[dim]
+            if first := -shift % size:
+                head = write(_aten.slice.Tensor, made, dim, 0, first)
+                tail = write(_aten.slice.Tensor, made, dim, first, size)
+                made = write(_aten.cat.default, [tail, head], dim)
+        write.replace(made)
+        told.applied()
+    program.graph_module.recompile()
 
 
 def parts_as_slices(program: Program, told: Told) -> None:

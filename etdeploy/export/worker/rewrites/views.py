@@ -14,6 +14,7 @@ import torch
 from etdeploy.export.worker.rewrites.base import Program, Told
 from etdeploy.export.worker.tracing.structure import fixed_size
 
+_COPIES = ("clone", "_clone_dim_order", "alias_copy", "detach_copy", "lift_fresh_copy")
 _VIEWS = ("view_copy", "squeeze_copy", "unsqueeze_copy")
 
 
@@ -47,7 +48,7 @@ def plain_views(program: Program, told: Told) -> None:
 def _is_needless_clone(node: torch.fx.Node) -> bool:
     """Whether a clone is of a tensor that nothing else looks into, in the same order."""
     schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.name.rpartition("::")[2] not in ("clone", "_clone_dim_order"):
+    if schema is None or schema.name.rpartition("::")[2] not in _COPIES:
         return False
     x: Any = node.args[0]
     same = x.meta["val"].dim_order() == node.meta["val"].dim_order()
