@@ -75,14 +75,30 @@ def _restart_server(serial: str, name: str, tell: Callable[[str], None]) -> None
         return
     tell(f"{name}: adb kill-server, adb start-server")
     address = DeviceSpec("android", serial).address
+    others = _on_the_network() - {serial}
     commands = [("kill-server",), ("start-server",), *([("connect", serial)] if address else [])]
-    for words in commands:
-        request = process.Request((str(adb), "-P", str(port), *words), timeout_s=_ADB_S)
-        outcome = process.run(request)
-        if not outcome.ok and words != ("kill-server",):
-            said = "it hangs" if outcome.timed_out else outcome.stderr.strip()
-            raise _failed(name, f"adb {' '.join(words)}", said)
+    try:
+        for words in commands:
+            outcome = _adb(str(adb), port, *words)
+            if not outcome.ok and words != ("kill-server",):
+                said = "it hangs" if outcome.timed_out else outcome.stderr.strip()
+                raise _failed(name, f"adb {' '.join(words)}", said)
+    finally:
+        # A new server finds what is on a cable, and nothing else.
+        for other in sorted(others):
+            _adb(str(adb), port, "connect", other)
     _wait_for(serial, name, _BACK_S)
+
+
+def _adb(adb: str, port: int, *words: str) -> process.Outcome:
+    return process.run(process.Request((adb, "-P", str(port), *words), timeout_s=_ADB_S))
+
+
+def _on_the_network() -> set[str]:
+    """The addresses that the adb server has, reachable or not."""
+    with suppress(DeviceError):  # a server that hangs
+        return {d.serial for d in known_devices() if DeviceSpec("android", d.serial).address}
+    return set()
 
 
 def _reboot(spec: DeviceSpec, name: str, tell: Callable[[str], None]) -> None:

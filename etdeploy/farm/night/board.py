@@ -11,6 +11,7 @@ from etdeploy.farm.night.deciding.dispatch import Round, Situation, round_of
 from etdeploy.farm.night.deciding.times import Times
 from etdeploy.farm.night.deciding.trouble import (
     Seen,
+    Trouble,
     room_for_trials,
     stop_reason,
     text_of,
@@ -142,7 +143,8 @@ class Board:
         found = {}
         for recipe, failures in self.failures.items():
             if recipe not in self.stopped:
-                reason = stop_reason(failures, bool(self.succeeded.get(recipe)), self.rules)
+                succeeded = bool(self.succeeded.get(recipe))
+                reason = stop_reason(failures, succeeded, self._sound_for(recipe), self.rules)
                 if reason:
                     found[recipe] = reason
         self.stopped.update(found)
@@ -160,6 +162,19 @@ class Board:
         """Whether the recipe was measured in this night on another device."""
         return bool(self.succeeded.get(recipe, set()) - {identity})
 
+    def loses_others(self, recipe: str, identity: str) -> bool:
+        """Whether other devices fail during the recipe, too, and none has measured it."""
+        return not self.succeeded.get(recipe) and any(
+            seen.trouble is Trouble.DEVICE and seen.identity != identity
+            for seen in self.failures.get(recipe, ())
+        )
+
+    def _sound_for(self, recipe: str) -> set[str]:
+        """Devices on which another recipe was measured; empty where nothing of this one failed."""
+        if recipe not in self.failures:
+            return set()
+        return {i for other, found in self.succeeded.items() if other != recipe for i in found}
+
     def situation(
         self,
         now_s: float,
@@ -170,7 +185,10 @@ class Board:
         """What `dispatch` decides from."""
         trials = {
             recipe: room_for_trials(
-                self.failures.get(recipe, ()), self._running_of[recipe], self.rules
+                self.failures.get(recipe, ()),
+                self._running_of[recipe],
+                self._sound_for(recipe),
+                self.rules,
             )
             for recipe in self.recipes
             if not self.succeeded.get(recipe)

@@ -158,6 +158,7 @@ class Devices:
         seen: Seen,
         row: Sequence[Seen],
         succeeds_elsewhere: Callable[[str, str], bool],
+        loses_others: Callable[[str, str], bool],
         busy_hosts: Collection[str],
     ) -> None:
         """An attempt failed: recovers the device, or sets it or its host aside.
@@ -166,12 +167,13 @@ class Devices:
             seen: What failed.
             row: All that failed on the device since it last succeeded, this included.
             succeeds_elsewhere: Whether a recipe succeeded on another device than this.
+            loses_others: Whether other devices fail during a recipe that succeeded nowhere.
             busy_hosts: Hosts that measure on a device now.
         """
         if seen.trouble is Trouble.HOST:
             self._host_failed(seen)
             return
-        reason = set_aside_reason(row, succeeds_elsewhere, self._rules)
+        reason = set_aside_reason(row, succeeds_elsewhere, loses_others, self._rules)
         if reason:
             self.set_aside(seen.identity, reason)
         elif seen.trouble is Trouble.DEVICE:

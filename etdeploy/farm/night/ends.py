@@ -49,7 +49,8 @@ class Ends:
         if told.seen:
             row = self.board.rows.get(ending.identity, ())
             hosts = {order.offer.host for order in self.board.running.values()}
-            self.devices.failed(told.seen, row, self.board.succeeds_elsewhere, hosts)
+            board = self.board
+            self.devices.failed(told.seen, row, board.succeeds_elsewhere, board.loses_others, hosts)
         if told.finished:
             self._finished(told.state)
         self.stop_recipes()

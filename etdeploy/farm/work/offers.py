@@ -73,6 +73,8 @@ class Shelf:
         self.host = host or this_host()
         self._workspace, self._pools, self._clock = workspace, dict(pools or {}), clock
         self._answers: dict[str, _Answer] = {}
+        # What each name was when it last said so: a phone that is offline is still that phone.
+        self._known: dict[str, _Answer] = {}
         self._listed: frozenset[str] = frozenset()
         self._chosen: dict[str, str] = {}
         self._asking: dict[str, Future[_Answer]] = {}
@@ -129,7 +131,9 @@ class Shelf:
                 self._asking[name] = self._pool.submit(self._ask, name)
         wait(self._asking.values(), _SOON_S)
         for name in [name for name, asked in self._asking.items() if asked.done()]:
-            self._answers[name] = self._asking.pop(name).result()
+            answer = self._answers[name] = self._asking.pop(name).result()
+            if answer.identity:
+                self._known[name] = answer
 
     def _ask(self, name: str) -> _Answer:
         try:
@@ -145,13 +149,14 @@ class Shelf:
 
     def _offer(self, listing: DeviceListing) -> Offer:
         name, said = listing.name, self._answers.get(listing.name, _SILENT)
+        known = said if said.identity else self._known.get(name, said)
         problem = said.problem if listing.status == USABLE else f"its state is {listing.status}"
         return Offer(
-            identity=said.identity or _presumed(name, self.host),
+            identity=known.identity or _presumed(name, self.host),
             name=name,
             host=self.host,
-            facts=said.facts or DeviceFacts(name=name, kind=name.partition(":")[0], target=""),
-            capabilities=said.capabilities,
+            facts=known.facts or DeviceFacts(name=name, kind=name.partition(":")[0], target=""),
+            capabilities=known.capabilities,
             pools=tuple(pool for pool, names in self._pools.items() if name in names),
             problem=problem,
             remedy=(said.remedy or listing.remedy or "") if problem else "",

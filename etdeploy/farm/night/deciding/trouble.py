@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -110,15 +110,18 @@ def text_of(ending: Ending) -> str:
     return "its worker or host is gone" if ending.fate is Fate.LOST else str(ending.fate)
 
 
-def stop_reason(failures: Sequence[Seen], succeeded: bool, rules: Rules) -> str | None:
+def stop_reason(
+    failures: Sequence[Seen], succeeded: bool, sound: Collection[str], rules: Rules
+) -> str | None:
     """Why a recipe is stopped for the night; None where it is not.
 
     Args:
         failures: All of the recipe's, the earliest first.
         succeeded: Whether it was measured on any device in this night.
+        sound: Identities of devices on which another recipe was measured in this night.
         rules: Those of the night.
     """
-    own = {seen.identity: seen for seen in failures if seen.trouble is Trouble.RECIPE}
+    own = _of_recipe(failures, sound)
     if succeeded or len(own) < rules.stop_after:
         return None
     last = list(own.values())[-1]
@@ -129,23 +132,47 @@ def stop_reason(failures: Sequence[Seen], succeeded: bool, rules: Rules) -> str 
     )
 
 
-def room_for_trials(failures: Sequence[Seen], running: int, rules: Rules) -> int:
+def _of_recipe(failures: Sequence[Seen], sound: Collection[str]) -> dict[str, Seen]:
+    """The last failure of a recipe on each device where it is to blame.
+
+    A program that takes the phone down looks like a phone that goes away. It is the recipe where
+    the phone can measure another one, and where the phone came back and went away again: a cable
+    or a hub does not wait for the same recipe.
+    """
+    found: dict[str, Seen] = {}
+    gone: set[str] = set()
+    for seen in failures:
+        again = seen.identity in gone or seen.identity in sound
+        if seen.trouble is Trouble.RECIPE or (seen.trouble is Trouble.DEVICE and again):
+            found[seen.identity] = seen
+        elif seen.trouble is Trouble.DEVICE:
+            gone.add(seen.identity)
+    return found
+
+
+def room_for_trials(
+    failures: Sequence[Seen], running: int, sound: Collection[str], rules: Rules
+) -> int:
     """How many more attempts of a recipe may begin that has not succeeded in this night.
 
     So a recipe that crashes every phone crashes `stop_after` of them, however many are free.
     """
-    failed = len({seen.identity for seen in failures if seen.trouble is Trouble.RECIPE})
-    return max(0, rules.stop_after - failed - running)
+    return max(0, rules.stop_after - len(_of_recipe(failures, sound)) - running)
 
 
 def set_aside_reason(
-    row: Sequence[Seen], succeeds_elsewhere: Callable[[str, str], bool], rules: Rules
+    row: Sequence[Seen],
+    succeeds_elsewhere: Callable[[str, str], bool],
+    loses_others: Callable[[str, str], bool],
+    rules: Rules,
 ) -> str | None:
     """Why a device is set aside; None where it is not.
 
     Args:
         row: What failed there since it last succeeded, the earliest first.
         succeeds_elsewhere: Whether a recipe succeeded in this night on another device than this.
+        loses_others: Whether another device than this failed during a recipe, too, which succeeded
+            nowhere: then this one is not to blame.
         rules: Those of the night.
     """
     for trouble, needed in (
@@ -156,7 +183,12 @@ def set_aside_reason(
         found = [seen for seen in row if seen.trouble is trouble]
         if len(found) >= min(needed, rules.quarantine_after):
             return f"{_NAMES[trouble]} {len(found)} times in a row: {found[-1].text}"
-    own = [seen for seen in row if seen.trouble in OF_DEVICE]
+    own = [
+        seen
+        for seen in row
+        if seen.trouble in OF_DEVICE
+        and not (seen.trouble is Trouble.DEVICE and loses_others(seen.recipe, seen.identity))
+    ]
     if len(own) >= rules.quarantine_after:
         return f"{len(own)} attempts in a row failed there: {own[-1].text}"
     odd = [seen for seen in row if seen.trouble is Trouble.RECIPE]

@@ -77,8 +77,12 @@ def test_the_server_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     told, _ = recovered(monkeypatch, "android:A1", Recovery.RESTART, "A1 device\n")
     assert told == ["android:A1: adb kill-server, adb start-server"]
     assert log.read_text().splitlines() == ["kill-server", "start-server"]
-    recovered(monkeypatch, "android:10.0.0.7:5555", Recovery.RESTART, "10.0.0.7:5555 device\n")
-    assert log.read_text().splitlines()[-1] == "connect 10.0.0.7:5555"
+    log.unlink()
+    # A new server has no phone of the network.
+    states = "10.0.0.7:5555 device\n10.0.0.8:5555 offline\nA1 device\n"
+    recovered(monkeypatch, "android:10.0.0.7:5555", Recovery.RESTART, states)
+    connected = ["connect 10.0.0.7:5555", "connect 10.0.0.8:5555"]
+    assert log.read_text().splitlines() == ["kill-server", "start-server", *connected]
 
 
 class Phone:

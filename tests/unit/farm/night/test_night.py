@@ -66,6 +66,28 @@ def test_a_recipe_that_crashes_every_phone_is_stopped_after_three() -> None:
     assert all(s.standing is Standing.DONE for s in end.states if s.visit.recipe == "b")
 
 
+@pytest.mark.parametrize("recipes", ["a", "ab"])
+def test_a_recipe_that_takes_every_phone_down_is_stopped_and_no_phone_set_aside(
+    recipes: str,
+) -> None:
+    phones = [offer_of(number) for number in range(4)]
+    night = SimNight(
+        make_farm(recipes, repeats=3),
+        phones,
+        lambda order, _: Script(
+            60.0, *((Fate.FAILED, OFFLINE) if order.parcel.recipe == "a" else ())
+        ),
+    )
+    end = night.run()
+    of_a = [state for state in end.states if state.visit.recipe == "a"]
+    assert standings(of_a) == {Standing.FAILED: 12}
+    assert all("stopped for this night: it failed on 3 devices" in state.reason for state in of_a)
+    assert all(s.standing is Standing.DONE for s in end.states if s.visit.recipe == "b")
+    started = Counter(o.offer.identity for o in night.engine.started if o.parcel.recipe == "a")
+    assert max(started.values()) <= 2
+    assert end.set_aside == {}
+
+
 def test_a_device_that_fails_is_recovered_and_then_set_aside() -> None:
     night = failing_on("phone-001")
     end = night.run()

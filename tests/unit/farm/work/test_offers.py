@@ -105,6 +105,20 @@ def test_a_phone_that_cannot_be_used_has_a_problem(monkeypatch: pytest.MonkeyPat
     assert [o.problem for o in shelf.look()] == [""]
 
 
+def test_a_phone_that_is_offline_is_still_the_same_phone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, **{"10.0.0.7:5555": "android-A1"})
+    shelf = bench.shelf()
+    [before] = shelf.look()
+    bench.states["android:10.0.0.7:5555"] = "offline"
+    [offer] = shelf.look()
+    assert (offer.identity, offer.facts) == ("android-A1", before.facts)
+    assert offer.problem == "its state is offline"
+    # Another phone may have the address then.
+    bench.states["android:10.0.0.7:5555"] = "device"
+    bench.phones["android:10.0.0.7:5555"].identity = "android-B2"
+    assert [(o.identity, o.problem) for o in shelf.look()] == [("android-B2", "")]
+
+
 def test_a_phone_that_fails_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, A1="android-A1")
     phone = bench.phones["android:A1"]

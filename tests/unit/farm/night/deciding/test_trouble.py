@@ -74,21 +74,36 @@ def seen(device: str, trouble: Trouble = Trouble.RECIPE, recipe: str = "a") -> S
 
 
 def test_a_recipe_is_stopped_after_failures_on_three_devices() -> None:
-    assert stop_reason([seen("1"), seen("1"), seen("1"), seen("2")], False, RULES) is None
-    assert stop_reason([seen(each) for each in "123"], True, RULES) is None
-    assert stop_reason([seen(each, Trouble.DEVICE) for each in "123"], False, RULES) is None
-    assert stop_reason([seen(each, Trouble.HOST) for each in "123"], False, RULES) is None
-    reason = stop_reason([seen(each) for each in "123"], False, RULES)
+    assert stop_reason([seen("1"), seen("1"), seen("1"), seen("2")], False, (), RULES) is None
+    assert stop_reason([seen(each) for each in "123"], True, (), RULES) is None
+    assert stop_reason([seen(each, Trouble.DEVICE) for each in "123"], False, (), RULES) is None
+    assert stop_reason([seen(each, Trouble.HOST) for each in "123"], False, (), RULES) is None
+    reason = stop_reason([seen(each) for each in "123"], False, (), RULES)
     assert reason is not None
     assert "3 devices" in reason
     assert "SIGSEGV" in reason
 
 
+def test_a_recipe_that_takes_phones_down_is_to_blame_where_they_measure_another_one() -> None:
+    gone = [seen(each, Trouble.DEVICE) for each in "123"]
+    assert stop_reason(gone, False, "12", RULES) is None
+    assert "3 devices" in (stop_reason(gone, False, "123", RULES) or "")
+    # Or where they came back, and went away again.
+    assert "3 devices" in (stop_reason(gone * 2, False, (), RULES) or "")
+    assert (
+        stop_reason([seen(each, Trouble.HEAT) for each in "123"] * 2, False, "123", RULES) is None
+    )
+    assert room_for_trials(gone, 0, "12", RULES) == 1
+    assert set_aside_reason(gone[:1] * 3, lambda *_: False, lambda *_: True, RULES) is None
+    full = [seen("1", Trouble.DISK)] * 3
+    assert set_aside_reason(full, lambda *_: False, lambda *_: True, RULES) is not None
+
+
 def test_trials_never_crash_more_devices_than_it_takes_to_stop() -> None:
-    assert room_for_trials([], 0, RULES) == 3
-    assert room_for_trials([seen("1")], 1, RULES) == 1
-    assert room_for_trials([seen("1"), seen("2")], 1, RULES) == 0
-    assert room_for_trials([seen("1", Trouble.DEVICE)], 0, RULES) == 3
+    assert room_for_trials([], 0, (), RULES) == 3
+    assert room_for_trials([seen("1")], 1, (), RULES) == 1
+    assert room_for_trials([seen("1"), seen("2")], 1, (), RULES) == 0
+    assert room_for_trials([seen("1", Trouble.DEVICE)], 0, (), RULES) == 3
 
 
 @pytest.mark.parametrize(
@@ -106,7 +121,7 @@ def test_trials_never_crash_more_devices_than_it_takes_to_stop() -> None:
     ],
 )
 def test_when_a_device_is_set_aside(row: list[Seen], elsewhere: bool, words: str | None) -> None:
-    reason = set_aside_reason(row, lambda *_: elsewhere, RULES)
+    reason = set_aside_reason(row, lambda *_: elsewhere, lambda *_: False, RULES)
     assert (reason is None) == (words is None)
     assert words is None or words in (reason or "")
 
