@@ -24,12 +24,15 @@ class Judged:
     def verdict(self, state: VisitState) -> str | None:
         """The verdict on a visit that ended; None while others of its recipe there are left."""
         result = state.result
-        if result is None:
+        # One that was missed or failed may be the last of those that are judged.
+        identity = result.identity if result else state.visit.device
+        if identity is None:
             return None
-        same = [each for each in self._states.values() if _is_same(each, state, result.identity)]
+        same = [each for each in self._states.values() if _is_same(each, state, identity)]
         if any(each.standing in (Standing.WAITING, Standing.RUNNING) for each in same):
             return None
-        return self._judge([each for each in same if each.result])
+        measured = [each for each in same if each.result]
+        return self._judge(measured) if measured else None
 
     def _judge(self, states: Sequence[VisitState]) -> str | None:
         from etdeploy.farm.verdicts.night import judge_night

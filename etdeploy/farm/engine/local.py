@@ -142,6 +142,8 @@ class LocalEngine:
             self._take(offer, Recovery(step), tell)
         except DeviceError as error:
             tell(str(error))
+        with self._looking:
+            self._shelf.expect(offer.name)
         self._forget(offer.identity)
         now = next((each for each in self.offers() if each.identity == offer.identity), None)
         gone = offer.model_copy(update={"problem": f"it is not back after {step}"})

@@ -247,7 +247,9 @@ class Board:
         if trouble is None:
             return None
         text = text_of(ending)
-        seen = Seen(visit.recipe, ending.identity, device, ending.host, trouble, text)
+        remedy = (ending.failure and ending.failure.remedy) or ""
+        first = remedy.partition("\n")[0]
+        seen = Seen(visit.recipe, ending.identity, device, ending.host, trouble, text, first)
         self.rows.setdefault(ending.identity, []).append(seen)
         self.failures.setdefault(visit.recipe, []).append(seen)
         return seen

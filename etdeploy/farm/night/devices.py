@@ -183,9 +183,13 @@ class Devices:
     def _host_failed(self, seen: Seen) -> None:
         self._host_failures[seen.host] += 1
         if self._host_failures[seen.host] >= _HOST_FAILURES:
-            until = self._clock.now() + timedelta(seconds=_HOST_PAUSE_S)
+            now = self._clock.now()
+            before, _ = self._host_until.get(seen.host, (now, ""))
+            until = now + timedelta(seconds=_HOST_PAUSE_S)
             self._host_until[seen.host] = (until, seen.text)
-            self._tell(f"{seen.host} is left alone until {shown(until)}: {seen.text}")
+            if before <= now:  # others that were under way there fail, too
+                todo = f" ({seen.remedy})" if seen.remedy else ""
+                self._tell(f"{seen.host} is left alone until {shown(until)}: {seen.text}{todo}")
 
     def set_aside(self, identity: str, reason: str) -> None:
         """Quarantines a device; a shelf that cannot be written is asked again later."""

@@ -75,6 +75,7 @@ class Shelf:
         self._answers: dict[str, _Answer] = {}
         # What each name was when it last said so: a phone that is offline is still that phone.
         self._known: dict[str, _Answer] = {}
+        self._expected: set[str] = set()
         self._listed: frozenset[str] = frozenset()
         self._chosen: dict[str, str] = {}
         self._asking: dict[str, Future[_Answer]] = {}
@@ -90,7 +91,8 @@ class Shelf:
             UsageError: The environment variables of the adb server do not hold an address.
         """
         listed = {each.name: each for each in plugged_in(self._workspace)}
-        named = [name for pool in self._pools.values() for name in pool if name not in listed]
+        wanted = [*(name for pool in self._pools.values() for name in pool), *self._expected]
+        named = [name for name in wanted if name not in listed]
         unlisted = {name: DeviceListing(name=name, kind="", status=USABLE) for name in named}
         self._answers = {
             name: answer
@@ -105,6 +107,14 @@ class Shelf:
         offers = one_each([self._offer(each) for each in everyone], self._chosen)
         self._chosen = {offer.identity: offer.name for offer in offers}
         return offers
+
+    def expect(self, name: str) -> None:
+        """Looks for a phone on the network by its name from now on.
+
+        An adb server that was restarted while the phone was away never lists it again.
+        """
+        if _is_on_network(name):
+            self._expected.add(name)
 
     def forget(self, identity: str) -> None:
         """Asks a device again at the next look: it was restarted, or it failed."""
@@ -185,8 +195,12 @@ def one_each(offers: Sequence[Offer], kept: Mapping[str, str]) -> tuple[Offer, .
 
 
 def _rank(offer: Offer, kept: Mapping[str, str]) -> tuple[bool, bool, bool]:
-    on_network = offer.name.count(":") > 1
+    on_network = _is_on_network(offer.name)
     return bool(offer.problem), kept.get(offer.identity) != offer.name, on_network
+
+
+def _is_on_network(name: str) -> bool:
+    return name.count(":") > 1
 
 
 def _presumed(name: str, host: str) -> str:

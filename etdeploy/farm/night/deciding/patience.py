@@ -38,7 +38,10 @@ def waits_for(
         patience_s: How long it waits without a window.
         until: When the window closes; None without one.
     """
-    why = [f"{name(each)} ({barred[each].text})" for each in devices]
+    same: dict[str, list[str]] = {}
+    for each in devices:
+        same.setdefault(barred[each].text, []).append(name(each))
+    why = [f"{listed(names)} ({text})" for text, names in same.items()]
     limit = f"up to {patience_s / 60:.0f} min"
     # Without a visit, a window is not waited for either.
     if until and why:

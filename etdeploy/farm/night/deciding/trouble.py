@@ -50,6 +50,7 @@ class Seen:
         host: That did it.
         trouble: Whose failure it was.
         text: What happened.
+        remedy: What to do about it, in a line; empty where nothing is known.
     """
 
     recipe: str
@@ -58,6 +59,7 @@ class Seen:
     host: str
     trouble: Trouble
     text: str
+    remedy: str = ""
 
 
 def trouble_of(ending: Ending, gates: Gates) -> Trouble | None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from etdeploy.core import cancel
-from etdeploy.core.console import count
 from etdeploy.core.errors import EtdeployError
 from etdeploy.farm.night.keeping.aside import Aside
 from etdeploy.farm.night.keeping.events import Began, Event, Opened, Planned, event_of
@@ -56,6 +55,8 @@ class Post:
         # Around the spool; never held by the thread while it waits for the database.
         self._lock = threading.Lock()
         self._pause_s, self._again_at, self._beat_at = _FIRST_S, 0.0, 0.0
+        # How much of the spool is in the database, in bytes; changed by the thread that has that.
+        self._brought = 0
         self._aside = Aside(_TICK_S, self._tick)
 
     def use(self, path: Path, fence: Fence) -> list[Event]:
@@ -223,19 +224,22 @@ class Post:
         spool = self._spool
         if spool is None:
             return
-        offset, done = 0, 0
+        done = 0
         while True:
             with self._lock:
-                lines = spool.lines(offset)
+                lines = spool.lines(self._brought)
                 if not lines:
                     spool.clear()
+                    self._brought = 0
                     break
             for line, after in lines:
                 self._bring(line)
-                offset, done = after, done + 1
+                # Where the database goes away again, the next try goes on here.
+                self._brought, done = after, done + 1
         if done:
             self._pause_s = _FIRST_S
-            self._tell(f"the history has {count(done, 'entry').replace('entrys', 'entries')} more")
+            entries = "1 entry" if done == 1 else f"{done} entries"
+            self._tell(f"the history is up to date again: it took {entries}")
 
     def _bring(self, line: str) -> None:
         """Writes an entry, and leaves out one that the database will never take."""

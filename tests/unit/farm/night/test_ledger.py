@@ -23,6 +23,7 @@ from etdeploy.history.place import Place, required_place
 from etdeploy.history.store.store import Filter, open_store
 from tests.support.judged_nights import farm
 from tests.support.nights import NOW, make_ending, make_visit, measured
+from tests.support.processes import eventually
 
 
 @pytest.fixture
@@ -310,6 +311,32 @@ def test_a_database_that_is_down_for_a_while(
     with Ledger(place) as reader:
         assert reader.states(night) == before
     assert kept_runs(place) == [done.run_id]
+
+
+def test_a_database_that_goes_away_again_is_told_each_thing_once(
+    place: Place, said: Said, down: Down, monkeypatch: pytest.MonkeyPatch, data_folder: Path
+) -> None:
+    written: list[str] = []
+    real = post.write
+
+    def write(store: Any, event: Any, *more: Any) -> Any:
+        kept = real(store, event, *more)
+        written.append(event.op)
+        down.now = down.now or written == ["opened", "given up"]
+        return kept
+
+    with opened(place, said) as (ledger, night):
+        visits = [make_visit(night, number) for number in range(3)]
+        ledger.plan(visits)
+        down.now = True
+        monkeypatch.setattr(post, "write", write)
+        for visit in visits:
+            ledger.missed(visit.id, "no device")
+        down.now = False
+        assert eventually(lambda: down.now)
+        down.now = False
+        wait_until_empty(data_folder)
+    assert written == ["opened", "given up", "given up", "given up"]
 
 
 def test_a_crash_while_it_is_down(

@@ -111,7 +111,8 @@ def test_a_phone_without_room_is_set_aside_and_not_rebooted() -> None:
 
 
 def test_a_full_disk_of_a_host_blames_neither_recipe_nor_phone() -> None:
-    full = Failure(kind="disk full", exit_code=4, message="the disk of host-1 is full")
+    remedy = "Make room on this host.\nThen it goes on."
+    full = Failure(kind="disk full", exit_code=4, message="the disk is full", remedy=remedy)
 
     def behave(order: Order, _: int) -> Script:
         is_full = order.offer.host == "host-1" and night.clock.at_s < 3600
@@ -121,7 +122,10 @@ def test_a_full_disk_of_a_host_blames_neither_recipe_nor_phone() -> None:
     end = night.run()
     assert standings(end.states) == {Standing.DONE: 24}
     assert end.set_aside == {}
-    assert any("host-1 is left alone until" in text for text in night.texts)
+    left_alone = [text for text in night.texts if text.startswith("host-1 is left alone")]
+    assert all("the disk is full (Make room on this host.)" in text for text in left_alone)
+    # Once for each pause, although two phones failed there.
+    assert len(left_alone) == len(set(left_alone)) > 0
 
 
 def test_reserved_and_absent_devices_are_missed_at_the_end_with_the_reason() -> None:

@@ -119,6 +119,26 @@ def test_a_phone_that_is_offline_is_still_the_same_phone(monkeypatch: pytest.Mon
     assert [(o.identity, o.problem) for o in shelf.look()] == [("android-B2", "")]
 
 
+def test_a_phone_that_the_adb_server_forgot_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "android:10.0.0.7:5555"
+    bench = Bench(monkeypatch, **{"10.0.0.7:5555": "android-A1", "B2": "android-B2"})
+    monkeypatch.setattr(bench, "opened", lambda name, _: bench.phones[name])
+    monkeypatch.setattr(offers_module, "open_device", bench.opened)
+    shelf = bench.shelf()
+    shelf.look()
+    # The server was restarted while they were away.
+    bench.states.clear()
+    shelf.expect(name)
+    shelf.expect("android:B2")
+    bench.phones[name].error = DeviceError("it cannot be reached")
+    assert [(o.identity, o.problem) for o in shelf.look()] == [
+        ("android-A1", "it cannot be reached")
+    ]
+    bench.phones[name].error = None
+    bench.now += 60
+    assert [(o.identity, o.problem) for o in shelf.look()] == [("android-A1", "")]
+
+
 def test_a_phone_that_fails_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, A1="android-A1")
     phone = bench.phones["android:A1"]
