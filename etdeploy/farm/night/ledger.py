@@ -21,8 +21,8 @@ from etdeploy.farm.night.keeping import claim, rules
 from etdeploy.farm.night.keeping.events import Began, Closed, Ended, Event, GivenUp, Opened, Planned
 from etdeploy.farm.night.keeping.memory import Memory
 from etdeploy.farm.night.keeping.post import Post
-from etdeploy.farm.night.keeping.writing import Fence, abandon_others, taken
-from etdeploy.history.nights import FINISHED, Coordinator, KeptNight, KeptVisit, storable
+from etdeploy.farm.night.keeping.writing import Fence, abandon_others
+from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit, storable
 from etdeploy.history.place import Place, data_folder
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ class Ledger:
         self._stack.close()
 
     def claim(self, farm_name: str) -> None:
-        """Holds a farm on this machine before its night begins, which may be hours later.
+        """Holds a farm before its night begins, which may be hours later.
 
-        A coordinator on another host is seen only if the history can be read now.
+        On other hosts it is held only if the history can be used now.
 
         Raises:
             TakenError: Another process is running this farm.
@@ -106,19 +106,15 @@ class Ledger:
         if self.place.file and not self.place.file.exists():
             return
 
-        def look(store: Store) -> Coordinator | None:
-            from etdeploy.history.store import leases
-
+        def take(store: Store) -> None:
             with store.transaction(writes=True) as connection:
-                runs = leases.is_run(connection, farm_name)
-                return leases.holder(connection, farm_name) if runs else None
+                fence.take(connection)
 
         try:
-            other = self._post.read(look, _LOOK_S)
+            self._post.read(take, _LOOK_S)
         except (StoreError, TimeoutError):
             return  # the beginning of the night waits for it
-        if other and other.token != fence.mine.token:
-            raise taken(farm_name, other)
+        self._post.hold(fence)
 
     def _hold(self, farm_name: str) -> Fence:
         if self._fence is None:

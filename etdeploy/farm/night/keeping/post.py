@@ -61,8 +61,15 @@ class Post:
 
     def use(self, path: Path, fence: Fence) -> list[Event]:
         """Takes a spool, and gives what an earlier coordinator left in it."""
-        self._spool, self._fence = Spool(path), fence
-        return [event for line, _ in self._spool.lines() if (event := self._event(line))]
+        spool = Spool(path)
+        lines = spool.lines()  # before the thread may bring them in, and remove the file
+        self._spool, self._fence = spool, fence
+        return [event for line, _ in lines if (event := self._event(line))]
+
+    def hold(self, fence: Fence) -> None:
+        """From now on others are told that the coordinator lives, although no night is open."""
+        self._fence = fence
+        self._began = True
 
     def begin(self, settle: Callable[[Connection], None] | None) -> None:
         """From now on others are told that the coordinator lives, and the spool is brought in.

@@ -16,7 +16,7 @@ from etdeploy.farm.model import Failure, Fate, Standing
 from etdeploy.farm.night import ledger as module
 from etdeploy.farm.night.deciding.times import UNKNOWN_S
 from etdeploy.farm.night.keeping import post
-from etdeploy.farm.night.keeping.writing import TakenError
+from etdeploy.farm.night.keeping.writing import Fence, TakenError
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.real import earlier_times
 from etdeploy.history.place import Place, required_place
@@ -215,6 +215,27 @@ def test_a_farm_is_held_before_its_night_begins(place: Place, said: Said, tmp_pa
             elsewhere.claim("nightly")
     with Ledger(place, folder=tmp_path) as elsewhere:
         elsewhere.claim("nightly")
+        # That one waits for its window, and holds the farm as long as that takes.
+        with Ledger(place) as first, pytest.raises(TakenError, match="running the farm nightly"):
+            first.claim("nightly")
+    with Ledger(place) as first:
+        first.claim("nightly")
+
+
+def test_a_coordinator_that_waits_for_its_window_says_that_it_lives(
+    place: Place, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(place, said):
+        pass
+    beats: list[bool] = []
+    monkeypatch.setattr(post, "_TICK_S", 0.02)
+    monkeypatch.setattr(post, "_BEAT_S", 0.02)
+    monkeypatch.setattr(Fence, "take", lambda *_, anew=True: beats.append(anew))
+    with Ledger(place, tell=said.append) as ledger:
+        ledger.claim("nightly")
+        assert eventually(lambda: len(beats) > 2)
+    assert beats[0]
+    assert not any(beats[1:]), "one that was paused does not take its farm back"
 
 
 def test_a_farm_is_held_while_the_database_is_down(place: Place, said: Said, down: Down) -> None:
