@@ -195,6 +195,10 @@ class Standing(Kind):
     """It could not run: no device, reserved, quarantined, the window closed. Says why."""
 
 
+STOPPED = "the recipe is stopped for this night"
+"""How the reason of visits begins whose recipe fails everywhere."""
+
+
 class VisitState(Value):
     """A visit with what became of it.
 

@@ -323,6 +323,13 @@ def running_adb_server(home: Path) -> Iterator[AdbServer]:
     finally:
         server.terminate()
         server.wait()
+        # What was tested may have restarted it.
+        subprocess.run(
+            ["adb", "-P", str(port), "kill-server"],
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
 
 
 def _wait_for_port(port: int) -> None:

@@ -14,7 +14,7 @@ from etdeploy.core.errors import (
     MismatchError,
     RegressionError,
 )
-from etdeploy.farm.model import Failure, Standing, VisitState
+from etdeploy.farm.model import STOPPED, Failure, Standing, VisitState
 from etdeploy.farm.night.model import NightEnd, listed
 
 REGRESSED = "regressed"
@@ -40,7 +40,10 @@ def failures_of(states: Sequence[VisitState]) -> list[Failure]:
         result = state.result
         if result:
             found += [result.failure] if result.failure else []
-        elif state.standing is Standing.FAILED:
+        # One that was given up with its recipe failed as the recipe's others did.
+        elif state.standing is Standing.FAILED and (
+            state.attempts or not state.reason.startswith(STOPPED)
+        ):
             found.append(_last_failure(state))
     return found
 
@@ -67,10 +70,12 @@ def error_of(end: NightEnd, verdicts: Sequence[str]) -> EtdeployError | None:
     if failures:
         failed = sum(state.standing is Standing.FAILED for state in end.states)
         worst = max(failures, key=lambda failure: failure.exit_code)
-        text = f"{failed} of {count(len(end.states), 'visit')} failed"
         differ = sum(each.kind == MismatchError.kind for each in failures)
+        every = count(len(end.states), "visit")
+        text = f"{failed} of {every} failed"
         if differ:
-            text += f", of {differ} the outputs differ"
+            wrong = f"the outputs of {differ}"
+            text = f"{text}, {wrong} differ" if failed else f"{wrong} of {every} differ"
         return JobsError(f"{text}; the worst: {worst.message}", _as_error(worst))
     if any(state.standing is Standing.DONE for state in end.states):
         return None

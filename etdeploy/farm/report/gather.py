@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from etdeploy.farm.model import Ending, Failure, Fate, Standing, VisitState
+from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Standing, VisitState
 from etdeploy.farm.report.model import (
     Cause,
     DeviceNight,
@@ -26,6 +26,7 @@ MISSED = "missed"
 _UNKNOWN = "the visit failed, and nothing was told about it"
 _TREND_RUNS = 60
 # What differs between two messages of one cause: numbers, addresses, digests.
+_LOG = "\nlog: "
 _VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+(\.\d+)*")
 
 
@@ -105,9 +106,11 @@ def _totals(states: Sequence[VisitState], verdicts: Sequence[Verdict]) -> Totals
 
 def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Cause, ...]:
     groups: dict[tuple[str, str], list[tuple[Failure, VisitState]]] = {}
+    of_recipe = {s.visit.recipe: e.failure for s in states for e in s.attempts if e.failure}
     for state in states:
-        failure = _failure(state)
-        groups.setdefault((failure.kind, _alike(failure.message)), []).append((failure, state))
+        failure = _failure(state, of_recipe.get(state.visit.recipe))
+        message = failure.message.partition(_LOG)[0]
+        groups.setdefault((failure.kind, _alike(message)), []).append((failure, state))
     causes = [
         Cause(
             kind=group[0][0].kind,
@@ -121,12 +124,22 @@ def _causes(states: Sequence[VisitState], names: Mapping[str, str]) -> tuple[Cau
     return tuple(sorted(causes, key=lambda cause: (-len(cause.places), cause.message)))
 
 
-def _failure(state: VisitState) -> Failure:
+def _failure(state: VisitState, of_recipe: Failure | None) -> Failure:
+    """Why a visit was not measured, or not well.
+
+    Args:
+        state: Of the visit.
+        of_recipe: Of another visit of its recipe, for one that was given up with that.
+    """
     if state.standing is Standing.MISSED:
         return Failure(kind=MISSED, exit_code=0, message=state.reason or "nobody said why")
     told = [ending.failure for ending in state.attempts if ending.failure]
     if state.result and state.result.failure:
         return state.result.failure
+    last = told[-1] if told else of_recipe
+    if last and state.reason.startswith(STOPPED):
+        _, log, path = last.message.partition(_LOG)
+        return last.model_copy(update={"message": f"{state.reason}{log}{path}"})
     if told:
         return told[-1]
     return Failure(kind="error", exit_code=9, message=state.reason or _UNKNOWN)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from etdeploy.core.kinds import Kind
-from etdeploy.farm.model import Ending, Fate, Gates, Health
+from etdeploy.farm.model import STOPPED, Ending, Fate, Gates, Health
 from etdeploy.farm.night.model import Rules, listed
 
 # Of an attempt, these can only be the host's: it exports and builds nothing.
@@ -129,8 +129,8 @@ def stop_reason(
     last = list(own.values())[-1]
     names = listed(sorted(seen.device for seen in own.values()))
     return (
-        f"the recipe is stopped for this night: it failed on {len(own)} devices and succeeded on "
-        f"none ({names}); the last: {last.text}"
+        f"{STOPPED}: it failed on {len(own)} devices and succeeded on none ({names}); "
+        f"the last: {last.text}"
     )
 
 

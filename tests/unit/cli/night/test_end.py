@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cli.night.end import error_of, totals_of
-from etdeploy.farm.model import Ending, Failure, Fate, Standing, Visit, VisitState
+from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night.model import NightEnd
 
 
@@ -62,10 +62,17 @@ def test_the_exit_code(
 def test_the_error_says_what_happened() -> None:
     worst = error_of(NightEnd("n", (state_of(1, Standing.FAILED, failed(7)),)), ())
     assert str(worst) == "1 of 1 visit failed; the worst: run failed"
+    differs = error_of(NightEnd("n", (state_of(1, Standing.DONE, DIFFERS),)), ())
+    assert str(differs) == "the outputs of 1 of 1 visit differ; the worst: outputs differ failed"
     nothing = error_of(NightEnd("n", (state_of(1, Standing.MISSED),)), ())
     assert "nothing was measured: why 1" in str(nothing)
     assert "2 recipes have regressed" in str(error_of(NightEnd("n", ()), ("regressed",) * 2))
     assert "1 recipe has regressed" in str(error_of(NightEnd("n", ()), ("regressed",)))
+
+
+def test_a_visit_that_was_given_up_with_its_recipe_fails_as_the_recipe_did() -> None:
+    given_up = state_of(2, Standing.FAILED).model_copy(update={"reason": f"{STOPPED}: it failed"})
+    assert code(state_of(1, Standing.FAILED, failed(5, "check")), given_up) == 5
 
 
 def test_totals_count_every_visit() -> None:

@@ -15,7 +15,7 @@ import pytest
 from etdeploy.farm.model import Failure, Fate, Standing
 from etdeploy.farm.night import ledger as module
 from etdeploy.farm.night.deciding.times import UNKNOWN_S
-from etdeploy.farm.night.keeping import post
+from etdeploy.farm.night.keeping import post, writing
 from etdeploy.farm.night.keeping.writing import Fence, TakenError
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.real import earlier_times
@@ -338,7 +338,7 @@ def test_a_database_that_goes_away_again_is_told_each_thing_once(
     place: Place, said: Said, down: Down, monkeypatch: pytest.MonkeyPatch, data_folder: Path
 ) -> None:
     written: list[str] = []
-    real = post.write
+    real = writing.write
 
     def write(store: Any, event: Any, *more: Any) -> Any:
         kept = real(store, event, *more)
