@@ -24,6 +24,8 @@ class Offer(Value):
         pools: The names that its owner gave it.
         problem: Why it cannot be used now; empty where it can.
         remedy: What to do about that.
+        locked: What runs lock now, if that is not its identity: a board has another one after each
+            start, and keeps the first one in a night.
     """
 
     identity: str
@@ -34,11 +36,12 @@ class Offer(Value):
     pools: tuple[str, ...] = ()
     problem: str = ""
     remedy: str = ""
+    locked: str = ""
 
     @property
     def lock(self) -> str:
         """What runs on its host lock, and what is reserved (`etdeploy.devices.base.lock_name`)."""
-        return "host" if self.capabilities.shares_cores else self.identity
+        return "host" if self.capabilities.shares_cores else self.locked or self.identity
 
 
 class Visit(Value):
@@ -50,6 +53,7 @@ class Visit(Value):
         group: The entry of `devices` in farm.yaml that asked for it.
         device: Identity of the device that it has to run on; None for any of `among`.
         among: Identities that it may run on.
+        name: What `device` is called, for one that is never measured; empty where it is None.
         repeat: Counts from 1.
         not_before_s: Seconds after the beginning of the night, so that repeats are spread.
     """
@@ -59,6 +63,7 @@ class Visit(Value):
     group: str
     device: str | None
     among: tuple[str, ...]
+    name: str = ""
     repeat: int = 1
     not_before_s: float = 0.0
 

@@ -29,8 +29,17 @@ class Shelved(Value):
         """Whether this is the device with that identity, on that host, with that name."""
         if self.identity == identity:
             return self.host in ("", host)
-        lasting = self.identity.startswith(_OF_ONE_START) and identity.startswith(_OF_ONE_START)
-        return lasting and self.device == device
+        boards = is_of_one_start(self.identity) and is_of_one_start(identity)
+        return boards and self.device == device
+
+    def is_of_night(self, identity: str, device: str = "") -> bool:
+        """The same for a device as a night has it, where hosts are told apart by their names."""
+        return self.is_of(locked_as(identity, self.host), self.host, device)
+
+    @property
+    def night_identity(self) -> str:
+        """What a night calls the device; of those that are a host themselves, the host."""
+        return f"{self.identity}@{self.host}" if self.host else self.identity
 
 
 class Reservation(Shelved):
@@ -59,6 +68,11 @@ class Quarantined(Shelved):
     reason: str
     since: datetime
     by: str
+
+
+def is_of_one_start(identity: str) -> bool:
+    """Whether a device with this identity has another one after it was restarted."""
+    return identity.startswith(_OF_ONE_START)
 
 
 def locked_as(identity: str, host: str) -> str:

@@ -215,7 +215,7 @@ class _Whole:
         def made(wanted: Mapping[str, Sequence[Offer]]) -> Prepared:
             return prepare(
                 self._loaded.recipes, wanted, self._output, self._display,
-                slots=slots, workspace=workspace,
+                slots=slots, workspace=workspace, apps=self._loaded.farm.apps,
             )  # fmt: skip
 
         return made

@@ -202,9 +202,8 @@ class _Night:
                 self.ends.give_up_stopped(visit.id)
             if not is_first:
                 names = sorted({self._name(v.device) for v in new.visits if v.device})
-                self.telling.tell(
-                    f"{len(new.visits)} more visits, for {', '.join(names) or 'new devices'}"
-                )
+                more = count(len(new.visits), "more visit")
+                self.telling.tell(f"{more}, for {', '.join(names) or 'new devices'}")
 
     def _tell_unsatisfied(self, plan: PlanLike) -> None:
         """Names what no device can measure, each pair once."""
@@ -312,9 +311,10 @@ class _Night:
         situation = self._situation()
         left = list(waiting(situation))
         if not left:
-            if not self.board.states and not quiet:
-                self._tell_awaited((), situation)
-            return quiet or bool(self.board.states)
+            if self.board.states or (quiet and self.parts.until is None):
+                return True
+            self._tell_awaited((), situation)  # not one device was there yet
+            return False
         if all(stuck(state, situation) for state in left):
             until = self.parts.until
             for_good = all(stuck_for_good(state, situation, until) for state in left)

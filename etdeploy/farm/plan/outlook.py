@@ -41,7 +41,7 @@ def outlook_of(
     plan = plan_night(farm, "night", offers, window.seconds if window else None)
     devices = {offer.identity: offer for offer in reversed(offers) if not offer.problem}
     looked, refused = look_up_classes(
-        _devices_of(plan.visits, devices), loaded.recipes, workspace, farm.results
+        _devices_of(plan.visits, devices), loaded.recipes, workspace, farm.results, farm.apps
     )
     visits = _possible(plan.visits, refused, devices)
     expected_s = makespan_s(visits, earlier) if visits else None

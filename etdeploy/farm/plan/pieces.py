@@ -33,6 +33,7 @@ def look_up_classes(
     recipes: Mapping[str, LoadedRecipe],
     workspace: Workspace,
     output: Path,
+    apps: Mapping[str, Path],
 ) -> tuple[list[Looked], list[Refused]]:
     """Looks up what each recipe needs for each class of its devices, and what speaks against it.
 
@@ -43,10 +44,11 @@ def look_up_classes(
         recipes: By label.
         workspace: The cache.
         output: The folder for results.
+        apps: Apps that are built already, by label.
     """
     classes = classes_of(wanted)
     members = [
-        member_of(label, recipes[label], offers[0], output, workspace)
+        member_of(label, recipes[label], offers[0], output, workspace, apps.get(label))
         for (label, _), offers in classes.items()
     ]
     devices = dict(zip((member.pair for member in members), classes.values(), strict=True))
@@ -85,7 +87,8 @@ def pieces_of(looked: Iterable[Looked]) -> tuple[Piece, ...]:
 def _work(resolved: Resolved) -> Iterator[tuple[str, str, bool | None]]:
     if not resolved.job.loaded.recipe.model.program:
         yield "export", export_work(resolved), resolved.exported is not None
-    yield "build", f"{expected_runner(resolved)} {_app_of(resolved)}", _is_built(resolved)
+    if resolved.job.app is None or resolved.job.app.given is None:
+        yield "build", f"{expected_runner(resolved)} {_app_of(resolved)}", _is_built(resolved)
 
 
 def _app_of(resolved: Resolved) -> str:

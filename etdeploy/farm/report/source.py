@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
 
 from etdeploy.core.errors import UsageError
 from etdeploy.farm.model import VisitState
@@ -14,12 +16,13 @@ from etdeploy.farm.night.keeping.rules import states_of, under_way
 from etdeploy.farm.report.gather import report_of, trends_of
 from etdeploy.farm.report.live.model import Status
 from etdeploy.farm.report.live.pages import Board
-from etdeploy.farm.report.live.status import Around, status_of
+from etdeploy.farm.report.live.status import Around, devices_of, status_of
 from etdeploy.farm.report.model import NightInfo, NightReport
 from etdeploy.farm.spec.model import Farm
 from etdeploy.farm.verdicts.night import judge_night
 from etdeploy.history.nights import KeptNight
 from etdeploy.history.place import Place
+from etdeploy.history.shelved import Shelved
 from etdeploy.shelf import quarantine, reservations
 
 LAST = "last"
@@ -136,13 +139,29 @@ def seen(place: Place, night: NightInfo) -> Seen:
     running = {
         visit.id: (attempt.identity, attempt.host) for visit in kept for attempt in under_way(visit)
     }
-    labels = {
+    states = states_of(kept)
+    # As planned, for those that were never measured; then as they were called last.
+    names = {s.visit.device: s.visit.name for s in states if s.visit.device and s.visit.name}
+    names |= {
         attempt.identity: attempt.device
         for visit in kept
         for attempt in visit.attempts
         if attempt.device
     }
-    return Seen(night, states_of(kept), running, labels)
+    return Seen(night, states, running, told_apart(names))
+
+
+def told_apart(names: Mapping[str, str]) -> dict[str, str]:
+    """Names of devices by identity; where those of several hosts are equal, with their hosts."""
+    often = Counter(names.values())
+    return {
+        identity: f"{name}@{host}" if often[name] > 1 and (host := _host_of(identity)) else name
+        for identity, name in names.items()
+    }
+
+
+def _host_of(identity: str) -> str:
+    return identity.rpartition("@")[2] if "@" in identity else ""
 
 
 def judged(place: Place, night: Seen, settings: Settings, trends: int | None = None) -> NightReport:
@@ -162,16 +181,29 @@ def judged(place: Place, night: Seen, settings: Settings, trends: int | None = N
     with open_store(place, read_only=True) as store:
         verdicts = judge_night(store, night.night.id, night.states, settings.farm, settings.files)
         found = trends_of(store, verdicts[:trends])
-    aside = {each.identity: each.reason for each in quarantine.all_of(place)}
     labels = dict(night.labels) | {each.identity: each.device for each in verdicts}
-    used = {identity for state in night.states for identity in _devices(state)}
-    aside = {identity: reason for identity, reason in aside.items() if identity in used}
+    aside = {i: each.reason for i, each in _shelved(night, quarantine.all_of(place)).items()}
     return report_of(night.night, night.states, verdicts, aside, found, labels)
 
 
-def _devices(state: VisitState) -> list[str]:
-    bound = [state.visit.device] if state.visit.device else []
-    return [*bound, *state.visit.among, *(ending.identity for ending in state.attempts)]
+S = TypeVar("S", bound=Shelved)
+
+
+def _shelved(night: Seen, kept: Iterable[S]) -> dict[str, S]:
+    """What the shelf has of the night's devices, by their identities there."""
+    shelf = tuple(kept)
+    return {
+        identity: each
+        for identity in dict.fromkeys(i for state in night.states for i in devices_of(state))
+        for each in shelf
+        if each.is_of_night(identity, night.labels.get(identity, ""))
+    }
+
+
+def _and_others(night: Seen, kept: Sequence[S]) -> dict[str, S]:
+    """The same, and what it has of devices that the night does not know."""
+    own = _shelved(night, kept)
+    return {**own, **{e.night_identity: e for e in kept if e not in own.values()}}
 
 
 def status_now(place: Place, farm: str | None = None) -> Status:
@@ -187,13 +219,17 @@ def status_now(place: Place, farm: str | None = None) -> Status:
 
 
 def _status(place: Place, night: Seen) -> Status:
-    claims = {
-        each.identity: f"{each.owner} until {reservations.local(each.until)}"
-        for each in reservations.active(place)
-    }
-    aside = {each.identity: each.reason for each in quarantine.all_of(place)}
+    claims, aside = reservations.active(place), quarantine.all_of(place)
+    # Devices that were not measured have no names in the night.
+    names = {each.night_identity: each.device for each in (*claims, *aside)}
     around = Around(
-        labels=night.labels, reserved=claims, quarantined=aside, running=night.running,
+        labels={**names, **night.labels},
+        reserved={
+            identity: f"{each.owner} until {reservations.local(each.until)}"
+            for identity, each in _and_others(night, claims).items()
+        },
+        quarantined={i: each.reason for i, each in _and_others(night, aside).items()},
+        running=night.running,
         stopped=not _is_run(place, night.night.farm),
     )  # fmt: skip
     return status_of(night.night, night.states, _now(), around)

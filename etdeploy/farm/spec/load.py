@@ -61,12 +61,12 @@ def load_farm(path: Path) -> LoadedFarm:
     file = path.resolve()
     findings = Findings(document, file.parent)
     written = _validated(document.data, findings)
-    recipes = load_entries(written.recipes, findings)
-    values = _values(written, recipes, findings)
+    entries = load_entries(written.recipes, findings)
+    values = _values(written, entries.recipes, findings)
     if findings.problems:
         raise FarmError(findings.problems, remedy=findings.remedy)
-    farm = Farm(name=written.name or file.stem, **values)
-    return LoadedFarm(file, farm, recipes, document.places)
+    farm = Farm(name=written.name or file.stem, apps=entries.apps, **values)
+    return LoadedFarm(file, farm, entries.recipes, document.places)
 
 
 def _require_file(path: Path) -> None:

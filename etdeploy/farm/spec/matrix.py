@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from typing import NamedTuple
@@ -74,7 +74,9 @@ def plan_night(
     }
     wishes = [wish for pair in farm.pairs for wish in _wishes(farm, pair, found)]
     return NightPlan(
-        visits=tuple(_visits(farm, night, _once(wishes), window_s)),
+        visits=tuple(
+            _visits(farm, night, _once(wishes), {o.identity: o.name for o in usable}, window_s)
+        ),
         unsatisfied=tuple(
             Unsatisfied(recipe=label, group=group, reason=reason)
             for label, group in farm.pairs
@@ -121,7 +123,11 @@ def _once(wishes: Iterable[_Wish]) -> list[_Wish]:
 
 
 def _visits(
-    farm: Farm, night: str, wishes: Sequence[_Wish], window_s: float | None
+    farm: Farm,
+    night: str,
+    wishes: Sequence[_Wish],
+    names: Mapping[str, str],
+    window_s: float | None,
 ) -> Iterator[Visit]:
     """Each repeat begins with the next recipe, so that none always follows the same one."""
     by_recipe = [list(each) for _, each in groupby(wishes, key=lambda wish: wish.recipe)]
@@ -135,6 +141,7 @@ def _visits(
             yield Visit(
                 id=f"{night}-{number}",
                 **wish._asdict(),
+                name=names[wish.device] if wish.device else "",
                 repeat=repeat + 1,
                 not_before_s=repeat * apart_s,
             )

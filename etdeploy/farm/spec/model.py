@@ -108,6 +108,7 @@ class Farm(Value):
     Attributes:
         name: Of the farm, for reports and the store.
         groups: Entries of `devices` by name.
+        apps: Apps that are built already, for devices that run apps only, by the label of a recipe.
         pairs: (label of a recipe, name of a group) of the matrix, excluded ones left out.
         repeats: How often each pair is measured in a night.
         spread: Whether repeats are spread over the window.
@@ -125,6 +126,7 @@ class Farm(Value):
 
     name: str
     groups: dict[str, DeviceGroup]
+    apps: dict[str, Path] = Field(default_factory=dict)
     pairs: tuple[tuple[str, str], ...]
     repeats: int = 3
     spread: bool = True

@@ -40,6 +40,10 @@ class RecipeEntry(Section):
     """What the matrix and reports call it; by default the recipe's name. Needed where two have the
     same."""
 
+    app: str | None = Field(default=None, min_length=1)
+    """An `.ipa` that was built from a project of `etdeploy app`, for iPhones; without one, a night
+    builds it, which takes a Mac. Other devices do not use it."""
+
     @model_validator(mode="before")
     @classmethod
     def _name_alone(cls, data: Any) -> Any:

@@ -12,6 +12,7 @@ from etdeploy.core.errors import DeviceError, EtdeployError
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
 from etdeploy.farm.model import Offer
+from etdeploy.history.shelved import is_of_one_start
 from etdeploy.shelf.owner import this_host
 
 if TYPE_CHECKING:
@@ -37,10 +38,19 @@ def identity_of(device: Device, host: str) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a device said when it was asked: what it is, or why it does not say."""
+    """What a device said when it was asked: what it is, or why it does not say.
+
+    Attributes:
+        at_s: When.
+        identity: That it is offered by.
+        locked: That runs lock now, if it is another one.
+        facts, capabilities: What it is.
+        problem, remedy: Why it does not say.
+    """
 
     at_s: float
     identity: str = ""
+    locked: str = ""
     facts: DeviceFacts | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
     problem: str = ""
@@ -76,6 +86,8 @@ class Shelf:
         # What each name was when it last said so: a phone that is offline is still that phone.
         self._known: dict[str, _Answer] = {}
         self._expected: set[str] = set()
+        # A board that was restarted is the same one: by its name, the identity that it had first.
+        self._first: dict[str, str] = {}
         self._listed: frozenset[str] = frozenset()
         self._chosen: dict[str, str] = {}
         self._asking: dict[str, Future[_Answer]] = {}
@@ -150,8 +162,10 @@ class Shelf:
             device = open_device(name, self._workspace)
             try:
                 facts = device.facts()
-                identity, can = identity_of(device, self.host), device.capabilities
-                return _Answer(self._clock(), identity, facts, can)
+                now = identity_of(device, self.host)
+                first = self._first.setdefault(name, now) if is_of_one_start(now) else now
+                locked = now if now != first else ""
+                return _Answer(self._clock(), first, locked, facts, device.capabilities)
             finally:
                 device.close()
         except EtdeployError as error:
@@ -170,6 +184,7 @@ class Shelf:
             pools=tuple(pool for pool, names in self._pools.items() if name in names),
             problem=problem,
             remedy=(said.remedy or listing.remedy or "") if problem else "",
+            locked=known.locked,
         )
 
 
@@ -215,10 +230,10 @@ def require_same(device: Device, offer: Offer) -> None:
     Raises:
         DeviceError: It is another one, or cannot be reached.
     """
-    identity = identity_of(device, offer.host)
-    if identity != offer.identity:
+    identity, planned = identity_of(device, offer.host), offer.locked or offer.identity
+    if identity != planned:
         raise DeviceError(
-            f"{offer.name} is another device than was planned: {identity}, not {offer.identity}",
+            f"{offer.name} is another device than was planned: {identity}, not {planned}",
             place=offer.name,
             remedy="It was exchanged meanwhile: the night finds it again by itself.",
         )

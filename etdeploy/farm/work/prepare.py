@@ -72,6 +72,7 @@ def prepare(
     heavy: int | None = None,
     slots: Slots | None = None,
     workspace: Workspace | None = None,
+    apps: Mapping[str, Path] | None = None,
 ) -> Prepared:
     """Exports and builds for every device that is offered to a recipe.
 
@@ -86,6 +87,7 @@ def prepare(
         heavy: How many exports and builds may run at once; by this machine's memory, by default.
         slots: What other work shares this machine, so that no measurement is disturbed.
         workspace: The cache; the user's own by default.
+        apps: Apps that are built already, for devices that run apps only, by label.
 
     Raises:
         UsageError: The cache folder cannot be used.
@@ -95,8 +97,9 @@ def prepare(
     workspace.uses.mark_live()
     classes = classes_of(offers_by_recipe)
     failures = _unknown(offers_by_recipe)
+    given = apps or {}
     members = [
-        member_of(label, recipes[label], offers[0], output, workspace)
+        member_of(label, recipes[label], offers[0], output, workspace, given.get(label))
         for (label, _), offers in classes.items()
     ]
     keys = dict(zip((member.pair for member in members), classes, strict=True))
@@ -143,12 +146,26 @@ def _unknown(offers_by_recipe: Mapping[str, Sequence[Offer]]) -> dict[Key, Failu
 
 
 def member_of(
-    label: str, loaded: LoadedRecipe, offer: Offer, output: Path, workspace: Workspace
+    label: str,
+    loaded: LoadedRecipe,
+    offer: Offer,
+    output: Path,
+    workspace: Workspace,
+    archive: Path | None = None,
 ) -> Member:
-    """A recipe for the class of an offered device, which need not be connected here."""
+    """A recipe for the class of an offered device, which need not be connected here.
+
+    Args:
+        label: Of the recipe.
+        loaded: The recipe.
+        offer: A device of the class.
+        output: The folder for run records.
+        workspace: The cache.
+        archive: The app for devices that run apps only; None to build one.
+    """
     device = StandIn(offer)
     pair = Pair(label, device.name)
-    app = AppWish() if DeviceClass.of(offer).needs_app else None
+    app = AppWish(archive) if DeviceClass.of(offer).needs_app else None
     there = Reached(device, offer.facts, device.identity)
     try:
         job = make_job(loaded, workspace, output, there, None, False, app)

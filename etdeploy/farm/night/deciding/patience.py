@@ -43,7 +43,6 @@ def waits_for(
         same.setdefault(barred[each].text, []).append(name(each))
     why = [f"{listed(names)} ({text})" for text, names in same.items()]
     limit = f"up to {patience_s / 60:.0f} min"
-    # Without a visit, a window is not waited for either.
-    if until and why:
+    if until:
         limit = f"until the window closes at {clock(until)}"
     return f"waiting {limit} for {listed(why) or 'a device that matches'}; {_GOES_ON}"

@@ -33,10 +33,11 @@ class Trouble(Kind):
     DISK = "disk"
     HEAT = "heat"
     UNAUTHORISED = "unauthorised"
+    LOCKED = "locked"
     HOST = "host"
 
 
-OF_DEVICE = (Trouble.DEVICE, Trouble.DISK, Trouble.HEAT, Trouble.UNAUTHORISED)
+OF_DEVICE = (Trouble.DEVICE, Trouble.DISK, Trouble.HEAT, Trouble.UNAUTHORISED, Trouble.LOCKED)
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,9 @@ def _of_device(message: str) -> Trouble:
     text = message.lower()
     if "unauthori" in text:
         return Trouble.UNAUTHORISED
+    # A restart would only lock it again: an iPhone's data are encrypted until it is unlocked.
+    if "is locked" in text:
+        return Trouble.LOCKED
     return Trouble.DISK if any(words in text for words in _NO_ROOM) else Trouble.DEVICE
 
 
@@ -180,6 +184,7 @@ def set_aside_reason(
     for trouble, needed in (
         (Trouble.DISK, _SURE_AFTER),
         (Trouble.UNAUTHORISED, _SURE_AFTER),
+        (Trouble.LOCKED, _SURE_AFTER),
         (Trouble.HEAT, rules.quarantine_after),
     ):
         found = [seen for seen in row if seen.trouble is trouble]
@@ -208,6 +213,7 @@ def set_aside_reason(
 _NAMES = {
     Trouble.DISK: "no room on it,",
     Trouble.UNAUTHORISED: "it did not accept this computer's key,",
+    Trouble.LOCKED: "it has to be unlocked,",
     Trouble.HEAT: "too warm,",
 }
 

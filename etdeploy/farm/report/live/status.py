@@ -74,17 +74,14 @@ def status_of(
     )
 
 
+def devices_of(state: VisitState) -> tuple[str, ...]:
+    """The devices that a visit may go to or was given to, by identity."""
+    bound = (state.visit.device,) if state.visit.device else ()
+    return (*bound, *state.visit.among, *(ending.identity for ending in state.attempts))
+
+
 def _known(states: Sequence[VisitState], around: Around) -> list[str]:
-    found = dict.fromkeys(
-        identity
-        for state in states
-        for identity in (
-            state.visit.device,
-            *state.visit.among,
-            *(e.identity for e in state.attempts),
-        )
-        if identity
-    )
+    found = dict.fromkeys(identity for state in states for identity in devices_of(state))
     return list(found | dict.fromkeys(around.quarantined) | dict.fromkeys(around.reserved))
 
 

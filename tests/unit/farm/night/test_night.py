@@ -176,6 +176,16 @@ def test_it_waits_for_a_device_that_matches_and_names_what_is_unsatisfied_once()
     assert not any("no device matches" in text for text in night.texts)
 
 
+def test_in_a_window_the_first_device_may_come_late() -> None:
+    night = SimNight(make_farm("a"), [], hours=8.0)
+    night.clock.at(3 * 3600.0, lambda: night.engine.plug(PHONES[0]))
+    assert standings(night.run().states) == {Standing.DONE: 3}
+    assert any("until the window closes at" in text for text in night.texts)
+    nobody = SimNight(make_farm("a"), [], hours=8.0)
+    assert nobody.run().states == ()
+    assert nobody.clock.at_s == pytest.approx(8 * 3600, abs=120)
+
+
 def test_a_quarantined_device_does_not_keep_the_night_open() -> None:
     night = SimNight(make_farm("a"), PHONES[:2], hours=8.0)
     night.shelf.aside = [SimQuarantined("phone-000", "its repeats are 40 % apart")]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError
-from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceListing, lock_name
+from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing, lock_name
 from etdeploy.farm.work import offers as offers_module
 from etdeploy.farm.work.offers import Shelf, identity_of, one_each, require_same
 from tests.support.parcels import make_offer
@@ -166,6 +166,28 @@ def test_a_board_is_looked_for_only_if_it_is_named(monkeypatch: pytest.MonkeyPat
     assert bench.asked == [1]
     shelf.look()
     assert bench.asked == [2]
+
+
+def test_a_board_that_was_restarted_is_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    board = bench.phones["ssh:pi@board"] = Phone("ssh:pi@board", "ssh-1")
+    shelf = bench.shelf({"boards": ["ssh:pi@board"]})
+    [before] = shelf.look()
+    require_same(cast(Device, board), before)
+    board.error = DeviceError("the board cannot be reached")
+    bench.now += 60
+    [away] = shelf.look()
+    assert (away.identity, away.problem) == ("ssh-1", "the board cannot be reached")
+    # Its kernel was started anew.
+    board.identity, board.error = "ssh-2", None
+    bench.now += 60
+    [offer] = shelf.look()
+    assert (offer.identity, offer.problem) == (before.identity, "")
+    # Runs lock it by its present start.
+    assert offer.lock == "ssh-2"
+    require_same(cast(Device, board), offer)
+    with pytest.raises(DeviceError, match="ssh-2, not ssh-1"):
+        require_same(cast(Device, board), before)
 
 
 def test_what_is_forgotten_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
