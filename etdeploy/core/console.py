@@ -247,6 +247,14 @@ def width() -> int | None:
     return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
+def height() -> int | None:
+    """The lines of the terminal that shows results; None where there may be any number.
+
+    LINES overrides the terminal's own height.
+    """
+    return max(1, shutil.get_terminal_size().lines) if is_terminal() else None
+
+
 class TaskDisplay:
     """Shows tasks as they start, advance and end; safe to call from several threads.
 

@@ -14,6 +14,7 @@ from etdeploy.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from etdeploy.cli.farm_named import NamedFarm
+    from etdeploy.farm.report.live.model import Status
 
 _EVERY_S = 2.0
 _ADDRESS = "127.0.0.1:8033"
@@ -43,8 +44,7 @@ def command(
 ) -> None:
     """Show the devices of the latest night, what each is doing, and when it will be done."""
     from etdeploy.cli.farm_named import named_farm
-    from etdeploy.core.text.layout import fit
-    from etdeploy.farm.report.live.status import status_text
+    from etdeploy.farm.report.live.text import status_text
     from etdeploy.farm.report.source import status_now
 
     if sum((watch, as_json, serve is not None)) > 1:
@@ -57,29 +57,31 @@ def command(
         console.result_json(status_now(farm.place, farm.name).model_dump(mode="json"))
         return
 
-    def text() -> str:
-        width = console.width()
-        return fit(status_text(status_now(farm.place, farm.name), width), width)
+    def look() -> Status:
+        return status_now(farm.place, farm.name)
+
+    def live(status: Status, note: str) -> str:
+        return status_text(status, console.width(), console.height(), note)
 
     if watch:
-        console.watch(_patient(text), _EVERY_S)
+        console.watch(_patient(look, live), _EVERY_S)
     else:
-        console.result(text())
+        console.result(status_text(look(), console.width()))
 
 
-def _patient(text: Callable[[], str]) -> Callable[[], str]:
-    """The same text again, with the reason, while the history is away: but for the first."""
-    last = ""
+def _patient(look: Callable[[], Status], shown: Callable[[Status, str], str]) -> Callable[[], str]:
+    """The same again, with the reason, while the history is away: but for the first."""
+    last: Status | None = None
 
     def patient() -> str:
         nonlocal last
         try:
-            last = text()
+            last = look()
         except StoreError as error:
-            if not last:
+            if last is None:
                 raise
-            return f"{last}\n\nthis is old: {error}"
-        return last
+            return shown(last, f"this is old: {error}")
+        return shown(last, "")
 
     return patient
 

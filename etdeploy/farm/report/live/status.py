@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
 
-from etdeploy.core.text.layout import table
 from etdeploy.farm.model import Ending, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report.live.model import DeviceNow, Now, Status, Waiting
 from etdeploy.farm.report.model import NightInfo
 from etdeploy.farm.work.failures import GATE
-from etdeploy.report.shown import moment
 
 _OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
 
@@ -187,35 +185,6 @@ def _waiting(state: VisitState, around: Around) -> Waiting:
         attempts=len(state.attempts),
         detail=state.reason or (f"{last.fate}: {told}" if last else ""),
     )
-
-
-def status_text(status: Status, width: int | None = None) -> str:
-    """The table of the devices, for a terminal."""
-    if status.night is None:
-        return "no night was run yet"
-    night = status.night
-    over = f"ended {moment(night.finished_at)}" if night.finished_at else _going(status)
-    head = (
-        f"{night.farm}, night {night.id}, began {moment(night.started_at)}, {over}\n"
-        f"{status.done:,} of {status.visits:,} visits measured, {status.failed:,} failed, "
-        f"{status.missed:,} missed"
-    )
-    rows = [
-        [each.label, each.host or None, str(each.done), str(each.failed), str(each.missed),
-         str(each.left), each.expected_end[11:16] if each.expected_end else None,
-         f"{each.now}: {each.detail}" if each.detail else str(each.now)]
-        for each in status.devices
-    ]  # fmt: skip
-    columns = ("device", "host", "done", "failed", "missed", "left", "end (UTC)", "now")
-    return f"{head}\n\n" + table(columns, rows, right=columns[2:7], width=width) if rows else head
-
-
-def _going(status: Status) -> str:
-    if status.stopped:
-        return "stopped: etdeploy farm run goes on with it"
-    if status.expected_end:
-        return f"expected to end {moment(status.expected_end)}"
-    return "going on"
 
 
 def _iso(time: datetime) -> str:

@@ -14,10 +14,11 @@ from etdeploy.core.errors import StoreError, UsageError
 from etdeploy.farm.model import Ending, Failure, Fate, Offer, Standing, VisitState
 from etdeploy.farm.report.live import serve
 from etdeploy.farm.report.live.dashboard import write_dashboard
-from etdeploy.farm.report.live.model import Now, Status
+from etdeploy.farm.report.live.model import DeviceNow, Now, Status
 from etdeploy.farm.report.live.pages import Board, addresses, night_file, page_of
 from etdeploy.farm.report.live.serve import address_of, is_loopback, serving
-from etdeploy.farm.report.live.status import Around, status_of, status_text
+from etdeploy.farm.report.live.status import Around, status_of
+from etdeploy.farm.report.live.text import status_text
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.work.failures import GATE
 from tests.support.bench_values import make_device
@@ -114,6 +115,42 @@ def test_the_table(report: NightReport) -> None:
     assert "1 of 4 visits measured, 0 failed, 0 missed" in text
     assert "measuring: mlp" in text
     assert status_text(status_of(None, (), NOW, Around())) == "no night was run yet"
+
+
+def shelf_of(report: NightReport, *nows: Now) -> Status:
+    """A night on as many phones, which do this."""
+    devices = tuple(
+        DeviceNow(
+            identity=f"android-{i}", label=f"android:SERIAL{i:06}", host="shelf-1", now=now,
+            detail="größe " * 10 if now is Now.PROBLEM else "", done=1, failed=0, missed=0, left=2,
+            expected_end=None,
+        )
+        for i, now in enumerate(nows)
+    )  # fmt: skip
+    return going(report).model_copy(update={"devices": devices})
+
+
+def test_in_a_low_terminal_what_matters_comes_first_and_the_rest_is_counted(
+    report: NightReport,
+) -> None:
+    nows = [Now.WAITING] * 300 + [Now.MEASURING] * 97 + [Now.PROBLEM, Now.AWAY, Now.IDLE]
+    status = shelf_of(report, *nows)
+    assert len(status_text(status, 100).splitlines()) > 400
+    for width, height in ((100, 24), (60, 24), (60, 12), (200, 50), (40, 24)):
+        lines = status_text(status, width, height, "this is old: no connection").splitlines()
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+        assert "this is old: no connection" in lines[-1]
+        text = "\n".join(lines)
+        assert text.index("android:SERIAL000397") < text.index("android:SERIAL000398")
+        shown = sum("android:SERIAL" in line for line in lines)
+        assert f"{400 - shown} more devices: " in text
+        assert f"{300 - max(0, shown - 99)} waiting" in " ".join(text.split())
+    # In the lowest, all are counted.
+    assert "400 more devices: 1 has a problem, 1 away" in status_text(status, 80, 6)
+    # Where all have room, all are there in the order of their labels.
+    few = shelf_of(report, Now.IDLE, Now.MEASURING)
+    assert status_text(few, 100, 24) == status_text(few, 100)
 
 
 def board(report: NightReport) -> Board:
