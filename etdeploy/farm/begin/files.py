@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from datetime import timezone as zones
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from etdeploy.core.errors import UsageError
 from etdeploy.core.resources import resource_folder
@@ -79,6 +82,7 @@ def farm_files(here: Here) -> dict[Path, str]:
         "folder": str(here.folder),
         "command": str(here.command),
         "at": _AT,
+        "cron": cron_of(here.timezone),
         "install": _install(units, unit),
     }
     return {
@@ -109,6 +113,20 @@ def groups_of(devices: Iterable[DeviceListing]) -> list[GroupText]:
     return found or [GroupText("here", "name: host", "no phone or board is connected")]
 
 
+def cron_of(timezone: str | None) -> str:
+    """When a workflow starts, as minute and hour in UTC, which is all that its clock knows.
+
+    Just before ten in the evening by the clock here; where that is set back in winter, an hour
+    earlier then, and the night waits for its window.
+    """
+    zone = ZoneInfo(timezone) if timezone else zones.utc
+    hour, minute = map(int, _AT.split(":"))
+    here = [datetime(2026, month, 2, hour, minute, tzinfo=zone) for month in (1, 7)]
+    ahead = max(each.replace(tzinfo=zones.utc) - each for each in here)
+    start = here[0].replace(tzinfo=zones.utc) - ahead
+    return f"{start.minute} {start.hour} * * *"
+
+
 def _install(units: Path, unit: str) -> list[str]:
     files = " ".join(quoted(units / f"{unit}.{kind}") for kind in ("service", "timer"))
     return [
@@ -116,8 +134,8 @@ def _install(units: Path, unit: str) -> list[str]:
         f"cp {files} ~/.config/systemd/user/",
         "systemctl --user daemon-reload",
         f"systemctl --user enable --now {unit}.timer",
-        f"systemctl --user start {unit}.service     # now, for a try",
-        f"journalctl --user -u {unit} -f            # what it says",
+        f"systemctl --user start --no-block {unit}.service   # now already: it waits for a window",
+        f"journalctl --user -u {unit} -f   # what it says",
     ]
 
 

@@ -8,7 +8,7 @@ from etdeploy.core.console import count
 from etdeploy.farm.report.model import Cause, DeviceNight, NightReport
 from etdeploy.farm.verdicts.model import NightFinding, Since, Verdict, VerdictKind
 from etdeploy.history.judge import OUTPUTS
-from etdeploy.history.metrics import HEADLINES, shown
+from etdeploy.history.metrics import HEADLINES, LATENCY, shown, title
 from etdeploy.report.shown import NOTHING, moment, percent
 
 _MOST_NAMES = 4
@@ -23,10 +23,12 @@ def first_number(verdict: Verdict) -> NightFinding | None:
 
 
 def value_text(finding: NightFinding | None) -> str:
-    """The night's value with its unit."""
+    """The night's value with its unit, and of what it is where that is not the latency."""
     if finding is None or finding.metric == OUTPUTS or finding.value is None:
         return NOTHING
-    return shown(finding.metric, finding.value) + (" (disturbed)" if finding.disturbed else "")
+    what = "" if finding.metric == LATENCY else f" {title(finding.metric)}"
+    disturbed = " (disturbed)" if finding.disturbed else ""
+    return f"{shown(finding.metric, finding.value)}{what}{disturbed}"
 
 
 def change_text(finding: NightFinding | None) -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from etdeploy.core.errors import UsageError
 from etdeploy.devices.base import DeviceFacts, DeviceListing
-from etdeploy.farm.begin.files import Here, farm_files, groups_of, unit_word
+from etdeploy.farm.begin.files import Here, cron_of, farm_files, groups_of, unit_word
 from etdeploy.farm.begin.write import write_new
 from etdeploy.farm.spec.load import load_farm
 
@@ -126,3 +126,27 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         write_new(farm_files(here(tmp_path / "file" / "lab")))
+
+
+@pytest.mark.parametrize(
+    ("timezone", "cron"),
+    [
+        (None, "55 21 * * *"),
+        ("Etc/UTC", "55 21 * * *"),
+        ("Europe/Berlin", "55 19 * * *"),  # 20:55 in winter, by summer's clock
+        ("Asia/Kolkata", "25 16 * * *"),
+        ("Pacific/Auckland", "55 8 * * *"),
+        ("America/Los_Angeles", "55 4 * * *"),
+        ("America/Miquelon", "55 23 * * *"),
+    ],
+)
+def test_a_workflow_starts_before_the_window_opens_in_summer_and_in_winter(
+    timezone: str | None, cron: str
+) -> None:
+    assert cron_of(timezone) == cron
+
+
+def test_the_first_try_of_a_service_does_not_keep_the_terminal(tmp_path: Path) -> None:
+    [service] = [text for name, text in texts(tmp_path).items() if name.endswith(".service")]
+    # A start of a oneshot service would return when the night is over.
+    assert "systemctl --user start --no-block etdeploy-" in service
