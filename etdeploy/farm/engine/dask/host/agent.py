@@ -146,11 +146,12 @@ class Agent:
         announced: tuple[Offer, ...] | None = None
         while _runs(host) and not cancel.requested():
             offers = await asyncio.to_thread(self._offers)
-            await self._adjust({o.identity for o in offers if not o.problem})
             if offers != announced:
+                # A phone is offered as soon as its Worker is there, too, and waits for no other's.
                 said = wire.Announcement(session=self._session, offers=offers)
                 await coordinator.farm_announce(announcement=said.model_dump_json())
                 announced = offers
+            await self._adjust({o.identity for o in offers if not o.problem})
             until_s = time.monotonic() + self.site.list_every_s
             while time.monotonic() < until_s and _runs(host) and not cancel.requested():
                 await asyncio.sleep(_POLL_S)
