@@ -150,6 +150,8 @@ def cases() -> dict[str, Case]:
             lambda a: torch.cat([y * i for i, y in enumerate(a.split([2, 3], 2), 1)], 2), (x,)
         ),
         "select": Case(lambda a: a[:, -1] * 2 + a[:, 0], (x,)),
+        "strides": Case(lambda a: a[..., 0::2] + a[..., 1::2], (x,)),
+        "odd strides": Case(lambda a: a[:, :, ::2] * 2, (x,)),
         "roll": Case(lambda a: torch.roll(a, (-2, 1), (2, 3)) * 2, (x,)),
         "views": Case(lambda a: (a[:, None].transpose(1, 2).squeeze(2) + 1).unsqueeze(0), (x,)),
         "mask in parts": Case(_swin_like, (x,)),

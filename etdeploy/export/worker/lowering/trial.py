@@ -34,10 +34,12 @@ def failed_to_load(spec: ExportSpec, program: Path) -> str | None:
         from executorch.runtime import Runtime, Verification
     except ImportError:
         return None
+    runtime = Runtime.get()
     try:
-        loaded = Runtime.get().load_program(program, verification=Verification.Minimal)
-        for name in sorted(loaded.method_names):
-            loaded.load_method(name)
+        names = runtime.load_program(program, verification=Verification.Minimal).method_names
+        for name in sorted(names):
+            # One at a time: a program keeps its methods, each with its packed weights.
+            runtime.load_program(program, verification=Verification.Minimal).load_method(name)
     except RuntimeError as error:
         return _reason(str(error))
     return None

@@ -1,6 +1,7 @@
 """Parts of tensors as slices; most after ExecuTorch has made a graph of its own operators.
 
-XNNPACK's partitioner has a rule for slice_copy, and none for select_copy and split_with_sizes_copy.
+XNNPACK's partitioner has a rule for slice_copy of neighbours, and none for select_copy and
+split_with_sizes_copy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
+# Of a tensor in XNNPACK (XNN_MAX_TENSOR_DIMS).
+_RANK = 6
 
 
 def rolls_as_slices(program: Program, told: Told) -> None:
@@ -51,6 +54,8 @@ def parts_as_slices(program: Program, told: Told) -> None:
             _select(edge, program, node, told)
         elif node.target is edge.split_with_sizes_copy.default:
             _split(edge, program, node, told)
+        elif node.target is edge.slice_copy.Tensor:
+            _stride(edge, program, node, told)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
 
@@ -82,6 +87,32 @@ def _split(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None
         start, size = starts[number], fixed[number]
         write = Writer(program, user)
         write.replace(write(edge.slice_copy.Tensor, x, dim, start, start + size))
+    told.applied()
+
+
+def _stride(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+    """Every n-th value: of a dimension that is divided into two, one place of the second."""
+    given = bound(node)
+    x, dim, step = given["self"], given["dim"], given["step"]
+    if step == 1:
+        return
+    sizes = [fixed_size(size) for size in x.meta["val"].shape]
+    shape = [fixed_size(size) for size in node.meta["val"].shape]
+    start, dim = given["start"] or 0, dim % len(sizes)
+    if None in sizes or not _is_taken(x) or not isinstance(start, int):
+        told.left(node, "its sizes are dynamic, or its tensor is none of floats")
+        return
+    size: Any = sizes[dim]
+    if size % step or not 0 <= start < step or shape[dim] != size // step or len(sizes) >= _RANK:
+        told.left(
+            node, "it takes no whole number of strides, or its tensor has too many dimensions"
+        )
+        return
+    write = Writer(program, node)
+    divided = [*sizes[:dim], size // step, step, *sizes[dim + 1 :]]
+    parts = write(edge.view_copy.default, x, divided)
+    one = write(edge.slice_copy.Tensor, parts, dim + 1, start, start + 1)
+    write.replace(write(edge.view_copy.default, one, shape))
     told.applied()
 
 
