@@ -46,7 +46,7 @@ REWRITES: dict[str, Rewrite] = {
     "attention": Rewrite(
         "computes attention without checking each row of scores for being masked wholly"
     ),
-    "norms": Rewrite("computes the means of a LayerNorm as matrix products"),
+    "norms": Rewrite("computes the means of norms as matrix products"),
     "softmax": Rewrite("moves the dimension of a softmax to the end, where backends take it"),
     "upsampling": Rewrite("repeats pixels by a product with ones"),
     "slices": Rewrite("takes parts of tensors, and rolls them, as slices"),

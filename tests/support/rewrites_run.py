@@ -134,6 +134,10 @@ def cases() -> dict[str, Case]:
         "norm of large values": Case(
             lambda n, a: n(a * 100 + 1000), (x,), (torch.nn.LayerNorm(8),)
         ),
+        "RMS norm": Case(lambda n, a: n(a), (x,), (torch.nn.RMSNorm(8),)),
+        "mean": Case(lambda a: a.mean(-1, keepdim=True) + a, (x,)),
+        "mean of fewer dimensions": Case(lambda a: a.mean(-1) * 2, (x,)),
+        "mean of an image": Case(lambda a: a.mean((2, 3), keepdim=True) * 2, (x,)),
         "norm of two dimensions": Case(lambda n, a: n(a), (x,), (torch.nn.LayerNorm((5, 8)),)),
         "softmax": Case(lambda a: a.softmax(1) * 2, (x,)),
         "upsampling": Case(lambda a: functional.interpolate(a, size=(10, 24)), (x,)),

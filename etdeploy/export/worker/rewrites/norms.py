@@ -1,4 +1,4 @@
-"""LayerNorm in operators that XNNPACK takes.
+"""LayerNorm, RMSNorm and means over the last dimension in operators that XNNPACK takes.
 
 XNNPACK's partitioner has no rule for native_layer_norm, and takes no mean over the last dimension
 alone: two norms of each layer part what is delegated. A product with a column of 1 / n is the same
@@ -7,6 +7,7 @@ mean. ViT-tiny becomes one partition instead of 26.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,39 +19,76 @@ _aten = torch.ops.aten
 
 
 def norms_as_products(program: Program, told: Told) -> None:
-    """Replaces every LayerNorm over the last dimension of 32-bit floats; in place."""
+    """Replaces every one over the last dimension of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
-        if node.target is not _aten.layer_norm.default:
+        replace = _REPLACING.get(node.target)
+        if replace is None:
             continue
         given = bound(node)
+        if node.target is _aten.mean.dim and not _last(given):
+            continue  # XNNPACK takes means of images, and the others are no norms
         if reason := _why_not(given):
             told.left(node, reason)
             continue
-        _replace(Writer(program, node), given)
+        replace(Writer(program, node), given)
         told.applied()
     program.graph_module.recompile()
 
 
 def _why_not(given: dict[str, Any]) -> str:
-    if given["input"].meta["val"].dtype != torch.float32:
+    values = (given["self"] if "self" in given else given["input"]).meta["val"]
+    if values.dtype != torch.float32 or given.get("dtype") not in (None, torch.float32):
         return "its tensors are no 32-bit floats"
-    if len(given["normalized_shape"]) != 1 or fixed_size(given["normalized_shape"][0]) is None:
+    shape = given.get("normalized_shape") or _last(given)
+    if len(shape) != 1 or fixed_size(shape[0]) is None:
         return "it is over several dimensions, or over one of dynamic size"
     return ""
 
 
-def _replace(write: Writer, given: dict[str, Any]) -> None:
-    x, [size] = given["input"], given["normalized_shape"]
-    column = write.constant(f"mean_of_{size}", torch.full((1, size), 1.0 / size))
-    epsilon = torch.tensor([float(given["eps"])])
-    added = write.constant(f"epsilon_{given['eps']!r}", epsilon)
-    mean = write(_aten.linear.default, x, column)
-    centred = write(_aten.sub.Tensor, x, mean)
-    squares = write(_aten.mul.Tensor, centred, centred)
-    variance = write(_aten.linear.default, squares, column, added)
-    made = write(_aten.mul.Tensor, centred, write(_aten.rsqrt.default, variance))
+def _last(given: dict[str, Any]) -> list[Any]:
+    """The last size, if a mean is over that alone; as a list."""
+    values, dims = given["self"].meta["val"], given["dim"] or []
+    return [values.shape[-1]] if [d % values.dim() for d in dims] == [values.dim() - 1] else []
+
+
+def _layer_norm(write: Writer, given: dict[str, Any]) -> None:
+    x = given["input"]
+    centred = write(_aten.sub.Tensor, x, _mean(write, x))
+    _normed(write, given, centred, given["eps"])
+
+
+def _rms_norm(write: Writer, given: dict[str, Any]) -> None:
+    eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
+    _normed(write, given, given["input"], eps)
+
+
+def _plain_mean(write: Writer, given: dict[str, Any]) -> None:
+    mean = _mean(write, given["self"])
+    write.replace(mean if given["keepdim"] else write(_aten.squeeze.dim, mean, -1))
+
+
+def _normed(write: Writer, given: dict[str, Any], x: torch.fx.Node, eps: float) -> None:
+    squares = write(_aten.mul.Tensor, x, x)
+    made = write(_aten.mul.Tensor, x, write(_aten.rsqrt.default, _mean(write, squares, eps)))
     if given["weight"] is not None:
         made = write(_aten.mul.Tensor, made, given["weight"])
-    if given["bias"] is not None:
+    if given.get("bias") is not None:
         made = write(_aten.add.Tensor, made, given["bias"])
     write.replace(made)
+
+
+def _mean(write: Writer, x: torch.fx.Node, eps: float | None = None) -> torch.fx.Node:
+    """Over the last dimension, which stays, with a size of 1."""
+    size = fixed_size(x.meta["val"].shape[-1]) or 1
+    column = write.constant(f"mean_of_{size}", torch.full((1, size), 1.0 / size))
+    if eps is None:
+        return write(_aten.linear.default, x, column)
+    added = write.constant(f"epsilon_{eps!r}", torch.tensor([float(eps)]))
+    return write(_aten.linear.default, x, column, added)
+
+
+_REPLACING: dict[Any, Callable[[Writer, dict[str, Any]], None]] = {
+    _aten.layer_norm.default: _layer_norm,
+    _aten.rms_norm.default: _rms_norm,
+    _aten.mean.dim: _plain_mean,
+}
