@@ -5,9 +5,12 @@
 
 The night, the Dask engine, the hosts' agents, the ledger and the PostgreSQL server are the real
 ones, each in processes of its own; a phone is a process that sleeps and keeps a log of its own.
+`--adbd` phones have a real adbd instead: a program is pushed to each and run there, as in every
+night, by the child process of an attempt.
 With kills, the night's clock runs faster, so that an hour takes `--hour-s` seconds; the engine's
 and the ledger's own timeouts stay as they are, except that a host may be away for 3 s. Without
-kills nothing runs faster. The exit code is 1 if anything was lost, double or twice at once.
+kills nothing runs faster. The exit code is 1 if anything was lost, double or twice at once, or
+goes on running on a phone.
 """
 
 from __future__ import annotations
@@ -29,15 +32,18 @@ from tests.support.farm_soak import (
     end_of,
     free_address,
     ideal_s,
-    judge,
     phones_of,
     running_hosts,
 )
+from tests.support.farm_soak_adbd import running_phones, with_real
+from tests.support.farm_soak_judge import judge
 from tests.support.farm_soak_night import Settings
 from tests.support.postgres import running
 
 # For each 24 hours of the night.
-_KILLS = Kills(host=10, coordinator=6, database=4, frozen=4, unplugged=40, program=40)
+_KILLS = Kills(
+    host=10, coordinator=6, database=4, frozen=4, unplugged=40, program=40, adbd=12, real_program=6
+)
 
 
 def settings_of(options: argparse.Namespace, store: str, listen: str) -> Settings:
@@ -60,13 +66,17 @@ def settings_of(options: argparse.Namespace, store: str, listen: str) -> Setting
 
 def measured(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], bool]:
     """Runs the night; what is known of it, and whether all is well."""
-    phones = phones_of(options.hosts, options.phones)
+    phones = with_real(phones_of(options.hosts, options.phones), options.adbd)
     address = free_address()
-    with running() as server, running_hosts(folder, address, phones) as hosts:
+    with (
+        running() as server,
+        running_phones(folder, phones) as real,
+        running_hosts(folder, address, phones) as hosts,
+    ):
         settings = settings_of(options, server.new_database("soak"), address)
         settings.save(folder)
         night_s = 4 * 3600.0 if options.steady else options.hours * options.hour_s
-        soak = Soak(folder, settings, hosts, server, options.seed)
+        soak = Soak(folder, settings, hosts, server, options.seed, phones=real)
         try:
             if not options.steady:
                 times = options.hours / 24
@@ -77,7 +87,7 @@ def measured(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any],
             soak.close()
         if not server.children:
             server.start()
-        outcome = judge(folder, settings)
+        outcome = judge(folder, settings, real)
     found = {
         **outcome.shown(),
         **{f"killed: {name}": number for name, number in sorted(soak.done.items())},
@@ -92,13 +102,14 @@ def measured(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any],
             "overhead_percent": round(100 * (end["makespan_s"] / ideal - 1), 2),
             "coordinator's processor time_s": round(end["processor_s"], 1),
         }
-    wrong = [*outcome.problems, *outcome.lost, *outcome.doubles, *outcome.overlaps, *soak.crashes]
+    wrong = [*outcome.wrong, *soak.crashes]
     return {**found, "wrong": wrong[:20]}, outcome.is_well and not soak.crashes
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--phones", type=int, default=200)
+    parser.add_argument("--adbd", type=int, default=4, help="how many of them have a real adbd")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--recipes", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)

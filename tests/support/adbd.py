@@ -102,6 +102,10 @@ class AndroidRoot:
         self._wait_for_adbd()
         self.is_up = True
 
+    def kill(self, pid: int) -> None:
+        """Kills a process by its number on the device; one that has ended is none."""
+        self._do(f"kill -9 {pid} || true")
+
     def cut_network(self) -> None:
         """As if the device had left the network: nothing answers, no connection breaks."""
         _ip("link", "set", self.link, "down")

@@ -12,11 +12,33 @@ from etdeploy.devices.base import Bundle, BundleFile, ProcessLaunch
 
 # One program with every way to end; static, so that it runs where there is no C library.
 PROGRAM = r"""
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
+
+/* `occupy LOG MS NAME`: has LOG's device to itself for a while, and says so there, by a clock that
+   nobody sets. Where another has it, that is said, and the exit code is 99. */
+static void note(int log, const char *word, const char *name) {
+  struct timespec up;
+  clock_gettime(CLOCK_BOOTTIME, &up);
+  dprintf(log, "%s %s %d %.2f\n", word, name, (int)getpid(), up.tv_sec + up.tv_nsec / 1e9);
+}
+
+static int occupy(const char *path, int ms, const char *name) {
+  int log = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
+  if (log < 0) return 3;
+  int is_free = !flock(log, LOCK_EX | LOCK_NB);
+  note(log, is_free ? "begin" : "overlap", name);
+  if (!is_free) return 99;
+  usleep(1000 * ms);
+  note(log, "end", name);
+  return 0;
+}
 
 int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "";
@@ -25,6 +47,7 @@ int main(int argc, char **argv) {
   fflush(stdout);
   if (!strcmp(what, "exit")) return atoi(argv[2]);
   if (!strcmp(what, "sleep")) usleep(1000 * atoi(argv[2]));
+  if (!strcmp(what, "occupy")) return occupy(argv[2], atoi(argv[3]), argv[4]);
   if (!strcmp(what, "crash")) { signal(SIGSEGV, SIG_DFL); raise(SIGSEGV); }
   if (!strcmp(what, "hang")) { if (fork() == 0) for (;;) pause(); for (;;) pause(); }
   if (!strcmp(what, "await")) {

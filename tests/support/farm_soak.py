@@ -17,22 +17,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etdeploy.farm.model import Standing
-from etdeploy.history.nights import FINISHED, KeptNight, KeptVisit
-from etdeploy.history.place import required_place
 from tests.support.farm_cluster import ROOT, HostProcess
-from tests.support.farm_soak_host import seconds_of
+from tests.support.farm_soak_adbd import RealPhone
+from tests.support.farm_soak_host import phones_on
 from tests.support.farm_soak_night import Settings
+from tests.support.farm_soak_phone import seconds_of
 from tests.support.postgres import Restartable
 
 _POLL_S = 0.05
-_OVER = (Standing.DONE, Standing.FAILED, Standing.MISSED)
 
 
 class SoakHost(HostProcess):
@@ -49,6 +48,8 @@ class Kills:
     frozen: int = 0
     unplugged: int = 0
     program: int = 0
+    adbd: int = 0
+    real_program: int = 0
 
 
 def free_address() -> str:
@@ -72,6 +73,7 @@ class Soak:
         server: The database; None where it cannot be stopped.
         seed: Of all that happens by chance.
         most_away_s: How long a host, a phone or the database may be away.
+        phones: Those with a real adbd.
     """
 
     def __init__(
@@ -82,9 +84,10 @@ class Soak:
         server: Restartable | None,
         seed: int,
         most_away_s: float = 20.0,
+        phones: Sequence[RealPhone] = (),
     ) -> None:
         self.folder, self.settings, self.hosts, self.server = folder, settings, hosts, server
-        self.most_away_s = most_away_s
+        self.most_away_s, self.phones = most_away_s, phones
         self.draw = random.Random(seed)
         self.done: Counter[str] = Counter()
         self.crashes: list[str] = []
@@ -179,14 +182,26 @@ class Soak:
     def program(self) -> None:
         """A program on a phone is killed."""
         logs = sorted((self.folder / "phones").glob("*.log"))
-        self.draw.shuffle(logs)
-        for log in logs:
-            word, _, _, process, _ = log.read_text().splitlines()[-1].split()
-            if word == "begin":
-                with suppress(ProcessLookupError):
-                    os.killpg(int(process), signal.SIGKILL)
-                    self.done["program"] += 1
-                    return
+        self._one("program", [partial(_kill_by, log) for log in logs])
+
+    def real_program(self) -> None:
+        """A program on a phone with a real adbd is killed."""
+        self._one("real_program", [phone.kill_program for phone in self.phones])
+
+    def adbd(self) -> None:
+        """The adbd of a phone is killed, and started again after a while."""
+        up = [phone.root for phone in self.phones if phone.root.is_up]
+        if up:
+            self.done["adbd"] += 1
+            root = self.draw.choice(up)
+            root.kill_adbd()
+            self._at(self.draw.uniform(0.5, self.most_away_s), root.start_adbd)
+
+    def _one(self, name: str, ways: list[Callable[[], bool]]) -> None:
+        """Does one of several things, whichever can be done."""
+        self.draw.shuffle(ways)
+        if any(way() for way in ways):
+            self.done[name] += 1
 
     def _ended_by_itself(self) -> None:
         self.crashes.append(f"the coordinator ended with {self._child.returncode}")
@@ -215,8 +230,16 @@ class Soak:
         heapq.heappush(self._agenda, (time.monotonic() + seconds, next(self._numbers), act))
 
 
-def phones_on(folder: Path, host: str) -> list[str]:
-    return (folder / f"{host}.phones").read_text().split()
+def _kill_by(log: Path) -> bool:
+    """Kills the program that a simulated phone runs; whether there was one."""
+    word, _, _, process, _ = log.read_text().splitlines()[-1].split()
+    if word != "begin":
+        return False
+    try:
+        os.killpg(int(process), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextmanager
@@ -237,95 +260,6 @@ def _end(host: HostProcess) -> None:
     if host.process.poll() is None:
         host.process.send_signal(signal.SIGCONT)
         host.stop()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a night came to.
-
-    Attributes:
-        standings: Visits by where they stand.
-        fates: Attempts by how they ended.
-        records: In the history.
-        lost: Visits that are not over, have no reason, or of which the history has no record.
-        doubles: Visits of which several attempts count, records that no attempt counts for.
-        overlaps: Programs that began on a phone while another ran there.
-        programs: That began on phones.
-        problems: Anything else that is wrong.
-    """
-
-    standings: Counter[str] = field(default_factory=Counter)
-    fates: Counter[str] = field(default_factory=Counter)
-    records: int = 0
-    lost: tuple[str, ...] = ()
-    doubles: tuple[str, ...] = ()
-    overlaps: tuple[str, ...] = ()
-    programs: int = 0
-    problems: tuple[str, ...] = ()
-
-    @property
-    def is_well(self) -> bool:
-        return not (self.lost or self.doubles or self.overlaps or self.problems)
-
-    def shown(self) -> dict[str, Any]:
-        return {
-            **{f"visits {name}": number for name, number in sorted(self.standings.items())},
-            **{f"attempts {name}": number for name, number in sorted(self.fates.items())},
-            "records in the history": self.records,
-            "programs begun on phones": self.programs,
-            "lost": len(self.lost),
-            "double": len(self.doubles),
-            "two at once on a phone": len(self.overlaps),
-        }
-
-
-def judge(folder: Path, settings: Settings) -> Outcome:
-    """What the database and the phones say of the night."""
-    nights, visits, records = _kept(settings.store)
-    counted = {each.id: [a.run_id for a in each.attempts if a.counts] for each in visits}
-    named = {run_id for run_ids in counted.values() for run_id in run_ids}
-    expected = settings.phones * len(settings.recipes) * settings.repeats
-    lost = [each.id for each in visits if _is_lost(each, records)]
-    doubles = [visit for visit, run_ids in counted.items() if len(run_ids) > 1]
-    problems = [] if len(visits) == expected else [f"{len(visits)} visits, not {expected}"]
-    if [night.outcome for night in nights] != [FINISHED]:
-        problems.append(f"nights: {nights}")
-    logs = [line for log in sorted((folder / "phones").glob("*.log")) for line in lines_of(log)]
-    return Outcome(
-        standings=Counter(each.standing for each in visits),
-        fates=Counter(str(a.fate) for each in visits for a in each.attempts),
-        records=len(records),
-        lost=tuple(lost),
-        doubles=(*doubles, *sorted(each for each in records if each not in named)),
-        overlaps=tuple(line for line in logs if line.startswith("overlap")),
-        programs=sum(line.startswith("begin") for line in logs),
-        problems=tuple(problems + [f"{n} times {r}" for r, n in Counter(records).items() if n > 1]),
-    )
-
-
-def _is_lost(visit: KeptVisit, records: Container[str | None]) -> bool:
-    if visit.standing not in _OVER or any(each.ended_at is None for each in visit.attempts):
-        return True
-    if visit.standing != Standing.DONE:
-        return not visit.reason
-    return not any(each.counts and each.run_id in records for each in visit.attempts)
-
-
-def lines_of(log: Path) -> list[str]:
-    return log.read_text().splitlines()
-
-
-def _kept(where: str) -> tuple[list[KeptNight], list[KeptVisit], Counter[str]]:
-    """Nights, the visits of the last one, and the ids of all records."""
-    from etdeploy.history.store import nights
-    from etdeploy.history.store.store import Filter, open_store
-
-    with open_store(required_place(where), read_only=True) as store:
-        with store.transaction() as connection:
-            found = list(nights.nights_of(connection, "soak", 100))
-            visits = nights.visits_of(connection, found[0].id) if found else []
-        records = Counter(entry.run_id for entry in store.entries(Filter(), 1_000_000))
-    return found, list(visits), records
 
 
 def ideal_s(settings: Settings, identities: Iterable[str]) -> float:

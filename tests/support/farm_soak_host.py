@@ -3,7 +3,8 @@
     python -m tests.support.farm_soak_host NAME SCHEDULER FOLDER
 
 FOLDER/NAME.phones has an identity on each line. A phone runs one program at a time: it holds a lock
-while it does, and a second program is noted in FOLDER/phones/IDENTITY.log, and fails.
+while it does, and a second program is noted in FOLDER/phones/IDENTITY.log, and fails. Phones with a
+real adbd (FOLDER/adbd.json) are those of a real host, but for what is measured there.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import zlib
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
+from etdeploy.cache.workspace import Workspace
 from etdeploy.core import cancel
 from etdeploy.core.processes import process
+from etdeploy.farm.engine.dask.host.local import LocalParts
 from etdeploy.farm.engine.dask.host.work import Parts
 from etdeploy.farm.model import Ending, Failure, Fate, Offer, Order
+from etdeploy.farm.work import child
 from tests.support.farm_host import ended, main, offer_of
-from tests.support.histories import run_at
+from tests.support.farm_soak_phone import (
+    BUSY,
+    RealPhones,
+    phone_log,
+    seconds_of,
+    write_record,
+)
 
-_BUSY = 99
+_CHILD = Path(__file__).with_name("farm_soak_child.py")
 # What runs "on the phone": its log has who it is, and when by a clock that nobody sets.
 _PROGRAM = """
 say() { read -r up _ </proc/uptime; echo "$1 $visit $attempt $$ $up" >>"$log"; }
@@ -34,32 +42,58 @@ say end
 """
 
 
-def seconds_of(recipe: str, identity: str) -> float:
-    """How long a phone takes: `NAME-SECONDS` on the slowest, half of that on the fastest."""
-    speed = 1 + zlib.crc32(identity.encode()) % 1000 / 1000
-    return float(recipe.rpartition("-")[2]) / speed
-
-
-def phone_log(folder: Path, identity: str) -> Path:
-    return folder / "phones" / f"{identity}.log"
-
-
 def parts(name: str, folder: Path, output: Path) -> Parts:
+    """All phones of the host, simulated and real."""
+    real = RealPhones.of_host(folder, name)
+    simulated = simulated_parts(name, folder, output)
+    if not real.names:
+        return simulated
+    own = _real_parts(name, real, output)
+    identities = {name: identity for identity, name in real.names.items()}
+
     def plugged() -> list[Offer]:
-        return [offer_of(each, name) for each in (folder / f"{name}.phones").read_text().split()]
+        here = phones_on(folder, name)
+        found = [each for each in own.plugged() if identities[each.name] in here]
+        return [*(each for each in simulated.plugged() if each.identity not in real.names), *found]
+
+    def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> Ending:
+        do = own if order.offer.identity in real.names else simulated
+        return do.attempt(order, parcel, cancelled)
+
+    def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
+        return (own if offer.name in identities else simulated).recover(offer, step, tell)
+
+    return Parts(plugged, attempt, recover)
+
+
+def _real_parts(name: str, real: RealPhones, output: Path) -> Parts:
+    os.environ |= real.environment
+    vars(child)["_START"] = _CHILD
+    return LocalParts(Workspace.opened(), output, name, tuple(real.names.values()), ()).parts()
+
+
+def phones_on(folder: Path, host: str) -> list[str]:
+    return (folder / f"{host}.phones").read_text().split()
+
+
+def simulated_parts(name: str, folder: Path, output: Path) -> Parts:
+    """Phones that are processes."""
+
+    def plugged() -> list[Offer]:
+        return [offer_of(each, name) for each in phones_on(folder, name)]
 
     def attempt(order: Order, parcel: Path, cancelled: cancel.Flag) -> Ending:
         assert all((parcel / file).is_file() for file in order.parcel.files)
         identity = order.offer.identity
         log = phone_log(folder, identity)
         argv = (
-            "flock", "-n", "-E", str(_BUSY), "-F", str(log.with_suffix(".lock")),
+            "flock", "-n", "-E", str(BUSY), "-F", str(log.with_suffix(".lock")),
             "sh", "-c", _PROGRAM, "phone", order.visit, str(order.attempt), str(log),
             f"{seconds_of(order.parcel.recipe, identity):.2f}",
         )  # fmt: skip
         with cancel.bound(cancelled):
             outcome = process.run(process.Request(argv))
-        if outcome.exit_code == _BUSY:
+        if outcome.exit_code == BUSY:
             with log.open("a") as stream:
                 stream.write(f"overlap {order.visit} {order.attempt} {os.getpid()} 0\n")
         if not outcome.ok:
@@ -67,9 +101,7 @@ def parts(name: str, folder: Path, output: Path) -> Parts:
             why = Failure(kind="run", exit_code=7, message=outcome.signal_name or "it is in use")
             return failed.model_copy(update={"failure": why})
         run_id = f"{order.visit}-{order.attempt}-{secrets.token_hex(4)}"
-        record = output / run_id / "record.json"
-        record.parent.mkdir()
-        record.write_text(_template().replace("@run_id", run_id))
+        record = write_record(output, run_id)
         return ended(order, Fate.DONE, record).model_copy(update={"run_id": run_id})
 
     def recover(offer: Offer, step: str, tell: Callable[[str], None]) -> Offer:
@@ -77,12 +109,6 @@ def parts(name: str, folder: Path, output: Path) -> Parts:
         return offer.model_copy(update={"problem": ""})
 
     return Parts(plugged, attempt, recover)
-
-
-@cache
-def _template() -> str:
-    """A record that is complete but for its name."""
-    return run_at(1, run_id="@run_id").model_dump_json()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ is there once the night is over. Night, engine and ledger are the real ones; tim
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from etdeploy.core import cancel
+from etdeploy.core.hashing import sha256_file
 from etdeploy.farm.engine.dask.cluster import ClusterEngine
-from etdeploy.farm.model import Offer, Standing
+from etdeploy.farm.model import Offer, Parcel, Standing
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.night.model import Event, NightEnd
 from etdeploy.farm.night.parts import Pace, Parts
@@ -30,6 +32,7 @@ from etdeploy.farm.spec.model import DeviceGroup, Farm, Hosts, LoadedFarm
 from etdeploy.history.place import required_place
 from tests.support.farm_cluster import parcel
 from tests.support.farm_sim import SimPrepared
+from tests.support.farm_soak_phone import PROGRAM
 
 BEGIN = datetime(2026, 11, 23, 20, 0, tzinfo=timezone.utc)
 # As the command waits for its hosts.
@@ -105,7 +108,7 @@ def run(folder: Path) -> None:
     clock = FastClock(settings.began_s, settings.scale)
     loaded = farm_of(settings, folder)
     place = required_place(settings.store)
-    made = {label: parcel(folder, label) for label in settings.recipes}
+    made = {label: _parcel(folder, label) for label in settings.recipes}
 
     def prepare(wanted: Mapping[str, Sequence[Offer]]) -> SimPrepared:
         return SimPrepared(
@@ -148,6 +151,16 @@ def run(folder: Path) -> None:
             end = run_night(loaded, engine, ledger, clock, heard, parts)
             makespan_s = time.monotonic() - began_s
             _tell_end(folder, end, makespan_s, time.process_time() - used_s)
+
+
+def _parcel(folder: Path, label: str) -> Parcel:
+    """A parcel, with the program of phones that have a real adbd, if there are any."""
+    made, program = parcel(folder, label), folder / PROGRAM
+    if not program.exists():
+        return made
+    relative = f"program/{PROGRAM}"
+    shutil.copy(program, Path(made.folder) / relative)
+    return made.model_copy(update={"files": {**made.files, relative: sha256_file(program)}})
 
 
 def _await_phones(engine: ClusterEngine, count: int) -> None:
