@@ -21,8 +21,10 @@ module itself in 32-bit floats.
 Programs of ExecuTorch run in one and the same runner. In each round, every side is started once and
 infers for `--seconds`; the order turns round from one to the next. Within a round, the time of a
 side is the median of its inferences, and a ratio is that of two such times. What is shown is the
-median of the ratios of all rounds with their range, beside the same of the least times of rounds:
-other work on the machine moves these less.
+median of the ratios of all rounds with their range. Beside it stand the same of the *least* times,
+which other work moves less, and of *processor* time. That is what an inference takes on one thread
+where the machine is so busy that no inference ends undisturbed; on several threads it counts those
+that wait, too. `--by` says which of them the table has.
 
 *Outside* is the share of the time that is not in a delegate, on one thread, of a start with a
 tracer. What others export is kept in `--work` for the next run, what etdeploy exports in its cache.
@@ -56,7 +58,7 @@ from programs_sides import (
     build_runner,
     versions,
 )
-from programs_table import Measured, Row, block, table
+from programs_table import BY, Measured, Row, block, table
 
 os.environ.setdefault("ETDEPLOY_STORE", "none")  # no part of the user's history
 
@@ -93,8 +95,8 @@ def _arguments() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=5)
     add("--seconds", type=float, default=1.5, help="of the timed inferences of a start")
     add(
-        "--by", choices=("median", "least"), default="median",
-        help="which inference of a start the ratios of the table are of; on a busy machine `least`",
+        "--by", choices=BY, default="median",
+        help="what of a start's inferences the table and its ratios are of; see above",
     )  # fmt: skip
     add("--sides", nargs="+", choices=_SIDES, default=_SIDES)
     add(
@@ -208,12 +210,13 @@ def _time(side: Measured, program: Program, threads: int) -> None:
     """A round's start of a side."""
     warmup = max(1, side.iterations // 5)
     try:
-        samples_ms = program.start(threads, warmup, side.iterations).samples_ms
+        start = program.start(threads, warmup, side.iterations)
     except FailedError as error:
         side.failed = str(error)
         return
-    side.median_ms.append(statistics.median(samples_ms))
-    side.min_ms.append(min(samples_ms))
+    side.median_ms.append(statistics.median(start.samples_ms))
+    side.min_ms.append(min(start.samples_ms))
+    side.processor_ms.append(start.processor_ms)
 
 
 def _write(path: Path, rows: Sequence[Row], given: argparse.Namespace) -> None:

@@ -57,9 +57,17 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Started:
-    """One start of a program: milliseconds of each inference, and its first output, flat."""
+    """One start of a program.
+
+    Attributes:
+        samples_ms: Of each inference, by the clock.
+        processor_ms: Processor time of an inference, of all threads: the mean from the first of the
+            warm-up to the last timed one.
+        output: The first one, flat.
+    """
 
     samples_ms: Sequence[float]
+    processor_ms: float
     output: np.ndarray
 
 
@@ -149,7 +157,8 @@ class ExecutorchProgram:
             results = self._run(Path(folder), [*words, "--threads", str(threads)])
             first = results["outputs"][0]
             output = np.fromfile(Path(folder) / first["path"], first["dtype"])
-        return Started(results["samples_ms"], output)
+        processor_s = results["processors"]["own_s"]
+        return Started(results["samples_ms"], 1000 * processor_s / (warmup + iterations), output)
 
     def outside(self) -> float | None:
         """From a trace of its own, since the tracer changes times; one thread."""
@@ -199,7 +208,7 @@ class OnnxProgram:
             if done.returncode:
                 raise FailedError(done.stderr.strip().rpartition("\n")[2])
             result = json.loads(request.with_suffix(".result").read_text())
-            return Started(result["samples_ms"], np.fromfile(output, np.float32))
+            return Started(**result, output=np.fromfile(output, np.float32))
 
     def outside(self) -> float | None:
         return None

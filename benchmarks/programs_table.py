@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from programs_sides import ONNX_SIDES, Agreement
 
+# What stands for a round's inferences.
+BY = ("median", "least", "processor")
+
 
 @dataclass
 class Measured:
@@ -17,6 +20,7 @@ class Measured:
     Attributes:
         failed: Why it was not measured.
         median_ms, min_ms: Of the inferences of each round's start.
+        processor_ms: Processor time of an inference in each round.
         iterations: Of a start.
         outside: Share of the time outside of delegates, from 0 to 1.
         agreement: With what the module itself computes.
@@ -25,13 +29,15 @@ class Measured:
     failed: str | None = None
     median_ms: list[float] = field(default_factory=list)
     min_ms: list[float] = field(default_factory=list)
+    processor_ms: list[float] = field(default_factory=list)
     iterations: int = 0
     outside: float | None = None
     agreement: Agreement | None = None
 
     def times(self, by: str) -> list[float]:
-        """Milliseconds of each round: its `median` or its `least` inference."""
-        return self.min_ms if by == "least" else self.median_ms
+        """Milliseconds of each round, as a word of `BY` says."""
+        times = (self.median_ms, self.min_ms, self.processor_ms)
+        return dict(zip(BY, times, strict=True))[by]
 
 
 @dataclass
@@ -53,7 +59,7 @@ def ratio(over: Measured | None, under: Measured | None, by: str = "median") -> 
 
     Args:
         over, under: The sides.
-        by: What stands for a round: `median` or `least`.
+        by: What stands for a round: a word of `BY`.
     """
     if not over or not under or over.failed or under.failed:
         return None
@@ -71,11 +77,8 @@ def block(row: Row) -> Iterator[str]:
     """The lines of a row, one for each side."""
     threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
     yield f"\n{row.model} {row.scheme}, {threads}, load average {row.load_average:.1f}"
-    yield (
-        f"  {'':12} {'least':>9} {'median':>9}   {'official / it':22}"
-        f"{'of least times':22}outside  error    cosine"
-    )
-    official = row.sides.get("official")
+    ratios = "".join(f"{by:22}" for by in BY)
+    yield f"  {'':12} {'least':>9} {'median':>9} {'processor':>9}   outside  error    cosine"
     for name, side in row.sides.items():
         if side.failed:
             yield f"  {name:12} failed: {side.failed}"
@@ -84,11 +87,16 @@ def block(row: Row) -> Iterator[str]:
         assert far is not None
         outside = "" if side.outside is None else f"{100 * side.outside:.1f} %"
         yield (
-            f"  {name:12} {min(side.min_ms):9.3f} {statistics.median(side.median_ms):9.3f}   "
-            f"{_told(ratio(official, side)):22}{_told(ratio(official, side, 'least')):22}"
-            f"{outside:>7}  "
-            f"{far.max_abs_error:.1e}  {far.cosine:.6f}"
+            f"  {name:12} {min(side.min_ms):9.3f} {statistics.median(side.median_ms):9.3f} "
+            f"{min(side.processor_ms):9.3f}   {outside:>7}  {far.max_abs_error:.1e}  "
+            f"{far.cosine:.6f}"
         )
+    official = row.sides.get("official")
+    yield f"  {'official / it':14}{ratios}"
+    for name, side in row.sides.items():
+        if official and side is not official and not official.failed and not side.failed:
+            told = "".join(f"{_told(ratio(official, side, by)):22}" for by in BY)
+            yield f"  {name:14}{told}"
 
 
 def _told(found: Ratio | None) -> str:
@@ -96,12 +104,13 @@ def _told(found: Ratio | None) -> str:
 
 
 def table(rows: Sequence[Row], names: Sequence[str], by: str) -> Iterator[str]:
-    """All rows in Markdown: least times in ms, ratios, shares, and means of the ratios.
+    """All rows in Markdown: times in ms, ratios, shares, and means of the ratios.
 
     Args:
         rows: All of them.
         names: Of the sides, in the order of columns.
-        by: What ratios are of: `median` or `least`.
+        by: What times and ratios are of: a word of `BY`. Times are the least of all rounds but
+            for `median`, where they are the median of the rounds'.
     """
     ours = [name for name in names if name not in ("official", *ONNX_SIDES)]
     heads = ["model, scheme, threads", *(f"{name} [ms]" for name in names)]
@@ -126,7 +135,7 @@ def _cells(row: Row, names: Sequence[str], ours: Sequence[str], by: str) -> Iter
     for name in names:
         found = side(name)
         failed = "failed" if name in row.sides else ""
-        yield f"{min(found.min_ms):.2f}" if found else failed
+        yield f"{_time_ms(found, by):.2f}" if found else failed
     yield from (_told(ratio(side("official"), side(name), by)) for name in ours)
     better = better_of(row, ONNX_SIDES, by)
     yield from (_told(ratio(side(name), better, by)) for name in ours)
@@ -136,6 +145,11 @@ def _cells(row: Row, names: Sequence[str], ours: Sequence[str], by: str) -> Iter
         yield f"{100 * found.outside:.1f} %" if known else ""
     cosines = [s.agreement.cosine for s in row.sides.values() if not s.failed and s.agreement]
     yield f"{min(cosines):.5f}" if cosines else ""
+
+
+def _time_ms(side: Measured, by: str) -> float:
+    times_ms = side.times(by)
+    return statistics.median(times_ms) if by == "median" else min(times_ms)
 
 
 def _means(rows: Sequence[Row], ours: Sequence[str], by: str) -> Iterator[str]:
