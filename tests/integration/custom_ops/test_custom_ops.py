@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import sys
 import sysconfig
@@ -92,7 +93,7 @@ TORCH_LIBRARY_IMPL(mine, CompositeExplicitAutograd, library) {
 
 
 def _recipe_spec(recipe: str) -> ExportSpec:
-    return export_spec(load_recipe(recipe).recipe)
+    return export_spec(load_recipe(recipe).recipe, arch=platform.machine())
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ LEFT = {
     "norm of two dimensions": "it is over several dimensions, or over one of dynamic size",
     "upsampling by a half": "its factors are no whole numbers, or its sizes are dynamic",
     "depthwise with stride": "its stride or dilation is not 1",
-    "odd strides": "it takes no whole number of strides, or has too many dimensions",
+    "odd strides": "it takes no whole number of strides, or its tensor has too many dimensions",
     "table": "its result is large (5 MiB)",
     "silu in place under a view, 8 bits": "it changes a tensor in place that others may see",
 }

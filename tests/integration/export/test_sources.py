@@ -46,6 +46,11 @@ class Exports:
     def provenance(self, name: str) -> Provenance:
         return load_provenance(self.root / name)
 
+    def notes(self, name: str) -> tuple[str, ...]:
+        """Without that of the rewrites, which have tests of their own."""
+        notes = self.provenance(name).notes
+        return tuple(note for note in notes if not note.startswith("Rewritten for speed"))
+
 
 def _recipes(files: Path) -> dict[str, dict[str, Any]]:
     def factory(name: str, export: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
@@ -247,7 +252,7 @@ def test_keyword_inputs_come_in_the_order_in_which_they_are_given(exports: Expor
 
 def test_state_keeps_its_first_value(exports: Exports) -> None:
     # Five and one more, plus the sum of ones: what the first call gives, not a later one.
-    assert exports.provenance("counter").notes == (
+    assert exports.notes("counter") == (
         "The model keeps state between calls (count, total); the expected outputs are those of "
         "its first call.",
     )
@@ -265,7 +270,7 @@ def test_state_keeps_its_first_value(exports: Exports) -> None:
 def test_the_other_mode_of_torch_export_is_taken_and_told(
     exports: Exports, name: str, mode: str
 ) -> None:
-    note = exports.provenance(name).notes[0]
+    note = exports.notes(name)[0]
     assert note.startswith(f"Traced with export.strict={mode}: ")
     assert note.endswith(f"Put strict: {mode} under export: in the recipe to save that attempt.")
     assert exports.provenance(name).details["retraced"] == note
@@ -280,7 +285,7 @@ def test_dynamic_shapes_reach_the_program(exports: Exports, name: str) -> None:
 
 
 def test_a_dimension_that_became_the_examples_size_is_noted(exports: Exports) -> None:
-    assert exports.provenance("open_batch").notes == (
+    assert exports.notes("open_batch") == (
         "The program takes the size 3 only in dimension 0 of the input x, which the dynamic shapes "
         "leave open: the model's code fixes it to that of the example, which torch.export.Dim.AUTO "
         "allows. With Dim.DYNAMIC the export reports the cause.",
@@ -288,7 +293,7 @@ def test_a_dimension_that_became_the_examples_size_is_noted(exports: Exports) ->
         "shapes leave open: the example has size 1 there, which torch.export fixes. Give an "
         "example of 2.",
     )
-    assert exports.provenance("rows").notes == ()
+    assert exports.notes("rows") == ()
 
 
 @pytest.mark.parametrize("name", ["sizes", "sizes-own"])
@@ -327,14 +332,14 @@ def _expected(folder: Path) -> Any:
 
 
 def test_notes_tell_what_calibrated_and_what_stayed_in_floats(exports: Exports) -> None:
-    assert exports.provenance("no-samples").notes == (
+    assert exports.notes("no-samples") == (
         "The example inputs set the ranges of the quantised values: enough to measure speed, not "
         "accuracy. Name real inputs with export.calibration.",
     )
-    assert exports.provenance("own-samples").notes == (
+    assert exports.notes("own-samples") == (
         "3 calibration inputs of working.py:samples set the ranges.",
     )
-    assert exports.provenance("mixed-8da4w").notes == (
+    assert exports.notes("mixed-8da4w") == (
         "Linear layers that stay in floats, since their input size is not a multiple of the group "
         "size 32: 2.",
         "8da4w quantised 1 linear layer.",
@@ -343,7 +348,7 @@ def test_notes_tell_what_calibrated_and_what_stayed_in_floats(exports: Exports) 
 
 def test_a_version_that_is_not_the_tested_one_is_noted(exports: Exports) -> None:
     installed = version("torch").partition("+")[0]
-    assert exports.provenance("other-version").notes == (
+    assert exports.notes("other-version") == (
         f"Exported with torch {installed}; 1.2.3 is the version that is tested.",
     )
 

@@ -99,7 +99,7 @@ def notes(found: Mapping[str, Any]) -> Iterator[str]:
         )
     if found["applied"]:
         done = ", ".join(f"{name} ({places} x)" for name, places in found["applied"].items())
-        yield f"Rewritten for speed: {done}; {_gain(found['before'], found['after'])}."
+        yield f"Rewritten for speed: {done}{_gain(found['before'], found['after'])}."
     by_rewrite: dict[str, list[str]] = {}
     for each in found["left"]:
         by_rewrite.setdefault(each["rewrite"], []).append(each["reason"])
@@ -108,10 +108,12 @@ def notes(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gain(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    if before == after:
+        return ""
     partitions = count(after["partitions"], "partition")
     outside = count(after["outside"], "operator")
     return (
-        f"{partitions} instead of {before['partitions']}, and {outside} outside of them instead "
+        f"; {partitions} instead of {before['partitions']}, and {outside} outside of them instead "
         f"of {before['outside']}"
     )
 
