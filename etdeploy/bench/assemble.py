@@ -22,9 +22,11 @@ from etdeploy.bench.notes import (
     simulation_note,
     workload_notes,
 )
+from etdeploy.bench.outside import outside_of
 from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING, PassResult, Results
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.memory import Memory
+from etdeploy.bench.records.outside import Outside
 from etdeploy.bench.records.record import (
     DeviceRecord,
     Inference,
@@ -241,7 +243,15 @@ def _inference(
         runs=series.starts,
         spread=series.spread,
         threads=thread_records(results),
+        outside=_outside(subject, results),
     )
+
+
+def _outside(subject: Subject, results: Results) -> Outside | None:
+    executed = results[PROFILE].executed if PROFILE in results else None
+    if executed is None or subject.simulated:
+        return None
+    return outside_of(executed, subject.method.operators, subject.provenance.details)
 
 
 def _sustained(results: Results, idle: DeviceState) -> Sustained | None:

@@ -18,7 +18,7 @@ from typing import Literal
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.bench.failures.of_apps import app_error
 from etdeploy.bench.generation.results import as_inferences
-from etdeploy.bench.generation.traced import traced_methods
+from etdeploy.bench.generation.traced import executed_of, traced_methods
 from etdeploy.bench.records.conditions import Disturbance
 from etdeploy.bench.records.generation import MethodTrace
 from etdeploy.bench.state.observed import UNOBSERVED, Observed
@@ -28,6 +28,7 @@ from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome, TimedState
 from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
+from etdeploy.runner.etdump import Executed
 from etdeploy.runner.generation import GenerationResults, generation_arguments, trace_of
 from etdeploy.runner.protocol import RunnerResults, load_results, load_results_of
 
@@ -121,6 +122,7 @@ class PassResult:
         disturbances: What made it slower, or may have.
         generated: All points, where text was generated.
         methods: Those of them that were traced.
+        executed: The inferences that were traced, of a profile pass.
     """
 
     step: Pass
@@ -133,6 +135,7 @@ class PassResult:
     disturbances: tuple[Disturbance, ...] = ()
     generated: GenerationResults | None = None
     methods: tuple[MethodTrace, ...] = ()
+    executed: Executed | None = None
 
     @property
     def file(self) -> str:
@@ -260,6 +263,7 @@ def run_pass(
     return PassResult(
         step, results, outcome.seconds, started, states=outcome.states, generated=generated,
         methods=traced_methods(generated, here / ETDUMP) if generated else (),
+        executed=executed_of(here / ETDUMP) if step.etdump and not generated else None,
     )  # fmt: skip
 
 

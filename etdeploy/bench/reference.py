@@ -38,6 +38,8 @@ Every change of the keys raises `schema_version`. etdeploy reads records of all 
 | 4 | The partitions of `program.delegates` have `compiled_for.settings`. |
 | 5 | `workload.runs` has every start of the runner, `workload.spread` the spread within and between them; `warmup` of each is what it took. New: `workload.threads`, `runner.threads_reason`, `workload.sustained`, `memory`, `disturbances`, `device.during`, `interleaved_with`, and more of the device's state. |
 | 6 | `workload.kind` may be `generation`: text that a language model generated, with other keys. |
+| 7 | Generated text has `workload.methods`: where the time of each traced method goes. |
+| 8 | `runner.app`: what measured was an app. `program.rewrites`: what rewrites did to the model's graph. `workload.outside`: which share of an inference is outside of delegates, on what, and why. |
 
 ## Paths of the machine that measured
 

@@ -1,21 +1,38 @@
-"""How much of a trace's time is in delegates, read without ExecuTorch's Inspector.
+"""How much of a trace's time is in delegates and in kernels, read without ExecuTorch's Inspector.
 
 The Inspector takes seconds and needs torch; this takes milliseconds, so that a record can have it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, Table
 
-_EXECUTE, _DELEGATE_CALL = b"Method::execute", b"DELEGATE_CALL"
+_EXECUTE, _DELEGATE_CALL = "Method::execute", "DELEGATE_CALL"
+_KERNEL = "native_call_"
 # A size stands before the FlatBuffer.
 _PREFIX_BYTES = 4
 # Slots: executorch/devtools/etdump/etdump_schema_flatcc.fbs
 _RUNS, _EVENTS, _PROFILED = 1, 3, 0
 _NAME, _START, _END = 0, 6, 7
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An operator that no delegate runs.
+
+    Attributes:
+        name: Without its namespace: `mean.out`.
+        calls: In all calls of the method.
+        ms: Their time together.
+    """
+
+    name: str
+    calls: int
+    ms: float
 
 
 @dataclass(frozen=True)
@@ -26,11 +43,13 @@ class Executed:
         calls: Their number.
         total_ms: Their time together.
         delegated_ms: What of it is in delegates' calls.
+        kernels: What is in operators outside of them.
     """
 
     calls: int
     total_ms: float
     delegated_ms: float
+    kernels: tuple[Kernel, ...] = ()
 
     @property
     def outside(self) -> float:
@@ -61,14 +80,18 @@ def read_executed(data: bytes) -> Executed:
     content = memoryview(data)[_PREFIX_BYTES:]
     if bytes(content[4:8]) != b"ED00" or int.from_bytes(data[:4], "little") > len(content):
         raise CorruptError("this is not a whole ETDump")
-    times: dict[bytes, list[int]] = {_EXECUTE: [], _DELEGATE_CALL: []}
+    times: dict[str, list[int]] = defaultdict(list)
     for run in FlatBuffer(content).root().tables(_RUNS):
         for each in _profiled(run):
-            name = bytes(each.content(_NAME))
-            if name in times:
+            name = bytes(each.content(_NAME)).decode(errors="replace")
+            if name in (_EXECUTE, _DELEGATE_CALL) or name.startswith(_KERNEL):
                 times[name].append(max(0, each.uint64(_END) - each.uint64(_START)))
-    executed = times[_EXECUTE]
-    return Executed(len(executed), sum(executed) / 1e6, sum(times[_DELEGATE_CALL]) / 1e6)
+    executed, delegated = times.pop(_EXECUTE, []), times.pop(_DELEGATE_CALL, [])
+    kernels = (
+        Kernel(name.removeprefix(_KERNEL), len(each), sum(each) / 1e6)
+        for name, each in times.items()
+    )
+    return Executed(len(executed), sum(executed) / 1e6, sum(delegated) / 1e6, tuple(kernels))
 
 
 def _profiled(run: Table) -> Iterator[Table]:

@@ -19,7 +19,16 @@ from etdeploy.devices.base import (
     PushReport,
     RunOutcome,
 )
+from tests.support.etdumps import make_etdump
 
+# Half of an inference is in a delegate, a fifth in a kernel outside.
+TRACE = make_etdump(
+    (
+        ("DELEGATE_CALL", 1_000, 6_000),
+        ("native_call_add.out", 6_000, 8_000),
+        ("Method::execute", 0, 10_000),
+    )
+)
 SAMPLES_MS = (1.0, 1.1, 1.2)
 _STATE = {"rss_bytes": 4_000_000, "pss_bytes": 3_000_000, "anonymous_bytes": 300_000}
 _MEMORY = {
@@ -62,7 +71,7 @@ class FakeRun:
             for i, content in enumerate(self._outputs):
                 self._files[f"{given['--outputs']}/{i}.bin"] = content
         if "--etdump" in given:
-            self._files[given["--etdump"]] = b"trace"
+            self._files[given["--etdump"]] = TRACE
         return RunOutcome(0, None, "", f"{name} is done\n", 0.25)
 
     def pull(self, relative: str, to: Path) -> None:

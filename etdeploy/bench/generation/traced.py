@@ -26,7 +26,7 @@ def traced_methods(results: GenerationResults, etdump: Path) -> tuple[MethodTrac
 
 
 def _of(method: str, calls: TracedCalls, etdump: Path) -> MethodTrace:
-    executed = _executed(Path(trace_of(str(etdump), method)))
+    executed = executed_of(Path(trace_of(str(etdump), method)))
     return MethodTrace(
         method=method,
         calls=calls.calls,
@@ -37,7 +37,12 @@ def _of(method: str, calls: TracedCalls, etdump: Path) -> MethodTrace:
     )
 
 
-def _executed(path: Path) -> Executed:
+def executed_of(path: Path) -> Executed:
+    """The calls of a trace.
+
+    Raises:
+        RunError: It is damaged.
+    """
     try:
         return read_executed(path.read_bytes())
     except CorruptError as error:

@@ -18,6 +18,7 @@ from etdeploy.bench.records.kinds import WorkloadKind
 from etdeploy.bench.records.latency import Latency
 from etdeploy.bench.records.memory import Memory
 from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.records.outside import Outside
 from etdeploy.bench.records.rewrites import RewritesRecord
 from etdeploy.bench.records.starts import Spread, Start, ThreadsRecord
 from etdeploy.bench.records.sustained import Sustained
@@ -196,6 +197,7 @@ class Inference(Value):
         threads: One entry for each number of threads of a sweep, in the recipe's order. Everything
             else is about the fastest of them.
         sustained: Back-to-back work for minutes; null where it was not measured.
+        outside: The time outside of delegates; null without a profile pass.
     """
 
     kind: Literal[WorkloadKind.INFERENCE] = WorkloadKind.INFERENCE
@@ -208,6 +210,7 @@ class Inference(Value):
     spread: Spread | None = None
     threads: tuple[ThreadsRecord, ...] = ()
     sustained: Sustained | None = None
+    outside: Outside | None = None
 
     @property
     def metric(self) -> str:

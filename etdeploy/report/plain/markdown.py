@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.outputs.verdict import explain
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
@@ -81,6 +81,12 @@ def _facts(run: Material) -> Iterator[tuple[str, str]]:
             yield "peak memory", f"{shown.size(record.peak_rss_bytes)} resident"
     if isinstance(record.workload, TextGeneration) and record.workload.methods:
         yield "outside of delegates", prose(generation.outside(record.workload))
+    if (
+        isinstance(record.workload, Inference)
+        and record.workload.outside
+        and record.program.delegates
+    ):
+        yield "outside of delegates", shown.percent(100 * record.workload.outside.share)
     yield "outputs", f"**{shown.outputs(record)}**"
     if isinstance(record.workload, TextGeneration):
         yield from _quality(record.workload)

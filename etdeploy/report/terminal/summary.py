@@ -18,6 +18,7 @@ from etdeploy.program.model import Operator
 from etdeploy.program.quality import quality_lines
 from etdeploy.report import generation
 from etdeploy.report.disturbed import disturbed_lines, mark
+from etdeploy.report.outside import outside_text
 from etdeploy.report.terminal.generation import generation_lines, points_table
 from etdeploy.report.terminal.latencies import latencies, starts
 from etdeploy.report.terminal.layout import LABEL, indented, wrapped
@@ -179,6 +180,10 @@ def _program(record: RunRecord) -> str:
 def _placement(record: RunRecord) -> Iterator[str]:
     program = record.program
     yield from where_it_runs(program.delegates, program.operator_calls)
+    outside = None if isinstance(record.workload, TextGeneration) else record.workload.outside
+    if outside:
+        yield from filter(None, [outside_text(outside, is_delegated=bool(program.delegates))])
+        return
     called = [operator for operator in program.operator_calls if operator.calls]
     if called:
         yield _operators(called)

@@ -40,7 +40,7 @@ from etdeploy.program.folder import (
 )
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
-from tests.support.bench_device import SAMPLES_MS, FakeDevice
+from tests.support.bench_device import SAMPLES_MS, TRACE, FakeDevice
 from tests.support.bench_values import (
     FOLDER,
     SIMULATED,
@@ -230,7 +230,8 @@ def test_everything_is_kept_in_a_folder_of_the_run(setting: Setting) -> None:
     written = json.loads((folder / "record.json").read_text())
     assert written["workload"]["latency_ms"]["median"] == 1.1
     assert _file(run, "outputs").joinpath("0.bin").read_bytes() == _EXPECTED
-    assert _file(run, "etdump").read_bytes() == b"trace"
+    assert _file(run, "etdump").read_bytes() == TRACE
+    assert written["workload"]["outside"]["share"] == 0.5
     log = _file(run, "log").read_text()
     for name in ("timing", "timing.2", "timing.3", "memory", "profile"):
         assert f"== {name} pass: exit code 0 after 0.2 s\n{name} is done\n" in log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.flatbuffer import CorruptError
-from etdeploy.runner.etdump import outside_share, read_executed
+from etdeploy.runner.etdump import Kernel, outside_share, read_executed
 from tests.support.etdumps import make_etdump
 
 # 10 us, of which 6 us and 1 us are in delegates; what is in a delegate is no call of its own.
@@ -23,6 +23,18 @@ def test_the_share_is_what_is_in_no_delegate_of_all_calls() -> None:
     found = read_executed(make_etdump(_CALL, slower, ()))
     assert (found.calls, found.total_ms, found.delegated_ms) == (2, 0.04, 0.007)
     assert found.outside == pytest.approx(33 / 40)
+
+
+def test_kernels_outside_of_delegates_are_added_up() -> None:
+    call = (
+        ("native_call_mean.out", 0, 1_000),
+        ("OPERATOR_CALL", 0, 1_100),
+        ("native_call_add.out", 1_100, 1_200),
+        ("native_call_mean.out", 1_200, 3_200),
+        ("Method::execute", 0, 10_000),
+    )
+    found = read_executed(make_etdump(call, call))
+    assert found.kernels == (Kernel("mean.out", 4, 0.006), Kernel("add.out", 2, 0.0002))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,16 +49,26 @@ def delegation(edge: Any, method: str) -> dict[str, Any]:
 
 def _outside(graph: torch.fx.Graph) -> list[dict[str, Any]]:
     """The operators that no delegate runs; those of one line and one reason together."""
-    found: Counter[tuple[str, str | None, int | None, str | None]] = Counter()
+    found: dict[tuple[str, str | None, int | None, str | None], list[str]] = {}
     for node in graph.nodes:
         operator = schema_name(node.target) if node.op == "call_function" else None
         if operator:
             file, line, _ = stack_line(node.meta.get("stack_trace"))
-            found[operator, file, line, node.meta.get(REASON)] += 1
+            key = operator, file, line, node.meta.get(REASON)
+            found.setdefault(key, []).append(_module(node))
     return [
-        {"operator": operator, "calls": calls, "file": file, "line": line, "reason": reason}
-        for (operator, file, line, reason), calls in found.items()
-    ]
+        {
+            "operator": operator, "calls": len(modules), "file": file, "line": line,
+            "reason": reason, "modules": list(dict.fromkeys(filter(None, modules))),
+        }
+        for (operator, file, line, reason), modules in found.items()
+    ]  # fmt: skip
+
+
+def _module(node: torch.fx.Node) -> str:
+    """The path of the innermost module whose code called an operator; empty if not known."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return next((str(path) for path, _ in reversed(stack.values())), "")
 
 
 def _crossing(program: torch.export.ExportedProgram) -> dict[str, int]:

@@ -20,7 +20,7 @@ def _version_1() -> dict[str, Any]:
     """What a release with version 1 wrote."""
     content = make_record().model_dump(mode="json", exclude={"verify_ms"})
     workload = content.pop("workload")
-    for key in ("kind", "sizes", "runs", "spread", "threads", "sustained"):
+    for key in ("kind", "sizes", "runs", "spread", "threads", "sustained", "outside"):
         del workload[key]
     for key in ("memory", "disturbances", "interleaved_with"):
         del content[key]

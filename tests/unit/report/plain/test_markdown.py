@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from etdeploy.bench.records.outside import Outside
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import Verdict
 from etdeploy.report.formats import BEGINNINGS, Format
@@ -125,3 +126,9 @@ def test_each_method_that_generated_text_has_its_operators() -> None:
     assert "<summary>Where the time goes in decode</summary>" in text
     assert "<summary>Where the time goes in prefill</summary>" in text
     assert "| outside of delegates | decode 4.5 %, prefill 3 % |" in text
+
+
+def test_the_share_outside_of_delegates_stands_beside_the_latency() -> None:
+    workload = make_run().record.workload.model_copy(update={"outside": Outside(share=0.07)})
+    text = markdown(Report((Material(make_run(workload=workload), "mlp"),)))
+    assert "| outside of delegates | 7 % |" in text
