@@ -94,6 +94,7 @@ def cases() -> dict[str, Case]:
     """By name."""
     torch.manual_seed(3)
     x, keys, image = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(1, 8, 16, 20)
+    signal = torch.randn(2, 8, 50)
     large = torch.nn.Conv2d(8, 8, 7, padding=3, groups=8)
     return {
         "attention": Case(lambda q: _attention(q, q * 2, q + 1), (x,)),
@@ -138,6 +139,18 @@ def cases() -> dict[str, Case]:
         "mean": Case(lambda a: a.mean(-1, keepdim=True) + a, (x,)),
         "mean of fewer dimensions": Case(lambda a: a.mean(-1) * 2, (x,)),
         "mean of an image": Case(lambda a: a.mean((2, 3), keepdim=True) * 2, (x,)),
+        "norm of groups": Case(lambda n, a: n(a) + a, (image,), (torch.nn.GroupNorm(2, 8),)),
+        "norm of groups of signals": Case(
+            lambda n, a: n(a * 30 + 100), (signal,),
+            (torch.nn.GroupNorm(4, 8, affine=False),),
+        ),
+        "norm of each channel": Case(
+            lambda n, a: n(a) * 2, (image,), (torch.nn.InstanceNorm2d(8, affine=True),)
+        ),
+        "norm of weights": Case(
+            lambda c, a: c(a), (signal[:1, :5, :4].contiguous(),),
+            (torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(5, 1 << 18, 1)),),
+        ),
         "norm of two dimensions": Case(lambda n, a: n(a), (x,), (torch.nn.LayerNorm((5, 8)),)),
         "softmax": Case(lambda a: a.softmax(1) * 2, (x,)),
         "upsampling": Case(lambda a: functional.interpolate(a, size=(10, 24)), (x,)),

@@ -1,7 +1,7 @@
 """Computes once what does not depend on the inputs: masks, tables of positions, weights' norms.
 
-ExecuTorch computes them at each inference. Only what is small is kept: a program must not grow by a
-mask that a few operators make.
+ExecuTorch computes them at each inference. Only what is small is kept, or takes the place of other
+constants: a program must not grow by a mask that a few operators make.
 """
 
 from __future__ import annotations
@@ -58,11 +58,14 @@ def folded_constants(program: Program, told: Told, most_bytes: int = _MOST_BYTES
         value = known.get(node)
         if value is None or node.op == "placeholder" or not _is_worth_it(node, known):
             continue
-        if value.nbytes > most_bytes or added_bytes + value.nbytes > _MOST_BYTES_IN_ALL:
-            if value.nbytes > _MOST_BYTES:
+        more_bytes = value.nbytes
+        if most_bytes < more_bytes and most_bytes == _MOST_BYTES:
+            more_bytes -= _replaced_bytes(node, known)
+        if more_bytes > most_bytes or added_bytes + more_bytes > _MOST_BYTES_IN_ALL:
+            if more_bytes > _MOST_BYTES:
                 told.left(node, f"its result is large ({value.nbytes >> 20} MiB)")
             continue
-        added_bytes += value.nbytes
+        added_bytes += max(0, more_bytes)
         _replace(program, node, value)
     before = len(program.graph.nodes)
     program.graph.eliminate_dead_code()
@@ -129,6 +132,32 @@ def _is_worth_it(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) 
     target: Any = node.target
     is_view = any(each.alias_info is not None for each in target._schema.returns)
     return not (is_view and all(each.op == "placeholder" for each in node.all_input_nodes))
+
+
+def _replaced_bytes(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) -> int:
+    """What the program need not have any more: constants of which only this is made."""
+    above, found = [node], set[torch.fx.Node]()
+    while above:
+        new = set(above.pop().all_input_nodes) - found
+        found |= new
+        above += new
+    sources = (each for each in found if each.op == "placeholder")
+    return sum(known[each].nbytes for each in sources if _serves_only(each, node, known))
+
+
+def _serves_only(
+    source: torch.fx.Node, node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]
+) -> bool:
+    below, seen = list(source.users), set[torch.fx.Node]()
+    while below:
+        user = below.pop()
+        if user is node or user in seen:
+            continue
+        if user not in known or _is_worth_it(user, known):
+            return False
+        seen.add(user)
+        below += user.users
+    return True
 
 
 def _replace(program: Program, node: torch.fx.Node, value: torch.Tensor) -> None:

@@ -53,13 +53,13 @@ def _last(given: dict[str, Any]) -> list[Any]:
 
 def _layer_norm(write: Writer, given: dict[str, Any]) -> None:
     x = given["input"]
-    centred = write(_aten.sub.Tensor, x, _mean(write, x))
-    _normed(write, given, centred, given["eps"])
+    made = normed(write, centred(write, x), given["eps"])
+    _replace(write, given, made)
 
 
 def _rms_norm(write: Writer, given: dict[str, Any]) -> None:
     eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
-    _normed(write, given, given["input"], eps)
+    _replace(write, given, normed(write, given["input"], eps))
 
 
 def _plain_mean(write: Writer, given: dict[str, Any]) -> None:
@@ -67,9 +67,18 @@ def _plain_mean(write: Writer, given: dict[str, Any]) -> None:
     write.replace(mean if given["keepdim"] else write(_aten.squeeze.dim, mean, -1))
 
 
-def _normed(write: Writer, given: dict[str, Any], x: torch.fx.Node, eps: float) -> None:
+def centred(write: Writer, x: torch.fx.Node) -> torch.fx.Node:
+    """Less its mean over the last dimension."""
+    return write(_aten.sub.Tensor, x, _mean(write, x))
+
+
+def normed(write: Writer, x: torch.fx.Node, eps: float) -> torch.fx.Node:
+    """By the root of the mean of its squares over the last dimension."""
     squares = write(_aten.mul.Tensor, x, x)
-    made = write(_aten.mul.Tensor, x, write(_aten.rsqrt.default, _mean(write, squares, eps)))
+    return write(_aten.mul.Tensor, x, write(_aten.rsqrt.default, _mean(write, squares, eps)))
+
+
+def _replace(write: Writer, given: dict[str, Any], made: torch.fx.Node) -> None:
     if given["weight"] is not None:
         made = write(_aten.mul.Tensor, made, given["weight"])
     if given.get("bias") is not None:

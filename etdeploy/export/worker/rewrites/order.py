@@ -13,9 +13,10 @@ from typing import Any
 from etdeploy.export.worker.failures import blaming
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.rewrites.attention import plain_attention
-from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite
+from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, Told
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
 from etdeploy.export.worker.rewrites.depthwise import depthwise_strips
+from etdeploy.export.worker.rewrites.group_norms import group_norms_as_products
 from etdeploy.export.worker.rewrites.norms import norms_as_products
 from etdeploy.export.worker.rewrites.silu import silu_as_product
 from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
@@ -23,11 +24,17 @@ from etdeploy.export.worker.rewrites.softmax import softmax_last
 from etdeploy.export.worker.rewrites.upsampling import upsampling_by_ones
 from etdeploy.export.worker.rewrites.views import plain_views
 
+
+def _norms(program: Program, told: Told) -> None:
+    group_norms_as_products(program, told)
+    norms_as_products(program, told)
+
+
 _QUANTIZED: Mapping[str, Rewrite] = {"silu": silu_as_product, "depthwise": depthwise_strips}
 _LOWERED: Mapping[str, Rewrite] = {
     "constants": folded_constants,
     "attention": plain_attention,
-    "norms": norms_as_products,
+    "norms": _norms,
     "softmax": softmax_last,
     "upsampling": upsampling_by_ones,
     "slices": rolls_as_slices,
