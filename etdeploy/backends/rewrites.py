@@ -46,7 +46,9 @@ REWRITES: dict[str, Rewrite] = {
     "attention": Rewrite(
         "computes attention without checking each row of scores for being masked wholly"
     ),
-    "norms": Rewrite("computes the means of norms as matrix products"),
+    "norms": Rewrite("computes norms of layers and groups with their means as matrix products"),
+    "powers": Rewrite("writes small powers as products and roots"),
+    "sums": Rewrite("computes means and sums over one dimension as matrix products"),
     "softmax": Rewrite("moves the dimension of a softmax to the end, where backends take it"),
     "upsampling": Rewrite("repeats pixels by a product with ones"),
     "slices": Rewrite("takes parts of tensors, and rolls them, as slices"),

@@ -130,7 +130,10 @@ def _is_worth_it(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) 
     if all(user in known for user in node.users):
         return False
     target: Any = node.target
-    is_view = any(each.alias_info is not None for each in target._schema.returns)
+    # An expansion is a view for PyTorch, and a copy for ExecuTorch.
+    is_view = target is not _aten.expand.default and any(
+        each.alias_info is not None for each in target._schema.returns
+    )
     return not (is_view and all(each.op == "placeholder" for each in node.all_input_nodes))
 
 

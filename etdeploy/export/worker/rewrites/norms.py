@@ -1,4 +1,4 @@
-"""LayerNorm, RMSNorm and means over the last dimension in operators that XNNPACK takes.
+"""LayerNorm and RMSNorm in operators that XNNPACK takes.
 
 XNNPACK's partitioner has no rule for native_layer_norm, and takes no mean over the last dimension
 alone: two norms of each layer part what is delegated. A product with a column of 1 / n is the same
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.sums import weighted
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
@@ -25,8 +26,6 @@ def norms_as_products(program: Program, told: Told) -> None:
         if replace is None:
             continue
         given = bound(node)
-        if node.target is _aten.mean.dim and not _last(given):
-            continue  # XNNPACK takes means of images, and the others are no norms
         if reason := _why_not(given):
             told.left(node, reason)
             continue
@@ -36,19 +35,12 @@ def norms_as_products(program: Program, told: Told) -> None:
 
 
 def _why_not(given: dict[str, Any]) -> str:
-    values = (given["self"] if "self" in given else given["input"]).meta["val"]
-    if values.dtype != torch.float32 or given.get("dtype") not in (None, torch.float32):
+    if given["input"].meta["val"].dtype != torch.float32:
         return "its tensors are no 32-bit floats"
-    shape = given.get("normalized_shape") or _last(given)
+    shape = given["normalized_shape"]
     if len(shape) != 1 or fixed_size(shape[0]) is None:
         return "it is over several dimensions, or over one of dynamic size"
     return ""
-
-
-def _last(given: dict[str, Any]) -> list[Any]:
-    """The last size, if a mean is over that alone; as a list."""
-    values, dims = given["self"].meta["val"], given["dim"] or []
-    return [values.shape[-1]] if [d % values.dim() for d in dims] == [values.dim() - 1] else []
 
 
 def _layer_norm(write: Writer, given: dict[str, Any]) -> None:
@@ -60,11 +52,6 @@ def _layer_norm(write: Writer, given: dict[str, Any]) -> None:
 def _rms_norm(write: Writer, given: dict[str, Any]) -> None:
     eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
     _replace(write, given, normed(write, given["input"], eps))
-
-
-def _plain_mean(write: Writer, given: dict[str, Any]) -> None:
-    mean = _mean(write, given["self"])
-    write.replace(mean if given["keepdim"] else write(_aten.squeeze.dim, mean, -1))
 
 
 def centred(write: Writer, x: torch.fx.Node) -> torch.fx.Node:
@@ -88,16 +75,10 @@ def _replace(write: Writer, given: dict[str, Any], made: torch.fx.Node) -> None:
 
 def _mean(write: Writer, x: torch.fx.Node, eps: float | None = None) -> torch.fx.Node:
     """Over the last dimension, which stays, with a size of 1."""
-    size = fixed_size(x.meta["val"].shape[-1]) or 1
-    column = write.constant(f"mean_of_{size}", torch.full((1, size), 1.0 / size))
-    if eps is None:
-        return write(_aten.linear.default, x, column)
-    added = write.constant(f"epsilon_{eps!r}", torch.tensor([float(eps)]))
-    return write(_aten.linear.default, x, column, added)
+    return weighted(write, x, 1.0 / (fixed_size(x.meta["val"].shape[-1]) or 1), eps)
 
 
 _REPLACING: dict[Any, Callable[[Writer, dict[str, Any]], None]] = {
     _aten.layer_norm.default: _layer_norm,
     _aten.rms_norm.default: _rms_norm,
-    _aten.mean.dim: _plain_mean,
 }

@@ -18,9 +18,11 @@ from etdeploy.export.worker.rewrites.constants import folded_constants, folded_s
 from etdeploy.export.worker.rewrites.depthwise import depthwise_strips
 from etdeploy.export.worker.rewrites.group_norms import group_norms_as_products
 from etdeploy.export.worker.rewrites.norms import norms_as_products
+from etdeploy.export.worker.rewrites.powers import powers_as_products
 from etdeploy.export.worker.rewrites.silu import silu_as_product
 from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
 from etdeploy.export.worker.rewrites.softmax import softmax_last
+from etdeploy.export.worker.rewrites.sums import sums_as_products
 from etdeploy.export.worker.rewrites.upsampling import upsampling_by_ones
 from etdeploy.export.worker.rewrites.views import plain_views
 
@@ -35,6 +37,8 @@ _LOWERED: Mapping[str, Rewrite] = {
     "constants": folded_constants,
     "attention": plain_attention,
     "norms": _norms,
+    "powers": powers_as_products,
+    "sums": sums_as_products,
     "softmax": softmax_last,
     "upsampling": upsampling_by_ones,
     "slices": rolls_as_slices,

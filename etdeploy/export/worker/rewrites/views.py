@@ -2,7 +2,7 @@
 
 XNNPACK's partitioner refuses squeezes, and unsqueezes of all but the last dimension. A clone that
 was to make a tensor contiguous copies one that already is: the operators of this graph give new
-tensors.
+tensors. An expansion copies what arithmetic expands by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from etdeploy.export.worker.rewrites.base import Program, Told
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _COPIES = ("clone", "_clone_dim_order", "alias_copy", "detach_copy", "lift_fresh_copy")
+_ARITHMETIC = ("add", "sub", "mul", "div")
 _VIEWS = ("view_copy", "squeeze_copy", "unsqueeze_copy")
 
 
@@ -27,8 +28,8 @@ def plain_views(program: Program, told: Told) -> None:
 
     view = ops.edge.aten.view_copy.default
     for node in list(program.graph.nodes):
-        if _is_needless_clone(node):
-            node.replace_all_uses_with(node.args[0])
+        if _is_needless(node):
+            node.replace_all_uses_with(_copied(node))
             program.graph.erase_node(node)
             told.applied()
             continue
@@ -45,15 +46,44 @@ def plain_views(program: Program, told: Told) -> None:
     program.graph_module.recompile()
 
 
-def _is_needless_clone(node: torch.fx.Node) -> bool:
-    """Whether a clone is of a tensor that nothing else looks into, in the same order."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.name.rpartition("::")[2] not in _COPIES:
+def _is_needless(node: torch.fx.Node) -> bool:
+    """Whether all that take a node can take what it copies, which nothing else looks into."""
+    x = _copied(node)
+    if x is None or x.op != "call_function" or any(user.op == "output" for user in node.users):
         return False
+    if _name(node) == "expand_copy":
+        return _expands_itself(node)
+    return bool(x.meta["val"].dim_order() == node.meta["val"].dim_order())
+
+
+def _copied(node: torch.fx.Node) -> Any:
+    """The node whose values alone another one gives; None if it does more."""
+    name, x = _name(node), node.args[0] if node.args else None
+    if name == "cat" and isinstance(x, list | tuple) and len(x) == 1:
+        return x[0]
+    return x if name in (*_COPIES, "expand_copy") else None
+
+
+def _expands_itself(node: torch.fx.Node) -> bool:
+    """Whether arithmetic on what is expanded gives the same."""
     x: Any = node.args[0]
-    same = x.meta["val"].dim_order() == node.meta["val"].dim_order()
-    given = any(user.op == "output" for user in node.users)
-    return bool(x.op == "call_function" and same and not given)
+    if x.meta["val"].shape == node.meta["val"].shape:
+        return True
+    for user in node.users:
+        others = [each for each in user.all_input_nodes if each is not node]
+        if _name(user) not in _ARITHMETIC or len(others) != 1:
+            return False
+        shapes = [list(each.meta["val"].shape) for each in (x, others[0], user)]
+        if any(fixed_size(size) is None for shape in shapes for size in shape):
+            return False
+        if list(torch.broadcast_shapes(*shapes[:2])) != shapes[2]:
+            return False
+    return True
+
+
+def _name(node: torch.fx.Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    return "" if schema is None else str(schema.name).rpartition("::")[2]
 
 
 def _sizes(node: torch.fx.Node) -> list[int] | None:
