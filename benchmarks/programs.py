@@ -2,6 +2,7 @@
 
     python benchmarks/programs.py [--models vit_tiny resnet18] [--schemes fp32 int8_static]
         [--threads 1 2] [--rounds 5] [--sides official etdeploy] [--json FILE]
+    python benchmarks/programs.py --read FILE.json... [--picture FILE.svg]
     python benchmarks/programs.py --held-out --variant plain export.quantization=none
 
 Needs, besides the extra `export`, torchvision==0.28.* and transformers==5.23.*; for the side
@@ -43,9 +44,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from programs_picture import picture
 from programs_sides import (
     ONNX_SIDES,
     SCHEMES,
+    Agreement,
     Eager,
     Etdeploy,
     FailedError,
@@ -68,6 +71,9 @@ _LEAST_ITERATIONS, _MOST_ITERATIONS = 5, 500
 
 def main() -> None:
     given = _arguments().parse_args()
+    if given.read:
+        _shown([row for path in given.read for row in _read(path)], given)
+        return
     folder = given.work or Path(tempfile.gettempdir()) / "etdeploy-programs"
     models = _models(given)
     rows: list[Row] = []
@@ -82,7 +88,7 @@ def main() -> None:
             rows.append(row)
             if given.json:
                 _write(given.json, rows, given)
-    print("\n" + "\n".join(table(rows, [side.name for side in sides], given.by)))
+    _shown(rows, given)
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -104,6 +110,11 @@ def _arguments() -> argparse.ArgumentParser:
         help="a name and values of the recipe, KEY=VALUE, of another side of etdeploy",
     )  # fmt: skip
     add("--work", type=Path, help="where programs are kept; by default in the temporary folder")
+    add(
+        "--read", nargs="+", type=Path, metavar="FILE",
+        help="measure nothing, and show what --json has written",
+    )  # fmt: skip
+    add("--picture", type=Path, metavar="FILE", help="draw the first --threads as SVG")
     add("--json", type=Path, metavar="FILE", help="write every round's times to this file")
     return parser
 
@@ -217,6 +228,30 @@ def _time(side: Measured, program: Program, threads: int) -> None:
     side.median_ms.append(statistics.median(start.samples_ms))
     side.min_ms.append(min(start.samples_ms))
     side.processor_ms.append(start.processor_ms)
+
+
+def _shown(rows: Sequence[Row], given: argparse.Namespace) -> None:
+    sides = list(dict.fromkeys(name for row in rows for name in row.sides))
+    print("\n" + "\n".join(table(rows, sides, given.by)))
+    if given.picture:
+        lines = picture(rows, "etdeploy", given.by, given.threads[0])
+        given.picture.write_text("\n".join(lines) + "\n")
+
+
+def _read(path: Path) -> list[Row]:
+    """The rows of a file of --json."""
+    rows = []
+    for row in json.loads(path.read_text())["rows"]:
+        sides = {
+            name: Measured(**{**side, "agreement": _agreement(side["agreement"])})
+            for name, side in row["sides"].items()
+        }
+        rows.append(Row(**{**row, "sides": sides}))
+    return rows
+
+
+def _agreement(values: Mapping[str, float] | None) -> Agreement | None:
+    return None if values is None else Agreement(**values)
 
 
 def _write(path: Path, rows: Sequence[Row], given: argparse.Namespace) -> None:
