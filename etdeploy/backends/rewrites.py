@@ -69,6 +69,23 @@ class Chosen:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
+def as_everywhere(names: Sequence[str]) -> tuple[str, ...]:
+    """Without the rewrites that depend on the target."""
+    return tuple(name for name in names if REWRITES[name].arches is None)
+
+
+def with_idle(names: Sequence[str], idle: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Other choices of rewrites that give the same program.
+
+    Args:
+        names: Those that were tried, in their order.
+        idle: Those that change nothing in it, tried or not.
+    """
+    without = tuple(name for name in names if name not in idle)
+    every = tuple(name for name in REWRITES if name in {*names, *idle})
+    return tuple(each for each in dict.fromkeys((without, every)) if each != tuple(names))
+
+
 def chosen_rewrites(
     wanted: str | Sequence[str], offered: Sequence[str], scheme: str | None, arch: str | None
 ) -> Chosen:

@@ -47,7 +47,7 @@ from etdeploy.bench.timing.sweep import thread_records
 from etdeploy.bench.timing.threads import Threads
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.methods import require_method, values_of_method
-from etdeploy.program.folder import REWRITES, Provenance, load_provenance
+from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.paths import relative_path, relative_paths
@@ -327,9 +327,10 @@ def _program(subject: Subject) -> ProgramRecord:
 
 
 def _rewrites(provenance: Provenance) -> RewritesRecord | None:
-    found = provenance.details.get(REWRITES)
+    found = {**(provenance.details.get(REWRITES) or {})}
     if not found:
         return None
+    found.pop(IDLE, None)
     # The name of a file alone: a record goes wherever it is sent.
     left = [{**each, "file": each["file"] and Path(each["file"]).name} for each in found["left"]]
     return RewritesRecord.model_validate({**found, "left": left})

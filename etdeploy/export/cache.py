@@ -123,16 +123,27 @@ class Situation:
         """
         if self.spec.hf and self.spec.hf.id and self.commit is None:
             return None
-        if not self.spec.runs_user_code:
-            return self.key(Sources(commit=self.commit))
         found = next((e.key for e in self._memory().exports if self._holds(e.sources)), None)
         self.digests.save()
+        if found is None and not self.spec.runs_user_code:
+            return self.key(Sources(commit=self.commit))
         return found
 
     def remember(self, key: str, sources: Sources) -> None:
         """Records what an export read, for the next run."""
         if not self.spec.runs_user_code:
+            # Its key is known without; but it may have been that of an export with other rewrites.
+            self.memory_path.unlink(missing_ok=True)
             return
+        self.remember_other(key, sources)
+
+    def remember_other(self, key: str, sources: Sources) -> None:
+        """Records that an export of another spec made the program of this one, too.
+
+        Args:
+            key: Of the other one's program.
+            sources: What its export read.
+        """
         others = tuple(e for e in self._memory().exports if e.sources != sources)
         newest = Remembered(key=key, sources=sources)
         Memory(exports=(newest, *others)[:_REMEMBERED]).save(self.memory_path)

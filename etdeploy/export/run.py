@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
+from etdeploy.backends.rewrites import as_everywhere, with_idle
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
@@ -33,7 +34,14 @@ from etdeploy.export.protocol import (
     parse_progress,
 )
 from etdeploy.export.spec import ExportSpec
-from etdeploy.program.folder import PROGRAM_FILE, PROGRAM_INFO
+from etdeploy.program.folder import (
+    EXPORT_INFO,
+    IDLE,
+    PROGRAM_FILE,
+    PROGRAM_INFO,
+    REWRITES,
+    Provenance,
+)
 
 KIND = CacheKind.PROGRAMS
 
@@ -77,7 +85,9 @@ def export_program(
     """
     check_needs(spec)
     situation = Situation.now(spec, workspace)
-    lock = workspace.lock_path("export", situation.memory_path.stem)
+    # One at a time of all that may give the same program.
+    family = Situation.now(_rewritten(spec, as_everywhere(spec.rewrites)), workspace)
+    lock = workspace.lock_path("export", family.memory_path.stem)
     with exclusive(lock, f"the export of {spec.source}", progress):
         key = situation.known_key()
         if key and workspace.entry(KIND, key).is_sound():
@@ -89,7 +99,20 @@ def export_program(
             entry = workspace.entry(KIND, situation.key(sources))
             workspace.obtain(entry, lambda work: _move_files(folder, work))
         situation.remember(entry.key, sources)
+        for names in with_idle(spec.rewrites, _idle(entry.path)):
+            Situation.now(_rewritten(spec, names), workspace).remember_other(entry.key, sources)
         return _result(entry, cached=False)
+
+
+def _rewritten(spec: ExportSpec, names: Sequence[str]) -> ExportSpec:
+    return spec.model_copy(update={"rewrites": tuple(names)})
+
+
+def _idle(folder: Path) -> Sequence[str]:
+    """Rewrites without which the program would be the same, or with which."""
+    made = Provenance.load_or_none(folder / EXPORT_INFO)
+    found: Sequence[str] = made.details.get(REWRITES, {}).get(IDLE, ()) if made else ()
+    return found
 
 
 def _result(entry: Entry, cached: bool) -> ExportedProgram:

@@ -28,6 +28,8 @@ FORWARD = "forward"
 RETRACED = "retraced"
 # There, too: what rewrites of the graph did (docs/rewrites.md).
 REWRITES = "rewrites"
+# What the worker puts there beside what a record has.
+IDLE = "idle"
 
 
 class TensorFile(Value):

@@ -48,9 +48,11 @@ def exclusive(
             break
         except Timeout:
             if timeout_s is not None and time.monotonic() - began >= timeout_s:
-                raise TimeoutError(f"another run uses {what}{_holder(path)}") from None
+                who, which = _holder(path)
+                raise TimeoutError(f"{who} uses {what}{which}") from None
             if not told:
-                progress(f"waiting for another run that uses {what}{_holder(path)}")
+                who, which = _holder(path)
+                progress(f"waiting for {who} that uses {what}{which}")
                 told = True
     try:
         _note_holder(path)
@@ -149,8 +151,12 @@ def _note_holder(path: Path) -> None:
         note.write_text(f"{os.getpid()}\n")
 
 
-def _holder(path: Path) -> str:
+def _holder(path: Path) -> tuple[str, str]:
+    """Who holds a lock, and the process in brackets."""
     try:
-        return f" (process {path.with_suffix('.pid').read_text().strip()})"
+        process = path.with_suffix(".pid").read_text().strip()
     except OSError:
-        return ""
+        return "another run", ""
+    if process == str(os.getpid()):
+        return "another task of this run", ""
+    return "another run", f" (process {process})"

@@ -34,7 +34,7 @@ from etdeploy.export.worker.result import (
 )
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.gain import dropped, told
-from etdeploy.export.worker.rewrites.order import rewritten_to_lower
+from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers
 from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
@@ -222,7 +222,8 @@ def _rewrites(
     after = {key: sum(each[own] for each in counts.values()) for key, own in keys.items()}
     with steps.step("gain", "counting what the rewrites gained", 0.9):
         before = partitioned(spec, methods) if log.applied else after
-    return told(log, before, after)
+    programs = (method.original or method.program for method in methods.values())
+    return told(log, before, after, idle_rewrites(programs, log))
 
 
 def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:

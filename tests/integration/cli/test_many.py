@@ -145,6 +145,17 @@ def test_the_plan_shows_what_is_shared(cli: Cli, all_six: CliResult) -> None:
     assert drawn.count("runner mlp on host, other on host<br/>") == 1
 
 
+def test_rewrites_that_depend_on_the_target_need_no_second_program(cli: Cli) -> None:
+    (cli.folder / "auto.yaml").write_text(MLP.replace("none", "auto"))
+    before = entries(cli.cache, "programs")
+    result = cli.ok("run", *named("auto"), *BOTH, "--json")
+    assert len({record["program"]["sha256"] for record in result.json}) == 1
+    assert len(entries(cli.cache, "programs")) == len(before) + 1
+    lines = result.stderr.splitlines()
+    assert sum("program.pte exported" in line for line in lines) == 1
+    assert sum("program.pte taken from the cache" in line for line in lines) == 1
+
+
 def test_a_failure_is_told_once_and_the_others_end_well(cli: Cli, all_six: CliResult) -> None:
     result = cli("run", *named("broken", "mlp"), *BOTH)
     assert result.code == 3

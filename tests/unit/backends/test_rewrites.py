@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.rewrites import REWRITES, chosen_rewrites
+from etdeploy.backends.rewrites import REWRITES, as_everywhere, chosen_rewrites, with_idle
 from etdeploy.export.spec import rewrites_of
 from etdeploy.plan.rewrites import rewrite_choices
 from tests.support.runtime_values import make_recipe
 
 ALL = tuple(REWRITES)
+
+
+def test_rewrites_that_change_nothing_give_the_same_program() -> None:
+    assert as_everywhere(("depthwise", "views")) == ("views",)
+    assert with_idle(("depthwise", "views"), ["depthwise"]) == (("views",),)
+    assert with_idle(("views",), ["depthwise"]) == (("depthwise", "views"),)
+    assert with_idle(("views",), []) == ()
 
 
 def test_auto_takes_what_helps_on_the_target() -> None:

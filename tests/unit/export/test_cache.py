@@ -53,6 +53,22 @@ def test_each_choice_changes_the_key(workspace: Workspace, other: dict[str, Any]
     assert program_key(spec_of(**other), workspace) != plain
 
 
+def test_a_program_may_be_that_of_other_rewrites(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def make(): ...\n")
+    for model in ({"example": "mlp"}, {"python": f"{tmp_path}/net.py:make"}):
+        spec = spec_of(model)
+        arm = spec.model_copy(update={"rewrites": ("views",)})
+        x86 = spec.model_copy(update={"rewrites": ("depthwise", "views")})
+        key = Situation.now(arm, workspace).key(Sources())
+        Situation.now(x86, workspace).remember_other(key, Sources())
+        assert program_key(x86, workspace) == key
+        # Made by itself after all, since the other program was deleted.
+        situation = Situation.now(x86, workspace)
+        own = situation.key(Sources())
+        situation.remember(own, Sources())
+        assert program_key(x86, workspace) == own != key
+
+
 def test_a_qnn_program_that_is_to_be_profiled_is_another(workspace: Workspace) -> None:
     def key(backend: str, profile: bool) -> str | None:
         sections = {"export": {"backend": backend}, "benchmark": {"profile": profile}}

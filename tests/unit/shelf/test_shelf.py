@@ -281,7 +281,7 @@ def test_who_waited_for_a_device_is_asked_again(place: Place, tmp_path: Path) ->
         device_held(lock, "android-A1", "android:A1", progress),
     ):
         pytest.fail("it is reserved")
-    assert told[0].startswith("waiting for another run that uses device android:A1")
+    assert told[0].startswith("waiting for another task of this run that uses device android:A1")
     with exclusive(lock, "it"):
         pass
 

@@ -36,6 +36,12 @@ def depthwise_strips(program: Program, told: Told) -> None:
     program.graph_module.recompile()
 
 
+def has_large_depthwise(program: Program) -> bool:
+    """Whether there is a convolution that could be replaced, on whatever target."""
+    found = (node for node in program.graph.nodes if node.target in _CONVOLUTIONS)
+    return any(_is_large_depthwise(bound(node)) for node in found)
+
+
 def _is_large_depthwise(given: dict[str, Any]) -> bool:
     weight, groups = given["weight"].meta["val"], given["groups"]
     is_depthwise = groups > 1 and groups == weight.shape[0] and weight.shape[1] == 1

@@ -12,6 +12,7 @@ from executorch.exir.backend.partitioner import Partitioner
 
 from etdeploy.core.console import count
 from etdeploy.export.worker.rewrites.base import Log, Program
+from etdeploy.program.folder import IDLE
 
 # Takes one result of an operator with several; nothing is computed.
 _NO_OPERATORS = ("getitem",)
@@ -64,13 +65,16 @@ def counted(program: Program, partitioner: Any, passes: Any) -> dict[str, int]:
     raise RuntimeError("ExecuTorch did not ask the partitioner")
 
 
-def told(log: Log, before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
+def told(
+    log: Log, before: Mapping[str, int], after: Mapping[str, int], idle: Sequence[str]
+) -> dict[str, Any]:
     """What `export.json` has of the rewrites.
 
     Args:
         log: What they did.
         before: What `counted` gave for the programs as they were.
         after: The same of the programs that were made.
+        idle: Rewrites that depend on the target and change nothing, tried or not.
     """
     keys = ("rewrite", "reason", "file", "line")
     return {
@@ -81,6 +85,7 @@ def told(log: Log, before: Mapping[str, int], after: Mapping[str, int]) -> dict[
         ],
         "before": dict(before),
         "after": dict(after),
+        IDLE: list(idle),
     }
 
 

@@ -7,7 +7,7 @@ ExecuTorch's own graph has. Models that are not quantised so have the first two 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from etdeploy.export.worker.failures import blaming
@@ -15,7 +15,7 @@ from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.rewrites.attention import plain_attention
 from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, Told
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
-from etdeploy.export.worker.rewrites.depthwise import depthwise_strips
+from etdeploy.export.worker.rewrites.depthwise import depthwise_strips, has_large_depthwise
 from etdeploy.export.worker.rewrites.group_norms import group_norms_as_products
 from etdeploy.export.worker.rewrites.norms import norms_as_products
 from etdeploy.export.worker.rewrites.powers import powers_as_products
@@ -49,6 +49,9 @@ _EDGE: Mapping[str, Rewrite] = {
     "views": plain_views,
 }
 
+
+# Those that depend on the target: whether a program has anything for them.
+_CONCERNS: Mapping[str, Callable[[Program], bool]] = {"depthwise": has_large_depthwise}
 
 _WITHOUT = "Export without rewrites: --set export.rewrites=none"
 
@@ -85,6 +88,21 @@ def edge_passes(log: Log) -> list[Any]:
             return ExportedProgramPassResult(exported_program, True)
 
     return [Rewriting()] if _any(_EDGE, log) else []
+
+
+def idle_rewrites(programs: Iterable[Program], log: Log) -> list[str]:
+    """Of rewrites that depend on the target, those that change nothing, tried or not.
+
+    Args:
+        programs: As they were quantised; where a rewrite came before, it is in the log.
+        log: What was done.
+    """
+    found = list(programs)
+    return [
+        name
+        for name, concerns in _CONCERNS.items()
+        if not log.applied[name] and not any(map(concerns, found))
+    ]
 
 
 def _any(rewrites: Mapping[str, Rewrite], log: Log) -> bool:
