@@ -238,6 +238,26 @@ def found(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
+def not_run() -> dict[str, Case]:
+    """Cases that are rewritten only: of other outputs each time, and without kernels."""
+    return {
+        "dropout": Case(
+            lambda q: _attention(q, q, q, dropout_p=0.5), (torch.randn(2, 4, 5, 8),)
+        ),
+        "depthwise in three dimensions": Case(
+            lambda c, a: c(a), (torch.randn(1, 8, 4, 5, 6),),
+            (torch.nn.Conv3d(8, 8, 3, groups=8),),
+        ),
+    }  # fmt: skip
+
+
+def left(case: Case) -> list[str]:
+    """Why rewrites leave it as it is."""
+    log = Log(tuple(REWRITES))
+    rewritten_to_lower(torch.export.export(_Model(case), case.inputs), log, quantized=False)
+    return sorted({reason for _, reason, *_ in log.left})
+
+
 def _quantized(program: torch.export.ExportedProgram, case: Case) -> torch.export.ExportedProgram:
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,
@@ -258,6 +278,8 @@ def main() -> None:
         told[name] = {"with": found(case, tuple(REWRITES))}
         if case.quantized:
             told[name]["without"] = found(case, ())
+    for name, case in not_run().items():
+        told[name] = {"with": {"left": left(case)}}
     sys.stdout.write(json.dumps(told) + "\n")
 
 

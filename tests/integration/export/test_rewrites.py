@@ -67,6 +67,9 @@ WHOLE = {
 # Whose mask is looked at while the program runs: only that is left, and it has no heads.
 MASKED = ("mask", "mask of keys", "mask in floats", "grouped, mask")
 LEFT = {
+    "dropout": "it drops values at random (dropout_p is 0.5): call the model's eval(), or pass "
+    "dropout_p only if self.training",
+    "depthwise in three dimensions": "it is in one dimension or in three",
     "norm of two dimensions": "it is over several dimensions, or over one of dynamic size",
     "upsampling by a half": "its factors are no whole numbers, or its sizes are dynamic",
     "depthwise with stride": "its stride or dilation is not 1",
