@@ -20,6 +20,7 @@ from etdeploy.apps.model import (
     Payload,
 )
 from etdeploy.apps.tokenizer import app_tokenizer
+from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import STATIC_SCHEMES
 from etdeploy.bench.outputs.distance import measure_distance
 from etdeploy.bench.outputs.steps import estimate_step
@@ -29,7 +30,7 @@ from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
 from etdeploy.export.methods import values_of_method
-from etdeploy.program.folder import PROGRAM_FILE, InputSet, Provenance, Stored, TensorFile
+from etdeploy.program.folder import PROGRAM_FILE, REWRITES, InputSet, Provenance, Stored, TensorFile
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
 from etdeploy.program.text.template import load_template
@@ -60,8 +61,15 @@ def payload_of(
         for the user.
 
     Raises:
-        UsageError: The program does not have the method that the recipe names.
+        UsageError: The program does not have the method that the recipe names, or takes inputs in
+            an order that apps do not give.
     """
+    if provenance.details.get(REWRITES, {}).get("applied", {}).get(CHANNELS_LAST):
+        raise UsageError(
+            "the program takes images by pixel (channels_last), and apps give them by channel",
+            place=str(loaded.path),
+            remedy="Leave channels_last out of export.rewrites: --set export.rewrites=auto",
+        )
     notes: list[str] = []
     files: dict[str, bytes | Path] = {}
     asked = loaded.recipe.app.bundled

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from etdeploy.backends.schemes import STATIC_SCHEMES
 
 AUTO, NONE = "auto", "none"
+CHANNELS_LAST = "channels_last"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Rewrite:
 
 
 REWRITES: dict[str, Rewrite] = {
+    CHANNELS_LAST: Rewrite(
+        "takes images by pixel (NHWC), as XNNPACK computes, and not by channel (NCHW)",
+        unless_asked="it changes the order of the inputs' values, which whoever calls the program "
+        "has to know",
+    ),
     "silu": Rewrite(
         "writes SiLU as a product with a sigmoid before quantisation, so that the product is "
         "computed in 8 bits",
@@ -92,7 +98,7 @@ def chosen_rewrites(
     """The rewrites that a recipe asks for, or that are known to help.
 
     Args:
-        wanted: `auto`, `none`, or names.
+        wanted: `auto`, `none`, or names, of which one may be `auto`.
         offered: Those of the backend.
         scheme: Of quantisation.
         arch: The instruction set of the target, `x86_64` or `aarch64`; None where it is not known.
@@ -112,11 +118,12 @@ def _why_not(name: str, wanted: str | Sequence[str], scheme: str | None, arch: s
     rewrite = REWRITES[name]
     if wanted == NONE:
         return "export.rewrites is none"
-    if wanted != AUTO and name not in wanted:
+    is_named = not isinstance(wanted, str) and name in wanted
+    if not is_named and wanted != AUTO and AUTO not in wanted:
         return "export.rewrites does not name it"
     if rewrite.schemes is not None and (scheme or "none") not in rewrite.schemes:
         return f"it is for quantization {', '.join(rewrite.schemes)}"
-    if wanted != AUTO:
+    if is_named:
         return ""
     if rewrite.arches is not None and arch not in rewrite.arches:
         measured = ", ".join(rewrite.arches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etdeploy.backends.rewrites import AUTO, NONE, REWRITES, Chosen
+from etdeploy.backends.rewrites import REWRITES, Chosen
 from etdeploy.core.values import Explained
 from etdeploy.recipe.model import Recipe
 
@@ -20,9 +20,10 @@ def rewrite_choices(
         chosen: What is tried for the target.
         found: What the export told of them, as `export.json` has it; None before the export.
     """
-    by_hand = recipe.export.rewrites not in (AUTO, NONE)
+    asked = recipe.export.rewrites
+    named = () if isinstance(asked, str) else {*asked} & {*chosen.names}
     return tuple(
-        Explained(name=name, value=value, reason=reason, by_hand=by_hand and name in chosen.names)
+        Explained(name=name, value=value, reason=reason, by_hand=name in named)
         for name, value, reason in _entries(chosen, found)
     )
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.registry import exporting_names, find_backend
-from etdeploy.backends.rewrites import REWRITES
+from etdeploy.backends.rewrites import AUTO, REWRITES
 from etdeploy.backends.schemes import LINEAR_SCHEMES
 from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
@@ -56,7 +56,9 @@ Abis = Annotated[
     ],
     Takes("a list of arm64-v8a, x86_64, or both", words=()),
 ]
-RewriteName = Annotated[str, Choice(lambda name: name in REWRITES, lambda: tuple(REWRITES))]
+RewriteName = Annotated[
+    str, Choice(lambda name: name in (*REWRITES, AUTO), lambda: (*REWRITES, AUTO))
+]
 Rewrites = Annotated[
     Literal["auto", "none"]
     | Annotated[
@@ -64,7 +66,7 @@ Rewrites = Annotated[
         Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
         AfterValidator(all_different),
     ],
-    Takes(f"auto, none, or a list of {', '.join(REWRITES)}", words=("auto", "none")),
+    Takes(f"auto, none, or a list of auto, {', '.join(REWRITES)}", words=("auto", "none")),
 ]
 AppRuntime = Literal["auto", "prebuilt", "source"]
 AppBuild = Literal["auto", "gradle", "sdk"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.methods import first_method
 from etdeploy.export.protocol import Sources
@@ -33,6 +34,7 @@ from etdeploy.export.worker.result import (
     write_program,
 )
 from etdeploy.export.worker.rewrites.base import Log
+from etdeploy.export.worker.rewrites.channels_last import inputs_by_pixel
 from etdeploy.export.worker.rewrites.gain import dropped, told
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers
@@ -178,6 +180,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         sources = language.sources if language else load_sources(spec)
         inputs = _for_each(sources, lambda name: _inputs(sources[name]))
     log = Log(spec.rewrites)
+    if CHANNELS_LAST in log.names:
+        sources = _for_each(sources, lambda name: _by_pixel(sources[name], log))
     shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
@@ -331,6 +335,12 @@ def _compared(quantized: Quantized, source: Source, before: Values | None) -> Mo
     if quantized.samples is not None:
         details["calibration_samples"] = quantized.samples
     return Model(quantized.module, after, details, quantized.notes)
+
+
+def _by_pixel(source: Source, log: Log) -> Source:
+    if source.exported:
+        return source  # its graph is for inputs in its own order
+    return replace(source, inputs=inputs_by_pixel(source.inputs, log.of(CHANNELS_LAST)))
 
 
 def _traced(spec: ExportSpec, source: Source, model: Model, log: Log) -> Traced:

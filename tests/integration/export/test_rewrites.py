@@ -11,6 +11,7 @@ import pytest
 
 from etdeploy.core.processes import process
 from etdeploy.program.folder import load_provenance
+from tests.support.cli import Cli
 from tests.support.export import Exporter, export_workspace, exported
 
 pytestmark = pytest.mark.integration
@@ -66,6 +67,7 @@ WHOLE = {
 }
 # Whose mask is looked at while the program runs: only that is left, and it has no heads.
 MASKED = ("mask", "mask of keys", "mask in floats", "grouped, mask")
+_SHORT = "benchmark: {iterations: 3, warmup: 1, runs: 1}\n"
 LEFT = {
     "dropout": "it drops values at random (dropout_p is 0.5): call the model's eval(), or pass "
     "dropout_p only if self.training",
@@ -145,3 +147,12 @@ def test_an_export_tells_what_it_gained(exported: Exporter) -> None:
     assert found["before"]["partitions"] == counts["before"]["partitions"] > 1
     assert found["before"]["outside"] == counts["before"]["undelegated_nodes"]
     assert any(note.startswith("Rewritten for speed: norms (3 x)") for note in rewritten.notes)
+
+
+def test_a_program_takes_images_by_pixel_if_asked(tmp_path: Path) -> None:
+    export = "export: {backend: xnnpack, rewrites: [auto, channels_last]}\n"
+    (tmp_path / "r.yaml").write_text(f"model: {{example: convnet}}\n{export}{_SHORT}")
+    record = Cli(tmp_path / "cache", tmp_path, {}).ok("run", "-r", "r.yaml", "--json").json
+    assert record["program"]["rewrites"]["applied"]["channels_last"] == 1
+    # The runner orders what is by channel in the file.
+    assert all(output["within_tolerance"] for output in record["workload"]["outputs"])

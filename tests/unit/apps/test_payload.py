@@ -106,6 +106,13 @@ def test_a_tensor_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
         payload(tmp_path, inputs=(outside,), expected=())
 
 
+def test_images_by_pixel_are_refused(tmp_path: Path) -> None:
+    applied = {"rewrites": {"applied": {"channels_last": 1}}}
+    with pytest.raises(UsageError, match="apps give them by channel") as error:
+        payload(tmp_path, details=applied)
+    assert "--set export.rewrites=auto" in str(error.value.remedy)
+
+
 def test_a_method_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing"):
         payload(tmp_path, recipe(benchmark={"method": "nothing"}))

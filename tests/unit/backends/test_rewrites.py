@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.rewrites import REWRITES, as_everywhere, chosen_rewrites, with_idle
+from etdeploy.backends.rewrites import (
+    CHANNELS_LAST,
+    REWRITES,
+    as_everywhere,
+    chosen_rewrites,
+    with_idle,
+)
 from etdeploy.export.spec import rewrites_of
 from etdeploy.plan.rewrites import rewrite_choices
 from tests.support.runtime_values import make_recipe
@@ -22,10 +28,10 @@ def test_rewrites_that_change_nothing_give_the_same_program() -> None:
 
 def test_auto_takes_what_helps_on_the_target() -> None:
     chosen = chosen_rewrites("auto", ALL, "int8_static", "x86_64")
-    assert chosen.names == ALL
-    assert chosen.left_out == {}
+    assert chosen.names == tuple(name for name in ALL if name != CHANNELS_LAST)
+    assert "it changes the order of the inputs' values" in chosen.left_out[CHANNELS_LAST]
     other = chosen_rewrites("auto", ALL, "none", "aarch64")
-    assert set(ALL) - set(other.names) == {"silu", "depthwise"}
+    assert set(ALL) - set(other.names) == {"silu", "depthwise", CHANNELS_LAST}
     assert (
         other.left_out["silu"]
         == "it is for quantization int8_static, 8a4w, 16a8w, 16a4w, 16a4w_block"
@@ -43,6 +49,16 @@ def test_what_is_asked_for_runs_in_its_own_order_wherever() -> None:
     chosen = chosen_rewrites(("views", "depthwise"), ALL, "none", "aarch64")
     assert chosen.names == ("depthwise", "views")
     assert chosen.left_out["norms"] == "export.rewrites does not name it"
+
+
+def test_a_choice_may_be_added_to_what_helps() -> None:
+    chosen = chosen_rewrites(("auto", CHANNELS_LAST), ALL, "none", "aarch64")
+    auto = chosen_rewrites("auto", ALL, "none", "aarch64")
+    assert set(chosen.names) - set(auto.names) == {CHANNELS_LAST}
+    assert "was measured on x86_64 only" in chosen.left_out["depthwise"]
+    recipe = make_recipe(export={"rewrites": ["auto", CHANNELS_LAST]})
+    choices = rewrite_choices(recipe, rewrites_of(recipe, "aarch64"), None)
+    assert [choice.name for choice in choices if choice.by_hand] == [CHANNELS_LAST]
 
 
 def test_none_takes_none() -> None:
