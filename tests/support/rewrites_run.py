@@ -200,6 +200,15 @@ def cases() -> dict[str, Case]:
             _viewed_in_place, (image,), (torch.nn.Conv2d(8, 16, 3),), quantized=True
         ),
         "depthwise, 8 bits": Case(lambda c, a: c(a), (image,), (large,), quantized=True),
+        "pad by nothing, 8 bits": Case(
+            lambda c, a: torch.tanh(functional.pad(c(a), (0, 0, 0, 0))), (image,),
+            (torch.nn.Conv2d(8, 8, 3),), quantized=True,
+        ),
+        # XNNPACK lowers such a pad, and does not load it.
+        "pad to floats, 8 bits": Case(
+            lambda c, a: torch.tanh(functional.pad(c(a), (1, 1, 1, 1))), (image,),
+            (torch.nn.Conv2d(8, 8, 3),), quantized=True,
+        ),
         "attention, 8 bits": Case(
             lambda n, q, a: _attention(q(a), n(a), a), (x,),
             (torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)), quantized=True,

@@ -1,7 +1,8 @@
 """Why ExecuTorch's partitioner for XNNPACK leaves an operator to the CPU's kernels.
 
 It says so in debug messages of its loggers, each with the node and a reason
-(executorch/exir/backend/utils.py: WhyNoPartition).
+(executorch/exir/backend/utils.py: WhyNoPartition). What it takes, but XNNPACK does not load, is
+left as well.
 """
 
 from __future__ import annotations
@@ -19,11 +20,19 @@ from etdeploy.export.worker.backends.base import REASON
 
 _LOGGER = "executorch.backends.xnnpack.partition.config"
 _WRONG_TYPE = "invalid dtype"
+_PAD = "constant_pad_nd.default"
+_PAD_REASON = "XNNPACK does not load a pad from 8 bits to floats"
 _NO_RULE = "XNNPACK's partitioner has no rule for the operator"
 
 
 class ExplainedPartitioner(XnnpackPartitioner):  # type: ignore[misc]
     """The same, which leaves its reason in `meta[REASON]` of each node that it does not take."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if pad := self.target_partitioner_configs.get(_PAD):
+            takes = pad.check_constraints
+            pad.check_constraints = lambda node, ep: not _changes_type(node) and takes(node, ep)
 
     def generate_partitions(self, ep: Any) -> Any:
         """As in the base class."""
@@ -40,8 +49,21 @@ class ExplainedPartitioner(XnnpackPartitioner):  # type: ignore[misc]
         target = getattr(node.target, "__name__", str(node.target))
         if format_target_name(target) not in self.target_partitioner_configs:
             return _NO_RULE
+        if format_target_name(target) == _PAD and _changes_type(node):
+            return _PAD_REASON
         reason = reasons.get(node)
         return _type_reason(node) if reason == _WRONG_TYPE else reason
+
+
+def _changes_type(node: torch.fx.Node) -> bool:
+    """Whether a node has quantised values, and not all that take its own quantise them."""
+    given: Any = node.args[0]
+    return _is_a("dequantize", given) and not all(_is_a("quantize", u) for u in node.users)
+
+
+def _is_a(kind: str, node: torch.fx.Node) -> bool:
+    name = getattr(node.target, "__name__", "").rpartition("::")[2]
+    return name.removeprefix("quantized_decomposed.").startswith(f"{kind}_per")
 
 
 def _type_reason(node: torch.fx.Node) -> str:

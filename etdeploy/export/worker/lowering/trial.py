@@ -41,11 +41,13 @@ def failed_to_load(spec: ExportSpec, program: Path) -> str | None:
             # One at a time: a program keeps its methods, each with its packed weights.
             runtime.load_program(program, verification=Verification.Minimal).load_method(name)
     except RuntimeError as error:
-        return _reason(str(error))
+        return reason_of(str(error))
     return None
 
 
-def _reason(text: str) -> str | None:
-    found = re.search(r"error:? (0x[0-9a-f]+)", text)
+def reason_of(text: str) -> str | None:
+    """What the runtime said as a clause, if it is about the program."""
+    # Written as `error: 0x:1` and as `error 0x12`.
+    found = re.search(r"error:? 0x:?([0-9a-f]+)", text)
     known = _OF_THE_PROGRAM.get(int(found[1], 16)) if found else None
     return f"{known} ({text.strip()})" if known else None

@@ -2,7 +2,7 @@
 
 XNNPACK's partitioner refuses squeezes, and unsqueezes of all but the last dimension. A clone that
 was to make a tensor contiguous copies one that already is: the operators of this graph give new
-tensors. An expansion copies what arithmetic expands by itself.
+tensors. An expansion copies what arithmetic expands by itself, a pad by nothing whatever it gets.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def _copied(node: torch.fx.Node) -> Any:
     name, x = _name(node), node.args[0] if node.args else None
     if name == "cat" and isinstance(x, list | tuple) and len(x) == 1:
         return x[0]
+    if name == "constant_pad_nd" and not any(node.args[1]):
+        return x
     return x if name in (*_COPIES, "expand_copy") else None
 
 
