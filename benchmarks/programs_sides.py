@@ -313,8 +313,9 @@ def agreement(output: np.ndarray, expected: np.ndarray) -> Agreement:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    """The first line that says something; ExecuTorch's `I 00:00:00...` only tells what it does."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("I 0")), "")
 
 
 def versions(names: Iterable[str] = (*_PACKAGES, *ONNX_SIDES)) -> dict[str, str]:
