@@ -18,17 +18,18 @@ from typing import Literal
 from etdeploy.bench.failures.diagnosis import run_error
 from etdeploy.bench.failures.of_apps import app_error
 from etdeploy.bench.generation.results import as_inferences
-from etdeploy.bench.generation.traced import executed_of, traced_methods
+from etdeploy.bench.generation.traced import traced_methods
 from etdeploy.bench.records.conditions import Disturbance
 from etdeploy.bench.records.generation import MethodTrace
 from etdeploy.bench.state.observed import UNOBSERVED, Observed
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import DeviceError, RunError
+from etdeploy.core.flatbuffer import CorruptError
 from etdeploy.deploy.bundle import list_name
 from etdeploy.devices.base import Capabilities, RunFolder, RunOutcome, TimedState
 from etdeploy.program.folder import FORWARD, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
-from etdeploy.runner.etdump import Executed
+from etdeploy.runner.etdump import Executed, read_executed
 from etdeploy.runner.generation import GenerationResults, generation_arguments, trace_of
 from etdeploy.runner.protocol import RunnerResults, load_results, load_results_of
 
@@ -263,8 +264,16 @@ def run_pass(
     return PassResult(
         step, results, outcome.seconds, started, states=outcome.states, generated=generated,
         methods=traced_methods(generated, here / ETDUMP) if generated else (),
-        executed=executed_of(here / ETDUMP) if step.etdump and not generated else None,
+        executed=_executed(here / ETDUMP) if step.etdump and not generated else None,
     )  # fmt: skip
+
+
+def _executed(trace: Path) -> Executed | None:
+    """What was traced; None for a trace that cannot be read, whose run is as good as ever."""
+    try:
+        return read_executed(trace.read_bytes())
+    except CorruptError:
+        return None
 
 
 def traces_of(generated: GenerationResults | None) -> Sequence[str]:

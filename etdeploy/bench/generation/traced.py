@@ -26,7 +26,7 @@ def traced_methods(results: GenerationResults, etdump: Path) -> tuple[MethodTrac
 
 
 def _of(method: str, calls: TracedCalls, etdump: Path) -> MethodTrace:
-    executed = executed_of(Path(trace_of(str(etdump), method)))
+    executed = _executed(Path(trace_of(str(etdump), method)))
     return MethodTrace(
         method=method,
         calls=calls.calls,
@@ -37,7 +37,7 @@ def _of(method: str, calls: TracedCalls, etdump: Path) -> MethodTrace:
     )
 
 
-def executed_of(path: Path) -> Executed:
+def _executed(path: Path) -> Executed:
     """The calls of a trace.
 
     Raises:

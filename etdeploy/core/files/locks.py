@@ -48,11 +48,9 @@ def exclusive(
             break
         except Timeout:
             if timeout_s is not None and time.monotonic() - began >= timeout_s:
-                who, which = _holder(path)
-                raise TimeoutError(f"{who} uses {what}{which}") from None
+                raise TimeoutError(f"another run uses {what}{_process(path)}") from None
             if not told:
-                who, which = _holder(path)
-                progress(f"waiting for {who} that uses {what}{which}")
+                progress(f"waiting for {_holder(path)} that uses {what}{_process(path)}")
                 told = True
     try:
         _note_holder(path)
@@ -151,12 +149,19 @@ def _note_holder(path: Path) -> None:
         note.write_text(f"{os.getpid()}\n")
 
 
-def _holder(path: Path) -> tuple[str, str]:
-    """Who holds a lock, and the process in brackets."""
+def _holder(path: Path) -> str:
+    """Who holds a lock."""
+    return "another task of this run" if _noted(path) == str(os.getpid()) else "another run"
+
+
+def _process(path: Path) -> str:
+    """The process that holds a lock, in brackets; empty for this one's, and if it is not known."""
+    process = _noted(path)
+    return f" (process {process})" if process not in ("", str(os.getpid())) else ""
+
+
+def _noted(path: Path) -> str:
     try:
-        process = path.with_suffix(".pid").read_text().strip()
+        return path.with_suffix(".pid").read_text().strip()
     except OSError:
-        return "another run", ""
-    if process == str(os.getpid()):
-        return "another task of this run", ""
-    return "another run", f" (process {process})"
+        return ""
