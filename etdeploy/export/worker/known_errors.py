@@ -158,3 +158,24 @@ def _file_remedy(error: FileNotFoundError) -> str | None:
         f"{name} was looked for in {Path.cwd()}, the working folder. A file beside the model is\n"
         f"Path(__file__).parent / {name!r}"
     )
+
+
+# Of runtime/core/error.h: the program itself is wrong. Others, such as an operator or memory that
+# is not there, are about this machine.
+_OF_THE_PROGRAM = {
+    0x1: "internal error",
+    0x10: "not supported",
+    0x11: "not implemented",
+    0x12: "invalid argument",
+    0x13: "invalid type",
+    0x23: "invalid program",
+    0x30: "the delegate does not take it",
+}
+
+
+def load_refusal(text: str) -> str | None:
+    """What the runtime said of a program that it did not load, as a clause, if it is about that."""
+    # Written as `error: 0x:1` and as `error 0x12`.
+    found = re.search(r"error:? 0x:?([0-9a-f]+)", text)
+    known = _OF_THE_PROGRAM.get(int(found[1], 16)) if found else None
+    return f"{known} ({text.strip()})" if known else None

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from etdeploy.core.processes import process
-from etdeploy.export.worker.lowering.trial import reason_of
 from etdeploy.program.folder import load_provenance
 from tests.support.cli import Cli
 from tests.support.export import Exporter, export_workspace, exported
@@ -137,20 +136,6 @@ def test_a_pad_from_8_bits_to_floats_stays_outside(told: dict[str, Any]) -> None
     for found in told["pad to floats, 8 bits"].values():
         assert (found["partitions"], found["outside"]) == (2, ["aten::constant_pad_nd"])
     assert told["pad by nothing, 8 bits"]["with"]["outside"] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("Failed to load method forward, error: 0x:1", "internal error"),
-        ("loading method forward failed with error 0x12", "invalid argument"),
-        ("Failed to load method forward, error: 0x:14", None),  # no such operator here
-        ("something else", None),
-    ],
-)
-def test_what_the_runtime_says_of_a_program_has_a_reason(text: str, reason: str | None) -> None:
-    found = reason_of(text)
-    assert found == (reason and f"{reason} ({text})")
 
 
 def test_an_export_tells_what_it_gained(exported: Exporter) -> None:

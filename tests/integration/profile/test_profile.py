@@ -18,6 +18,8 @@ pytestmark = pytest.mark.integration
 
 MODEL = Path(__file__).parents[2] / "data/profile/model.py"
 RECIPE = f"model: {{python: '{MODEL}:make'}}\nexport: {{backend: xnnpack}}\n"
+# XNNPACK does not take the means of this model as they are written.
+AS_WRITTEN = RECIPE.replace("xnnpack}", "xnnpack, rewrites: none}")
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Ran:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     folder = tmp_path_factory.mktemp("profile")
     cli = Cli(folder / "cache", folder, {})
-    return Ran(cli, cli.ok("run", "-r", cli.recipe(RECIPE), "--json").json)
+    return Ran(cli, cli.ok("run", "-r", cli.recipe(AS_WRITTEN), "--json").json)
 
 
 def _line(text: str) -> str:
@@ -74,6 +76,14 @@ def test_every_operator_has_its_time_module_line_and_delegate(ran: Ran) -> None:
     spent = sum(each["share"] for each in profile["operators"])
     assert spent + profile["shares"]["runtime"] == pytest.approx(1.0, abs=0.05)
     assert "of an inference" in profile["bottleneck"]
+
+
+def test_what_a_rewrite_made_keeps_its_module_and_line(ran: Ran) -> None:
+    record = ran.cli.ok("run", "-r", ran.cli.recipe(RECIPE), "--json").json
+    operators = ran.profile(record["run_id"])["operators"]
+    norm = [each for each in operators if each["module"] == "blocks.0.norm"]
+    assert {each["delegate"] for each in norm} == {"XnnpackBackend"}
+    assert _line("mean(-1") in {each["source"] for each in norm}
 
 
 def test_the_tree_is_the_models_own(ran: Ran) -> None:
@@ -111,7 +121,7 @@ def test_perfetto_gets_a_trace_whose_slices_nest(ran: Ran, tmp_path: Path) -> No
 
 
 def test_another_method_has_a_profile_of_its_own(ran: Ran) -> None:
-    arguments = ("-r", ran.cli.recipe(RECIPE), "--set", "benchmark.method=tail", "--json")
+    arguments = ("-r", ran.cli.recipe(AS_WRITTEN), "--set", "benchmark.method=tail", "--json")
     record = ran.cli.ok("bench", *arguments).json
     profile = ran.profile(record["run_id"])
     assert {each["module"] for each in profile["operators"]} >= {"blocks.1.norm", "head"}

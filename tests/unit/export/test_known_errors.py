@@ -11,6 +11,7 @@ from etdeploy.export.worker.failures import exception_text
 from etdeploy.export.worker.known_errors import (
     Meaning,
     failed_pass,
+    load_refusal,
     lowering_meaning,
     named_operator,
     user_remedy,
@@ -120,3 +121,17 @@ def test_a_file_with_a_whole_path_is_just_not_there(tmp_path: Path) -> None:
 
 def test_a_factory_that_raises_something_of_its_own_has_its_line_only() -> None:
     assert user_remedy(ValueError("no such thing"), "factory-raised") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Failed to load method forward, error: 0x:1", "internal error"),
+        ("loading method forward failed with error 0x12", "invalid argument"),
+        ("Failed to load method forward, error: 0x:14", None),  # no such operator here
+        ("something else", None),
+    ],
+)
+def test_what_the_runtime_says_of_a_program_has_a_reason(text: str, reason: str | None) -> None:
+    found = load_refusal(text)
+    assert found == (reason and f"{reason} ({text})")
