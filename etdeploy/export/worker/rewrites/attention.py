@@ -57,6 +57,8 @@ def _why_not(node: torch.fx.Node) -> str:
         return "its tensors are no 32-bit floats"
     if given["is_causal"] and None in (fixed_size(query.shape[-2]), fixed_size(key.shape[-2])):
         return "is_causal with a dynamic number of tokens makes another mask for each number"
+    if given["scale"] is None and fixed_size(query.shape[-1]) is None:
+        return "its scale depends on a width that is dynamic"
     if given["enable_gqa"] and None in map(fixed_size, query.shape[:-2]):
         return "enable_gqa with a dynamic number of sequences"
     return ""
@@ -69,7 +71,7 @@ def _replace(program: Program, node: torch.fx.Node) -> None:
     write, given = Writer(program, node), bound(node)
     query, key, value = given["query"], given["key"], given["value"]
     size = query.meta["val"].shape[-1]
-    scale = given["scale"] if given["scale"] is not None else 1 / math.sqrt(size)
+    scale = given["scale"] if given["scale"] is not None else 1 / math.sqrt(int(size))
     scaled = write(_aten.mul.Tensor, query, float(scale))
     shape = list(query.meta["val"].shape[:-2])
     heads = key.meta["val"].shape[-3] if given["enable_gqa"] else None
@@ -101,7 +103,7 @@ _Masks = tuple[torch.fx.Node | None, torch.fx.Node | None]
 
 def _mask(program: Program, write: Writer, given: dict[str, Any]) -> _Masks:
     if given["is_causal"]:
-        rows, columns = (given[name].meta["val"].shape[-2] for name in ("query", "key"))
+        rows, columns = (int(given[name].meta["val"].shape[-2]) for name in ("query", "key"))
         seen = torch.ones(rows, columns, dtype=torch.bool).tril()
         return _constant_mask(write, f"causal_{rows}_{columns}", seen)
     if (mask := given["attn_mask"]) is None:

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.utils import _pytree as pytree
 
+from etdeploy.export.worker.tracing.structure import fixed_size
 from etdeploy.export.worker.tracing.trace import stack_line
 
 Program: TypeAlias = torch.export.ExportedProgram
@@ -72,10 +75,12 @@ class Writer:
 
     def __call__(self, operator: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         """An operator with nodes and numbers as its arguments."""
+        args, kwargs = pytree.tree_map_only(torch.SymInt, _as_number, (args, kwargs))
         with self._node.graph.inserting_before(self._node):
             made = self._node.graph.call_function(operator, args, kwargs)
         values, named = torch.fx.map_arg((args, kwargs), lambda each: each.meta["val"])
-        with _mode_of(self._node), torch.no_grad():
+        # With the dispatcher of Python, since some operators know dynamic sizes only there.
+        with _mode_of(self._node), enable_python_dispatcher(), torch.no_grad():
             made.meta = {**self._meta, "val": operator(*values, **named)}
         return made
 
@@ -88,6 +93,12 @@ class Writer:
         """Gives `made` to all that take the node, which goes."""
         self._node.replace_all_uses_with(made)
         self._node.graph.erase_node(self._node)
+
+
+def _as_number(size: torch.SymInt) -> int | torch.SymInt:
+    """The size itself where it is always the same one: not every operator takes its symbol."""
+    fixed = fixed_size(size)
+    return size if fixed is None else fixed
 
 
 def _mode_of(node: torch.fx.Node) -> Any:

@@ -48,7 +48,7 @@ def _why_not(program: Program, given: dict[str, Any]) -> str:
 
 
 def _replace(program: Program, node: torch.fx.Node, given: dict[str, Any]) -> None:
-    write, shape = Writer(program, node), list(given["input"].meta["val"].shape)
+    write, shape = Writer(program, node), [int(size) for size in given["input"].meta["val"].shape]
     batch, channels = shape[:2]
     rows = batch * given.get("num_groups", channels)
     x = write(_aten.view.default, given["input"], [rows, math.prod(shape) // rows])

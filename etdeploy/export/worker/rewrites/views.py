@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from etdeploy.export.worker.rewrites.base import Program, Told
 from etdeploy.export.worker.tracing.structure import fixed_size
@@ -69,7 +70,8 @@ def _copied(node: torch.fx.Node) -> Any:
 def _expands_itself(node: torch.fx.Node) -> bool:
     """Whether arithmetic on what is expanded gives the same."""
     x: Any = node.args[0]
-    if x.meta["val"].shape == node.meta["val"].shape:
+    before, after = x.meta["val"].shape, node.meta["val"].shape
+    if len(before) == len(after) and all(map(_is_same, before, after)):
         return True
     for user in node.users:
         others = [each for each in user.all_input_nodes if each is not node]
@@ -81,6 +83,11 @@ def _expands_itself(node: torch.fx.Node) -> bool:
         if list(torch.broadcast_shapes(*shapes[:2])) != shapes[2]:
             return False
     return True
+
+
+def _is_same(one: int | torch.SymInt, other: int | torch.SymInt) -> bool:
+    """For all sizes that the program takes; asking this does not narrow them."""
+    return bool(statically_known_true(one == other))
 
 
 def _name(node: torch.fx.Node) -> str:
