@@ -35,8 +35,7 @@ def _entries(chosen: Chosen, found: Mapping[str, Any] | None) -> Iterator[tuple[
         elif found is None:
             yield name, "tried", f"it {REWRITES[name].summary}"
         elif "dropped" in found:
-            reason = f"ExecuTorch does not load the program with it: {found['dropped']}"
-            yield name, "dropped", reason
+            yield name, "dropped", f"exported without rewrites, since {found['dropped']}"
         else:
             yield name, *_done(name, found)
 

@@ -18,7 +18,7 @@ from etdeploy.export.methods import first_method
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced
-from etdeploy.export.worker.failures import fail, of_method
+from etdeploy.export.worker.failures import WorkerError, fail, of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_sources, prepare
 from etdeploy.export.worker.lowering.delegation import delegation
@@ -35,7 +35,7 @@ from etdeploy.export.worker.result import (
 )
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.channels_last import inputs_by_pixel
-from etdeploy.export.worker.rewrites.gain import dropped, told
+from etdeploy.export.worker.rewrites.gain import dropped, not_loaded, not_made, told
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers
 from etdeploy.export.worker.tracing.modes import in_either_mode
@@ -135,12 +135,20 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
 def _that_loads(
     spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder
 ) -> tuple[Lowered, str | None]:
-    """The program, written and tried; without rewrites if it does not load with them.
+    """The program, written and tried; without rewrites if it is not made or loaded with them.
 
     Raises:
-        WorkerError: It does not load either way.
+        WorkerError: It is not made, or does not load, either way.
     """
-    lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
+    problem = None
+    try:
+        lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
+    except WorkerError as error:
+        if not spec.rewrites or error.failure.kind != "lowering":
+            raise
+        problem = not_made(error.failure.message)
+    if problem is not None:  # here, where the exception no longer holds what was made
+        return _without_rewrites(spec, folder, steps, recorder, problem)
     with steps.step("write", "writing the program", 0.95):
         lowered = write_program(spec, folder, lowered)
     with steps.step("try", "loading the program", 0.97):
@@ -154,6 +162,13 @@ def _that_loads(
             remedy="Another scheme, export.quantization, or another backend, export.backend, may "
             "have operators for it.",
         )
+    return _without_rewrites(spec, folder, steps, recorder, not_loaded(problem))
+
+
+def _without_rewrites(
+    spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder, problem: str
+) -> tuple[Lowered, str | None]:
+    steps.tell("exporting again without rewrites", 0.1)
     plain = spec.model_copy(update={"rewrites": ()})
     lowered, retraced = _that_loads(plain, folder, steps, recorder)
     return replace(lowered, rewrites=dropped(spec.rewrites, problem)), retraced

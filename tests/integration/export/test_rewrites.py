@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 __all__ = ["export_workspace", "exported"]
 
 ROOT = Path(__file__).parents[3]
+FAULTS = ROOT / "tests/data/export/rewrites.py"
 # Of a product of some hundred 32-bit floats, relative to the largest output.
 _ROUNDING = 2e-6
 # Each case with the rewrites that apply, and how often.
@@ -170,6 +171,31 @@ def test_an_export_tells_what_it_gained(exported: Exporter) -> None:
     assert found["before"]["partitions"] == counts["before"]["partitions"] > 1
     assert found["before"]["outside"] == counts["before"]["undelegated_nodes"]
     assert any(note.startswith("Rewritten for speed: norms (3 x)") for note in rewritten.notes)
+
+
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        (
+            "one_that_fails",
+            "there is none with them: the rewrite norms failed: IndexError: no such dimension",
+        ),
+        (
+            "one_that_does_not_load",
+            "ExecuTorch does not load the one with them: invalid argument (error 0x12)",
+        ),
+    ],
+)
+def test_without_rewrites_where_they_are_at_fault(
+    exported: Exporter, factory: str, reason: str
+) -> None:
+    provenance = load_provenance(
+        Path(exported({"model": {"python": f"{FAULTS}:{factory}"}}).folder)
+    )
+    assert provenance.details["rewrites"]["dropped"] == reason
+    again = f"The program was exported again without rewrites, since {reason}. To keep those"
+    assert any(note.startswith(again) for note in provenance.notes)
+    assert provenance.details["delegation"]["undelegated_nodes"] > 0
 
 
 def test_a_program_takes_images_by_pixel_if_asked(tmp_path: Path) -> None:

@@ -88,9 +88,11 @@ def test_the_plan_says_what_is_tried_and_then_what_was_done() -> None:
     now = {choice.name: choice for choice in rewrite_choices(recipe, chosen, found)}
     assert (now["norms"].value, now["views"].value) == ("3 x", "nowhere")
     assert now["attention"].reason.endswith("; left something as it is: it drops values")
-    dropped = {"applied": {}, "left": [], "dropped": "invalid argument"}
+    dropped = {"applied": {}, "left": [], "dropped": "there is none with them: no shape"}
     choices = rewrite_choices(recipe, chosen, dropped)
     assert {c.value for c in choices} == {"dropped", "left out"}
+    reason = "exported without rewrites, since there is none with them: no shape"
+    assert next(c.reason for c in choices if c.value == "dropped") == reason
 
 
 def test_what_the_recipe_names_is_by_hand() -> None:

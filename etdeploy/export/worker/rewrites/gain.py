@@ -89,8 +89,18 @@ def told(
     }
 
 
+def not_loaded(reason: str) -> str:
+    """A clause for `dropped`."""
+    return f"ExecuTorch does not load the one with them: {reason}"
+
+
+def not_made(reason: str) -> str:
+    """A clause for `dropped`."""
+    return f"there is none with them: {reason}"
+
+
 def dropped(names: Sequence[str], problem: str) -> dict[str, Any]:
-    """The same for rewrites with which the program did not load."""
+    """The same for rewrites with which there is no program, or none that loads."""
     return {"tried": list(names), "applied": {}, "left": [], "dropped": problem}
 
 
@@ -98,8 +108,8 @@ def notes(found: Mapping[str, Any]) -> Iterator[str]:
     """Sentences for the user."""
     if "dropped" in found:
         yield (
-            "The program was lowered again without rewrites, since ExecuTorch does not load the "
-            f"one with them: {found['dropped']}. To keep those that load, name them: "
+            f"The program was exported again without rewrites, since {found['dropped'].rstrip('.')}"
+            ". To keep those that work, name them: "
             f"export.rewrites: [{', '.join(found['tried'])}]."
         )
     if found["applied"]:

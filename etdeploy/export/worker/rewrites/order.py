@@ -53,8 +53,6 @@ _EDGE: Mapping[str, Rewrite] = {
 # Those that depend on the target: whether a program has anything for them.
 _CONCERNS: Mapping[str, Callable[[Program], bool]] = {"depthwise": has_large_depthwise}
 
-_WITHOUT = "Export without rewrites: --set export.rewrites=none"
-
 
 def rewritten_to_quantize(program: Program, log: Log) -> Program:
     """The graph for PT2E; `program` stays as it is."""
@@ -112,7 +110,7 @@ def _any(rewrites: Mapping[str, Rewrite], log: Log) -> bool:
 def _run(program: Program, rewrites: Mapping[str, Rewrite], log: Log) -> Program:
     for name in log.names:
         if name in rewrites:
-            with blaming("lowering", f"the rewrite {name} failed:", _WITHOUT):
+            with blaming("lowering", f"the rewrite {name} failed:"):
                 rewrites[name](program, log.of(name))
     return program
 

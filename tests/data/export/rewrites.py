@@ -1,0 +1,35 @@
+"""Models that meet a rewrite at fault: each patches the exporter that loads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def _model() -> tuple[nn.Module, Any]:
+    return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), (torch.randn(2, 8),)
+
+
+def one_that_fails() -> tuple[nn.Module, Any]:
+    """`norms` raises."""
+    from etdeploy.export.worker.rewrites import order
+
+    def fail(*_: Any) -> None:
+        raise IndexError("no such dimension")
+
+    patched: Any = order
+    patched._LOWERED = {**patched._LOWERED, "norms": fail}
+    return _model()
+
+
+def one_that_does_not_load() -> tuple[nn.Module, Any]:
+    """The first program does not load, the second does."""
+    from etdeploy.export.worker import pipeline
+
+    patched: Any = pipeline
+    if not hasattr(patched, "answers"):  # this file is run again for the second program
+        patched.answers = ["invalid argument (error 0x12)"]
+        patched.failed_to_load = lambda *_: patched.answers.pop() if patched.answers else None
+    return _model()
