@@ -56,7 +56,7 @@ class XnnpackLowering(Lowering):
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """As in the base class; for a language model, in less time."""
         if not spec.generation:
-            return super().lower(spec, methods)
+            return self._lowered(spec, methods)
         from etdeploy.export.worker.generation.norms import means_as_products
         from etdeploy.export.worker.generation.passes import exact_activations
         from etdeploy.export.worker.generation.rotations import rotations_by_kernel
@@ -73,6 +73,19 @@ class XnnpackLowering(Lowering):
         from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
 
         with needed_passes_only(), decompositions_with_work():
+            return super().lower(spec, methods)
+
+    def _lowered(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
+        if spec.quantization != "int8_dynamic" or not may_replace_parts(spec):
+            return super().lower(spec, methods)
+        from etdeploy.export.worker.backends.xnnpack_layouts import (
+            copies_what_is_quantised,
+            own_quantisations,
+        )
+
+        for method in methods.values():
+            own_quantisations(method.program)
+        with copies_what_is_quantised():
             return super().lower(spec, methods)
 
     def preload(self, scheme: str) -> None:
