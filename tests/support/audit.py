@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,9 +20,12 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.seen: list[str] | None = None
+        self.thread = 0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.seen is not None and event.startswith(_TOUCHES):
+        if self.seen is None or threading.get_ident() != self.thread:
+            return
+        if event.startswith(_TOUCHES):
             self.seen.append(f"{event}{arguments!r:.120}")
 
 
@@ -33,10 +37,11 @@ sys.addaudithook(_recorder)
 def touched() -> Iterator[list[str]]:
     """Gives a list that fills with every file, process and connection that the block touches.
 
+    Only what its own thread does counts: another test may have left one that still works.
     Imports touch files too: what the block imports has to be imported before.
     """
     seen: list[str] = []
-    _recorder.seen = seen
+    _recorder.seen, _recorder.thread = seen, threading.get_ident()
     try:
         yield seen
     finally:

@@ -12,11 +12,9 @@ convolution that takes the same tensor reads it as if it were not packed, and ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
-import executorch.backends.xnnpack.xnnpack_preprocess as preprocess
 import torch
 from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import (
@@ -24,6 +22,8 @@ from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass impor
 )
 from executorch.backends.xnnpack.utils.quant_utils import is_dynamic_qdq
 from executorch.exir.dialects._ops import ops
+
+from etdeploy.export.worker.backends.xnnpack_passes import preprocessing_with
 
 _quantized = torch.ops.quantized_decomposed
 
@@ -116,12 +116,6 @@ class _Passes(XNNPACKPassManager):  # type: ignore[misc]
         self.passes = [other.get(each, each) for each in every]
 
 
-@contextmanager
-def copies_what_is_quantised() -> Iterator[None]:
+def copies_what_is_quantised() -> AbstractContextManager[None]:
     """While the block runs, ExecuTorch's preprocessing for XNNPACK has the pass above."""
-    before = preprocess.XNNPACKPassManager
-    preprocess.XNNPACKPassManager = _Passes
-    try:
-        yield
-    finally:
-        preprocess.XNNPACKPassManager = before
+    return preprocessing_with(_Passes)

@@ -7,7 +7,7 @@ the time in which a language model is lowered. There is no option for it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import executorch.backends.xnnpack.xnnpack_preprocess as preprocess
@@ -97,11 +97,16 @@ def _is_needed(kind: type[ExportPass], graph: torch.fx.Graph) -> bool:
 
 
 @contextmanager
-def needed_passes_only() -> Iterator[None]:
-    """While the block runs, ExecuTorch's preprocessing for XNNPACK skips the others."""
+def preprocessing_with(manager: type[XNNPACKPassManager]) -> Iterator[None]:
+    """While the block runs, ExecuTorch's preprocessing for XNNPACK takes its passes from there."""
     before = preprocess.XNNPACKPassManager
-    preprocess.XNNPACKPassManager = NeededPasses
+    preprocess.XNNPACKPassManager = manager
     try:
         yield
     finally:
         preprocess.XNNPACKPassManager = before
+
+
+def needed_passes_only() -> AbstractContextManager[None]:
+    """While the block runs, ExecuTorch's preprocessing for XNNPACK skips the others."""
+    return preprocessing_with(NeededPasses)
