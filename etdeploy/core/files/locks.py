@@ -48,9 +48,10 @@ def exclusive(
             break
         except Timeout:
             if timeout_s is not None and time.monotonic() - began >= timeout_s:
-                raise TimeoutError(f"another run uses {what}{_process(path)}") from None
+                raise TimeoutError(f"another run uses {what}{_process(_noted(path))}") from None
             if not told:
-                progress(f"waiting for {_holder(path)} that uses {what}{_process(path)}")
+                process = _noted(path)
+                progress(f"waiting for {_holder(process)} that uses {what}{_process(process)}")
                 told = True
     try:
         _note_holder(path)
@@ -149,18 +150,18 @@ def _note_holder(path: Path) -> None:
         note.write_text(f"{os.getpid()}\n")
 
 
-def _holder(path: Path) -> str:
-    """Who holds a lock."""
-    return "another task of this run" if _noted(path) == str(os.getpid()) else "another run"
+def _holder(process: str) -> str:
+    """Who holds a lock that a process has noted."""
+    return "another task of this run" if process == str(os.getpid()) else "another run"
 
 
-def _process(path: Path) -> str:
-    """The process that holds a lock, in brackets; empty for this one's, and if it is not known."""
-    process = _noted(path)
+def _process(process: str) -> str:
+    """That process in brackets; empty for this one, and if it is not known."""
     return f" (process {process})" if process not in ("", str(os.getpid())) else ""
 
 
 def _noted(path: Path) -> str:
+    """The process that holds a lock; empty if it is not known."""
     try:
         return path.with_suffix(".pid").read_text().strip()
     except OSError:

@@ -41,7 +41,7 @@ def own_quantisations(program: torch.export.ExportedProgram) -> None:
 
 
 def _share_among_alike(graph: torch.fx.Graph, dequantised: torch.fx.Node) -> None:
-    kinds: dict[object, list[torch.fx.Node]] = {}
+    kinds: dict[str, list[torch.fx.Node]] = {}
     for user in dequantised.users:
         kinds.setdefault(_kind(user), []).append(user)
     quantised: Any = dequantised.args[0]
@@ -55,7 +55,7 @@ def _share_among_alike(graph: torch.fx.Graph, dequantised: torch.fx.Node) -> Non
             user.replace_input_with(dequantised, copy)
 
 
-def _kind(node: torch.fx.Node) -> object:
+def _kind(node: torch.fx.Node) -> str:
     """Alike are those that XNNPACK computes with one kind of kernel."""
     if "conv" not in str(node.target):
         return str(node.target)
@@ -95,7 +95,7 @@ class CopiesWhatIsQuantised(ChannelsLastTaggedReshapePass):  # type: ignore[misc
 def _chain(node: torch.fx.Node) -> tuple[torch.fx.Node, list[torch.fx.Node]] | None:
     """What a dynamic dequantisation's values were, and the nodes of its chain that take them.
 
-    None for any other node.
+    None for any other node, and where several dequantisations share what was quantised.
     """
     quantised: Any = node.args[0] if node.args else None
     if not is_dynamic_qdq(node) or not isinstance(quantised, torch.fx.Node):

@@ -90,12 +90,12 @@ def told(
 
 
 def not_loaded(reason: str) -> str:
-    """A clause for `dropped`."""
+    """What `dropped` is told of a program that does not load."""
     return f"ExecuTorch does not load the one with them: {reason}"
 
 
 def not_made(reason: str) -> str:
-    """A clause for `dropped`."""
+    """The same where the lowering fails."""
     return f"there is none with them: {reason}"
 
 
@@ -109,7 +109,7 @@ def notes(found: Mapping[str, Any]) -> Iterator[str]:
     if "dropped" in found:
         yield (
             f"The program was exported again without rewrites, since {found['dropped'].rstrip('.')}"
-            ". To keep those that work, name them: "
+            ". To keep those that work, leave out the one at fault of "
             f"export.rewrites: [{', '.join(found['tried'])}]."
         )
     if found["applied"]:
