@@ -52,12 +52,17 @@ REWRITES: dict[str, Rewrite] = {
     "attention": Rewrite(
         "computes attention without checking each row of scores for being masked wholly"
     ),
+    "masks": Rewrite("hides what a mask hides by products and sums"),
     "norms": Rewrite("computes norms of layers and groups with their means as matrix products"),
-    "powers": Rewrite("writes small powers as products and roots"),
-    "sums": Rewrite("computes means and sums over one dimension as matrix products"),
+    "powers": Rewrite("writes small powers, lengths and variances as products and roots"),
+    "sums": Rewrite("computes means and sums as matrix products"),
+    "pools": Rewrite("averages windows of images by convolutions where the padding counts"),
     "softmax": Rewrite("moves the dimension of a softmax to the end, where backends take it"),
+    "prelu": Rewrite("computes PReLU of what is no image by two ReLUs"),
+    "maxima": Rewrite("takes a largest value without looking for its place"),
     "upsampling": Rewrite("repeats pixels by a product with ones"),
-    "slices": Rewrite("takes parts of tensors, and rolls them, as slices"),
+    "patches": Rewrite("takes images apart into windows, and puts them together, as views"),
+    "slices": Rewrite("takes parts of tensors, rolls and flips them, as slices"),
     "views": Rewrite("makes every change of shape a view"),
 }
 

@@ -19,6 +19,7 @@ from executorch.runtime import Runtime
 from torch.nn import functional
 
 from etdeploy.backends.rewrites import REWRITES
+from etdeploy.export.worker.backends.xnnpack_layouts import preprocessing_by_layout
 from etdeploy.export.worker.backends.xnnpack_reasons import ExplainedPartitioner
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import (
@@ -206,6 +207,119 @@ def cases() -> dict[str, Case]:
             (torch.nn.Linear(50, 1),),
         ),
         "norm of two dimensions": Case(lambda n, a: n(a), (x,), (torch.nn.LayerNorm((5, 8)),)),
+        "sum of everything": Case(lambda a: a / (a.sum() + 900), (x,)),
+        "mean of everything": Case(lambda a: a - a.mean(), (x,)),
+        "sum of neighbours": Case(lambda a: a * a.sum((1, 2), keepdim=True), (x,)),
+        "sum of the last two": Case(lambda a: a.sum((-1, -2)) * 2, (x[:, :, :3].contiguous(),)),
+        "sum of an image": Case(lambda a: a.sum((2, 3)) * 2, (image,)),
+        "mean apart": Case(lambda a: a - a.mean((0, 2), keepdim=True), (x,)),
+        "mean of many": Case(lambda a: a - a.mean(-1, keepdim=True), (torch.randn(2, 4096),)),
+        "length of a picture": Case(
+            lambda a: a / torch.linalg.vector_norm(a, dim=(1, 2), keepdim=True), (x,)
+        ),
+        "RMS norm of two dimensions": Case(lambda n, a: n(a), (x,), (torch.nn.RMSNorm((5, 8)),)),
+        "norm of all": Case(lambda n, a: n(a * 9 + 30), (image,), (torch.nn.GroupNorm(1, 8),)),
+        "average": Case(lambda a: functional.avg_pool2d(a * 2, 3, 1, 1), (image,)),
+        "average of a large window": Case(
+            lambda a: functional.avg_pool2d(a * 2, (7, 5), (2, 3), (3, 1)), (image,)
+        ),
+        "average by a divisor": Case(
+            lambda a: functional.avg_pool2d(a * 2, 2, divisor_override=3), (image,)
+        ),
+        "average, ceil_mode for nothing": Case(
+            lambda a: functional.avg_pool2d(a * 2, 2, ceil_mode=True), (image,)
+        ),
+        "average over the edge": Case(
+            lambda a: functional.avg_pool2d(a * 2, 3, 2, ceil_mode=True) * 2, (image,)
+        ),
+        "average without the padding": Case(
+            lambda a: functional.avg_pool2d(a * 2, 3, 1, 1, count_include_pad=False), (image,)
+        ),
+        "adaptive average": Case(
+            lambda a: functional.adaptive_avg_pool2d(a * 2, (4, 10)), (image,)
+        ),
+        "average of signals": Case(lambda a: functional.avg_pool1d(a * 2, 3, 2, 1) * 2, (signal,)),
+        "largest of signals": Case(lambda a: functional.max_pool1d(a * 2, 3, 2, 1) * 2, (signal,)),
+        "adaptive maximum": Case(
+            lambda a: functional.adaptive_max_pool2d(a * 2, (4, 1)) * 2, (image,)
+        ),
+        "patches": Case(
+            lambda a: functional.fold(
+                functional.unfold(a * 2, (4, 5), stride=(4, 5)).softmax(-1), (16, 20), (4, 5),
+                stride=(4, 5),
+            ),
+            (image,),
+        ),
+        "patches that overlap": Case(
+            lambda a: functional.unfold(a * 2, 4, stride=2) * 2, (image,)
+        ),
+        "variance": Case(lambda a: a / (a.var(-1, keepdim=True) + 1), (x,)),
+        "variance of all": Case(lambda a: a / (a.var(unbiased=False) + 1), (x,)),
+        "deviation of an image": Case(lambda a: a / (a.std((2, 3), keepdim=True) + 1), (image,)),
+        "PReLU": Case(lambda p, a: p(a) * 2, (x[0],), (torch.nn.PReLU(5),)),
+        "PReLU of all": Case(lambda p, a: p(a) * 2, (x[0, 0],), (torch.nn.PReLU(),)),
+        "PReLU of an image": Case(lambda p, a: p(a) * 2, (image,), (torch.nn.PReLU(8),)),
+        "largest": Case(lambda a: a.max(-1)[0] * 2 + a.max(2, keepdim=True)[0][..., 0, :5], (x,)),
+        "softmax of an image": Case(
+            lambda c, a: c(a).softmax(-1), (image,), (torch.nn.Conv2d(8, 4, 1),)
+        ),
+        "softmax of channels": Case(
+            lambda c, a: c(a).softmax(1), (image,), (torch.nn.Conv2d(8, 4, 1),)
+        ),
+        "softmax of channels, 8 bits": Case(
+            lambda c, a: c(a).softmax(1), (image,), (torch.nn.Conv2d(8, 4, 1),), quantized=True
+        ),
+        "layer scale": Case(
+            lambda c, s, a: c(a) * s.weight[..., None, None], (image,),
+            (torch.nn.Conv2d(8, 4, 1), torch.nn.LayerNorm(4)),
+        ),
+        "adaptive average, overlapping": Case(
+            lambda a: functional.adaptive_avg_pool2d(a * 2, (6, 7)) * 2, (image,)
+        ),
+        "adaptive average of nothing": Case(
+            lambda a: functional.adaptive_avg_pool2d(a * 2, (16, 20)) * 2, (image,)
+        ),
+        "flip": Case(lambda a: a.flip((1, -1)) * 2, (x,)),
+        "GRU both ways": Case(
+            lambda g, a: g(a)[0] * 2, (torch.randn(1, 6, 8),),
+            (torch.nn.GRU(8, 5, batch_first=True, bidirectional=True),),
+        ),
+        "flip of many": Case(lambda a: a.flip(-1) * 2, (torch.randn(2, 65),)),
+        "hidden by a constant": Case(
+            lambda a: (a @ a.transpose(-1, -2))
+            .masked_fill(torch.ones(5, 5).tril() == 0, float("-inf"))
+            .softmax(-1),
+            (x,),
+        ),
+        "hidden by a number": Case(
+            lambda a: torch.where(torch.ones(5, 5).tril() == 0, -1e9, a @ a.transpose(-1, -2)),
+            (x,),
+        ),
+        "hidden by zero": Case(
+            lambda a: torch.where(torch.ones(5, 5).tril() == 1, a @ a.transpose(-1, -2), 0.0), (x,)
+        ),
+        "nothing hidden": Case(
+            lambda a: (a @ a.transpose(-1, -2)).masked_fill(torch.zeros(5, 5) == 1, -5.0), (x,)
+        ),
+        "hidden twice": Case(
+            lambda a: (a @ a.transpose(-1, -2))
+            .masked_fill(torch.ones(5, 5).tril() == 0, float("-inf"))
+            .masked_fill(torch.ones(5, 5).triu() == 0, -1e9)
+            .softmax(-1),
+            (x,),
+        ),
+        "input hidden": Case(
+            lambda a: a.masked_fill(torch.ones(5, 8).tril() == 0, 0.0) * 2,
+            (_infinite(torch.ones(5, 8).tril() == 1)[None] + x,),
+        ),
+        "hidden by an input": Case(
+            lambda a, m: (a @ a.transpose(-1, -2)).masked_fill(m == 0, float("-inf")).softmax(-1),
+            (x, (torch.rand(2, 1, 5, 5) > 0.4).float() + torch.eye(5)),
+        ),
+        "hidden by an input, a number": Case(
+            lambda a, m: (a @ a.transpose(-1, -2)).masked_fill(m == 0, -1e4).softmax(-1),
+            (x, (torch.rand(2, 1, 1, 5) > 0.4).float()),
+        ),
         "softmax": Case(lambda a: a.softmax(1) * 2, (x,)),
         "upsampling": Case(lambda a: functional.interpolate(a, size=(10, 24)), (x,)),
         "upsampling by a half": Case(lambda a: functional.interpolate(a, size=(7, 12)), (x,)),
@@ -262,11 +376,12 @@ def found(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
     if case.quantized:
         program = _quantized(rewritten_to_quantize(program, log), case)
     program = rewritten_to_lower(program, log, quantized=case.quantized)
-    edge = to_edge_transform_and_lower(
-        program,
-        partitioner=[ExplainedPartitioner()],
-        transform_passes=get_transform_passes(edge_passes(log)),
-    )
+    with preprocessing_by_layout():
+        edge = to_edge_transform_and_lower(
+            program,
+            partitioner=[ExplainedPartitioner()],
+            transform_passes=get_transform_passes(edge_passes(log)),
+        )
     content = edge.to_executorch().buffer  # kept: the runtime reads it where it is
     method = Runtime.get().load_program(content).load_method("forward")
     pairs = []
@@ -294,6 +409,10 @@ def not_run() -> dict[str, Case]:
         ),
         "width of any size": Case(
             lambda q: _attention(q, q, q), (torch.randn(2, 4, 5, 8),), dynamic=(3,)
+        ),
+        "norm of two dimensions of any size": Case(
+            lambda n, a: n(a), (torch.randn(2, 4, 5, 8),), (torch.nn.LayerNorm((5, 8)),),
+            dynamic=(0,),
         ),
         "norm of groups of any size": Case(
             lambda n, a: n(a), (torch.randn(2, 8, 5),), (torch.nn.GroupNorm(2, 8),), dynamic=(2,)

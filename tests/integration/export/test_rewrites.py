@@ -50,7 +50,45 @@ WHOLE = {
     "sum in the middle, kept": {"sums": 1},
     "length": {"powers": 1, "sums": 1},
     "length of channels": {"powers": 1, "sums": 1},
+    "length of a picture": {"powers": 1, "sums": 1},
     "powers": {"powers": 3},
+    "variance": {"powers": 1, "sums": 2},
+    "variance of all": {"powers": 1, "sums": 2},
+    "deviation of an image": {"powers": 1},
+    "sum of everything": {"sums": 1},
+    "mean of everything": {"sums": 1},
+    "sum of neighbours": {"sums": 1},
+    "sum of the last two": {"sums": 1},
+    "sum of an image": {"sums": 1},
+    "mean apart": {"sums": 1},
+    "mean of many": {"sums": 1},
+    "norm of two dimensions": {"norms": 1},
+    "RMS norm of two dimensions": {"norms": 1},
+    "norm of all": {"norms": 1},
+    "average": {"pools": 1},
+    "average of a large window": {"pools": 1},
+    "average by a divisor": {"pools": 1},
+    "average, ceil_mode for nothing": {"pools": 1},
+    "average without the padding": {},
+    "adaptive average": {"pools": 1},
+    "adaptive average, overlapping": {"pools": 1},
+    "adaptive average of nothing": {"pools": 1},
+    "average of signals": {"pools": 2},
+    "largest of signals": {"pools": 1},
+    "adaptive maximum": {"pools": 1},
+    "PReLU": {"prelu": 1},
+    "PReLU of all": {"prelu": 1},
+    "PReLU of an image": {},
+    "softmax of an image": {},
+    "softmax of channels": {"softmax": 1},
+    "layer scale": {},
+    "patches": {"patches": 2},
+    "flip": {"slices": 1},
+    "GRU both ways": {"slices": 25},
+    "hidden by a constant": {"masks": 1},
+    "hidden by a number": {"masks": 1},
+    "hidden by zero": {"masks": 1},
+    "nothing hidden": {"masks": 1},
     "one part": {"views": 1},
     "expansion": {"views": 1},
     "class token": {},
@@ -75,6 +113,10 @@ DYNAMIC = {
 }
 # Whose mask is looked at while the program runs: only that is left, and it has no heads.
 MASKED = ("mask", "mask of keys", "mask in floats", "grouped, mask")
+HIDDEN = ("hidden by an input", "hidden by an input, a number")
+STAYING = (
+    "hidden twice", "input hidden", "average over the edge", "flip of many", "patches that overlap",
+)  # fmt: skip
 _SHORT = "benchmark: {iterations: 3, warmup: 1, runs: 1}\n"
 LEFT = {
     "width of any size": "its scale depends on a width that is dynamic",
@@ -82,7 +124,12 @@ LEFT = {
     "dropout": "it drops values at random (dropout_p is 0.5): call the model's eval(), or pass "
     "dropout_p only if self.training",
     "depthwise in three dimensions": "it is in one dimension or in three",
-    "norm of two dimensions": "it is over several dimensions, or over one of dynamic size",
+    "norm of two dimensions of any size": "it is over several dimensions, and sizes are dynamic",
+    "average over the edge": "its last windows reach over the edge (ceil_mode)",
+    "patches that overlap": "its windows overlap or leave pixels out, or its sizes are dynamic",
+    "flip of many": "its sizes are dynamic or more than 64, or its tensor is none of floats",
+    "input hidden": "what it hides may be infinite, so that a product would give nan",
+    "hidden twice": "what it hides may be infinite, so that a product would give nan",
     "upsampling by a half": "its factors are no whole numbers, or its sizes are dynamic",
     "depthwise with stride": "its stride or dilation is not 1",
     "odd strides": "it takes no whole number of strides, or its tensor has too many dimensions",
@@ -94,6 +141,7 @@ QUANTIZED = {
     "silu in place, 8 bits": "silu",
     "depthwise, 8 bits": "depthwise",
     "attention, 8 bits": "attention",
+    "softmax of channels, 8 bits": "softmax",
     "pad by nothing, 8 bits": "views",
 }
 
@@ -133,6 +181,25 @@ def test_rows_that_are_masked_wholly_stay_zero(told: dict[str, Any], name: str) 
     assert is_equal(found), found
     assert (found["partitions"], found["applied"]["attention"]) == (1, 1)
     assert not {"aten::where", "aten::eq", "aten::full_like"} & set(found["outside"])
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_an_input_hides_is_looked_at_in_the_mask(told: dict[str, Any], name: str) -> None:
+    found = told[name]["with"]
+    assert is_equal(found), found
+    assert (found["applied"]["masks"], found["left"]) == (1, [])
+    assert found["outside"].count("aten::where") <= 1  # of -inf, and as small as the mask
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_outputs_stay_where_something_is_left(told: dict[str, Any], name: str) -> None:
+    assert is_equal(told[name]["with"]), told[name]
+
+
+def test_a_largest_value_lowers_whatever_its_dimension(told: dict[str, Any]) -> None:
+    found = told["largest"]["with"]
+    assert is_equal(found), found
+    assert (found["applied"]["maxima"], found["outside"]) == (1, ["aten::amax"])
 
 
 @pytest.mark.parametrize("name", LEFT)

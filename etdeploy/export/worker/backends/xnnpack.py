@@ -76,16 +76,18 @@ class XnnpackLowering(Lowering):
             return super().lower(spec, methods)
 
     def _lowered(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-        if spec.quantization != "int8_dynamic" or not may_replace_parts(spec):
+        if not may_replace_parts(spec):
             return super().lower(spec, methods)
         from etdeploy.export.worker.backends.xnnpack_layouts import (
-            copies_what_is_quantised,
             own_quantisations,
+            preprocessing_by_layout,
         )
 
-        for method in methods.values():
-            own_quantisations(method.program)
-        with copies_what_is_quantised():
+        is_dynamic = spec.quantization == "int8_dynamic"
+        if is_dynamic:
+            for method in methods.values():
+                own_quantisations(method.program)
+        with preprocessing_by_layout(is_dynamic=is_dynamic):
             return super().lower(spec, methods)
 
     def preload(self, scheme: str) -> None:

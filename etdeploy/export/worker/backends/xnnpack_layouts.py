@@ -1,7 +1,10 @@
-"""What convolutions take whose activations are quantised dynamically, as XNNPACK needs it.
+"""In which order XNNPACK's operators take an image's values: by pixel (NHWC), or by channel.
 
-Its images are by pixel, so ExecuTorch's pass copies what a convolution takes into that order. Where
-activations are quantised at run time, the pass of ExecuTorch 1.5.1 looks for what to copy by
+What follows a convolution stays by pixel where ExecuTorch's pass takes the order for indifferent.
+That of ExecuTorch 1.5.1 takes it so for a softmax, too, which is then one over channels, whatever
+its dimension: outputs are wrong.
+
+Where activations are quantised at run time, the pass looks for what to copy for a convolution by
 following first operands, past the quantisation and up to the start of the partition. It turns that
 round for all who take it: a layer scale has no four dimensions, and the lowering fails; a LayerNorm
 by pixel gets another shape, and the program fails when it runs.
@@ -63,7 +66,17 @@ def _kind(node: torch.fx.Node) -> str:
     return str((node.target, tuple(weight.meta["val"].shape[2:]), node.args[3:], node.kwargs))
 
 
-class CopiesWhatIsQuantised(ChannelsLastTaggedReshapePass):  # type: ignore[misc]
+class SoftmaxByChannel(ChannelsLastTaggedReshapePass):  # type: ignore[misc]
+    """Gives a softmax, which is over the last dimension, the tensor in the order of its sizes."""
+
+    def requires_nchw_inputs(self, node: torch.fx.Node) -> bool:
+        """As in the base class."""
+        return node.target is ops.edge.aten._softmax.default or bool(
+            super().requires_nchw_inputs(node)
+        )
+
+
+class CopiesWhatIsQuantised(SoftmaxByChannel):
     """Copies the tensor whose values are quantised, for that quantisation alone."""
 
     def input_to_nhwc(
@@ -109,13 +122,23 @@ def _chain(node: torch.fx.Node) -> tuple[torch.fx.Node, list[torch.fx.Node]] | N
 
 
 class _Passes(XNNPACKPassManager):  # type: ignore[misc]
+    layouts: type[SoftmaxByChannel] = SoftmaxByChannel
+
     def __init__(self, exported_program: Any, passes: Any = None) -> None:
         super().__init__(exported_program, passes)
-        other = {ChannelsLastTaggedReshapePass: CopiesWhatIsQuantised}
+        other = {ChannelsLastTaggedReshapePass: self.layouts}
         every: list[Any] = vars(self)["passes"]
         self.passes = [other.get(each, each) for each in every]
 
 
-def copies_what_is_quantised() -> AbstractContextManager[None]:
-    """While the block runs, ExecuTorch's preprocessing for XNNPACK has the pass above."""
-    return preprocessing_with(_Passes)
+class _DynamicPasses(_Passes):
+    layouts = CopiesWhatIsQuantised
+
+
+def preprocessing_by_layout(*, is_dynamic: bool = False) -> AbstractContextManager[None]:
+    """While the block runs, ExecuTorch's preprocessing for XNNPACK has the passes above.
+
+    Args:
+        is_dynamic: Whether activations are quantised at run time.
+    """
+    return preprocessing_with(_DynamicPasses if is_dynamic else _Passes)

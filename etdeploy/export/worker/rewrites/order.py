@@ -15,15 +15,23 @@ from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.rewrites.attention import plain_attention
 from etdeploy.export.worker.rewrites.base import Log, Program, Rewrite, Told
 from etdeploy.export.worker.rewrites.constants import folded_constants, folded_scalars
-from etdeploy.export.worker.rewrites.depthwise import depthwise_strips, has_large_depthwise
-from etdeploy.export.worker.rewrites.group_norms import group_norms_as_products
-from etdeploy.export.worker.rewrites.norms import norms_as_products
-from etdeploy.export.worker.rewrites.powers import powers_as_products
+from etdeploy.export.worker.rewrites.images.depthwise import depthwise_strips, has_large_depthwise
+from etdeploy.export.worker.rewrites.images.patches import patches_as_views
+from etdeploy.export.worker.rewrites.images.pools import pools_as_convolutions
+from etdeploy.export.worker.rewrites.images.upsampling import upsampling_by_ones
+from etdeploy.export.worker.rewrites.masks import masks_as_products
+from etdeploy.export.worker.rewrites.prelu import prelu_as_relus
+from etdeploy.export.worker.rewrites.reductions.group_norms import group_norms_as_products
+from etdeploy.export.worker.rewrites.reductions.maxima import maxima_without_places
+from etdeploy.export.worker.rewrites.reductions.norms import norms_as_products
+from etdeploy.export.worker.rewrites.reductions.powers import powers_as_products
+from etdeploy.export.worker.rewrites.reductions.softmax import softmax_last
+from etdeploy.export.worker.rewrites.reductions.sums import sums_as_products
 from etdeploy.export.worker.rewrites.silu import silu_as_product
-from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
-from etdeploy.export.worker.rewrites.softmax import softmax_last
-from etdeploy.export.worker.rewrites.sums import sums_as_products
-from etdeploy.export.worker.rewrites.upsampling import upsampling_by_ones
+from etdeploy.export.worker.rewrites.slices import (
+    parts_as_slices,
+    rolls_as_slices,
+)
 from etdeploy.export.worker.rewrites.views import plain_views
 
 
@@ -36,11 +44,16 @@ _QUANTIZED: Mapping[str, Rewrite] = {"silu": silu_as_product, "depthwise": depth
 _LOWERED: Mapping[str, Rewrite] = {
     "constants": folded_constants,
     "attention": plain_attention,
+    "masks": masks_as_products,
     "norms": _norms,
     "powers": powers_as_products,
     "sums": sums_as_products,
     "softmax": softmax_last,
+    "pools": pools_as_convolutions,
+    "prelu": prelu_as_relus,
+    "maxima": maxima_without_places,
     "upsampling": upsampling_by_ones,
+    "patches": patches_as_views,
     "slices": rolls_as_slices,
 }
 _EDGE: Mapping[str, Rewrite] = {

@@ -17,6 +17,8 @@ from etdeploy.export.worker.tracing.structure import fixed_size
 _aten = torch.ops.aten
 # Of a tensor in XNNPACK (XNN_MAX_TENSOR_DIMS).
 _RANK = 6
+# A node each.
+_MOST_FLIPPED = 64
 
 
 def rolls_as_slices(program: Program, told: Told) -> None:
@@ -45,7 +47,7 @@ def rolls_as_slices(program: Program, told: Told) -> None:
 
 
 def parts_as_slices(program: Program, told: Told) -> None:
-    """Replaces every select_copy and split of known sizes; in place."""
+    """Replaces every select_copy, split and short flip of known sizes; in place."""
     from executorch.exir.dialects._ops import ops
 
     edge = ops.edge.aten
@@ -56,6 +58,8 @@ def parts_as_slices(program: Program, told: Told) -> None:
             _split(edge, program, node, told)
         elif node.target is edge.slice_copy.Tensor:
             _stride(edge, program, node, told)
+        elif node.target is edge.flip.default:
+            _flip(edge, program, node, told)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
 
@@ -113,6 +117,26 @@ def _stride(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> Non
     parts = write(edge.view_copy.default, x, divided)
     one = write(edge.slice_copy.Tensor, parts, dim + 1, start, start + 1)
     write.replace(write(edge.view_copy.default, one, shape))
+    told.applied()
+
+
+def _flip(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
+    """Of a few values, as of the steps of a recurrent layer that goes both ways."""
+    given = bound(node)
+    x, dims = given["self"], given["dims"]
+    sizes = [fixed_size(x.meta["val"].shape[dim]) for dim in dims]
+    if not _is_taken(x) or not all(size and size <= _MOST_FLIPPED for size in sizes):
+        told.left(node, "its sizes are dynamic or more than 64, or its tensor is none of floats")
+        return
+    write = Writer(program, node)
+    for dim, size in zip(dims, sizes, strict=True):
+        indices = range(size or 0)[::-1]
+        x = write(
+            edge.cat.default,
+            [write(edge.slice_copy.Tensor, x, dim, i, i + 1) for i in indices],
+            dim,
+        )
+    write.replace(x)
     told.applied()
 
 

@@ -7,20 +7,21 @@ mean. ViT-tiny becomes one partition instead of 26.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.rewrites.sums import weighted
+from etdeploy.export.worker.rewrites.reductions.sums import weighted
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
 
 
 def norms_as_products(program: Program, told: Told) -> None:
-    """Replaces every one over the last dimension of 32-bit floats; in place."""
+    """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
         replace = _REPLACING.get(node.target)
         if replace is None:
@@ -37,21 +38,36 @@ def norms_as_products(program: Program, told: Told) -> None:
 def _why_not(given: dict[str, Any]) -> str:
     if given["input"].meta["val"].dtype != torch.float32:
         return "its tensors are no 32-bit floats"
-    shape = given["normalized_shape"]
-    if len(shape) != 1 or fixed_size(shape[0]) is None:
-        return "it is over several dimensions, or over one of dynamic size"
+    if None in map(fixed_size, given["normalized_shape"]):
+        return "it is over a dimension of dynamic size"
+    if len(given["normalized_shape"]) > 1 and None in map(fixed_size, _shape(given)):
+        return "it is over several dimensions, and sizes are dynamic"
     return ""
 
 
+def _shape(given: dict[str, Any]) -> list[Any]:
+    return list(given["input"].meta["val"].shape)
+
+
 def _layer_norm(write: Writer, given: dict[str, Any]) -> None:
-    x = given["input"]
-    made = normed(write, centred(write, x), given["eps"])
+    made = normed(write, centred(write, _rows(write, given)), given["eps"])
     _replace(write, given, made)
 
 
 def _rms_norm(write: Writer, given: dict[str, Any]) -> None:
     eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
-    _replace(write, given, normed(write, given["input"], eps))
+    _replace(write, given, normed(write, _rows(write, given), eps))
+
+
+def _rows(write: Writer, given: dict[str, Any]) -> torch.fx.Node:
+    """What is normed, with one dimension for all that it is over."""
+    x: torch.fx.Node = given["input"]
+    several = len(given["normalized_shape"])
+    if several == 1:
+        return x
+    return write(
+        _aten.reshape.default, x, [*_shape(given)[:-several], math.prod(_shape(given)[-several:])]
+    )
 
 
 def centred(write: Writer, x: torch.fx.Node) -> torch.fx.Node:
@@ -66,6 +82,8 @@ def normed(write: Writer, x: torch.fx.Node, eps: float) -> torch.fx.Node:
 
 
 def _replace(write: Writer, given: dict[str, Any], made: torch.fx.Node) -> None:
+    if len(given["normalized_shape"]) > 1:
+        made = write(_aten.reshape.default, made, _shape(given))
     if given["weight"] is not None:
         made = write(_aten.mul.Tensor, made, given["weight"])
     if given.get("bias") is not None:

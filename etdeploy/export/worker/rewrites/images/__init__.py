@@ -1,0 +1,1 @@
+"""Rewrites of what is done to images."""

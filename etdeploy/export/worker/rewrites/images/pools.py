@@ -1,0 +1,166 @@
+"""Averages over windows that XNNPACK's partitioner refuses.
+
+Where the padding counts as zeros, an average is a depthwise convolution with equal weights: of
+Inception-V3's time, 68 % went to nine of them. An adaptive one is plain where its windows do not
+overlap, nothing where they have one pixel, and else a product along each side of the image.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.tracing.structure import fixed_size
+
+_aten = torch.ops.aten
+_OF_SIGNALS = (_aten.avg_pool1d.default, _aten.max_pool1d.default)
+_SIGNAL = 3
+_POOLS = (_aten.avg_pool2d.default, _aten.adaptive_avg_pool2d.default)
+# Of XNNPACK's depthwise kernels.
+_MOST_TAPS = 25
+_Pair = list[int]
+
+
+def pools_as_convolutions(program: Program, told: Told) -> None:
+    """Replaces those of 32-bit floats that count zeros, and adaptive ones; in place.
+
+    Those of signals become those of images of one row, and adaptive maxima plain ones.
+    """
+    for node in list(program.graph.nodes):
+        if node.target in _OF_SIGNALS and node.meta["val"].dim() == _SIGNAL:
+            _as_image(Writer(program, node), node)
+            told.applied()
+        elif node.target is _aten.adaptive_max_pool2d.default:
+            _largest(program, node, told)
+    for node in list(program.graph.nodes):
+        if node.target not in _POOLS or _is_taken(node):
+            continue
+        image, pooled = bound(node)["self"].meta["val"], node.meta["val"]
+        sizes = [fixed_size(size) for size in (*image.shape, *pooled.shape)]
+        if image.dtype != torch.float32 or image.dim() != 4 or None in sizes:
+            told.left(node, "its sizes are dynamic, or its tensors are no images of 32-bit floats")
+            continue
+        write, is_plain = Writer(program, node), node.target is _aten.avg_pool2d.default
+        made = _average(write, node) if is_plain else _adaptive(write, node)
+        if made is None:
+            told.left(node, "its last windows reach over the edge (ceil_mode)")
+            continue
+        write.replace(made)
+        told.applied()
+    program.graph_module.recompile()
+
+
+def _as_image(write: Writer, node: torch.fx.Node) -> None:
+    given = bound(node)
+    image = write(_aten.unsqueeze.default, given["self"], -2)
+    kernel, stride = _one(given["kernel_size"]), _one(given["stride"] or given["kernel_size"])
+    sides = [[1, kernel], [1, stride], [0, _one(given["padding"])]]
+    if node.target is _aten.avg_pool1d.default:
+        rest = [given["ceil_mode"], given["count_include_pad"]]
+        made = write(_aten.avg_pool2d.default, image, *sides, *rest)
+    else:
+        rest = [[1, _one(given["dilation"])], given["ceil_mode"]]
+        made = write(_aten.max_pool2d.default, image, *sides, *rest)
+    write.replace(write(_aten.squeeze.dim, made, -2))
+
+
+def _largest(program: Program, node: torch.fx.Node, told: Told) -> None:
+    """Adaptive maxima, which ExecuTorch does not lower, of windows that stand side by side."""
+    x = bound(node)["self"]
+    values = node.meta["val"][0]
+    sizes = [fixed_size(size) for size in (*x.meta["val"].shape[-2:], *values.shape[-2:])]
+    takes_places = any(user.target is not operator.getitem or user.args[1] for user in node.users)
+    if None in sizes or takes_places or sizes[0] % sizes[2] or sizes[1] % sizes[3]:  # type: ignore[operator]
+        told.left(node, "its windows overlap, its places are asked for, or its sizes are dynamic")
+        return
+    kernel = [sizes[0] // sizes[2], sizes[1] // sizes[3]]  # type: ignore[operator]
+    for user in list(node.users):
+        write = Writer(program, user)
+        write.replace(write(_aten.max_pool2d.default, x, kernel, kernel))
+    program.graph.erase_node(node)
+    told.applied()
+
+
+def _one(value: Any) -> int:
+    return int(value[0] if isinstance(value, list | tuple) else value)
+
+
+def _is_taken(node: torch.fx.Node) -> bool:
+    """Whether XNNPACK takes it as it is: a plain one, or the mean of the image."""
+    given = bound(node)
+    if node.target is _aten.adaptive_avg_pool2d.default:
+        return [fixed_size(size) for size in node.meta["val"].shape[-2:]] == [1, 1]
+    return not (given["ceil_mode"] or given["divisor_override"] or _counts_zeros(given))
+
+
+def _counts_zeros(given: dict[str, Any]) -> bool:
+    return bool(given["count_include_pad"] and any(_pair(given["padding"])))
+
+
+def _average(write: Writer, node: torch.fx.Node) -> torch.fx.Node | None:
+    """None where windows are cut off, so that each has a divisor of its own."""
+    given = bound(node)
+    x, kernel, padding = given["self"], _pair(given["kernel_size"]), _pair(given["padding"])
+    stride = _pair(given["stride"]) or kernel
+    fitting = [
+        (size + 2 * around - width) // step + 1
+        for size, width, step, around in zip(_image(x), kernel, stride, padding, strict=True)
+    ]
+    if fitting != _image(node):
+        return None
+    if not given["divisor_override"] and not _counts_zeros(given):
+        return write(_aten.avg_pool2d.default, x, kernel, stride, padding, False, False)
+    divisor = given["divisor_override"] or kernel[0] * kernel[1]
+    if kernel[0] * kernel[1] <= _MOST_TAPS:
+        return _convolved(write, x, kernel, stride, padding, 1.0 / divisor)
+    x = _convolved(write, x, [1, kernel[1]], [1, stride[1]], [0, padding[1]], 1.0 / kernel[1])
+    row = kernel[1] / divisor
+    return _convolved(write, x, [kernel[0], 1], [stride[0], 1], [padding[0], 0], row)
+
+
+def _convolved(
+    write: Writer, x: torch.fx.Node, kernel: _Pair, stride: _Pair, padding: _Pair, weight: float
+) -> torch.fx.Node:
+    """Each channel by itself, with the same weight for each pixel of a window."""
+    channels = int(x.meta["val"].shape[1])
+    name = f"average_of_{channels}_in_{kernel[0]}_{kernel[1]}_times_{weight!r}"
+    weights = write.constant(name, torch.full((channels, 1, *kernel), weight))
+    return write(_aten.conv2d.default, x, weights, None, stride, padding, [1, 1], channels)
+
+
+def _adaptive(write: Writer, node: torch.fx.Node) -> torch.fx.Node:
+    x = bound(node)["self"]
+    before, after = _image(x), _image(node)
+    if before == after:
+        return x
+    if not any(size % parts for size, parts in zip(before, after, strict=True)):
+        kernel = [size // parts for size, parts in zip(before, after, strict=True)]
+        return write(_aten.avg_pool2d.default, x, kernel, kernel)
+    for size, parts in zip(before[::-1], after[::-1], strict=True):
+        windows = write.constant(f"windows_{size}_{parts}", _windows(size, parts))
+        x = write(_aten.transpose.int, write(_aten.linear.default, x, windows), 2, 3)
+    return x
+
+
+def _windows(size: int, parts: int) -> torch.Tensor:
+    """(parts, size): what each pixel adds to each average, by the windows of PyTorch."""
+    found = torch.zeros(parts, size)
+    for part in range(parts):
+        start, end = part * size // parts, -(-(part + 1) * size // parts)
+        found[part, start:end] = 1.0 / (end - start)
+    return found
+
+
+def _image(node: torch.fx.Node) -> _Pair:
+    """Height and width, which are known."""
+    return [fixed_size(size) or 0 for size in node.meta["val"].shape[-2:]]
+
+
+def _pair(value: Any) -> _Pair:
+    """Height's and width's; empty for an empty list."""
+    if not isinstance(value, list | tuple):
+        return [value, value]
+    return [value[0], value[0]] if len(value) == 1 else list(value)

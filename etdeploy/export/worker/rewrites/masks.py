@@ -1,0 +1,131 @@
+"""What a mask hides, by arithmetic: `where` and `masked_fill` are no operators of XNNPACK.
+
+Such a mask is mostly known at export, or smaller than what it hides: hand-written attention has
+one for all heads. A product with 0 and 1 and a sum give the same values for finite ones; so what is
+hidden has to be finite, which the graph has to show, and -inf is only ever added.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
+from etdeploy.export.worker.rewrites.constants import constant_of
+from etdeploy.export.worker.rewrites.finite import is_finite
+from etdeploy.export.worker.tracing.structure import fixed_size
+
+_aten = torch.ops.aten
+_WHERES = (_aten.where.self, _aten.where.ScalarOther, _aten.where.ScalarSelf)
+_FILLS = (_aten.masked_fill.Scalar, _aten.masked_fill.Tensor)
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """A tensor of which a mask hides a part.
+
+    Attributes:
+        mask: Of booleans.
+        hides: What the mask is where the value is hidden.
+        x: What shows elsewhere.
+        fill: What stands for it, the same everywhere.
+    """
+
+    mask: torch.fx.Node
+    hides: bool
+    x: torch.fx.Node
+    fill: float
+
+
+def masks_as_products(program: Program, told: Told) -> None:
+    """Replaces those of 32-bit floats whose mask is constant or smaller; in place."""
+    for node in list(program.graph.nodes):
+        if node.target not in (*_WHERES, *_FILLS):
+            continue
+        hidden = _hidden(program, node)
+        if hidden is None or node.meta["val"].dtype != torch.float32:
+            continue
+        mask = constant_of(program, hidden.mask)
+        if mask is None and not _is_smaller(hidden.mask, node):
+            continue
+        if not is_finite(program, hidden.x) or math.isnan(hidden.fill) or hidden.fill == math.inf:
+            told.left(node, "what it hides may be infinite, so that a product would give nan")
+            continue
+        write = Writer(program, node)
+        made = _computed(write, hidden) if mask is None else _constant(write, hidden, mask)
+        if made.meta["val"].shape != node.meta["val"].shape:
+            made = write(_aten.expand.default, made, list(node.meta["val"].shape))
+        write.replace(made)
+        told.applied()
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+def _hidden(program: Program, node: torch.fx.Node) -> _Hidden | None:
+    """None where neither side is one number."""
+    given = bound(node)
+    if node.target in _FILLS:
+        fill = _number(program, given["value"])
+        return None if fill is None else _Hidden(given["mask"], True, given["self"], fill)
+    for hides, x, filling in ((False, "self", "other"), (True, "other", "self")):
+        fill, shown = _number(program, given[filling]), given[x]
+        if fill is not None and _is_of_floats(shown):
+            return _Hidden(given["condition"], hides, shown, fill)
+    return None
+
+
+def _is_of_floats(given: Any) -> bool:
+    return isinstance(given, torch.fx.Node) and given.meta["val"].dtype == torch.float32
+
+
+def _number(program: Program, given: Any) -> float | None:
+    """What a side always is, for one that is the same everywhere."""
+    if not isinstance(given, torch.fx.Node):
+        return float(given)
+    value = constant_of(program, given)
+    if value is None or not value.numel() or value.dtype == torch.bool:
+        return None
+    first = value.detach().flatten()[0]
+    return float(first) if bool((value == first).all()) else None
+
+
+def _is_smaller(mask: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether it is worth to make floats of the mask first."""
+    sizes = [fixed_size(size) for size in node.meta["val"].shape]
+    of_mask = [fixed_size(size) for size in mask.meta["val"].shape]
+    if None in sizes or None in of_mask:
+        return False
+    return 2 * math.prod(map(int, of_mask)) <= math.prod(map(int, sizes))  # type: ignore[arg-type]
+
+
+def _constant(write: Writer, hidden: _Hidden, mask: torch.Tensor) -> torch.fx.Node:
+    hides = mask == hidden.hides
+    if not hides.any():
+        return hidden.x
+    name = f"{hidden.mask.name}_{hidden.hides}_{hidden.fill!r}"
+    added = torch.zeros(mask.shape).masked_fill(hides, hidden.fill)
+    x = hidden.x
+    if math.isfinite(hidden.fill):
+        x = write(_aten.mul.Tensor, x, write.constant(f"shown_{name}", (~hides).float()))
+    if not added.any():
+        return x
+    return write(_aten.add.Tensor, x, write.constant(f"added_{name}", added))
+
+
+def _computed(write: Writer, hidden: _Hidden) -> torch.fx.Node:
+    hides, shows = hidden.mask, write(_aten.logical_not.default, hidden.mask)
+    if not hidden.hides:
+        hides, shows = shows, hides
+    hides_as_floats = write(_aten._to_copy.default, hides, dtype=torch.float32)
+    if not math.isfinite(hidden.fill):
+        zeros = write(_aten.mul.Tensor, hides_as_floats, 0.0)
+        added = write(_aten.masked_fill.Scalar, zeros, hides, hidden.fill)
+        return write(_aten.add.Tensor, hidden.x, added)
+    shows_as_floats = write(_aten._to_copy.default, shows, dtype=torch.float32)
+    x = write(_aten.mul.Tensor, hidden.x, shows_as_floats)
+    if not hidden.fill:
+        return x
+    return write(_aten.add.Tensor, x, write(_aten.mul.Tensor, hides_as_floats, hidden.fill))

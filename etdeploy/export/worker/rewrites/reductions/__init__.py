@@ -1,0 +1,1 @@
+"""Rewrites of means, sums and what is made of them."""
