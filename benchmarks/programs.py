@@ -3,7 +3,8 @@
     python benchmarks/programs.py [--models vit_tiny resnet18] [--schemes fp32 int8_static]
         [--threads 1 2] [--rounds 5] [--sides official etdeploy] [--json FILE]
     python benchmarks/programs.py --read FILE.json... [--picture FILE.svg]
-    python benchmarks/programs.py --held-out --variant plain export.quantization=none
+    python benchmarks/programs.py --held-out --variant plain export.rewrites=none
+    python benchmarks/programs.py --further --sides official etdeploy
 
 Needs, besides the extra `export`, torchvision==0.28.* and transformers==5.23.*; for the side
 onnxruntime also onnxruntime, onnx and onnxscript; for openvino also openvino==2025.4.*, onnx and
@@ -94,8 +95,9 @@ def main() -> None:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     add = parser.add_argument
-    add("--models", nargs="+", metavar="NAME", help="of programs_models.py; all by default")
+    add("--models", nargs="+", metavar="NAME", help="those of the list by default")
     add("--held-out", action="store_true", help="the held-out models in place of the listed ones")
+    add("--further", action="store_true", help="the models of programs_further.py")
     add("--schemes", nargs="+", choices=SCHEMES, default=["fp32"])
     add("--threads", nargs="+", type=int, default=[1, 2])
     add("--rounds", type=int, default=5)
@@ -120,13 +122,13 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _models(given: argparse.Namespace) -> list[str]:
-    import programs_models
+    from programs_further import FURTHER, HELD_OUT, LISTED, every
 
-    known = programs_models.LISTED | programs_models.HELD_OUT
+    known = every()
     if unknown := [name for name in given.models or () if name not in known]:
         sys.exit(f"no model {', '.join(unknown)}; there are {', '.join(known)}")
     return given.models or list(
-        programs_models.HELD_OUT if given.held_out else programs_models.LISTED
+        HELD_OUT if given.held_out else FURTHER if given.further else LISTED
     )
 
 

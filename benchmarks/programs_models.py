@@ -29,7 +29,7 @@ _VOCABULARY = 30522
 _BERT = {"vocab_size": _VOCABULARY, "hidden_size": 768, "num_attention_heads": 12}
 
 
-def _of(models: dict[str, Factory]) -> Callable[[Factory], Factory]:
+def adding_to(models: dict[str, Factory]) -> Callable[[Factory], Factory]:
     """Adds a factory to `models`, under its own name; it gives the same values each time."""
 
     def add(make: Factory) -> Factory:
@@ -75,7 +75,7 @@ def _settled(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> nn.Module:
     return module
 
 
-class _Field(nn.Module):
+class Field(nn.Module):
     """A model whose output has names, with one of them as its output."""
 
     def __init__(self, model: nn.Module, field: str | int, names: tuple[str, ...] = ()) -> None:
@@ -88,20 +88,20 @@ class _Field(nn.Module):
         return found
 
 
-def _image(pixels: int = 224) -> tuple[torch.Tensor]:
+def image(pixels: int = 224) -> tuple[torch.Tensor]:
     return (torch.randn(1, 3, pixels, pixels),)
 
 
-def _tokens(count: int = 128) -> torch.Tensor:
+def tokens(count: int = 128) -> torch.Tensor:
     return torch.randint(0, 1000, (1, count))
 
 
 def _masked_tokens(count: int = 128, real: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and an attention mask, as a tokenizer pads them."""
-    return _tokens(count), (torch.arange(count) < real).long().unsqueeze(0)
+    return tokens(count), (torch.arange(count) < real).long().unsqueeze(0)
 
 
-def _torchvision(name: str, **options: Any) -> nn.Module:
+def torchvision_model(name: str, **options: Any) -> nn.Module:
     from torchvision.models import get_model
 
     model: nn.Module = get_model(name, weights=None, **options)
@@ -109,7 +109,7 @@ def _torchvision(name: str, **options: Any) -> nn.Module:
 
 
 def _last_state(model: nn.Module, *names: str) -> nn.Module:
-    return _Field(model, "last_hidden_state", names)
+    return Field(model, "last_hidden_state", names)
 
 
 class _Every(nn.Module):
@@ -127,7 +127,7 @@ def every_component() -> Made:
     return _Every().eval(), (torch.arange(8).unsqueeze(0),)
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def whisper_tiny_encoder() -> Made:
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -137,32 +137,32 @@ def whisper_tiny_encoder() -> Made:
     return _last_state(WhisperEncoder(config)), (torch.randn(1, 80, 3000),)
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def vit_tiny() -> Made:
     from transformers import ViTConfig, ViTForImageClassification
 
     sizes = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768}
     config = ViTConfig(**sizes, num_hidden_layers=12, num_labels=1000)
-    return _Field(ViTForImageClassification(config), "logits"), _image()
+    return Field(ViTForImageClassification(config), "logits"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def bert_4_layers() -> Made:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(**_BERT, num_hidden_layers=4, intermediate_size=3072)
-    return _last_state(BertModel(config, add_pooling_layer=False)), (_tokens(),)
+    return _last_state(BertModel(config, add_pooling_layer=False)), (tokens(),)
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def distilbert() -> Made:
     from transformers import DistilBertConfig, DistilBertModel
 
     config = DistilBertConfig(vocab_size=_VOCABULARY, dim=768, n_layers=6, n_heads=12)
-    return _last_state(DistilBertModel(config)), (_tokens(),)
+    return _last_state(DistilBertModel(config)), (tokens(),)
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def wav2vec2_4_layers() -> Made:
     from transformers import Wav2Vec2Config, Wav2Vec2Model
 
@@ -170,109 +170,109 @@ def wav2vec2_4_layers() -> Made:
     return _last_state(Wav2Vec2Model(config)), (torch.randn(1, 16000),)
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def convnext_tiny() -> Made:
-    return _torchvision("convnext_tiny"), _image()
+    return torchvision_model("convnext_tiny"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def swin_t() -> Made:
-    return _torchvision("swin_t"), _image()
+    return torchvision_model("swin_t"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def efficientnet_b0() -> Made:
-    return _torchvision("efficientnet_b0"), _image()
+    return torchvision_model("efficientnet_b0"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def yolo_320() -> Made:
     from programs_yolo import Yolo
 
-    return Yolo(320), _image(320)
+    return Yolo(320), image(320)
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def mobilenet_v3_small() -> Made:
-    return _torchvision("mobilenet_v3_small"), _image()
+    return torchvision_model("mobilenet_v3_small"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def mobilenet_v3_large() -> Made:
-    return _torchvision("mobilenet_v3_large"), _image()
+    return torchvision_model("mobilenet_v3_large"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def mobilenet_v2() -> Made:
-    return _torchvision("mobilenet_v2"), _image()
+    return torchvision_model("mobilenet_v2"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def resnet18() -> Made:
-    return _torchvision("resnet18"), _image()
+    return torchvision_model("resnet18"), image()
 
 
-@_of(LISTED)
+@adding_to(LISTED)
 def lraspp_mobilenet_v3() -> Made:
-    model = _torchvision("lraspp_mobilenet_v3_large", weights_backbone=None)
-    return _Field(model, "out"), _image(320)
+    model = torchvision_model("lraspp_mobilenet_v3_large", weights_backbone=None)
+    return Field(model, "out"), image(320)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def regnet_y_400mf() -> Made:
-    return _torchvision("regnet_y_400mf"), _image()
+    return torchvision_model("regnet_y_400mf"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def shufflenet_v2() -> Made:
-    return _torchvision("shufflenet_v2_x1_0"), _image()
+    return torchvision_model("shufflenet_v2_x1_0"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def mnasnet() -> Made:
-    return _torchvision("mnasnet1_0"), _image()
+    return torchvision_model("mnasnet1_0"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def squeezenet() -> Made:
-    return _torchvision("squeezenet1_1"), _image()
+    return torchvision_model("squeezenet1_1"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def densenet121() -> Made:
-    return _torchvision("densenet121"), _image()
+    return torchvision_model("densenet121"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def deeplabv3_mobilenet() -> Made:
-    model = _torchvision("deeplabv3_mobilenet_v3_large", weights_backbone=None)
-    return _Field(model, "out"), _image(320)
+    model = torchvision_model("deeplabv3_mobilenet_v3_large", weights_backbone=None)
+    return Field(model, "out"), image(320)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def swin_v2_t() -> Made:
-    return _torchvision("swin_v2_t"), _image(256)
+    return torchvision_model("swin_v2_t"), image(256)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def maxvit_t() -> Made:
-    return _torchvision("maxvit_t"), _image()
+    return torchvision_model("maxvit_t"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def vit_b_32() -> Made:
     """With `nn.MultiheadAttention`, unlike transformers' ViT."""
-    return _torchvision("vit_b_32"), _image()
+    return torchvision_model("vit_b_32"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def segformer_b0() -> Made:
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
-    return _Field(SegformerForSemanticSegmentation(SegformerConfig()), "logits"), _image(256)
+    return Field(SegformerForSemanticSegmentation(SegformerConfig()), "logits"), image(256)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def detr_small() -> Made:
     from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
@@ -282,17 +282,17 @@ def detr_small() -> Made:
         use_timm_backbone=False, use_pretrained_backbone=False, backbone=None,
         backbone_config=backbone, encoder_layers=2, decoder_layers=2, num_queries=50,
     )  # fmt: skip
-    return _Field(DetrForObjectDetection(config), "logits"), _image(320)
+    return Field(DetrForObjectDetection(config), "logits"), image(320)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def clip_vision() -> Made:
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
-    return _last_state(CLIPVisionModel(CLIPVisionConfig(num_hidden_layers=4))), _image()
+    return _last_state(CLIPVisionModel(CLIPVisionConfig(num_hidden_layers=4))), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def levit_128s() -> Made:
     from transformers import LevitConfig, LevitForImageClassification
 
@@ -300,18 +300,18 @@ def levit_128s() -> Made:
         hidden_sizes=[128, 256, 384], num_attention_heads=[4, 6, 8], depths=[2, 3, 4],
         key_dim=[16, 16, 16], num_labels=1000,
     )  # fmt: skip
-    return _Field(LevitForImageClassification(config), "logits"), _image()
+    return Field(LevitForImageClassification(config), "logits"), image()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def mobilevit_small() -> Made:
     from transformers import MobileViTConfig, MobileViTForImageClassification
 
     model = MobileViTForImageClassification(MobileViTConfig(num_labels=1000))
-    return _Field(model, "logits"), _image(256)
+    return Field(model, "logits"), image(256)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def bert_masked() -> Made:
     """The mask is an input, so an exporter cannot know that it leaves something in each row."""
     from transformers import BertConfig, BertModel
@@ -321,21 +321,21 @@ def bert_masked() -> Made:
     return _last_state(model, "input_ids", "attention_mask"), _masked_tokens()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def mobilebert() -> Made:
     from transformers import MobileBertConfig, MobileBertModel
 
-    return _last_state(MobileBertModel(MobileBertConfig(num_hidden_layers=6))), (_tokens(),)
+    return _last_state(MobileBertModel(MobileBertConfig(num_hidden_layers=6))), (tokens(),)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def electra_small() -> Made:
     from transformers import ElectraConfig, ElectraModel
 
-    return _last_state(ElectraModel(ElectraConfig())), (_tokens(),)
+    return _last_state(ElectraModel(ElectraConfig())), (tokens(),)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def roberta_masked() -> Made:
     from transformers import RobertaConfig, RobertaModel
 
@@ -347,16 +347,16 @@ def roberta_masked() -> Made:
     return _last_state(model, "input_ids", "attention_mask"), _masked_tokens()
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def albert() -> Made:
     from transformers import AlbertConfig, AlbertModel
 
     sizes = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
     config = AlbertConfig(**sizes, num_hidden_layers=4)
-    return _last_state(AlbertModel(config, add_pooling_layer=False)), (_tokens(),)
+    return _last_state(AlbertModel(config, add_pooling_layer=False)), (tokens(),)
 
 
-@_of(HELD_OUT)
+@adding_to(HELD_OUT)
 def conformer() -> Made:
     from transformers import Wav2Vec2ConformerConfig, Wav2Vec2ConformerModel
 

@@ -26,7 +26,7 @@ QUANTIZATION = {"fp32": "none"}
 ONNX_SIDES = ("onnxruntime", "openvino")
 SCHEMES = ("fp32", "int8_static", "int8_dynamic", "8da4w")
 # What the worker's artifacts depend on.
-_SOURCES = ("programs_models.py", "programs_yolo.py", "programs_worker.py")
+_SOURCES = ("programs_models.py", "programs_further.py", "programs_yolo.py", "programs_worker.py")
 _PACKAGES = ("torch", "executorch", "torchao", "torchvision", "transformers", "onnxscript")
 _EVERY = {"quantization": "8da4w", "embeddings": "8w"}
 
@@ -280,7 +280,7 @@ def etdeploy_json(
     Raises:
         FailedError: It ended with an error.
     """
-    factory = f"{HERE / 'programs_models.py'}:{model}"
+    factory = f"{HERE / _home(model)}:{model}"
     recipe = {"model": {"python": factory}, "export": {"backend": "xnnpack", **export}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{model}.yaml"
@@ -292,6 +292,13 @@ def etdeploy_json(
         raise FailedError(first_line(done.stderr) or f"etdeploy ended with {done.returncode}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def _home(model: str) -> str:
+    """The file of a model's factory; that of models that are not measured is programs_models.py."""
+    from programs_further import FURTHER
+
+    return "programs_further.py" if model in FURTHER else "programs_models.py"
 
 
 def called(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -23,9 +23,9 @@ GROUP_SIZE = 32
 
 
 def make(name: str, folder: Path, artifacts: list[str]) -> None:
-    import programs_models
+    from programs_further import every
 
-    factory = (programs_models.LISTED | programs_models.HELD_OUT)[name]
+    factory = every()[name]
     for artifact in artifacts:
         print(f"making {artifact} of {name}", flush=True)
         try:
