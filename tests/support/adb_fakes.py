@@ -91,17 +91,22 @@ def fail(text: str) -> bytes:
 
 
 @contextmanager
-def fake_adbd(greeting: bytes, knows_key: bool = False) -> Iterator[int]:
+def fake_adbd(greeting: bytes, knows_key: bool = False, drops: int = 0) -> Iterator[int]:
     """A phone; its port.
 
     Args:
         greeting: Its answer to CNXN: AUTH, STLS, or bytes of something that is no adbd.
         knows_key: Whether it accepts the first signature.
+        drops: How many connections it hangs up on before it answers one.
     """
+    left = [None] * drops
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with contextlib.suppress(OSError, ConnectionError):
+                if left:
+                    left.pop()
+                    return
                 if greeting not in (b"AUTH", b"STLS"):
                     self.request.recv(4096)
                     self.request.sendall(greeting)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from etdeploy.devices.adb.errors import AdbError, AdbGoneError, AdbUnreachableError
+from etdeploy.devices.adb.errors import (
+    AdbDroppedError,
+    AdbError,
+    AdbGoneError,
+    AdbUnreachableError,
+)
 from etdeploy.devices.adb.keys import Signer, key_path, user_signer
 from etdeploy.devices.adb.pipes import Pipe, TcpPipe, UsbPipe, usb_transport_of
 from etdeploy.devices.adb.stream import Buffer, Patience, Stream
 from etdeploy.devices.adb.wire import WireConnection, WireStream
 
 _CONFIRM_S = 10.0
+# adbd names a connection after its file descriptor, and drops a new one while the last one with
+# that number is being taken apart: now and then when one follows another at once.
+_MORE_GREETINGS, _PAUSE_S = 2, 0.1
 
 
 def _user_key() -> Signer:
@@ -55,6 +64,14 @@ class DirectTransport:
             connection.close()
 
     def _connected(self, patience: Patience) -> WireConnection:
+        for _ in range(_MORE_GREETINGS):
+            with contextlib.suppress(AdbDroppedError):
+                return self._greeted(patience)
+            self.close()
+            time.sleep(_PAUSE_S)
+        return self._greeted(patience)
+
+    def _greeted(self, patience: Patience) -> WireConnection:
         connection = WireConnection(self._pipe(patience), self._signer, self._confirm_s)
         self._connection = connection
         connection.connect()

@@ -13,6 +13,10 @@ class AdbGoneError(AdbError):
     """The connection ended prematurely."""
 
 
+class AdbDroppedError(AdbGoneError):
+    """The connection ended before the device answered anything."""
+
+
 class AdbTimeoutError(AdbError):
     """Nothing was sent or received for too long."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from etdeploy.devices.adb.errors import (
+    AdbDroppedError,
     AdbGoneError,
     AdbRefusedError,
     AdbStateError,
@@ -63,13 +64,17 @@ class WireConnection:
         """Greets the device and authenticates.
 
         Raises:
+            AdbDroppedError: The connection ended before the device answered.
             AdbStateError: The device does not know our key, and nobody confirmed it.
             AdbKeyError: There is no usable key.
             AdbTlsError: The device requires TLS.
             AdbError: It went away, or is not adbd.
         """
-        self._send(Packet(b"CNXN", _VERSION, _MAX_DATA, b"host::\0"))
-        answer = self._receive()
+        try:
+            self._send(Packet(b"CNXN", _VERSION, _MAX_DATA, b"host::\0"))
+            answer = self._receive()
+        except AdbGoneError as error:
+            raise AdbDroppedError(str(error)) from error
         if answer.command == b"AUTH":
             answer = self._authenticate(answer)
         if answer.command == b"STLS":

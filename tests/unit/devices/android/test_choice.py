@@ -467,6 +467,19 @@ def test_a_phone_that_knows_our_key_lets_us_in(tmp_path: Path) -> None:
         directly(port, tmp_path / "adbkey").facts()
 
 
+@pytest.mark.parametrize(
+    ("drops", "told"), [(2, "the device has no service 'exec'"), (3, "the device went away")]
+)
+def test_a_phone_that_drops_a_new_connection_is_greeted_again(
+    tmp_path: Path, drops: int, told: str
+) -> None:
+    with (
+        fake_adbd(b"AUTH", knows_key=True, drops=drops) as port,
+        pytest.raises(DeviceError, match=told),
+    ):
+        directly(port, tmp_path / "adbkey").facts()
+
+
 def test_a_phone_that_wants_tls(tmp_path: Path) -> None:
     with fake_adbd(b"STLS") as port, pytest.raises(DeviceError) as caught:
         directly(port, tmp_path / "adbkey").facts()
