@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx.passes.infra.pass_base import PassResult
 
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _VIEWS = ("view_copy", "squeeze_copy", "unsqueeze_copy")
 # Of the GELU with tanh, doubled: 2 sqrt(2 / pi) (x + 0.044715 x^3), from arXiv:1606.08415.
@@ -40,7 +40,7 @@ def _sizes(node: torch.fx.Node) -> list[int] | None:
     if schema is None or schema.name.removeprefix("aten::") not in _VIEWS:
         return None
     shape: Any = node.meta["val"].shape
-    fixed = [fixed_size(size) for size in shape]
+    fixed = fixed_sizes(shape)
     return [-1 if size is None else size for size in fixed]
 
 

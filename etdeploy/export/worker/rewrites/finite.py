@@ -37,7 +37,7 @@ def is_finite(program: Program, node: torch.fx.Node) -> bool:
     above, seen = [node], set[torch.fx.Node]()
     while above:
         each = above.pop()
-        if each in seen or each.target in _PRODUCTS or not _is_of_floats(each):
+        if each in seen or each.target in _PRODUCTS or not _may_be_infinite(each):
             continue
         seen.add(each)
         value = constant_of(program, each)
@@ -53,7 +53,8 @@ def is_finite(program: Program, node: torch.fx.Node) -> bool:
     return True
 
 
-def _is_of_floats(node: torch.fx.Node) -> bool:
+def _may_be_infinite(node: torch.fx.Node) -> bool:
+    """Unless it holds whole numbers or booleans."""
     value = node.meta.get("val")
     return not isinstance(value, torch.Tensor) or value.is_floating_point()
 

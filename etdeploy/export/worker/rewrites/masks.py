@@ -16,7 +16,7 @@ import torch
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
 from etdeploy.export.worker.rewrites.finite import is_finite
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _aten = torch.ops.aten
 _WHERES = (_aten.where.self, _aten.where.ScalarOther, _aten.where.ScalarSelf)
@@ -72,12 +72,12 @@ def _hidden(program: Program, node: torch.fx.Node) -> _Hidden | None:
         return None if fill is None else _Hidden(given["mask"], True, given["self"], fill)
     for hides, x, filling in ((False, "self", "other"), (True, "other", "self")):
         fill, shown = _number(program, given[filling]), given[x]
-        if fill is not None and _is_of_floats(shown):
+        if fill is not None and _is_float32(shown):
             return _Hidden(given["condition"], hides, shown, fill)
     return None
 
 
-def _is_of_floats(given: Any) -> bool:
+def _is_float32(given: Any) -> bool:
     return isinstance(given, torch.fx.Node) and given.meta["val"].dtype == torch.float32
 
 
@@ -94,11 +94,9 @@ def _number(program: Program, given: Any) -> float | None:
 
 def _is_smaller(mask: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Whether it is worth to make floats of the mask first."""
-    sizes = [fixed_size(size) for size in node.meta["val"].shape]
-    of_mask = [fixed_size(size) for size in mask.meta["val"].shape]
-    if None in sizes or None in of_mask:
-        return False
-    return 2 * math.prod(map(int, of_mask)) <= math.prod(map(int, sizes))  # type: ignore[arg-type]
+    sizes, of_mask = fixed_sizes(node.meta["val"].shape), fixed_sizes(mask.meta["val"].shape)
+    is_known = None not in sizes and None not in of_mask
+    return is_known and 2 * math.prod(of_mask) <= math.prod(sizes)
 
 
 def _constant(write: Writer, hidden: _Hidden, mask: torch.Tensor) -> torch.fx.Node:

@@ -28,10 +28,7 @@ from etdeploy.export.worker.rewrites.reductions.powers import powers_as_products
 from etdeploy.export.worker.rewrites.reductions.softmax import softmax_last
 from etdeploy.export.worker.rewrites.reductions.sums import sums_as_products
 from etdeploy.export.worker.rewrites.silu import silu_as_product
-from etdeploy.export.worker.rewrites.slices import (
-    parts_as_slices,
-    rolls_as_slices,
-)
+from etdeploy.export.worker.rewrites.slices import parts_as_slices, rolls_as_slices
 from etdeploy.export.worker.rewrites.views import plain_views
 
 

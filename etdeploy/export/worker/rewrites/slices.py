@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _aten = torch.ops.aten
 # Of a tensor in XNNPACK (XNN_MAX_TENSOR_DIMS).
@@ -30,16 +30,15 @@ def rolls_as_slices(program: Program, told: Told) -> None:
         if node.target is not _aten.roll.default:
             continue
         given = bound(node)
-        shape = [fixed_size(size) for size in node.meta["val"].shape]
+        shape = fixed_sizes(node.meta["val"].shape)
         if not given["dims"] or None in shape or not _is_taken(given["self"]):
             told.left(node, "its sizes are dynamic, or its tensor is none of floats")
             continue
         write, made = Writer(program, node), given["self"]
         for shift, dim in zip(given["shifts"], given["dims"], strict=True):
-            size: Any = shape[dim]
-            if first := -shift % size:
+            if first := -shift % shape[dim]:
                 head = write(_aten.slice.Tensor, made, dim, 0, first)
-                tail = write(_aten.slice.Tensor, made, dim, first, size)
+                tail = write(_aten.slice.Tensor, made, dim, first, shape[dim])
                 made = write(_aten.cat.default, [tail, head], dim)
         write.replace(made)
         told.applied()
@@ -67,7 +66,7 @@ def parts_as_slices(program: Program, told: Told) -> None:
 def _select(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
     x, dim, index = _three(*node.args[:3])
     size = fixed_size(x.meta["val"].shape[dim])
-    shape = [fixed_size(each) for each in node.meta["val"].shape]
+    shape = fixed_sizes(node.meta["val"].shape)
     if size is None or not isinstance(index, int) or None in shape or not _is_taken(x):
         told.left(node, "its sizes are dynamic, or its tensor is none of floats")
         return
@@ -79,7 +78,7 @@ def _select(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> Non
 
 def _split(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
     x, sizes, dim = _three(*node.args)
-    fixed: list[Any] = [fixed_size(size) for size in sizes]
+    fixed = fixed_sizes(sizes)
     if None in fixed or not _is_taken(x):
         told.left(node, "its sizes are dynamic, or its tensor is none of floats")
         return
@@ -100,13 +99,13 @@ def _stride(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> Non
     x, dim, step = given["self"], given["dim"], given["step"]
     if step == 1:
         return
-    sizes = [fixed_size(size) for size in x.meta["val"].shape]
-    shape = [fixed_size(size) for size in node.meta["val"].shape]
+    sizes = fixed_sizes(x.meta["val"].shape)
+    shape = fixed_sizes(node.meta["val"].shape)
     start, dim = given["start"] or 0, dim % len(sizes)
     if None in sizes or not _is_taken(x) or not isinstance(start, int):
         told.left(node, "its sizes are dynamic, or its tensor is none of floats")
         return
-    size: Any = sizes[dim]
+    size = sizes[dim]
     if size % step or not 0 <= start < step or shape[dim] != size // step or len(sizes) >= _RANK:
         told.left(
             node, "it takes no whole number of strides, or its tensor has too many dimensions"
@@ -124,18 +123,16 @@ def _flip(edge: Any, program: Program, node: torch.fx.Node, told: Told) -> None:
     """Of a few values, as of the steps of a recurrent layer that goes both ways."""
     given = bound(node)
     x, dims = given["self"], given["dims"]
-    sizes = [fixed_size(x.meta["val"].shape[dim]) for dim in dims]
+    sizes = fixed_sizes(x.meta["val"].shape[dim] for dim in dims)
     if not _is_taken(x) or not all(size and size <= _MOST_FLIPPED for size in sizes):
-        told.left(node, "its sizes are dynamic or more than 64, or its tensor is none of floats")
+        why = f"its sizes are dynamic or more than {_MOST_FLIPPED}, or its tensor is none of floats"
+        told.left(node, why)
         return
     write = Writer(program, node)
     for dim, size in zip(dims, sizes, strict=True):
-        indices = range(size or 0)[::-1]
-        x = write(
-            edge.cat.default,
-            [write(edge.slice_copy.Tensor, x, dim, i, i + 1) for i in indices],
-            dim,
-        )
+        indices = reversed(range(size))
+        ones = [write(edge.slice_copy.Tensor, x, dim, i, i + 1) for i in indices]
+        x = write(edge.cat.default, ones, dim)
     write.replace(x)
     told.applied()
 

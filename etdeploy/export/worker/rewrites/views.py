@@ -13,7 +13,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from etdeploy.export.worker.rewrites.base import Program, Told
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _COPIES = ("clone", "_clone_dim_order", "alias_copy", "detach_copy", "lift_fresh_copy")
 _ARITHMETIC = ("add", "sub", "mul", "div")
@@ -78,7 +78,7 @@ def _expands_itself(node: torch.fx.Node) -> bool:
         if _name(user) not in _ARITHMETIC or len(others) != 1:
             return False
         shapes = [list(each.meta["val"].shape) for each in (x, others[0], user)]
-        if any(fixed_size(size) is None for shape in shapes for size in shape):
+        if any(None in fixed_sizes(shape) for shape in shapes):
             return False
         if list(torch.broadcast_shapes(*shapes[:2])) != shapes[2]:
             return False
@@ -101,5 +101,5 @@ def _sizes(node: torch.fx.Node) -> list[int] | None:
     if schema is None or schema.name.removeprefix("aten::") not in _VIEWS:
         return None
     shape: Any = node.meta["val"].shape
-    fixed = [fixed_size(size) for size in shape]
+    fixed = fixed_sizes(shape)
     return [-1 if size is None else size for size in fixed]

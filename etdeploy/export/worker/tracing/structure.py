@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,3 +113,8 @@ def fixed_size(size: int | torch.SymInt) -> int | None:
         expression = size.node.expr
         return int(expression) if expression.is_number else None
     return size
+
+
+def fixed_sizes(sizes: Iterable[int | torch.SymInt]) -> list[Any]:
+    """`fixed_size` of each."""
+    return [fixed_size(size) for size in sizes]

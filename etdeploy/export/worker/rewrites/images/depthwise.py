@@ -15,10 +15,10 @@ import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
 from etdeploy.export.worker.rewrites.constants import constant_of
+from etdeploy.export.worker.rewrites.images.windows import MOST_TAPS, pair
 from etdeploy.export.worker.tracing.structure import fixed_size
 
 _aten = torch.ops.aten
-_MOST_TAPS = 25
 _CONVOLUTIONS = (_aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default)
 
 
@@ -45,7 +45,7 @@ def has_large_depthwise(program: Program) -> bool:
 def _is_large_depthwise(given: dict[str, Any]) -> bool:
     weight, groups = given["weight"].meta["val"], given["groups"]
     is_depthwise = groups > 1 and groups == weight.shape[0] and weight.shape[1] == 1
-    return bool(is_depthwise and weight[0, 0].numel() > _MOST_TAPS)
+    return bool(is_depthwise and weight[0, 0].numel() > MOST_TAPS)
 
 
 def _why_not(program: Program, node: torch.fx.Node, given: dict[str, Any]) -> str:
@@ -54,11 +54,11 @@ def _why_not(program: Program, node: torch.fx.Node, given: dict[str, Any]) -> st
         return "it is in one dimension or in three"
     if weight.dtype != torch.float32:
         return "its tensors are no 32-bit floats"
-    if set(_pair(given["stride"])) != {1} or set(_pair(given["dilation"])) != {1}:
+    if set(pair(given["stride"])) != {1} or set(pair(given["dilation"])) != {1}:
         return "its stride or dilation is not 1"
     if isinstance(given["padding"], str):
         return "its padding is given by name"
-    if weight.shape[-1] > _MOST_TAPS:
+    if weight.shape[-1] > MOST_TAPS:
         return f"one row of its kernel has {weight.shape[-1]} taps"
     if fixed_size(node.meta["val"].shape[-2]) is None:
         return "the height of its input is dynamic"
@@ -74,18 +74,14 @@ def _weights(program: Program, given: dict[str, Any]) -> torch.Tensor:
     return found.detach()
 
 
-def _pair(value: Any) -> list[int]:
-    return list(value) if isinstance(value, list | tuple) else [value, value]
-
-
 def _replace(program: Program, node: torch.fx.Node, given: dict[str, Any]) -> None:
     write, weight = Writer(program, node), _weights(program, given)
     rows, columns = weight.shape[-2:]
     height = node.meta["val"].shape[-2]
-    padding = _pair(given["padding"])
+    padding = pair(given["padding"])
     parts = []
-    for start in range(0, rows, _MOST_TAPS // columns):
-        strip = weight[:, :, start : start + _MOST_TAPS // columns].clone()
+    for start in range(0, rows, MOST_TAPS // columns):
+        strip = weight[:, :, start : start + MOST_TAPS // columns].clone()
         part = write.constant(f"strip_{start}_of_{given['weight'].name}", strip)
         bias = given["bias"] if start == 0 else None
         made = write(

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.rewrites.images.windows import pair
+from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _aten = torch.ops.aten
-# Where the row and the column of a window, and of a pixel in it, stand: (n, c, y, dy, x, dx) as
-# (n, c, dy, dx, y, x); this is its own inverse but for the exchanged pairs.
+# Of a window's row y and column x, and those of a pixel in it: (n, c, y, dy, x, dx) becomes
+# (n, c, dy, dx, y, x), and the other way round.
 _APART, _TOGETHER = [0, 1, 3, 5, 2, 4], [0, 1, 4, 2, 5, 3]
 
 
@@ -26,7 +27,7 @@ def patches_as_views(program: Program, told: Told) -> None:
             continue
         given = bound(node)
         image = (given["self"] if node.target is _aten.im2col.default else node).meta["val"]
-        sizes = [fixed_size(size) for size in image.shape]
+        sizes = fixed_sizes(image.shape)
         if image.dim() != 4 or None in sizes or not _are_side_by_side(given, sizes):
             told.left(node, "its windows overlap or leave pixels out, or its sizes are dynamic")
             continue
@@ -38,9 +39,9 @@ def patches_as_views(program: Program, told: Told) -> None:
 
 
 def _are_side_by_side(given: dict[str, Any], sizes: list[Any]) -> bool:
-    kernel = _pair(given["kernel_size"])
+    kernel = pair(given["kernel_size"])
     return (
-        _pair(given["stride"]) == kernel
+        pair(given["stride"]) == kernel
         and not any(given["padding"])
         and set(given["dilation"]) == {1}
         and not any(size % width for size, width in zip(sizes[2:], kernel, strict=True))
@@ -49,7 +50,7 @@ def _are_side_by_side(given: dict[str, Any], sizes: list[Any]) -> bool:
 
 def _unfold(write: Writer, given: dict[str, Any], sizes: list[Any]) -> torch.fx.Node:
     """(n, c, h, w) to (n, c * pixels of a window, windows)."""
-    (n, c, height, width), (down, across) = sizes, _pair(given["kernel_size"])
+    (n, c, height, width), (down, across) = sizes, pair(given["kernel_size"])
     rows, columns = height // down, width // across
     apart = write(_aten.reshape.default, given["self"], [n, c, rows, down, columns, across])
     turned = write(_aten.permute.default, apart, _APART)
@@ -58,12 +59,8 @@ def _unfold(write: Writer, given: dict[str, Any], sizes: list[Any]) -> torch.fx.
 
 def _fold(write: Writer, given: dict[str, Any], sizes: list[Any]) -> torch.fx.Node:
     """The inverse."""
-    (n, c, height, width), (down, across) = sizes, _pair(given["kernel_size"])
+    (n, c, height, width), (down, across) = sizes, pair(given["kernel_size"])
     rows, columns = height // down, width // across
     apart = write(_aten.reshape.default, given["self"], [n, c, down, across, rows, columns])
     turned = write(_aten.permute.default, apart, _TOGETHER)
     return write(_aten.reshape.default, turned, [n, c, height, width])
-
-
-def _pair(value: Any) -> list[int]:
-    return [value[0], value[-1]]

@@ -7,20 +7,19 @@ overlap, nothing where they have one pixel, and else a product along each side o
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.rewrites.images.windows import MOST_TAPS, pair
+from etdeploy.export.worker.rewrites.reductions.maxima import replace_largest, takes_places
+from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _aten = torch.ops.aten
 _OF_SIGNALS = (_aten.avg_pool1d.default, _aten.max_pool1d.default)
 _SIGNAL = 3
 _POOLS = (_aten.avg_pool2d.default, _aten.adaptive_avg_pool2d.default)
-# Of XNNPACK's depthwise kernels.
-_MOST_TAPS = 25
 _Pair = list[int]
 
 
@@ -39,7 +38,7 @@ def pools_as_convolutions(program: Program, told: Told) -> None:
         if node.target not in _POOLS or _is_taken(node):
             continue
         image, pooled = bound(node)["self"].meta["val"], node.meta["val"]
-        sizes = [fixed_size(size) for size in (*image.shape, *pooled.shape)]
+        sizes = fixed_sizes((*image.shape, *pooled.shape))
         if image.dtype != torch.float32 or image.dim() != 4 or None in sizes:
             told.left(node, "its sizes are dynamic, or its tensors are no images of 32-bit floats")
             continue
@@ -56,13 +55,13 @@ def pools_as_convolutions(program: Program, told: Told) -> None:
 def _as_image(write: Writer, node: torch.fx.Node) -> None:
     given = bound(node)
     image = write(_aten.unsqueeze.default, given["self"], -2)
-    kernel, stride = _one(given["kernel_size"]), _one(given["stride"] or given["kernel_size"])
-    sides = [[1, kernel], [1, stride], [0, _one(given["padding"])]]
+    kernel, stride = pair(given["kernel_size"])[1], pair(given["stride"] or given["kernel_size"])[1]
+    sides = [[1, kernel], [1, stride], [0, pair(given["padding"])[1]]]
     if node.target is _aten.avg_pool1d.default:
         rest = [given["ceil_mode"], given["count_include_pad"]]
         made = write(_aten.avg_pool2d.default, image, *sides, *rest)
     else:
-        rest = [[1, _one(given["dilation"])], given["ceil_mode"]]
+        rest = [[1, pair(given["dilation"])[1]], given["ceil_mode"]]
         made = write(_aten.max_pool2d.default, image, *sides, *rest)
     write.replace(write(_aten.squeeze.dim, made, -2))
 
@@ -71,40 +70,32 @@ def _largest(program: Program, node: torch.fx.Node, told: Told) -> None:
     """Adaptive maxima, which ExecuTorch does not lower, of windows that stand side by side."""
     x = bound(node)["self"]
     values = node.meta["val"][0]
-    sizes = [fixed_size(size) for size in (*x.meta["val"].shape[-2:], *values.shape[-2:])]
-    takes_places = any(user.target is not operator.getitem or user.args[1] for user in node.users)
-    if None in sizes or takes_places or sizes[0] % sizes[2] or sizes[1] % sizes[3]:  # type: ignore[operator]
+    sizes = fixed_sizes((*x.meta["val"].shape[-2:], *values.shape[-2:]))
+    if None in sizes or takes_places(node) or sizes[0] % sizes[2] or sizes[1] % sizes[3]:
         told.left(node, "its windows overlap, its places are asked for, or its sizes are dynamic")
         return
-    kernel = [sizes[0] // sizes[2], sizes[1] // sizes[3]]  # type: ignore[operator]
-    for user in list(node.users):
-        write = Writer(program, user)
-        write.replace(write(_aten.max_pool2d.default, x, kernel, kernel))
-    program.graph.erase_node(node)
+    kernel = [sizes[0] // sizes[2], sizes[1] // sizes[3]]
+    replace_largest(program, node, _aten.max_pool2d.default, x, kernel, kernel)
     told.applied()
-
-
-def _one(value: Any) -> int:
-    return int(value[0] if isinstance(value, list | tuple) else value)
 
 
 def _is_taken(node: torch.fx.Node) -> bool:
     """Whether XNNPACK takes it as it is: a plain one, or the mean of the image."""
     given = bound(node)
     if node.target is _aten.adaptive_avg_pool2d.default:
-        return [fixed_size(size) for size in node.meta["val"].shape[-2:]] == [1, 1]
+        return fixed_sizes(node.meta["val"].shape[-2:]) == [1, 1]
     return not (given["ceil_mode"] or given["divisor_override"] or _counts_zeros(given))
 
 
 def _counts_zeros(given: dict[str, Any]) -> bool:
-    return bool(given["count_include_pad"] and any(_pair(given["padding"])))
+    return bool(given["count_include_pad"] and any(pair(given["padding"])))
 
 
 def _average(write: Writer, node: torch.fx.Node) -> torch.fx.Node | None:
     """None where windows are cut off, so that each has a divisor of its own."""
     given = bound(node)
-    x, kernel, padding = given["self"], _pair(given["kernel_size"]), _pair(given["padding"])
-    stride = _pair(given["stride"]) or kernel
+    x, kernel, padding = given["self"], pair(given["kernel_size"]), pair(given["padding"])
+    stride = pair(given["stride"]) or kernel
     fitting = [
         (size + 2 * around - width) // step + 1
         for size, width, step, around in zip(_image(x), kernel, stride, padding, strict=True)
@@ -114,7 +105,7 @@ def _average(write: Writer, node: torch.fx.Node) -> torch.fx.Node | None:
     if not given["divisor_override"] and not _counts_zeros(given):
         return write(_aten.avg_pool2d.default, x, kernel, stride, padding, False, False)
     divisor = given["divisor_override"] or kernel[0] * kernel[1]
-    if kernel[0] * kernel[1] <= _MOST_TAPS:
+    if kernel[0] * kernel[1] <= MOST_TAPS:
         return _convolved(write, x, kernel, stride, padding, 1.0 / divisor)
     x = _convolved(write, x, [1, kernel[1]], [1, stride[1]], [0, padding[1]], 1.0 / kernel[1])
     row = kernel[1] / divisor
@@ -157,10 +148,3 @@ def _windows(size: int, parts: int) -> torch.Tensor:
 def _image(node: torch.fx.Node) -> _Pair:
     """Height and width, which are known."""
     return [fixed_size(size) or 0 for size in node.meta["val"].shape[-2:]]
-
-
-def _pair(value: Any) -> _Pair:
-    """Height's and width's; empty for an empty list."""
-    if not isinstance(value, list | tuple):
-        return [value, value]
-    return [value[0], value[0]] if len(value) == 1 else list(value)

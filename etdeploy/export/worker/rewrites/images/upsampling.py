@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.tracing.structure import fixed_sizes
 
 _aten = torch.ops.aten
 _KINDS = (_aten.upsample_nearest2d.vec, _aten.upsample_nearest2d.default)
@@ -35,7 +35,7 @@ def upsampling_by_ones(program: Program, told: Told) -> None:
 
 
 def _factors(before: torch.Tensor, after: torch.Tensor) -> tuple[int, int] | None:
-    sizes = [fixed_size(size) for size in (*before.shape, *after.shape)]
+    sizes = fixed_sizes((*before.shape, *after.shape))
     if before.dtype != torch.float32 or None in sizes:
         return None
     known: Any = sizes

@@ -53,8 +53,10 @@ def _why_not(program: Program, given: dict[str, Any]) -> str:
 def _replace(program: Program, node: torch.fx.Node, given: dict[str, Any]) -> None:
     write, x = Writer(program, node), given["input"].meta["val"]
     groups = given.get("num_groups", int(x.shape[1]))
+    weight, bias = _channels(program, write, given)
     make = _of_image if x.dim() == _IMAGE else _of_rows
-    write.replace(make(write, given, groups, *_channels(program, write, given)))
+    made = make(write, given, groups, weight)
+    write.replace(made if bias is None else write(_aten.add.Tensor, made, bias))
 
 
 def _channels(program: Program, write: Writer, given: dict[str, Any]) -> list[torch.fx.Node | None]:
@@ -72,11 +74,7 @@ def _channels(program: Program, write: Writer, given: dict[str, Any]) -> list[to
 
 
 def _of_rows(
-    write: Writer,
-    given: dict[str, Any],
-    groups: int,
-    weight: torch.fx.Node | None,
-    bias: torch.fx.Node | None,
+    write: Writer, given: dict[str, Any], groups: int, weight: torch.fx.Node | None
 ) -> torch.fx.Node:
     """Each group is a row."""
     shape = [int(size) for size in given["input"].meta["val"].shape]
@@ -84,15 +82,11 @@ def _of_rows(
     x = write(_aten.view.default, given["input"], [rows, math.prod(shape) // rows])
     made = normed(write, centred(write, x), given["eps"])
     made = write(_aten.view.default, made, shape)
-    return _shifted(write, made if weight is None else write(_aten.mul.Tensor, made, weight), bias)
+    return made if weight is None else write(_aten.mul.Tensor, made, weight)
 
 
 def _of_image(
-    write: Writer,
-    given: dict[str, Any],
-    groups: int,
-    weight: torch.fx.Node | None,
-    bias: torch.fx.Node | None,
+    write: Writer, given: dict[str, Any], groups: int, weight: torch.fx.Node | None
 ) -> torch.fx.Node:
     """By XNNPACK's mean of an image's channels, so that the image stays by pixel."""
     x = given["input"]
@@ -101,11 +95,7 @@ def _of_image(
     scale = write(_aten.rsqrt.default, _mean_of_groups(write, squares, groups, given["eps"]))
     if weight is not None:
         scale = write(_aten.mul.Tensor, scale, weight)
-    return _shifted(write, write(_aten.mul.Tensor, made, scale), bias)
-
-
-def _shifted(write: Writer, x: torch.fx.Node, bias: torch.fx.Node | None) -> torch.fx.Node:
-    return x if bias is None else write(_aten.add.Tensor, x, bias)
+    return write(_aten.mul.Tensor, made, scale)
 
 
 def _mean_of_groups(

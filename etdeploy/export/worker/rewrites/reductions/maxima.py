@@ -7,6 +7,7 @@ stay alone: with ExecuTorch 1.5.1, others fail.
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 
@@ -24,14 +25,21 @@ def maxima_without_places(program: Program, told: Told) -> None:
         given = bound(node)
         value, dim = given["self"].meta["val"], given["dim"] % given["self"].meta["val"].dim()
         is_lowered = given["keepdim"] and value.dim() == _IMAGE and dim in _SIDES
-        takes_places = any(
-            user.target is not operator.getitem or user.args[1] != 0 for user in node.users
-        )
-        if is_lowered or takes_places or not value.is_floating_point():
+        if is_lowered or takes_places(node) or not value.is_floating_point():
             continue
-        for user in list(node.users):
-            write = Writer(program, user)
-            write.replace(write(_aten.amax.default, given["self"], [dim], given["keepdim"]))
-        program.graph.erase_node(node)
+        replace_largest(program, node, _aten.amax.default, given["self"], [dim], given["keepdim"])
         told.applied()
     program.graph_module.recompile()
+
+
+def takes_places(node: torch.fx.Node) -> bool:
+    """Whether anyone takes more of a maximum than its values, which come first."""
+    return any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users)
+
+
+def replace_largest(program: Program, node: torch.fx.Node, target: Any, *args: Any) -> None:
+    """Gives an operator for the values alone to all that take a maximum's."""
+    for user in list(node.users):
+        write = Writer(program, user)
+        write.replace(write(target, *args))
+    program.graph.erase_node(node)

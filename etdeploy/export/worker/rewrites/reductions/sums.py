@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.rewrites.base import Program, Told, Writer, bound
-from etdeploy.export.worker.tracing.structure import fixed_size
+from etdeploy.export.worker.tracing.structure import fixed_size, fixed_sizes
 
 _aten = torch.ops.aten
 _MEANS = (_aten.mean.dim, _aten.mean.default)
@@ -27,7 +27,7 @@ _LONG, _FEW_ROWS = 2048, 8
 def sums_as_products(program: Program, told: Told) -> None:
     """Replaces every one of 32-bit floats; in place."""
     for node in list(program.graph.nodes):
-        if node.target not in _REDUCTIONS or _counts(node):
+        if node.target not in _REDUCTIONS or not _is_of_floats(node):
             continue
         given = bound(node)
         x = given["self"].meta["val"]
@@ -38,10 +38,12 @@ def sums_as_products(program: Program, told: Told) -> None:
         write = Writer(program, node)
         if is_of_image and _are_fixed(x, dims):
             made = _of_image(write, node)
-        elif len(dims) == 1 and fixed_size(x.shape[dims[0]]) is not None:
-            made = _of_one(write, node, dims[0])
+        elif _is_by_rows(x, dims):
+            made = _by_rows(write, node, dims)
+        elif len(dims) == 1 and _are_fixed(x, dims):
+            made = _by_column(write, node, dims[0])
         elif _are_fixed(x, range(x.dim())):
-            made = _of_several(write, node, dims)
+            made = _by_columns(write, node, dims)
         else:
             told.left(node, "it is over a dimension of dynamic size")
             continue
@@ -50,13 +52,12 @@ def sums_as_products(program: Program, told: Told) -> None:
     program.graph_module.recompile()
 
 
-def _counts(node: torch.fx.Node) -> bool:
-    """Whether it is of other numbers than 32-bit floats, or of one alone."""
+def _is_of_floats(node: torch.fx.Node) -> bool:
+    """Whether it is of 32-bit floats, and of more than one alone."""
     given = bound(node)
     x = given["self"].meta["val"]
-    return bool(
-        x.dtype != torch.float32 or given["dtype"] not in (None, torch.float32) or x.dim() == 0
-    )
+    are_floats = x.dtype == torch.float32 and given["dtype"] in (None, torch.float32)
+    return bool(are_floats and x.dim())
 
 
 def _are_fixed(x: torch.Tensor, dims: Any) -> bool:
@@ -72,51 +73,53 @@ def _of_image(write: Writer, node: torch.fx.Node) -> torch.fx.Node:
     given = bound(node)
     made = write(_aten.mean.dim, given["self"], _OF_IMAGES, True)
     if node.target not in _MEANS:
-        made = write(_aten.mul.Tensor, made, float(_count(given["self"], _OF_IMAGES)))
+        made = write(_aten.mul.Tensor, made, float(_count(given["self"].meta["val"], _OF_IMAGES)))
     return made if given["keepdim"] else write(_aten.squeeze.dims, made, _OF_IMAGES)
 
 
-def _of_one(write: Writer, node: torch.fx.Node, dim: int) -> torch.fx.Node:
+def _is_by_rows(x: torch.Tensor, dims: list[int]) -> bool:
+    """Whether it is over neighbours that others follow, and not over too many."""
+    are_neighbours = dims == list(range(dims[0], dims[-1] + 1))
+    return (
+        are_neighbours
+        and dims[-1] < x.dim() - 1
+        and _are_fixed(x, range(x.dim()))
+        and _count(x, range(dims[-1] + 1)) <= _MOST_ONES
+    )
+
+
+def _by_column(write: Writer, node: torch.fx.Node, dim: int) -> torch.fx.Node:
+    """Over one dimension, whatever the others: each row times a column."""
     given = bound(node)
     x, rank = given["self"], given["self"].meta["val"].dim()
+    count, is_kept = _count(x.meta["val"], [dim]), given.get("keepdim", False)
     if dim < rank - 1:
-        if _are_fixed(x.meta["val"], range(rank)) and _ones(x, [dim]) <= _MOST_ONES:
-            return _as_rows(write, node, [dim])
         order = [each for each in range(rank) if each != dim]
         x = write(_aten.permute.default, x, [*order, dim])
-    made = weighted(write, x, _factor(node, _count(given["self"], [dim])))
-    is_kept = given.get("keepdim", False)
+    made = weighted(write, x, _factor(node, count))
     if dim == rank - 1 and is_kept:
         return made
     made = write(_aten.squeeze.dim, made, -1)
     return write(_aten.unsqueeze.default, made, dim) if is_kept else made
 
 
-def _of_several(write: Writer, node: torch.fx.Node, dims: list[int]) -> torch.fx.Node:
+def _by_columns(write: Writer, node: torch.fx.Node, dims: list[int]) -> torch.fx.Node:
+    """Over several dimensions of known sizes, as one."""
     x = bound(node)["self"]
-    rank = x.meta["val"].dim()
-    are_neighbours = dims == list(range(dims[0], dims[-1] + 1))
-    if are_neighbours and dims[-1] < rank - 1 and _ones(x, dims) <= _MOST_ONES:
-        return _as_rows(write, node, dims)
+    rank, count = x.meta["val"].dim(), _count(x.meta["val"], dims)
     if dims[0] < rank - len(dims):
         order = [each for each in range(rank) if each not in dims]
         x = write(_aten.permute.default, x, [*order, *dims])
-    count = _count(x, range(rank - len(dims), rank))
-    rows = _count(x, range(rank)) // count
-    x = write(_aten.reshape.default, x, [rows, count])
+    x = write(_aten.reshape.default, x, [_count(x.meta["val"], range(rank)) // count, count])
     made = weighted(write, x, _factor(node, count))
     return write(_aten.reshape.default, made, list(node.meta["val"].shape))
 
 
-def _ones(x: torch.fx.Node, dims: list[int]) -> int:
-    """How many the product with rows takes."""
-    return _count(x, range(dims[-1] + 1))
-
-
-def _as_rows(write: Writer, node: torch.fx.Node, dims: list[int]) -> torch.fx.Node:
+def _by_rows(write: Writer, node: torch.fx.Node, dims: list[int]) -> torch.fx.Node:
     """Over dimensions that others follow: each row of ones times a matrix."""
     x = bound(node)["self"]
-    matrices, count = _count(x, range(dims[0])), _count(x, dims)
+    value = x.meta["val"]
+    matrices, count = _count(value, range(dims[0])), _count(value, dims)
     x = write(_aten.reshape.default, x, [matrices, count, -1])
     factor = _factor(node, count)
     name = f"{matrices}_rows_of_{count}_times_{factor!r}"
@@ -125,8 +128,8 @@ def _as_rows(write: Writer, node: torch.fx.Node, dims: list[int]) -> torch.fx.No
     return write(_aten.reshape.default, made, list(node.meta["val"].shape))
 
 
-def _count(x: torch.fx.Node, dims: Any) -> int:
-    return math.prod(fixed_size(x.meta["val"].shape[dim]) or 1 for dim in dims)
+def _count(x: torch.Tensor, dims: Any) -> int:
+    return math.prod(fixed_size(x.shape[dim]) or 1 for dim in dims)
 
 
 def weighted(
@@ -163,8 +166,8 @@ def _product(
 
 
 def _are_few(sizes: Any) -> bool:
-    fixed = [fixed_size(size) for size in sizes]
-    return None not in fixed and math.prod(size or 0 for size in fixed) < _FEW_ROWS
+    fixed = fixed_sizes(sizes)
+    return None not in fixed and math.prod(fixed) < _FEW_ROWS
 
 
 def _divisor_near_root(size: int) -> int:
