@@ -69,7 +69,7 @@ def barred(
         if offer is None:
             found[identity] = Barred(BarKind.AWAY, f"unplugged since {clock(at)}")
         elif offer.problem:
-            todo = f" ({offer.remedy})" if offer.remedy else ""
+            todo = f" ({' '.join(offer.remedy.split())})" if offer.remedy else ""
             found[identity] = Barred(BarKind.PROBLEM, f"not usable: {offer.problem}{todo}")
         for claim in reservations:
             if claim.is_of(last.lock, last.host, last.name):

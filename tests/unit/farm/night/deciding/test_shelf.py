@@ -28,7 +28,7 @@ def test_another_host_takes_over_a_device_with_a_problem() -> None:
 
 
 def test_why_a_device_cannot_be_used() -> None:
-    broken = offer_of(2, problem="phone is offline", remedy="plug it in again")
+    broken = offer_of(2, problem="phone is offline", remedy="plug it\nin again")
     phones = [offer_of(number) for number in range(5)]
     seen = {offer.identity: (offer, AT) for offer in phones}
     offers = {offer.identity: offer for offer in (phones[0], broken, phones[3], phones[4])}
