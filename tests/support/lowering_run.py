@@ -1,7 +1,7 @@
-"""Lowers tiny language models with and without what makes that faster.
+"""Lowers tiny models with and without what makes that faster.
 
 `python -m tests.support.lowering_run NAME=SCHEME...` writes one line of JSON at the end: of each
-model, both ways.
+model, both ways. A name is one of MODELS, or `BACKEND:FUNCTION` of lowered_models.py.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import hashlib
 import io
 import json
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -24,10 +26,15 @@ from torch.fx import Graph
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.lowering.quantize import quantize
+from etdeploy.export.worker.pipeline import run
+from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 from tests.support import generation_run, language_families
 from tests.support.export import spec_of
 from tests.support.lowered_sources import lowered
+
+FACTORIES = Path(__file__).with_name("lowered_models.py")
 
 
 @dataclass(frozen=True)
@@ -55,12 +62,33 @@ MODELS = {
 }
 
 
-def program(model: Lowered, scheme: str, *, whole: bool) -> dict[str, Any]:
+def program(name: str, scheme: str, *, whole: bool) -> dict[str, Any]:
     """The digest of a model's program, and how often what takes time was done for it."""
+    if ":" in name:
+        backend, function = name.split(":")
+        return _of_factory(backend, function, scheme, whole=whole)
+    return _of_text(MODELS[name], scheme, whole=whole)
+
+
+def _of_factory(backend: str, function: str, scheme: str, *, whole: bool) -> dict[str, Any]:
+    """Of a whole export, with its rewrites and with what counts their gain."""
+    export = {"backend": backend, "quantization": scheme}
+    spec = _spec({"model": {"python": f"{FACTORIES}:{function}"}, "export": export}, whole=whole)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _counted() as counts,
+        _another_release() if whole else nullcontext(),
+    ):
+        run(spec, Path(folder), lambda *_: None, FileRecorder())
+        content = (Path(folder) / PROGRAM_FILE).read_bytes()
+        info = json.loads((Path(folder) / EXPORT_INFO).read_text())
+    digest = hashlib.sha256(content).hexdigest()
+    return {"digest": digest, "rewrites": info.get("rewrites"), **counts}
+
+
+def _of_text(model: Lowered, scheme: str, *, whole: bool) -> dict[str, Any]:
     export = {"quantization": scheme, "generation": {"context": model.context}}
-    spec = spec_of({"model": {"hf": "org/model"}, "export": export})
-    if whole:
-        spec = spec.model_copy(update={"wanted_versions": {"torch": "1.2.3"}})
+    spec = _spec({"model": {"hf": "org/model"}, "export": export}, whole=whole)
     made = generation_sources(
         model.make(),
         context=model.context,
@@ -73,6 +101,11 @@ def program(model: Lowered, scheme: str, *, whole: bool) -> dict[str, Any]:
     with _counted() as counts, _another_release() if whole else nullcontext():
         digest = _digest(spec, made.sources)
     return {"digest": digest, **counts}
+
+
+def _spec(recipe: dict[str, Any], *, whole: bool) -> ExportSpec:
+    spec = spec_of(recipe)
+    return spec.model_copy(update={"wanted_versions": {"torch": "1.2.3"}}) if whole else spec
 
 
 def _digest(spec: ExportSpec, sources: Any) -> str:
@@ -125,9 +158,9 @@ def _counting(found: Counter[str], what: str, call: Callable[..., Any]) -> Calla
 def both_ways(name: str, scheme: str) -> dict[str, Any]:
     """The program with, and without, what makes it faster."""
     ways = ("fast", "whole")
-    return {way: program(MODELS[name], scheme, whole=way == "whole") for way in ways}
+    return {way: program(name, scheme, whole=way == "whole") for way in ways}
 
 
 if __name__ == "__main__":
-    told = {name: both_ways(name, scheme) for name, scheme in (w.split("=") for w in sys.argv[1:])}
+    told = {word: both_ways(*word.split("=")) for word in sys.argv[1:]}
     sys.stdout.write("\n" + json.dumps(told) + "\n")

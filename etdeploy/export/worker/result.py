@@ -13,7 +13,7 @@ from etdeploy.export.methods import first_method
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.delegation import delegation_notes
-from etdeploy.export.worker.lowering.lower import graphs
+from etdeploy.export.worker.lowering.lower import graphs, shortens
 from etdeploy.export.worker.lowering.lower_failures import explaining
 from etdeploy.export.worker.lowering.output_steps import output_quantization
 from etdeploy.export.worker.lowering.releases import release_notes
@@ -183,7 +183,7 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
     yield from rewrite_notes(lowered.rewrites) if lowered.rewrites else ()
     yield from lowered.language.loaded.notes if lowered.language else ()
     yield from _of_each(methods, _model_notes)
-    yield from release_notes(spec)
+    yield from release_notes(spec, shortens=shortens(spec))
     if not lowered.language:  # whose cache is what everybody expects of it
         yield from _of_each(methods, _state_notes)
     lowering = lowering_of(spec)

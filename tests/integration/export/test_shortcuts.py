@@ -1,9 +1,10 @@
-"""What makes the lowering of language models faster leaves their programs as they are."""
+"""What makes lowering faster leaves programs as they are."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,24 @@ import pytest
 
 from etdeploy.core.processes import process
 
-pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
-# Each with a kind of layer, attention or cache of its own.
-MODELS = {
-    "llama": "8da4w",
-    "qwen3-kernel": "8da4w",
-    "lfm2": "8da4w",
-}
+# Language models, each with a kind of layer, attention or cache of its own.
+TEXT = ("llama=8da4w", "qwen3-kernel=8da4w", "lfm2=8da4w")
+OTHERS = (
+    "xnnpack:images=int8_static",
+    "xnnpack:signals=int8_dynamic",
+    "portable:signals=none",
+)
 
 
-@pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
-    """Of each model, both ways: the digest of its program, and what was done for it."""
-    # In one process: what is shortened leaves ExecuTorch's tables as they were. The second time
-    # as with another release, whose parts might be missing.
-    models = (f"{name}={scheme}" for name, scheme in MODELS.items())
+def both_ways(models: Sequence[str]) -> dict[str, Any]:
+    """Of each model: the digest of its program, and what was done for it.
+
+    In one process: what is shortened leaves ExecuTorch's tables as they were. The second time as
+    with another release, whose parts might be missing.
+    """
     arguments = ("-m", "tests.support.lowering_run", *models)
     outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
     assert outcome.ok, outcome.stderr[-3000:]
@@ -36,12 +37,31 @@ def told() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_program_is_the_same_byte_for_byte(told: dict[str, Any], name: str) -> None:
-    fast, whole = told[name]["fast"], told[name]["whole"]
+@pytest.fixture(scope="module")
+def texts() -> dict[str, Any]:
+    pytest.importorskip("transformers", reason="needs etdeploy[llm]")
+    return both_ways(TEXT)
+
+
+@pytest.fixture(scope="module")
+def others() -> dict[str, Any]:
+    return both_ways(OTHERS)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_the_program_of_a_text_is_the_same(texts: dict[str, Any], name: str) -> None:
+    fast, whole = texts[name]["fast"], texts[name]["whole"]
     assert fast["digest"] == whole["digest"]
     for repeated in ("decompositions", "traces", "operators", "compiled"):
         assert fast[repeated] <= whole[repeated] / 2, repeated
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_program_is_the_same_byte_for_byte(others: dict[str, Any], name: str) -> None:
+    fast, whole = others[name]["fast"], others[name]["whole"]
+    assert fast["digest"] == whole["digest"]
+    assert fast["rewrites"] == whole["rewrites"]
+    assert fast["operators"] < 0.8 * whole["operators"]
 
 
 def test_checks_run_one_of_several_alike_operators_and_look_at_each() -> None:

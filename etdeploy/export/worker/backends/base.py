@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -58,6 +59,8 @@ class Lowering:
         stores_once: Whether its named data may begin at any multiple of 16 bytes: it can then lie
             among the program's constants if one of these has equal bytes.
         loads_here: Whether ExecuTorch's Python package can load its programs on this machine.
+        shortens: Whether its programs were seen to stay the same, byte for byte, without what
+            ExecuTorch's lowering repeats. Language models are lowered without it with any backend.
         sharing: How weights that methods share could be stored once; empty where they cannot.
     """
 
@@ -68,6 +71,7 @@ class Lowering:
     meanings: Meanings = ()
     stores_once = False
     loads_here = False
+    shortens = False
     sharing = ""
 
     def quantizer(self, spec: ExportSpec) -> Any:
@@ -108,6 +112,14 @@ class Lowering:
             transform_passes=self.passes(spec, next(iter(methods.values())).log),
             generate_etrecord=True,
         )
+
+    def shortened(self) -> AbstractContextManager[None]:
+        """While the block runs, this backend's lowering does without what it repeats.
+
+        For the releases that are tested; what repeats with every backend is in
+        `lowering/shortcuts/`. The program stays the same, byte for byte.
+        """
+        return nullcontext()
 
     def preload(self, scheme: str) -> None:
         """Imports what every export needs, in the process that several exports are forks of.

@@ -4,4 +4,11 @@ from __future__ import annotations
 
 from etdeploy.export.worker.backends.base import Lowering
 
-LOWERING = Lowering()
+
+class PortableLowering(Lowering):
+    """Everything stays as ExecuTorch has it."""
+
+    shortens = True
+
+
+LOWERING = PortableLowering()

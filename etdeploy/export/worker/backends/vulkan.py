@@ -12,6 +12,7 @@ class VulkanLowering(Lowering):
     """ExecuTorch's partitioner for Vulkan; 16-bit floats are an option of it."""
 
     apart = True
+    shortens = True
     # ExecuTorch 1.5.1 fills scales and bias up to a multiple of four, and then finds that the shape
     # of the layer's output contradicts them (FusePatternsPass).
     grouped_outputs = 4

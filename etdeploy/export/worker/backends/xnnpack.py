@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from etdeploy.export.spec import ExportSpec
@@ -17,6 +17,7 @@ class XnnpackLowering(Lowering):
     """ExecuTorch's quantiser and partitioner for XNNPACK."""
 
     loads_here = True
+    shortens = True
     stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialisation
 
     def quantizer(self, spec: ExportSpec) -> Any:
@@ -54,28 +55,9 @@ class XnnpackLowering(Lowering):
         return get_transform_passes([plain_views])
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-        """As in the base class; for a language model, in less time."""
-        if not spec.generation:
-            return self._lowered(spec, methods)
-        from etdeploy.export.worker.generation.norms import means_as_products
-        from etdeploy.export.worker.generation.passes import exact_activations
-        from etdeploy.export.worker.generation.rotations import rotations_by_kernel
-
-        for method in methods.values():
-            rotations_by_kernel(method.program)
-            exact_activations(method.program)
-            means_as_products(method.program)
-        if not may_replace_parts(spec):
-            return super().lower(spec, methods)
-        from etdeploy.export.worker.backends.xnnpack_decompositions import (
-            decompositions_with_work,
-        )
-        from etdeploy.export.worker.backends.xnnpack_passes import needed_passes_only
-
-        with needed_passes_only(), decompositions_with_work():
-            return super().lower(spec, methods)
-
-    def _lowered(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
+        """As in the base class, with passes for layouts that get them right."""
+        if spec.generation:
+            _rewrite(methods)
         if not may_replace_parts(spec):
             return super().lower(spec, methods)
         from etdeploy.export.worker.backends.xnnpack_layouts import (
@@ -89,6 +71,14 @@ class XnnpackLowering(Lowering):
                 own_quantisations(method.program)
         with preprocessing_by_layout(is_dynamic=is_dynamic):
             return super().lower(spec, methods)
+
+    def shortened(self) -> AbstractContextManager[None]:
+        """As in the base class."""
+        from etdeploy.export.worker.backends.xnnpack_decompositions import (
+            decompositions_with_work,
+        )
+
+        return decompositions_with_work()
 
     def preload(self, scheme: str) -> None:
         """Imports the partitioner, and the quantiser where the scheme has one.
@@ -107,6 +97,18 @@ class XnnpackLowering(Lowering):
 
             bilinear_2d.get_graphs()
             sdpa.get_graphs()
+
+
+def _rewrite(methods: Mapping[str, Traced]) -> None:
+    """What the graphs of language models have written in another way, in place."""
+    from etdeploy.export.worker.generation.norms import means_as_products
+    from etdeploy.export.worker.generation.passes import exact_activations
+    from etdeploy.export.worker.generation.rotations import rotations_by_kernel
+
+    for method in methods.values():
+        rotations_by_kernel(method.program)
+        exact_activations(method.program)
+        means_as_products(method.program)
 
 
 LOWERING = XnnpackLowering()

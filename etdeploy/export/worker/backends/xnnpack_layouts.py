@@ -19,14 +19,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import (
     ChannelsLastTaggedReshapePass,
 )
 from executorch.backends.xnnpack.utils.quant_utils import is_dynamic_qdq
 from executorch.exir.dialects._ops import ops
 
-from etdeploy.export.worker.backends.xnnpack_passes import preprocessing_with
+from etdeploy.export.worker.backends.xnnpack_passes import NeededPasses, preprocessing_with
 
 _quantized = torch.ops.quantized_decomposed
 
@@ -121,7 +120,7 @@ def _chain(node: torch.fx.Node) -> tuple[torch.fx.Node, list[torch.fx.Node]] | N
     return source, list(dict.fromkeys([quantised, *chosen]))
 
 
-class _Passes(XNNPACKPassManager):  # type: ignore[misc]
+class _Passes(NeededPasses):
     layouts: type[SoftmaxByChannel] = SoftmaxByChannel
 
     def __init__(self, exported_program: Any, passes: Any = None) -> None:

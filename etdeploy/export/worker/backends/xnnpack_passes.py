@@ -7,7 +7,7 @@ the time in which a language model is lowered. There is no option for it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import executorch.backends.xnnpack.xnnpack_preprocess as preprocess
@@ -79,7 +79,7 @@ def _made(kind: type[ExportPass], program: torch.export.ExportedProgram, before:
 
     One without a `call` of its own makes its changes while it traces.
     """
-    if "call" in vars(kind):
+    if kind.call is not ExportPass.call:
         kind = type(kind.__name__, (kind, _TracesChanges), {"before": before})
     return kind(program) if issubclass(kind, XNNPACKPass) else kind()
 
@@ -105,8 +105,3 @@ def preprocessing_with(manager: type[XNNPACKPassManager]) -> Iterator[None]:
         yield
     finally:
         preprocess.XNNPACKPassManager = before
-
-
-def needed_passes_only() -> AbstractContextManager[None]:
-    """While the block runs, ExecuTorch's preprocessing for XNNPACK skips the others."""
-    return preprocessing_with(NeededPasses)

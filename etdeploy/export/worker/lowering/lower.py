@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
     lowering, totals = lowering_of(spec), {"partitions": 0, "outside": 0}
     prefix = f"lowering to {spec.backend} without rewrites failed:"
     for method in methods.values():
-        with explaining(prefix, graphs(methods), meanings=lowering.meanings):
+        with explaining(prefix, graphs(methods), meanings=lowering.meanings), _shortened(spec):
             (partitioner,) = lowering.partitioners(spec)
             program = method.original or method.program
             found = counted(program, partitioner, lowering.passes(spec, Log()))
@@ -67,13 +67,21 @@ def emit(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) -> Any:
         return edge.to_executorch(_backend_config(spec, edge, methods))
 
 
-def _shortened(spec: ExportSpec) -> AbstractContextManager[None]:
-    """For language models, whose several large methods take minutes."""
-    if not spec.generation or not may_replace_parts(spec):
-        return nullcontext()
+@contextmanager
+def _shortened(spec: ExportSpec) -> Iterator[None]:
+    """Without what ExecuTorch repeats: most of its time, minutes for a large graph."""
+    if not shortens(spec) or not may_replace_parts(spec):
+        yield
+        return
     from etdeploy.export.worker.lowering.shortcuts import shortcuts
 
-    return shortcuts()
+    with shortcuts(), lowering_of(spec).shortened():
+        yield
+
+
+def shortens(spec: ExportSpec) -> bool:
+    """Whether lowering does without what ExecuTorch repeats, with the releases that are tested."""
+    return lowering_of(spec).shortens or spec.generation is not None
 
 
 def graphs(methods: Mapping[str, Traced]) -> list[torch.export.ExportedProgram]:

@@ -20,16 +20,21 @@ def may_replace_parts(spec: ExportSpec) -> bool:
     return not _others(spec.wanted_versions | _TORCHAO)
 
 
-def release_notes(spec: ExportSpec) -> Iterator[str]:
-    """Sentences about releases that are not those that are tested."""
+def release_notes(spec: ExportSpec, *, shortens: bool) -> Iterator[str]:
+    """Sentences about releases that are not those that are tested.
+
+    Args:
+        spec: What is exported.
+        shortens: Whether its lowering replaces parts of them.
+    """
     for name, (installed, tested) in _others(spec.wanted_versions).items():
         yield f"Exported with {name} {installed}; {tested} is the version that is tested."
     others = _others(spec.wanted_versions | _TORCHAO)
-    if spec.generation and others:
+    if shortens and others:
         told = " and ".join(f"{name} {tested}" for name, (_, tested) in others.items())
         yield (
-            f"Lowering took longer than with {told}: what shortens it for language models replaces "
-            "parts of these."
+            f"Lowering took longer than with {told}: what ExecuTorch repeats is left out with "
+            "tested releases only."
         )
 
 
