@@ -125,6 +125,11 @@ def mixed_sizes() -> tuple[nn.Module, Any]:
     return layers, (torch.randn(2, 64),)
 
 
+def attending() -> tuple[nn.Module, Any]:
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    return nn.TransformerEncoder(layer, 1).eval(), (torch.randn(1, 6, 32),)
+
+
 def samples() -> Iterator[tuple[torch.Tensor]]:
     for _ in range(3):
         yield (torch.randn(2, 64),)

@@ -85,6 +85,7 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         "weights-pt": factory("dropped", weights=str(files / "weights.pt")),
         "weights-safetensors": factory("dropped", weights=str(files / "weights.safetensors")),
         "mixed-8da4w": factory("mixed_sizes", {"quantization": "8da4w"}),
+        "attending-8da4w": factory("attending", {"quantization": "8da4w"}),
         "own-samples": factory("mixed_sizes", {**STATIC, "calibration": f"{WORKING}:samples"}),
         "no-samples": factory("mixed_sizes", STATIC),
         "pt2": {"model": {"exported": str(files / "model.pt2")}},
@@ -183,6 +184,7 @@ def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> 
     [
         "rows-static",
         "mixed-8da4w",
+        "attending-8da4w",
         "own-samples",
         "no-samples",
         "pt2-static",
@@ -343,6 +345,11 @@ def test_notes_tell_what_calibrated_and_what_stayed_in_floats(exports: Exports) 
         "Linear layers that stay in floats, since their input size is not a multiple of the group "
         "size 32: 2.",
         "8da4w quantised 1 linear layer.",
+    )
+    assert exports.notes("attending-8da4w") == (
+        "8da4w leaves nn.MultiheadAttention in floats, which calls no linear layers: "
+        "layers.0.self_attn.",
+        "8da4w quantised 2 linear layers.",
     )
 
 

@@ -16,6 +16,7 @@ from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.layers.found import DEFAULT_GROUP_SIZE, Layer, apply
 from etdeploy.export.worker.lowering.layers.misfits import (
+    attention_notes,
     left_notes,
     nothing_fits,
     nothing_wanted,
@@ -53,6 +54,8 @@ def quantize_linears(
     if linears and not wanted:
         raise nothing_wanted(spec)
     outputs = lowering_of(spec).grouped_outputs
+    attention = [layer.name for layer in wanted if _is_of_attention(layer.module)]
+    wanted = [layer for layer in wanted if layer.name not in attention]
     fitting = [layer for layer in wanted if _fits(layer.module, wishes[layer.name], outputs)]
     if not fitting:
         exported = any(source.exported for source in sources.values())
@@ -63,7 +66,9 @@ def quantize_linears(
         apply(_config(wish), of_wish, "the linear layers")
     left = [layer.name for layer in wanted if layer not in fitting]
     yield from left_notes({name: wishes[name].group_size for name in left}, outputs)
-    chosen = Counter(wish.pattern for name, wish in wishes.items() if name not in left)
+    yield from attention_notes(spec, attention)
+    stays = {*left, *attention}
+    chosen = Counter(wish.pattern for name, wish in wishes.items() if name not in stays)
     yield _coverage_note(spec, chosen[None], _convolutions(sources))
     yield from _override_notes(spec, chosen)
 
@@ -74,6 +79,11 @@ def _wish(spec: ExportSpec, layer: Layer[Any]) -> Wish:
         return Wish(scheme, None, pattern)
     size = spec.group_size or DEFAULT_GROUP_SIZE
     return Wish(scheme, spec.override_groups.get(pattern or "", size), pattern)
+
+
+def _is_of_attention(layer: torch.nn.Linear) -> bool:
+    """Whether nn.MultiheadAttention takes its weights, and does not call it."""
+    return isinstance(layer, torch.nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 
 def _fits(layer: torch.nn.Linear, wish: Wish, outputs: int) -> bool:

@@ -89,6 +89,21 @@ def _other_scheme(spec: ExportSpec, scheme: str, what: str) -> str:
     return f"{other}--set export.quantization={scheme} {what}"
 
 
+def attention_notes(spec: ExportSpec, names: Sequence[str]) -> Iterator[str]:
+    """A sentence about the output layers of nn.MultiheadAttention.
+
+    Args:
+        spec: Names the scheme.
+        names: Theirs.
+    """
+    if names:
+        modules = [name.rpartition(".")[0] or name for name in names]
+        yield (
+            f"{spec.quantization} leaves nn.MultiheadAttention in floats, which calls no linear "
+            f"layers: {_listed(modules)}."
+        )
+
+
 def left_notes(group_sizes: Mapping[str, int | None], outputs: int) -> Iterator[str]:
     """A sentence for each group size about the layers that it does not fit.
 
@@ -99,8 +114,11 @@ def left_notes(group_sizes: Mapping[str, int | None], outputs: int) -> Iterator[
     size = f", or their output size not of {outputs}" if outputs > 1 else ""
     for group_size in dict.fromkeys(group_sizes.values()):
         names = [name for name, wanted in group_sizes.items() if wanted == group_size]
-        shown = ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
         yield (
             "Linear layers that stay in floats, since their input size is not a multiple of the "
-            f"group size {group_size}{size}: {shown}."
+            f"group size {group_size}{size}: {_listed(names)}."
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
