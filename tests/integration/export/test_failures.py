@@ -243,7 +243,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "no_linear": (
         "8da4w quantises nn.Linear layers, and the model has none",
         None,
-        "--set export.quantization=int8_static quantises convolutions, too.",
+        "--set export.quantization=int8_static quantises convolutions and attention, too.",
     ),
     "group": (
         "no linear layer's input size (8) is a multiple of the group size 32",

@@ -60,7 +60,8 @@ def quantize_linears(
     if not fitting:
         exported = any(source.exported for source in sources.values())
         sizes = {wishes[layer.name].group_size for layer in wanted}
-        raise nothing_fits(spec, [each.module for each in wanted], sizes, exported=exported)
+        modules = [each.module for each in wanted]
+        raise nothing_fits(spec, modules, sizes, exported=exported, attention=bool(attention))
     for wish in dict.fromkeys(wishes[layer.name] for layer in fitting):
         of_wish = [layer for layer in fitting if wishes[layer.name] == wish]
         apply(_config(wish), of_wish, "the linear layers")

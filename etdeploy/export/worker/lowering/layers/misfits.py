@@ -33,14 +33,16 @@ def nothing_fits(
     group_sizes: Collection[int | None],
     *,
     exported: bool,
+    attention: bool,
 ) -> WorkerError:
     """The failure of a model without a linear layer that can be quantised.
 
     Args:
         spec: Names the scheme.
-        linears: Those that it has.
+        linears: Those that it has, without those of attention.
         group_sizes: That were wanted for them.
         exported: Whether it comes as an exported program.
+        attention: Whether it has linear layers in nn.MultiheadAttention.
     """
     scheme = spec.quantization
     if exported:
@@ -51,10 +53,11 @@ def nothing_fits(
             remedy="Name the model's factory with model.python, or quantise before torch.export.",
         )
     if not linears:
+        others = " but those in nn.MultiheadAttention, which calls none" if attention else ""
         return fail(
             "quantization",
-            f"{scheme} quantises nn.Linear layers, and the model has none",
-            remedy=_other_scheme(spec, "int8_static", "quantises convolutions, too."),
+            f"{scheme} quantises nn.Linear layers, and the model has none{others}",
+            remedy=_other_scheme(spec, "int8_static", "quantises convolutions and attention, too."),
         )
     return _wrong_sizes(spec, linears, sorted({size for size in group_sizes if size}))
 
