@@ -263,7 +263,7 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
 def test_a_run_with_nothing_to_do_imports_no_module_of_an_action() -> None:
     found: set[str] = set()
     waiting = {
-        "etdeploy.cli.verbs.run", "etdeploy.cli.invocation", "etdeploy.cli.many_results",
+        "etdeploy.cli.verbs.run", "etdeploy.cli.invocation", "etdeploy.cli.many.results",
     }  # fmt: skip
     while waiting:
         module = waiting.pop()

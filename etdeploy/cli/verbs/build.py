@@ -58,7 +58,7 @@ def command(
     if named.single:
         _build_one(named, output, as_json)
         return
-    from etdeploy.cli.many_results import build_all, require_no_output
+    from etdeploy.cli.many.results import build_all, require_no_output
 
     require_no_output(output, "build")
     build_all(named, as_json)

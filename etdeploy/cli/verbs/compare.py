@@ -88,7 +88,7 @@ def command(
 
     Or they are two runs that were measured before: their folders, records or ids, or `last`.
     """
-    from etdeploy.cli.compared import Options, compared
+    from etdeploy.cli.many.compared import Options, compared
     from etdeploy.report.terminal.comparison import comparison_text
 
     chosen = Options(

@@ -53,7 +53,7 @@ def command(
     if named.single:
         _export_one(named, output, as_json)
         return
-    from etdeploy.cli.many_results import export_all, require_no_output
+    from etdeploy.cli.many.results import export_all, require_no_output
 
     require_no_output(output, "export")
     export_all(named, as_json)

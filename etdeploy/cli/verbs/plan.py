@@ -71,7 +71,7 @@ def command(
     if named.single:
         _explain_one(named, form, why, check)
         return
-    from etdeploy.cli.many_plans import explain_all
+    from etdeploy.cli.many.plans import explain_all
 
     explain_all(named, form, why, check)
 

@@ -70,7 +70,7 @@ def measure_named(named: Named, as_json: bool) -> None:
     if named.single:
         measure_and_show(named, as_json)
         return
-    from etdeploy.cli.many_results import measure_all
+    from etdeploy.cli.many.results import measure_all
 
     measure_all(named, as_json)
 

@@ -119,7 +119,7 @@ def _require_no(options: Sequence[str]) -> None:
 
 
 def _measured(a: str, b: str | None, options: Options) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.in_turns import Turns, measure_turns
+    from etdeploy.cli.many.turns import Turns, measure_turns
 
     first = (f"benchmark.runs={RUNS}", *options.overrides)
     last = () if options.runs is None else (f"benchmark.runs={options.runs}",)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.cli.invocation import after_others, keep_small
-from etdeploy.cli.many import raise_failures
+from etdeploy.cli.many.jobs import raise_failures
 from etdeploy.core import console
 from etdeploy.core.errors import Interrupted
 from etdeploy.graph.job import Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.cli.many import raise_failures, wanted_of
+from etdeploy.cli.many.jobs import raise_failures, wanted_of
 from etdeploy.cli.named import Named
 from etdeploy.cli.plan_text import explained, obstacles
 from etdeploy.core import console

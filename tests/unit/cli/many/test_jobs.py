@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from etdeploy.cli import main as cli_main
-from etdeploy.cli import many_results
-from etdeploy.cli.many import raise_failures
+from etdeploy.cli.many import results
+from etdeploy.cli.many.jobs import raise_failures
 from etdeploy.core.errors import (
     BuildError,
     DeviceError,
@@ -149,9 +149,9 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def last_run(job: Any) -> Any:
         return next(run for each, run in script if each.member.job is job)
 
-    monkeypatch.setattr(many_results, "invoke_all", invoked)
-    monkeypatch.setattr(many_results, "load_last_run", last_run)
-    monkeypatch.setattr(many_results, "_tell_old", lambda *_: None)
+    monkeypatch.setattr(results, "invoke_all", invoked)
+    monkeypatch.setattr(results, "load_last_run", last_run)
+    monkeypatch.setattr(results, "_tell_old", lambda *_: None)
     return script
 
 

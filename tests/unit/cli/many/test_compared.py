@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
-from etdeploy.cli import in_turns
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.in_turns import Turns
+from etdeploy.cli.many import turns as in_turns
+from etdeploy.cli.many.turns import Turns
 from etdeploy.core.errors import ExportError
 from etdeploy.history.keep import keep
 from etdeploy.profile import profiled

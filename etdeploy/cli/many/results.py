@@ -11,7 +11,7 @@ from typing import Any
 from etdeploy.bench.failures.incomplete import require_whole
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.cli.many import failure_json, invoke_all, job_json, raise_failures
+from etdeploy.cli.many.jobs import failure_json, invoke_all, job_json, raise_failures
 from etdeploy.cli.named import Named
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, MismatchError, RunError, UsageError
