@@ -15,13 +15,12 @@ import json
 import logging
 import multiprocessing
 import os
-import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 os.environ.setdefault("ETDEPLOY_STORE", "none")  # no part of the user's history
@@ -30,7 +29,8 @@ os.environ.setdefault("ETDEPLOY_STORE", "none")  # no part of the user's history
 import executorch.backends.xnnpack.partition.xnnpack_partitioner
 import executorch.backends.xnnpack.quantizer.xnnpack_quantizer  # noqa: F401
 from executorch.backends.xnnpack._passes import XNNPACKPassManager
-from programs_further import HELD_OUT, LISTED, every
+from programs_further import every
+from programs_sides import factory
 
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.export.worker.backends.xnnpack_passes import NeededPasses
@@ -40,8 +40,7 @@ from etdeploy.export.worker.pipeline import run
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
 
-_HERE = Path(__file__).parent
-_MODELS = ("vit_tiny", "resnet18", "mobilenet_v3_small", "gru_both_ways")
+_MODELS = ("resnet18", "mobilenet_v3_small", "vit_tiny")
 
 
 def main() -> None:
@@ -67,22 +66,19 @@ def _row(model: str, scheme: str, backend: str, pairs: int) -> str:
     ]
     if any(each[True]["digest"] != each[False]["digest"] for each in told):
         sys.exit(f"{model} {scheme}: the programs differ")
-    with_s, without_s = (_median(each[way]["s"] for each in told) for way in (True, False))
-    ratio = _median(each[True]["s"] / each[False]["s"] for each in told)
+    with_s, without_s = (median(each[way]["s"] for each in told) for way in (True, False))
+    ratio = median(each[True]["s"] / each[False]["s"] for each in told)
     steps = ", ".join(
-        f"{_median(each[True]['steps'].get(name, 0.0) for each in told):.0f} to "
-        f"{_median(each[False]['steps'].get(name, 0.0) for each in told):.0f}"
+        f"{median(each[True]['steps'].get(name, 0.0) for each in told):.0f} to "
+        f"{median(each[False]['steps'].get(name, 0.0) for each in told):.0f}"
         for name in ("export", "lower", "gain")
     )
     return f"| {model} | {scheme} | {with_s:.0f} | {without_s:.0f} | {ratio:.2f} | {steps} |"
 
 
 def _spec(model: str, scheme: str, backend: str) -> ExportSpec:
-    file = "programs_models.py" if model in {**LISTED, **HELD_OUT} else "programs_further.py"
-    recipe = {
-        "model": {"python": f"{_HERE / file}:{model}"},
-        "export": {"backend": backend, "quantization": scheme},
-    }
+    export = {"backend": backend, "quantization": scheme}
+    recipe = {"model": {"python": factory(model)}, "export": export}
     return export_spec(Recipe.model_validate(recipe), arch="x86_64")
 
 
@@ -114,10 +110,6 @@ def _export(spec: ExportSpec, repeats: bool, told: Any) -> None:
         digest = hashlib.sha256((Path(folder) / PROGRAM_FILE).read_bytes()).hexdigest()
         steps = json.loads((Path(folder) / EXPORT_INFO).read_text())["seconds"]
     told.send({"s": seconds, "digest": digest, "steps": steps})
-
-
-def _median(values: Iterable[float]) -> float:
-    return statistics.median(values)
 
 
 if __name__ == "__main__":

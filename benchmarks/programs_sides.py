@@ -280,8 +280,7 @@ def etdeploy_json(
     Raises:
         FailedError: It ended with an error.
     """
-    factory = f"{HERE / _home(model)}:{model}"
-    recipe = {"model": {"python": factory}, "export": {"backend": "xnnpack", **export}}
+    recipe = {"model": {"python": factory(model)}, "export": {"backend": "xnnpack", **export}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{model}.yaml"
         path.write_text(json.dumps(recipe))  # JSON is YAML
@@ -294,11 +293,12 @@ def etdeploy_json(
     return answer
 
 
-def _home(model: str) -> str:
-    """The file of a model's factory; that of models that are not measured is programs_models.py."""
+def factory(model: str) -> str:
+    """A recipe's `model.python`; models that are not measured are in programs_models.py."""
     from programs_further import FURTHER
 
-    return "programs_further.py" if model in FURTHER else "programs_models.py"
+    home = "programs_further.py" if model in FURTHER else "programs_models.py"
+    return f"{HERE / home}:{model}"
 
 
 def called(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

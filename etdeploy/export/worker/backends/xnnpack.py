@@ -57,7 +57,7 @@ class XnnpackLowering(Lowering):
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
         """As in the base class, with passes for layouts that get them right."""
         if spec.generation:
-            _rewrite(methods)
+            _rewrite_text(methods)
         if not may_replace_parts(spec):
             return super().lower(spec, methods)
         from etdeploy.export.worker.backends.xnnpack_layouts import (
@@ -99,8 +99,8 @@ class XnnpackLowering(Lowering):
             sdpa.get_graphs()
 
 
-def _rewrite(methods: Mapping[str, Traced]) -> None:
-    """What the graphs of language models have written in another way, in place."""
+def _rewrite_text(methods: Mapping[str, Traced]) -> None:
+    """Writes what XNNPACK does not take of language models in another way, in place."""
     from etdeploy.export.worker.generation.norms import means_as_products
     from etdeploy.export.worker.generation.passes import exact_activations
     from etdeploy.export.worker.generation.rotations import rotations_by_kernel

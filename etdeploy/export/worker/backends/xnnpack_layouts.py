@@ -135,7 +135,7 @@ class _DynamicPasses(_Passes):
 
 
 def preprocessing_by_layout(*, is_dynamic: bool = False) -> AbstractContextManager[None]:
-    """While the block runs, ExecuTorch's preprocessing for XNNPACK has the passes above.
+    """While the block runs, ExecuTorch's preprocessing has the passes above, and no idle ones.
 
     Args:
         is_dynamic: Whether activations are quantised at run time.

@@ -47,12 +47,12 @@ def partitioned(spec: ExportSpec, methods: Mapping[str, Traced]) -> dict[str, in
 
     lowering, totals = lowering_of(spec), {"partitions": 0, "outside": 0}
     prefix = f"lowering to {spec.backend} without rewrites failed:"
-    for method in methods.values():
-        with explaining(prefix, graphs(methods), meanings=lowering.meanings), _shortened(spec):
+    with explaining(prefix, graphs(methods), meanings=lowering.meanings), _shortened(spec):
+        for method in methods.values():
             (partitioner,) = lowering.partitioners(spec)
             program = method.original or method.program
             found = counted(program, partitioner, lowering.passes(spec, Log()))
-        totals = {key: totals[key] + found[key] for key in totals}
+            totals = {key: totals[key] + found[key] for key in totals}
     return totals
 
 
