@@ -2,11 +2,12 @@
 """Sets etdeploy up in .venv and runs it, or its tests. Needs only Python's standard library.
 
     python3 dev.py run [ARGUMENTS OF etdeploy run]
-    python3 dev.py test [ARGUMENTS OF pytest]
+    python3 dev.py test [--all | ARGUMENTS OF pytest]
 
-`test` checks style and types first, and then runs two files of tests at a time where there is room,
-unless it is given arguments. As root on Debian or Ubuntu it installs the system packages that the
-tests with real compilers and devices need; elsewhere it lists them and skips those tests.
+`test` checks style and types first, and then runs two files of tests at a time where there is room;
+`test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root on
+Debian or Ubuntu it installs the system packages that the tests with real compilers and devices need;
+elsewhere it lists them and skips those tests.
 """
 
 # Every Python 3 must be able to read the part up to `use_supported_python()`, so that an old one
@@ -115,12 +116,13 @@ def run(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Style, types, then every test; with arguments, pytest alone."""
+    """Style, types, then the tests; with arguments other than `--all`, pytest alone."""
     install_system_packages()
     set_up("export", "dev", "musl", "openvino", "qnn", "postgres", "llm", "farm")
     checks = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
-    tests = ["pytest", *(arguments or side_by_side())]
-    for tool, *options in [*([] if arguments else checks), tests]:
+    is_whole_suite = arguments in ([], ["--all"])
+    tests = ["pytest", *arguments, *(side_by_side() if is_whole_suite else [])]
+    for tool, *options in [*(checks if is_whole_suite else []), tests]:
         say(shlex.join([tool, *options]))
         code = call([str(VENV / "bin" / tool), *options])
         if code:

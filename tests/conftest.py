@@ -38,6 +38,20 @@ _TOOL_CACHES = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also run the tests marked nightly")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect nightly tests unless `--all` or a marker expression asks for them."""
+    if config.getoption("--all") or config.getoption("-m"):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if nightly:
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def heard_interrupts() -> None:
     """A shell lets what it starts in the background ignore Ctrl-C, and children inherit that."""
