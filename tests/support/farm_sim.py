@@ -16,7 +16,7 @@ from etdeploy.farm.model import Ending, Failure, Offer, Parcel, Visit
 from etdeploy.farm.night.background import AtOnce
 from etdeploy.farm.night.deciding.times import Times
 from etdeploy.farm.night.model import Event, NightEnd
-from etdeploy.farm.night.parts import Pace, Parts
+from etdeploy.farm.night.parts import Pace, Parts, Plan
 from etdeploy.farm.night.run import run_night
 from etdeploy.farm.spec.model import DeviceGroup, Farm, LoadedFarm
 from tests.support.farm_sim_engine import BEGIN, Behaviour, SimClock, SimEngine
@@ -117,6 +117,7 @@ class SimNight:
         self.pace = Pace(wait_s, wait_s)
         self.times = Times()
         self.numbers: Callable[[Ending], float | None] = lambda ending: None
+        self.plan: Plan = plan
         self.prepare: Callable[[Mapping[str, Sequence[Offer]]], SimPrepared] = prepare
         self.events: list[Event] = []
         self.kills = 0
@@ -128,7 +129,7 @@ class SimNight:
         parts = Parts(
             prepare=self.prepare,
             shelf=self.shelf,
-            plan=plan,
+            plan=self.plan,
             headline=self.numbers,
             times=self.times,
             background=AtOnce(),

@@ -21,7 +21,11 @@ from etdeploy.farm.night.deciding.dispatch import (
 )
 from etdeploy.farm.night.deciding.ladder import Recovered
 from etdeploy.farm.night.deciding.patience import awaited, waits_for
-from etdeploy.farm.night.deciding.planning import gained, offers_by_recipe
+from etdeploy.farm.night.deciding.planning import (
+    gained,
+    offers_by_recipe,
+    unsatisfied_visits,
+)
 from etdeploy.farm.night.devices import Devices
 from etdeploy.farm.night.digest import digest_of
 from etdeploy.farm.night.ends import Ends
@@ -350,6 +354,7 @@ class _Night:
 
     def _finish(self) -> NightEnd:
         """Writes down that the night is over; waits for a ledger that is away."""
+        self._miss_unsatisfied()
         self.notes.finish(self.night)
         until_s = self.clock.seconds() + _WRITING_S
         while not self.notes.flush() and self.clock.seconds() < until_s:
@@ -361,6 +366,17 @@ class _Night:
                 "that the night is over is not written down: the same command does it later"
             )
         return self._end(stopped=False)
+
+    def _miss_unsatisfied(self) -> None:
+        """Adds a missed visit for what no device could measure, so that every report names it."""
+        seen = {each: offer for each, (offer, _) in self.devices.seen.items()} | self._usable
+        plan = self.parts.plan(self.farm, self.night, tuple(seen.values()), self._window_s)
+        missing = unsatisfied_visits(self.night, self.board.states.values(), plan.unsatisfied)
+        if missing:
+            self.board.add([VisitState(visit=visit) for visit, _ in missing])
+            self.notes.plan([visit for visit, _ in missing])
+        for visit, reason in missing:
+            self.ends.give_up(visit.id, Standing.MISSED, reason)
 
     def _end(self, *, stopped: bool) -> NightEnd:
         return NightEnd(

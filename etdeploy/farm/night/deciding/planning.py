@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from etdeploy.farm.model import Offer, Visit, VisitState
+
+if TYPE_CHECKING:
+    from etdeploy.farm.night.parts import UnsatisfiedLike
 
 Key = tuple[str, str, "str | None", int]
 
@@ -50,6 +54,29 @@ def gained(night: str, known: Iterable[VisitState], planned: Iterable[Visit]) ->
         and set(devices.get(_key(state.visit), ())) - set(state.visit.among)
     )
     return Gained(tuple(new), wider)
+
+
+def unsatisfied_visits(
+    night: str, known: Iterable[VisitState], unsatisfied: Iterable[UnsatisfiedLike]
+) -> list[tuple[Visit, str]]:
+    """A visit, with the reason why it is missed, for each part of the matrix without a device.
+
+    Args:
+        night: Its id, which the ids of new visits begin with.
+        known: Its visits; a reason that one of them has already is left out.
+        unsatisfied: Recipes, groups and reasons.
+    """
+    have = list(known)
+    reasons = {(state.visit.recipe, state.visit.group, state.reason) for state in have}
+    number = max((_number(state.visit.id) for state in have), default=0)
+    missing = [e for e in unsatisfied if (e.recipe, e.group, e.reason) not in reasons]
+    return [
+        (
+            Visit(id=f"{night}-{i}", recipe=e.recipe, group=e.group, device=None, among=()),
+            e.reason,
+        )
+        for i, e in enumerate(missing, number + 1)
+    ]
 
 
 def _key(visit: Visit) -> Key:

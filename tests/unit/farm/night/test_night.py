@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,15 @@ from etdeploy.farm.model import (
 )
 from etdeploy.farm.night.keeping.writing import TakenError
 from etdeploy.farm.night.model import Event, EventKind, NightEnd
-from tests.support.farm_sim import SimNight, SimPrepared, make_farm, prepare
+from tests.support.farm_sim import (
+    SimNight,
+    SimPlan,
+    SimPrepared,
+    SimUnsatisfied,
+    make_farm,
+    plan,
+    prepare,
+)
 from tests.support.farm_sim_engine import BEGIN, CRASH, OFFLINE, Script, offer_of
 from tests.support.farm_sim_ledger import SimQuarantined, SimReservation
 
@@ -182,8 +192,25 @@ def test_in_a_window_the_first_device_may_come_late() -> None:
     assert standings(night.run().states) == {Standing.DONE: 3}
     assert any("until the window closes at" in text for text in night.texts)
     nobody = SimNight(make_farm("a"), [], hours=8.0)
-    assert nobody.run().states == ()
+    [state] = nobody.run().states
+    assert (state.standing, state.reason) == (Standing.MISSED, "no device matches")
     assert nobody.clock.at_s == pytest.approx(8 * 3600, abs=120)
+
+
+def test_what_no_device_could_measure_is_a_missed_visit_of_the_night() -> None:
+    night = SimNight(make_farm("ab"), PHONES[:1])
+    lacks = SimUnsatisfied("a", "bench", "there is no device android:X")
+
+    def without_bench(*arguments: Any) -> SimPlan:
+        return replace(plan(*arguments), unsatisfied=(lacks,))
+
+    night.plan = without_bench
+    end = night.run()
+    [missed] = [state for state in end.states if state.standing is Standing.MISSED]
+    assert (missed.visit.recipe, missed.visit.group) == ("a", "bench")
+    assert missed.reason == lacks.reason
+    assert len({state.visit.id for state in end.states}) == len(end.states) == 7
+    assert night.ledger.nights[end.night][missed.visit.id] == missed
 
 
 def test_a_quarantined_device_does_not_keep_the_night_open() -> None:
