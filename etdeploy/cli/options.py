@@ -263,6 +263,18 @@ def store_option(function: F) -> F:
     )(function)
 
 
+def farm_option(function: F) -> F:
+    """--farm, for what uses a farm.yaml's history and rules."""
+    return click.option(
+        "-f",
+        "--farm",
+        "file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The farm.yaml; by default that of this folder, if there is one.",
+    )(function)
+
+
 def json_option(function: F) -> F:
     """--json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(

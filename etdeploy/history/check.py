@@ -13,7 +13,7 @@ from etdeploy.compare.statistics import MIN_HISTORY
 from etdeploy.core import git
 from etdeploy.core.errors import UsageError
 from etdeploy.history.entry import Entry, Judgement, entry_of
-from etdeploy.history.judge import findings, sentence
+from etdeploy.history.judge import findings, outputs_finding, sentence
 from etdeploy.history.model import Check, CheckVerdict, FindingKind
 from etdeploy.history.series import differences, series_of
 
@@ -54,20 +54,25 @@ def check(store: Store, record: RunRecord, question: Question) -> Check:
         StoreError: The history cannot be read.
     """
     run, _ = entry_of(record)
-    if reason := _unfit(run, record):
-        return _told(run, question, CheckVerdict.NOT_JUDGED, reason)
-    if question.other is not None and (reason := _incomparable(record, question.other)):
+    unfit, other = _unfit(run, record), question.other
+    if not unfit and other is not None and (reason := _incomparable(record, other)):
         return _told(run, question, CheckVerdict.NOT_COMPARABLE, reason)
-    earlier = _earlier(store, run, question)
-    against = entry_of(question.other)[0] if question.other else None
-    found = findings(run, earlier, question.max_slowdown_percent, against)
+    against = entry_of(other)[0] if other else None
+    earlier = _earlier(store, run, question, fit=True)
+    # Outputs are right or wrong whatever disturbed the times.
+    past = earlier if run.outputs_ok is not False else _earlier(store, run, question, fit=False)
+    found = () if unfit else findings(run, earlier, question.max_slowdown_percent, against)
+    if not (unfit and against):
+        found = (*found, *outputs_finding(run, [against] if against else past))
     worse = [one for one in found if one.kind is FindingKind.REGRESSED]
+    if unfit and not worse:
+        return _told(run, question, CheckVerdict.NOT_JUDGED, unfit)
     asked = _told(run, question, CheckVerdict.PASSED, "no number is worse than it may be")
     told = asked.model_copy(
         update={
-            "against": _against(question, len(earlier)),
+            "against": _against(question, len(past)),
             "findings": found,
-            "earlier": tuple(entry.run_id for entry in earlier),
+            "earlier": tuple(entry.run_id for entry in past),
         }
     )
     if worse:
@@ -108,7 +113,7 @@ def _against(question: Question, runs: int) -> str:
 
 
 def _unfit(run: Entry, record: RunRecord) -> str:
-    """Why a run's times say nothing; empty where they do. Wrong outputs are judged."""
+    """Why a run's times say nothing; empty where they do."""
     if record.simulated:
         return f"it was simulated by {record.simulated.by}, so it has no times"
     return f"it was disturbed: {run.disturbed}" if run.disturbed else ""
@@ -129,11 +134,11 @@ def _too_few(earlier: Sequence[Entry]) -> str:
     )
 
 
-def _earlier(store: Store, run: Entry, question: Question) -> list[Entry]:
-    """The comparable runs before it, the earliest first."""
+def _earlier(store: Store, run: Entry, question: Question, *, fit: bool) -> list[Entry]:
+    """The comparable runs before it, the earliest first; with `fit` those whose numbers count."""
     from etdeploy.history.store.store import Filter
 
-    wanted = Filter(series=run.series, until=run.started_at, fit=True)
+    wanted = Filter(series=run.series, until=run.started_at, fit=fit)
     many = question.last * (_LOOK_BACK if question.against else 1) + 1
     found = [entry for entry in store.entries(wanted, many) if entry.run_id != run.run_id]
     if question.other is not None:

@@ -29,7 +29,7 @@ _MIN_SPREAD = 0.002
 def findings(
     run: Entry, earlier: Sequence[Entry], max_slowdown_percent: float, against: Entry | None = None
 ) -> tuple[Finding, ...]:
-    """What is found of each number of a run.
+    """What is found of each number of a run; `outputs_finding` has what is found of its outputs.
 
     Args:
         run: That is judged.
@@ -43,7 +43,7 @@ def findings(
         for metric, value in run.metrics.items()
         if value > 0
     ]
-    return (*found, *_outputs(run, earlier, against))
+    return tuple(found)
 
 
 def level(values: Sequence[float]) -> Sequence[float]:
@@ -137,8 +137,13 @@ def _reason(
     return f"{what}: runs in which nothing changed are as far apart"
 
 
-def _outputs(run: Entry, earlier: Sequence[Entry], against: Entry | None) -> Iterator[Finding]:
-    others = [against] if against else earlier
+def outputs_finding(run: Entry, others: Sequence[Entry]) -> Iterator[Finding]:
+    """What is found of a run's outputs; nothing where none of the others' were right.
+
+    Args:
+        run: That is judged.
+        others: Comparable ones, those whose numbers do not count included.
+    """
     if run.outputs_ok is None or not any(entry.outputs_ok for entry in others):
         return
     kind = FindingKind.NO_DIFFERENCE if run.outputs_ok else FindingKind.REGRESSED

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from etdeploy.core.errors import StoreError
+from etdeploy.core.text.shell import quoted
 
 VARIABLE = "ETDEPLOY_STORE"
 OFF = "none"
@@ -89,6 +90,15 @@ def required_place(named: str | None) -> Place:
             remedy=f"Name one: --store FILE, or unset {VARIABLE}",
         )
     return place
+
+
+def option_for(place: Place) -> str:
+    """` --store PLACE` for a command that is to use this history; empty if it does by default."""
+    try:
+        is_default = place == place_of()
+    except StoreError:
+        is_default = False
+    return "" if is_default else f" --store {quoted(place.shown)}"
 
 
 def _sqlite(path: Path) -> Place:

@@ -8,7 +8,7 @@ from datetime import datetime
 from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.text.shell import quoted
-from etdeploy.history.place import Place
+from etdeploy.history.place import Place, option_for
 from etdeploy.history.shelved import Reservation as Reservation
 from etdeploy.history.shelved import Shelved as Shelved
 from etdeploy.shelf.owner import is_same
@@ -121,7 +121,7 @@ def release(place: Place, device: Shelved, me: str, *, force: bool = False) -> R
                 f"{kept.owner} has reserved this device until {local(kept.until)}{_noted(kept)}",
                 place=device.device,
                 remedy="Ask them, or end their reservation: "
-                f"etdeploy farm release {quoted(device.device)} --force",
+                f"etdeploy farm release {quoted(device.device)} --force{option_for(place)}",
             )
         shelf.release(connection, device)
         return kept

@@ -39,7 +39,10 @@ def run_of(
 ) -> RunRecord:
     """A repeat of a night: they start two hours apart."""
     started = FIRST + timedelta(days=day, hours=2 * repeat)
-    of = {"git_revision": more.pop("revision", revision(day)), "git_dirty": False}
+    of = {
+        "git_revision": more.pop("revision", revision(day)),
+        "git_dirty": more.pop("dirty", False),
+    }
     values = {
         "run_id": f"{started:%Y%m%dT%H%M%SZ}-{recipe}-{serial}-{day:04x}{repeat:04x}",
         "started_at": started.isoformat(timespec="seconds"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from etdeploy.core.console import count
@@ -14,6 +15,7 @@ from etdeploy.core.errors import (
     MismatchError,
     RegressionError,
 )
+from etdeploy.core.text.shell import quoted
 from etdeploy.farm.model import STOPPED, Failure, Standing, VisitState
 from etdeploy.farm.night.model import NightEnd, listed
 
@@ -55,12 +57,24 @@ def _last_failure(state: VisitState) -> Failure:
     return Failure(kind=DeviceError.kind, exit_code=DeviceError.exit_code, message=state.reason)
 
 
-def error_of(end: NightEnd, verdicts: Sequence[str]) -> EtdeployError | None:
+def error_of(
+    end: NightEnd,
+    verdicts: Sequence[str],
+    blocked: EtdeployError | None = None,
+    farm: Path = Path("farm.yaml"),
+) -> EtdeployError | None:
     """What the night ends with; None if all is well.
 
     A regression comes first, since a script acts on it. Then the worst failure: that with the
     highest exit code. A night that measured nothing of what it should is a failure of its devices;
-    visits that were missed beside others are not.
+    visits that were missed beside others are not. Last comes a night of which nothing could be
+    judged.
+
+    Args:
+        end: The night.
+        verdicts: On recipes and devices.
+        blocked: Why nothing could be judged.
+        farm: The farm.yaml, for remedies.
     """
     worse = sum(each == REGRESSED for each in verdicts)
     if worse:
@@ -78,12 +92,12 @@ def error_of(end: NightEnd, verdicts: Sequence[str]) -> EtdeployError | None:
             text = f"{text}, {wrong} differ" if failed else f"{wrong} of {every} differ"
         return JobsError(f"{text}; the worst: {worst.message}", _as_error(worst))
     if any(state.standing is Standing.DONE for state in end.states):
-        return None
+        return blocked
     why = sorted({state.reason for state in end.states if state.reason}) or end.unsatisfied
     return DeviceError(
         f"nothing was measured: {listed(tuple(why)) or 'no visit was planned'}",
-        remedy="See what matches: etdeploy farm plan\nand what is set aside: "
-        "etdeploy farm quarantine",
+        remedy=f"See what matches: etdeploy farm plan {quoted(farm)}\n"
+        f"and what is set aside: etdeploy farm quarantine -f {quoted(farm)}",
     )
 
 

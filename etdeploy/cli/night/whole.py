@@ -16,8 +16,9 @@ from etdeploy.cli.night.figures import folders_of
 from etdeploy.cli.night.judged import Judged
 from etdeploy.cli.night.watch import Watch
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import EtdeployError, Interrupted
+from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, StoreError
 from etdeploy.core.text.layout import fit
+from etdeploy.core.text.shell import quoted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.model import Offer
 from etdeploy.farm.night.clock import SystemClock
@@ -83,10 +84,12 @@ def run_whole(wish: Wish) -> None:
         watch = Watch(display, wish.as_json, wish.quiet, judged)
         end = _Whole(wish, loaded, place, display, watch).run()
     reports: list[str] = []
-    report = None if end.stopped else _concluded(loaded, place, end, reports)
+    report, blocked = _concluded(loaded, place, end, reports)
     records = folders_of([s.result.record for s in end.states if s.result and s.result.record])
     verdicts = [str(each.kind) for each in report.verdicts] if report else []
-    error = error_of(end, verdicts)
+    error = error_of(end, verdicts, blocked, wish.file)
+    if blocked and error is not blocked:
+        console.warn(str(blocked))
     if wish.as_json:
         code = Interrupted.exit_code if end.stopped else error.exit_code if error else 0
         totals = {
@@ -226,19 +229,38 @@ class _Whole:
 
 def _concluded(
     loaded: LoadedFarm, place: Place, end: NightEnd, reports: list[str]
-) -> NightReport | None:
-    """Judges the night, writes its reports and tells who wants to know; None if that failed.
+) -> tuple[NightReport | None, EtdeployError | None]:
+    """Judges the night, writes its reports and tells who wants to know.
 
-    Adds the paths of what was written to `reports`.
+    A night that was stopped is only reported as far as it got: its files would else be those of the
+    night before.
+
+    Args:
+        loaded: The farm.yaml.
+        place: The history.
+        end: The night.
+        reports: Gets the paths of what was written.
+
+    Returns:
+        The report of a night that is over; and why nothing could be judged.
     """
     from etdeploy.farm.report.end import conclude
     from etdeploy.farm.report.source import find_night
 
+    again = f"etdeploy farm report {quoted(end.night)} -f {quoted(loaded.path)}"
     try:
         night = find_night(place, end.night)
-        return conclude(loaded, place, night, console.warn, lambda path: reports.append(str(path)))
+        report = conclude(
+            loaded, place, night, console.warn, lambda path: reports.append(str(path)),
+            is_over=not end.stopped,
+        )  # fmt: skip
+    except Interrupted:
+        raise
     except EtdeployError as error:
-        if isinstance(error, Interrupted):
-            raise
-        console.warn(f"the night is not judged: {error}")
-        return None
+        remedy = "\n".join(filter(None, (error.remedy, f"Then judge it: {again}")))
+        why = f"the night could not be evaluated: {error.message}"
+        return None, StoreError(why, place=error.place, remedy=remedy)
+    if end.stopped or not report.blocked:
+        return None if end.stopped else report, None
+    why = f"nothing could be judged: {report.blocked}"
+    return report, DeviceError(why, place=end.night, remedy=f"Look at every number: {again}")

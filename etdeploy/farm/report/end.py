@@ -30,6 +30,8 @@ def conclude(
     night: NightInfo,
     tell: Tell,
     wrote: Callable[[Path], None] = lambda _: None,
+    *,
+    is_over: bool = True,
 ) -> NightReport:
     """Judges a night, notes the verdicts, writes the farm.yaml's reports, tells who wants to know.
 
@@ -40,6 +42,7 @@ def conclude(
         tell: Is told what could not be written, noted or told, in a sentence each: none of that
             changes how the night ended.
         wrote: Is told each report that was written, the dashboard by its first page.
+        is_over: Whether the night is over; one that was stopped is only written.
 
     Raises:
         StoreError: The history cannot be read: nothing is judged, written or told.
@@ -54,7 +57,8 @@ def conclude(
         with open_store(place) as store:
             note(store, report.verdicts)
 
-    _try(noted, "the verdicts are not noted in the history", tell)
+    if is_over:
+        _try(noted, "the verdicts are not noted in the history", tell)
     wanted = loaded.farm.reports
     for one in (
         Wanted(html=wanted.html), Wanted(markdown=wanted.markdown), Wanted(junit=wanted.junit),
@@ -66,7 +70,7 @@ def conclude(
             "the dashboard is not up to date",
             tell,
         )
-    for trouble in notify(report, loaded.farm.notify):
+    for trouble in notify(report, loaded.farm.notify) if is_over else ():
         tell(trouble)
     return report
 

@@ -132,12 +132,19 @@ class NightReport(Value):
 
     @property
     def exit_code(self) -> int:
-        """1 for a regression, else the code of the worst failure; 6 if nothing was measured."""
+        """1 for a regression, else that of the worst failure; 6 if nothing was measured or judged."""
         if any(each.kind is VerdictKind.REGRESSED for each in self.verdicts):
             return RegressionError.exit_code
         if self.failures:
             return max(cause.exit_code for cause in self.failures)
-        return DeviceError.exit_code if self._is_empty else 0
+        return DeviceError.exit_code if self._is_empty or self.blocked else 0
+
+    @property
+    def blocked(self) -> str:
+        """Why nothing could be judged although there are enough nights; else empty."""
+        if any(each.kind is not VerdictKind.NOT_JUDGED for each in self.verdicts):
+            return ""
+        return "; ".join(dict.fromkeys(e.reason for e in self.verdicts if e.blocked))
 
     @property
     def _is_empty(self) -> bool:
@@ -155,10 +162,12 @@ class NightReport(Value):
                 (told.regressed, "regressed"), (told.failed, "failed"),
                 (wrong, "with wrong outputs"), (told.missed, "missed"),
                 (told.suspected, "suspected"), (told.improved, "improved"),
-                (told.waiting, "not yet measured"),
+                (told.waiting, "not yet measured"), (told.not_judged, "not judged"),
             )
             if number
         ]  # fmt: skip
         if not self.totals.done:
             words.insert(0, "nothing was measured")
+        elif self.blocked:
+            words.insert(0, "nothing could be judged")
         return ", ".join(words) or "nothing became worse"

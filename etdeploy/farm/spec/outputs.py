@@ -28,7 +28,7 @@ def read_results(written: FarmFile, findings: Findings) -> Path:
 
 
 def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Reports:
-    """The files of reports, absolute; each is another one."""
+    """The files of reports and the folder of the dashboard, absolute; each is another one."""
     found: dict[str, Path] = {}
     for key, text in written.model_dump(exclude_none=True).items():
         keys = ("reports", key)
@@ -37,21 +37,21 @@ def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Rep
             continue
         if same := next((other for other in found if found[other] == path), None):
             findings.add(keys, f"reports.{key}: this is the file of reports.{same}, too")
-        if path.is_dir():
-            findings.add(
-                keys, f"reports.{key} takes a file, and {path} is a folder",
-                f"e.g. {text.rstrip('/')}/night.{_SUFFIX[key]}",
-            )  # fmt: skip
-        elif not path.parent.is_dir() and not path.is_relative_to(results):
+        wants_folder = key == "dashboard"
+        if path.exists() and path.is_dir() != wants_folder:
+            takes, is_now = ("folder", "file") if wants_folder else ("file", "folder")
+            example = "name another" if wants_folder else f"{text.rstrip('/')}/night.{_SUFFIX[key]}"
+            findings.add(keys, f"reports.{key} takes a {takes}, and {path} is a {is_now}", example)
+        elif not path.parent.is_dir() and path.parent != results:  # a night makes that one
             findings.add(
                 keys, f"reports.{key}: the folder {path.parent} does not exist",
-                f"create it, or name a file below {results.name}/",
+                f"create it, or name a {'folder' if wants_folder else 'file'} in {results.name}/",
             )  # fmt: skip
         found[key] = path
     return Reports(**found)
 
 
-_SUFFIX = {"html": "html", "markdown": "md", "junit": "xml", "dashboard": "html"}
+_SUFFIX = {"html": "html", "markdown": "md", "junit": "xml"}
 
 
 def read_notify(written: Sequence[Told], findings: Findings) -> tuple[Notify, ...]:

@@ -108,6 +108,9 @@ class Verdict(Value):
         reason: Why, in a sentence.
         since: When it became worse; null where nothing did.
         remedy: What to do, if possible a command to copy.
+        blocked: Whether it is not judged for a reason that more nights do not remove: every run was
+            disturbed, the baseline has too few nights, or the records are missing. False for one
+            that is new, and for simulated runs, which have no times.
     """
 
     recipe: str
@@ -120,6 +123,7 @@ class Verdict(Value):
     reason: str = ""
     since: Since | None = None
     remedy: str = ""
+    blocked: bool = False
 
     def finding(self, metric: str) -> NightFinding | None:
         """What was found of one number."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.text.shell import quoted
 from etdeploy.farm.model import VisitState
@@ -20,6 +21,7 @@ from etdeploy.farm.verdicts.pair import (
     disturbed_of,
     families,
     finding_of,
+    is_blocked,
     left_out,
     looks,
     outputs_of,
@@ -168,17 +170,27 @@ def _pair(store: Store, farm: Farm, night: Night, repository: Path) -> Pair:
     Raises:
         UsageError: The baseline is the branch main, and there is none.
     """
-    first = night.entries[0]
-    every = _before(store, farm, first, {entry.run_id for entry in night.entries})
-    kept = baseline(every, _AGAINST[farm.baseline], repository)
-    nights, all_nights = by_night(kept), by_night(every)
-    return Pair(night, tuple(nights[-NIGHTS:]), tuple(all_nights[-NIGHTS * _LOOK_BACK :]))
+    against = _AGAINST[farm.baseline]
+    every = past = _before(store, farm, night, fit=True)
+    if not all(entry.fit for entry in night.entries):
+        past = _before(store, farm, night, fit=False)
+    nights, all_nights = by_night(baseline(every, against, repository)), by_night(every)
+    is_wrong = any(entry.outputs_ok is False for entry in night.entries)
+    return Pair(
+        night,
+        tuple(nights[-NIGHTS:]),
+        tuple(all_nights[-NIGHTS * _LOOK_BACK :]),
+        nights=len(by_night(past)),
+        were_right=is_wrong and any(e.outputs_ok for e in baseline(past, against, repository)),
+    )
 
 
-def _before(store: Store, farm: Farm, first: Entry, own: set[str]) -> list[Entry]:
+def _before(store: Store, farm: Farm, night: Night, *, fit: bool) -> list[Entry]:
+    """The runs of the series before a night; with `fit` those whose numbers count."""
     from etdeploy.history.store.store import Filter
 
-    wanted = Filter(series=first.series, until=first.started_at, fit=True)
+    first, own = night.entries[0], {entry.run_id for entry in night.entries}
+    wanted = Filter(series=first.series, until=first.started_at, fit=fit)
     look_back = 1 if farm.baseline is Baseline.ALL else _LOOK_BACK
     many = NIGHTS * max(_RUNS_A_NIGHT, farm.repeats) * look_back
     return [entry for entry in store.entries(wanted, many) if entry.run_id not in own]
@@ -198,7 +210,7 @@ def _verdict(
     known: _Known, found: Sequence[Look], discovered: Sequence[bool], farm: Farm
 ) -> Verdict:
     pair = known.pair
-    reason = known.trouble or (why_not(pair) if pair else "")
+    reason = known.trouble or (why_not(pair) or _left_out_by_baseline(pair, farm) if pair else "")
     findings: list[NightFinding] = []
     if pair:
         findings += [
@@ -219,7 +231,20 @@ def _verdict(
         run_ids=known.run_ids, kind=kind, findings=tuple(findings),
         reason=_reason(kind, findings, reason, left_out(pair) if pair else ""),
         since=began, remedy=_remedy(known, bad, began),
+        blocked=kind is VerdictKind.NOT_JUDGED and (pair is None or is_blocked(pair)),
     )  # fmt: skip
+
+
+def _left_out_by_baseline(pair: Pair, farm: Farm) -> str:
+    """Why the baseline has too few nights; empty where it is not the reason."""
+    if not pair.fit.entries or not is_blocked(pair):
+        return ""
+    nights = f"{len(pair.every) - len(pair.earlier)} of {count(len(pair.every), 'earlier night')}"
+    why = {
+        Baseline.MAIN: "their recipes were not committed on the branch main",
+        Baseline.LAST_GOOD: "they regressed",
+    }
+    return f"baseline {farm.baseline} leaves out {nights}, since {why[farm.baseline]}"
 
 
 def _reason(kind: VerdictKind, findings: Sequence[NightFinding], trouble: str, without: str) -> str:

@@ -33,11 +33,15 @@ class Pair:
         night: The runs that are judged, those that do not count included.
         earlier: The nights that it is judged by, the earliest first; only runs that count.
         every: Those that the baseline leaves out, too: the change may lie there.
+        nights: How many there were before, those of which no run counts included.
+        were_right: Whether an earlier run had right outputs, disturbed and simulated ones included.
     """
 
     night: Night
     earlier: tuple[Night, ...]
     every: tuple[Night, ...]
+    nights: int
+    were_right: bool
 
     @property
     def last(self) -> Night | None:
@@ -76,9 +80,12 @@ class Look:
 
 
 def looks(pair: Pair, max_slowdown_percent: float) -> list[Look]:
-    """Every number of the pair's repeats that count."""
+    """Every number of the pair's repeats that count, those that records are compared by first."""
     fit = pair.fit
-    metrics = dict.fromkeys(metric for entry in fit.entries for metric in entry.metrics)
+    metrics = sorted(
+        dict.fromkeys(metric for entry in fit.entries for metric in entry.metrics),
+        key=lambda metric: not is_first_number(metric),
+    )
     return [_look(pair, fit, metric, max_slowdown_percent) for metric in metrics
             if fit.values(metric)]  # fmt: skip
 
@@ -185,13 +192,12 @@ def outputs_of(pair: Pair) -> Iterator[NightFinding]:
     if not wrong:
         yield NightFinding(metric=OUTPUTS, kind=VerdictKind.NO_DIFFERENCE, reason="right")
         return
-    were_right = any(e.outputs_ok for night in pair.earlier for e in night.entries)
-    before = "and they were right before" if were_right else "and no earlier run shows them right"
+    before = "they were right before" if pair.were_right else "no earlier run shows them right"
     yield NightFinding(
         metric=OUTPUTS,
-        kind=VerdictKind.REGRESSED if were_right else VerdictKind.NOT_JUDGED,
+        kind=VerdictKind.REGRESSED if pair.were_right else VerdictKind.NOT_JUDGED,
         nights=len(pair.earlier),
-        reason=f"wrong in {len(wrong)} of {count(len(compared), 'run')}, {before}",
+        reason=f"wrong in {len(wrong)} of {count(len(compared), 'run')}, and {before}",
     )
 
 
@@ -214,6 +220,13 @@ def why_not(pair: Pair) -> str:
         return ""  # wrong outputs speak for themselves
     which = f"all {len(entries)} runs were" if len(entries) > 1 else "it was"
     return f"{which} disturbed: {disturbed[-1]}"
+
+
+def is_blocked(pair: Pair) -> bool:
+    """Whether more nights like this one will not make its numbers judged either."""
+    if pair.fit.entries:
+        return len(pair.earlier) < MIN_NIGHTS <= len(pair.every)  # by the baseline
+    return pair.nights >= MIN_NIGHTS and not all(e.simulated for e in pair.night.entries)
 
 
 def disturbed_of(pair: Pair) -> Iterator[NightFinding]:

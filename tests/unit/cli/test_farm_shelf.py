@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from etdeploy.cli import main as cli_main
 from etdeploy.history.place import required_place
 from etdeploy.shelf import owner
 from etdeploy.shelf.owner import this_host
-from etdeploy.shelf.reservations import Shelved, reserve
+from etdeploy.shelf.reservations import Shelved, active, reserve
 
 Capture = pytest.CaptureFixture[str]
 
@@ -104,3 +105,29 @@ def test_without_a_history(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     for verb in ("reserve", "quarantine"):
         assert run(verb) == 2
         assert "no history is kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [(), ("-f", "lab/farm.yaml")], ids=["folder's", "-f"])
+def test_a_farms_own_history(
+    named: tuple[str, ...], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    text = "recipes: [xnnpack]\ndevices: {here: {name: host}}\nstore: lab.db\n"
+    (lab / "farm.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path if named else lab)
+    own = required_place(str(lab / "lab.db"))
+    assert run("reserve", "host", *named) == 0
+    back = f"etdeploy farm release host --store {lab / 'lab.db'}"
+    assert back in capsys.readouterr().err
+    assert [kept.device for kept in active(own)] == ["host"]
+    assert active(required_place(None)) == ()
+    assert run(*back.split()[2:]) == 0
+    assert active(own) == ()
+    reserve(own, Shelved(identity="android-R5", device="android:R5"), "anna@owl", 3600.0, "")
+    assert run("release", "R5", *named) == 6
+    assert f"release android:R5 --force --store {lab / 'lab.db'}" in capsys.readouterr().err
+    assert run("quarantine", "host", *named) == 0
+    assert f"--release host --store {lab / 'lab.db'}" in capsys.readouterr().err
+    assert run("quarantine", "--release", "host", *named) == 0
+    assert capsys.readouterr().out.startswith("nights may use host again")

@@ -101,6 +101,18 @@ def test_wrong_outputs_regress_at_once(store: Store) -> None:
     assert found.reason == "outputs are wrong, and they were right before"
 
 
+@pytest.mark.parametrize("unfit", [{"disturbances": (HOT,)}, {"simulated": SIMULATED}])
+def test_wrong_outputs_regress_where_times_say_nothing(store: Store, unfit: dict[str, Any]) -> None:
+    fill(store, [1.0, 1.0], **unfit)
+    wrong = run_at(99).workload.model_copy(
+        update={"outputs": (make_check(within_tolerance=False),)}
+    )
+    for changes in (unfit, {}):
+        found = judged(store, run_at(99, **{"workload": wrong} | changes))
+        assert (found.verdict, len(found.earlier)) == (CheckVerdict.REGRESSED, 2)
+        assert found.reason == "outputs are wrong, and they were right before"
+
+
 def test_the_last_good_ones(store: Store) -> None:
     fill(store, around(1.0, 10))
     for record in (run_at(50 + i, ms) for i, ms in enumerate(around(1.3, 10))):

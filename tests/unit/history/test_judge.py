@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etdeploy.history.entry import Entry
-from etdeploy.history.judge import findings, level, sentence
+from etdeploy.history.judge import findings, level, outputs_finding, sentence
 from etdeploy.history.model import Finding, FindingKind
 
 
@@ -98,18 +98,17 @@ def test_other_numbers_have_to_be_surer() -> None:
 
 def test_a_size_that_never_changes() -> None:
     before = [entry(metrics={"program_bytes": 1000.0}) for _ in range(5)]
-    [grown, _] = findings(entry(metrics={"program_bytes": 1100.0}), before, 5.0)
+    [grown] = findings(entry(metrics={"program_bytes": 1100.0}), before, 5.0)
     assert grown.kind is FindingKind.REGRESSED
     assert grown.reason.startswith("1.1 kB instead of 1.0 kB, +10.0 %")
 
 
 def test_outputs_that_were_right_before() -> None:
-    found = findings(entry(outputs_ok=False), earlier(1), 5.0)
-    assert sentence([found[-1]]) == "outputs are wrong, and they were right before"
+    found = tuple(outputs_finding(entry(outputs_ok=False), earlier(1)))
+    assert sentence(found) == "outputs are wrong, and they were right before"
     assert found[-1].kind is FindingKind.REGRESSED
-    assert [f.metric for f in findings(entry(outputs_ok=None), earlier(), 5.0)] == ["latency_ms"]
-    unknown = [entry(outputs_ok=None)] * 5
-    assert [f.metric for f in findings(entry(outputs_ok=False), unknown, 5.0)] == ["latency_ms"]
+    assert list(outputs_finding(entry(outputs_ok=None), earlier())) == []
+    assert list(outputs_finding(entry(outputs_ok=False), [entry(outputs_ok=None)] * 5)) == []
 
 
 def test_a_single_run_as_the_measure() -> None:
@@ -126,7 +125,7 @@ def test_a_single_run_as_the_measure() -> None:
 def test_numbers_that_are_zero_are_passed_over() -> None:
     zero = {"latency_ms": 1.0, "load_ms": 0.0}
     found = findings(entry(metrics=zero), [entry(metrics=zero)] * 9, 5.0)
-    assert [f.metric for f in found] == ["latency_ms", "outputs"]
+    assert [f.metric for f in found] == ["latency_ms"]
 
 
 def test_unchanged_runs_are_rarely_called_regressed() -> None:

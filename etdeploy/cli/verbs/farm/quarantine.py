@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import complete_device, json_option, store_option
+from etdeploy.cli.options import complete_device, farm_option, json_option, store_option
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
+from etdeploy.core.text.shell import quoted
 
 if TYPE_CHECKING:
     from etdeploy.history.place import Place
@@ -28,17 +30,23 @@ _BY_HAND = "set aside by hand"
     shell_complete=complete_device,
     help="Let nights use this device again.",
 )
+@farm_option
 @store_option
 @json_option
 def command(
-    device: str | None, reason: str | None, released: str | None, store: str | None, as_json: bool
+    device: str | None,
+    reason: str | None,
+    released: str | None,
+    file: Path | None,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Set a device aside, so that no night uses it; without DEVICE, list those that are.
 
     DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
     A person's own runs are not kept from it.
     """
-    from etdeploy.history.place import required_place
+    from etdeploy.cli.farm_named import named_farm
     from etdeploy.shelf.quarantine import all_of
 
     if released is not None and (device is not None or reason is not None):
@@ -48,7 +56,7 @@ def command(
         )
     if reason is not None and device is None:
         raise UsageError("--reason is for a device: etdeploy farm quarantine DEVICE --reason TEXT")
-    place = required_place(store)
+    place = named_farm(file, store).place
     if released is not None:
         _release(released, place, as_json)
     elif device is not None:
@@ -58,6 +66,7 @@ def command(
 
 
 def _set_aside(device: str, reason: str, place: Place, as_json: bool) -> None:
+    from etdeploy.history.place import option_for
     from etdeploy.shelf.named import find_device
     from etdeploy.shelf.owner import myself
     from etdeploy.shelf.quarantine import set_aside
@@ -67,7 +76,8 @@ def _set_aside(device: str, reason: str, place: Place, as_json: bool) -> None:
         console.result_json(made.model_dump(mode="json"))
         return
     console.result(f"{made.device} is set aside: {made.reason}")
-    console.message(f"Let nights use it again with:  etdeploy farm quarantine --release {device}")
+    again = f"etdeploy farm quarantine --release {quoted(device)}{option_for(place)}"
+    console.message(f"Let nights use it again with:  {again}")
 
 
 def _release(device: str, place: Place, as_json: bool) -> None:

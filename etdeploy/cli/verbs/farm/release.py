@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from etdeploy.cli.options import complete_device, json_option, store_option
+from etdeploy.cli.options import complete_device, farm_option, json_option, store_option
 from etdeploy.core import console
 
 
 @click.command()
 @click.argument("device", shell_complete=complete_device)
 @click.option("--force", is_flag=True, help="Also somebody else's reservation.")
+@farm_option
 @store_option
 @json_option
-def command(device: str, force: bool, store: str | None, as_json: bool) -> None:
+def command(device: str, force: bool, file: Path | None, store: str | None, as_json: bool) -> None:
     """Give a reserved device back before its time is over."""
-    from etdeploy.history.place import required_place
+    from etdeploy.cli.farm_named import named_farm
     from etdeploy.shelf.named import find_kept
     from etdeploy.shelf.owner import is_same, myself
     from etdeploy.shelf.reservations import local, release
 
-    place = required_place(store)
+    place = named_farm(file, store).place
     found = find_kept(device, place)
     me = myself()
     ended = release(place, found, me, force=force)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import json_option, store_option
+from etdeploy.cli.options import farm_option, json_option, store_option
 from etdeploy.core import console
 from etdeploy.core.text.layout import fit
 
@@ -19,14 +19,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command("report")
 @click.argument("night", default="last")
-@click.option(
-    "-f",
-    "--farm",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The farm.yaml that says what a night is judged by; by default that of this folder.",
-)
+@farm_option
 @click.option("--html", type=_FILE, metavar="FILE", help="Write a page; it works offline.")
 @click.option(
     "--markdown", type=_FILE, metavar="FILE", help="Write Markdown for a pull request's comment."

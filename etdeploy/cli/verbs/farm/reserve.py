@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import click
 
-from etdeploy.cli.options import complete_device, json_option, store_option
+from etdeploy.cli.options import complete_device, farm_option, json_option, store_option
 from etdeploy.core import console
+from etdeploy.core.text.shell import quoted
 
 _LENGTH = re.compile(r"(\d+)\s*(m|min|h|d|w)")
 _SECONDS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -41,22 +43,30 @@ def _length(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     metavar="USER[@HOST]",
     help="For whom; USER alone is that user on every host. By default you, on this host.",
 )
+@farm_option
 @store_option
 @json_option
 def command(
-    device: str | None, for_s: float, note: str, owner: str | None, store: str | None, as_json: bool
+    device: str | None,
+    for_s: float,
+    note: str,
+    owner: str | None,
+    file: Path | None,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Keep nights and other people away from a device for a while.
 
     DEVICE is as --device takes it, or the serial number or identity of one that the history knows.
     Without it, reservations are listed. Your own reservation of a device is replaced.
     """
-    from etdeploy.history.place import required_place
+    from etdeploy.cli.farm_named import named_farm
+    from etdeploy.history.place import option_for
     from etdeploy.shelf.named import find_device
     from etdeploy.shelf.owner import myself
     from etdeploy.shelf.reservations import active, duration, local, reserve
 
-    place = required_place(store)
+    place = named_farm(file, store).place
     if device is None:
         _list(active(place), as_json)
         return
@@ -73,7 +83,8 @@ def command(
         console.message(
             f"A night of {farm} is measuring on it now; it is yours when that attempt ends."
         )
-    console.message(f"Give it back with:  etdeploy farm release {device}")
+    back = f"etdeploy farm release {quoted(device)}{option_for(place)}"
+    console.message(f"Give it back with:  {back}")
 
 
 def _list(found: Any, as_json: bool) -> None:

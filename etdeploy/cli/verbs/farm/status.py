@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import json_option, store_option
+from etdeploy.cli.options import farm_option, json_option, store_option
 from etdeploy.core import console
 from etdeploy.core.errors import StoreError, UsageError
 
@@ -21,14 +21,7 @@ _ADDRESS = "127.0.0.1:8033"
 
 
 @click.command("status")
-@click.option(
-    "-f",
-    "--farm",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The farm.yaml; by default that of this folder, and without one any farm's latest night.",
-)
+@farm_option
 @click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes.")
 @click.option(
     "--serve",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from etdeploy.cli.night.end import error_of, totals_of
+from etdeploy.core.errors import DeviceError
 from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Standing, Visit, VisitState
 from etdeploy.farm.night.model import NightEnd
 
@@ -68,6 +69,17 @@ def test_the_error_says_what_happened() -> None:
     assert "nothing was measured: why 1" in str(nothing)
     assert "2 recipes have regressed" in str(error_of(NightEnd("n", ()), ("regressed",) * 2))
     assert "1 recipe has regressed" in str(error_of(NightEnd("n", ()), ("regressed",)))
+
+
+def test_a_night_of_which_nothing_could_be_judged_fails_unless_something_is_worse() -> None:
+    blocked = DeviceError("nothing could be judged: hot")
+    done, failure = state_of(1, Standing.DONE, DONE), state_of(2, Standing.FAILED, failed(7))
+    assert error_of(NightEnd("n", (done,)), ("not judged",), blocked) is blocked
+    worse = error_of(NightEnd("n", (done, failure)), ("not judged",), blocked)
+    assert worse is not None
+    assert worse.exit_code == 7
+    nothing = error_of(NightEnd("n", (state_of(1, Standing.MISSED),)), (), blocked)
+    assert "nothing was measured" in str(nothing)
 
 
 def test_a_visit_that_was_given_up_with_its_recipe_fails_as_the_recipe_did() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.shown.text import night_text
 from etdeploy.farm.report.summary import summary_of
+from etdeploy.farm.verdicts.model import VerdictKind
 from tests.support.judged_nights import OTHER, PHONE
 
 
@@ -34,6 +35,22 @@ def test_wrong_outputs_alone_are_in_the_headline(report: NightReport) -> None:
     totals = report.totals.model_copy(update={"failed": 0, "missed": 0, "regressed": 0})
     alone = report.model_copy(update={"verdicts": (), "failures": (wrong,), "totals": totals})
     assert (alone.headline, alone.exit_code) == ("2 with wrong outputs", 8)
+
+
+def test_a_night_of_which_nothing_could_be_judged_is_not_good(report: NightReport) -> None:
+    plain = {"kind": VerdictKind.NOT_JUDGED, "reason": "all 3 runs were disturbed: hot"}
+    verdict = report.verdicts[0].model_copy(update=plain)
+    totals = report.totals.model_copy(
+        update={"failed": 0, "missed": 0, "regressed": 0, "not_judged": 1}
+    )
+    night = report.model_copy(update={"verdicts": (verdict,), "failures": (), "totals": totals})
+    assert (night.exit_code, night.headline) == (0, "1 not judged")
+    stuck = verdict.model_copy(update={"blocked": True})
+    night = night.model_copy(update={"verdicts": (stuck,)})
+    assert (night.exit_code, night.blocked) == (6, "all 3 runs were disturbed: hot")
+    assert night.headline == "nothing could be judged, 1 not judged"
+    judged = verdict.model_copy(update={"kind": VerdictKind.NO_DIFFERENCE})
+    assert night.model_copy(update={"verdicts": (stuck, judged)}).exit_code == 0
 
 
 def test_devices_with_health_and_quarantine(report: NightReport) -> None:

@@ -17,6 +17,7 @@ from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
 from etdeploy.farm.report.model import NightInfo, NightReport
+from etdeploy.farm.report.shown.markdown import MARK
 from etdeploy.farm.report.source import Boards, Settings, find_night, judged, nights_of, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify, Reports
 from etdeploy.history.entry import Judgement
@@ -106,6 +107,26 @@ def test_the_end_of_a_night(
         entry = store.entry(report.verdicts[0].run_ids[0])
     assert entry is not None
     assert entry.judgement is Judgement.REGRESSED
+
+
+def test_a_night_that_was_stopped_is_written_and_nobody_is_told(
+    place: Place, tmp_path: Path
+) -> None:
+    night = find_night(place, kept_night(place, tmp_path))
+    markdown = tmp_path / "night.md"
+    markdown.write_text(f"{MARK}\nyesterday's\n")
+    chosen = farm(
+        reports=Reports(markdown=markdown), notify=(Notify(command=(str(tmp_path / "none"),)),)
+    )
+    loaded = LoadedFarm(tmp_path / "farm.yaml", chosen, {}, {})
+    told: list[str] = []
+    report = conclude(loaded, place, night, told.append, is_over=False)
+    assert night.id in markdown.read_text()
+    assert told == []
+    with open_store(place) as store:
+        entry = store.entry(report.verdicts[0].run_ids[0])
+    assert entry is not None
+    assert entry.judgement is None
 
 
 def test_what_is_under_way_is_seen(place: Place, tmp_path: Path) -> None:

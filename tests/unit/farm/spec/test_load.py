@@ -267,7 +267,10 @@ def test_a_pool_may_be_another_host_s() -> None:
         ("results: .", "is or contains the folder of this file"),
         ("results: full", "contains what no farm wrote: other (name a folder of its own)"),
         ("reports: {html: full}", "reports.html takes a file, and"),
-        ("reports: {html: a/b.html}", "does not exist (create it, or name a file below"),
+        ("reports: {html: a/b.html}", "does not exist (create it, or name a file in"),
+        ("reports: {html: farm-results/a/b.html}", "farm-results/a does not exist (create it"),
+        ("reports: {dashboard: farm.yaml}", "reports.dashboard takes a folder, and"),
+        ("reports: {dashboard: a/b}", "does not exist (create it, or name a folder in"),
         ("pools: {a b: [host]}", "'a b' cannot be a name in pools"),
         ("pools: {a: [hots]}", "pools.a.0: there is no device 'hots' (Did you mean host?)"),
         ("pools: {a: host}", "pools.a takes a list of words, not 'host'"),
@@ -284,6 +287,14 @@ def test_a_time_without_quotes_is_told_wherever_it_is() -> None:
     assert problem("window: {from: 22:00, until: '06:00'}\n") == (
         '3:10: window.from takes a time in quotes, like "22:00", not 1320'
     )
+
+
+def test_the_dashboard_of_an_earlier_night_is_there(folder: Path) -> None:
+    Path("farm-results/pages").mkdir(parents=True)
+    Path("farm-results/.etdeploy-farm").write_text("")
+    read = load("recipes: [xnnpack]\ndevices: {here: {name: host}}\n"
+                "reports: {dashboard: farm-results/pages}\n")  # fmt: skip
+    assert read.farm.reports.dashboard == folder / "farm-results/pages"
 
 
 def test_two_reports_in_one_file() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,8 +132,8 @@ def test_a_disturbed_run_is_left_out_of_the_repeats(store: Store) -> None:
     assert "1 of 3 runs left out: The cores slowed down" in verdict.reason
 
 
-def wrong_run() -> RunRecord:
-    wrong = run_of(8, 1, 1.0)
+def wrong_run(**changes: Any) -> RunRecord:
+    wrong = run_of(8, 1, 1.0, **changes)
     workload = wrong.workload.model_copy(
         update={"outputs": (make_check(within_tolerance=False),), "outputs_compared": True}
     )
@@ -155,6 +156,54 @@ def test_wrong_outputs_regress(store: Store) -> None:
     assert verdict.kind is VerdictKind.REGRESSED
     assert verdict.reason.startswith("outputs are wrong in 1 of 1 run")
     assert verdict.remedy == f"etdeploy report {wrong.run_id}"
+
+
+def test_wrong_outputs_after_disturbed_or_simulated_nights_that_were_right_regress(
+    store: Store,
+) -> None:
+    keep_nights(store, quiet(3), disturbances=(HOT,))
+    keep_nights(store, quiet(3), serial="S2", simulated=SIMULATED)
+    phone, simulated = wrong_run(), wrong_run(serial="S2", simulated=SIMULATED)
+    for run in (phone, simulated):
+        store.add(run)
+    states = [*states_of(8, [phone]), *states_of(8, [simulated], device="android-S2")]
+    verdicts = judge_night(store, night_id(8), states, farm())
+    assert [verdict.kind for verdict in verdicts] == [VerdictKind.REGRESSED] * 2
+    assert all("they were right before" in verdict.reason for verdict in verdicts)
+
+
+def test_the_first_number_leads_where_others_regressed_as_well(store: Store) -> None:
+    keep_nights(store, quiet(8), peak_rss_bytes=10_000_000)
+    [night] = keep_nights(store, [1.3], first=8, peak_rss_bytes=30_000_000)
+    [verdict] = judge_night(store, night_id(8), states_of(8, night), farm())
+    worse = [each.metric for each in verdict.findings if each.kind is VerdictKind.REGRESSED]
+    assert worse == ["latency_ms", "peak_rss_bytes"]
+    assert verdict.since is not None
+    assert verdict.since.metric == "latency_ms"
+    assert "--metric" not in verdict.remedy
+    assert value_text(first_number(verdict)).startswith("1.3")
+
+
+def test_a_night_that_nothing_can_be_judged_of_is_blocked_once_there_are_enough_nights(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verdict(day: int, runs: list[RunRecord], **changes: object) -> Verdict:
+        [found] = judge_night(store, night_id(day), states_of(day, runs), farm(**changes))
+        return found
+
+    made = keep_nights(store, quiet(8), disturbances=(HOT,))
+    early, late = verdict(3, made[3]), verdict(7, made[7])
+    assert {early.kind, late.kind} == {VerdictKind.NOT_JUDGED}
+    assert (early.blocked, late.blocked) == (False, True)
+    simulated = keep_nights(store, quiet(8), serial="S2", simulated=SIMULATED)
+    assert not verdict(7, simulated[7]).blocked
+    # Every recipe has changes that were not committed, so that no night is one of main.
+    monkeypatch.setattr(git, "ask", lambda *_, **__: "")
+    fit = keep_nights(store, quiet(8), serial="S3", dirty=True)
+    assert not verdict(3, fit[3], baseline=Baseline.MAIN).blocked
+    main = verdict(7, fit[7], baseline=Baseline.MAIN)
+    assert main.blocked
+    assert "7 of 7 earlier nights" in main.reason
 
 
 def test_among_many_pairs_a_single_one_is_suspected_and_decided_by_the_next_night(
