@@ -14,6 +14,7 @@ from etdeploy.bench.passes import RUNNER_LOG
 from etdeploy.bench.records.find import RUN_ID
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import Interrupted, UsageError
+from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.core.files.disk import naming, no_room_in
 from etdeploy.core.files.leftovers import claimed, sweep_empty
@@ -32,7 +33,7 @@ def results_folder(output: Path, started: datetime, recipe: str, device: str) ->
     When the block fails, only the runner's log stays in it; after an interruption nothing does.
 
     Args:
-        output: Created when it does not exist.
+        output: Created when it does not exist; git ignores one that was.
         started: In UTC; ids sort by it.
         recipe: Name of the recipe.
         device: Name of the device.
@@ -85,7 +86,10 @@ def require_output(output: Path, cache: Path) -> None:
 def _new_folder(output: Path, started: datetime, recipe: str, device: str) -> Path:
     """Always a new one: a folder that exists belongs to another run and is left alone."""
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        if not output.is_dir():
+            output.mkdir(parents=True, exist_ok=True)
+            # Else the recipe's commit would count as changed from the second run on.
+            write_atomic(output / ".gitignore", "*\n")
         for _ in range(_ATTEMPTS):
             folder = output / run_id(started, recipe, device)
             try:

@@ -132,7 +132,7 @@ class NightReport(Value):
 
     @property
     def exit_code(self) -> int:
-        """1 for a regression, else that of the worst failure; 6 if nothing was measured or judged."""
+        """1 for a regression, else the worst failure's; 6 if nothing was measured or judged."""
         if any(each.kind is VerdictKind.REGRESSED for each in self.verdicts):
             return RegressionError.exit_code
         if self.failures:

@@ -11,6 +11,7 @@ from etdeploy.core.files.disk import no_room_in
 
 MARK = ".etdeploy-farm"
 _TEXT = "The results of a farm; etdeploy farm writes a folder here for each night.\n"
+_IGNORE = ".gitignore"
 _SHOWN = 3
 
 
@@ -30,7 +31,7 @@ def results_problem(folder: Path, farm: Path) -> str | None:
             return f"is {what}" if existing == folder else f"would be below {existing}, {what}"
         if existing != folder or (folder / MARK).exists():
             return None
-        names = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir() if path.name != _IGNORE)
     except OSError as error:
         return f"cannot be used: {error.strerror}"
     if not names:
@@ -58,6 +59,9 @@ def prepare_results(folder: Path, farm: Path, option: str = "") -> None:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
                 write_atomic(folder / MARK, _TEXT)
+                if not (folder / _IGNORE).exists():
+                    # Else the recipes' commits would count as changed from the second night on.
+                    write_atomic(folder / _IGNORE, "*\n")
         except OSError as error:
             if no_room_in(error):
                 raise

@@ -53,6 +53,7 @@ def test_folders_named_like_installed_packages_change_nothing(
     exported = export_program(spec, Workspace(tmp_path / "cache"), silent, log)
     read = load_provenance(Path(exported.folder)).code_files
     assert sorted(Path(name).name for name in read) == ["helpers.py", "my_model.py"]
+    assert not list(tmp_path.rglob("__pycache__")), "a change in the user's repository"
 
 
 def _write(path: Path, text: str = _RAISES) -> None:

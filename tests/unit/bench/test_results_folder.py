@@ -150,3 +150,11 @@ def test_only_the_log_stays(tmp_path: Path, error: Exception, left: list[str]) -
         _fail(tmp_path, error)
     assert [p.name for p in tmp_path.glob("*/*")] == left
     assert len(list(tmp_path.iterdir())) == len(left)
+
+
+def test_git_ignores_an_output_folder_that_is_new_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for output in ("mine", "new"):
+        with results_folder(tmp_path / output, datetime.now(timezone.utc), "mlp", "host"):
+            pass
+    assert [path.parent.name for path in tmp_path.rglob(".gitignore")] == ["new"]

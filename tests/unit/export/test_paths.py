@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import sysconfig
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +27,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setattr(paths.user_folders, "folders", [])
+    monkeypatch.setattr(SourceFileLoader, "set_data", SourceFileLoader.set_data)
     before = dict(sys.modules)
     yield
     sys.modules.clear()
@@ -52,6 +54,21 @@ def test_an_installed_module_wins_and_the_rest_is_found(tmp_path: Path) -> None:
     paths.add_user_folder(_write(tmp_path / "user", mine))
     assert importlib.import_module("installed_one").FROM == "installed"
     assert importlib.import_module("own_one").FROM == "user"
+
+
+def test_imports_leave_bytecode_beside_installed_modules_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    installed = _install(tmp_path, {"installed_two.py": ""})
+    monkeypatch.setattr("site.getusersitepackages", lambda: str(installed))
+    user = _write(tmp_path / "user", {"model.py": "import part.of_it", "part/of_it.py": ""})
+    paths.add_user_folder(tmp_path)
+    run_file(user / "model.py")
+    importlib.import_module("installed_two")
+    found = {path.parent for path in tmp_path.rglob("__pycache__")}
+    assert found == {installed}
 
 
 def test_a_checkout_is_not_mixed_with_an_installed_namespace_package(tmp_path: Path) -> None:

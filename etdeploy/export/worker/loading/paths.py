@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import site
 import sys
 import sysconfig
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+import etdeploy
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _NAMESPACE = "executorch"
+_PACKAGE = os.path.dirname(etdeploy.__file__)
 
 
 class UserFolders:
@@ -56,6 +64,7 @@ def add_user_folder(folder: Path) -> None:
     sys.path[:] = _not_in_front(sys.path, real)
     if user_folders not in sys.meta_path:
         sys.meta_path.append(user_folders)
+        _write_bytecode_for_installed_modules_only()
     if real not in user_folders.folders:
         user_folders.folders.insert(max(len(user_folders.folders) - 1, 0), real)
 
@@ -73,6 +82,22 @@ def pin_installed() -> None:
     module = importlib.util.module_from_spec(spec)
     module.__path__ = list(spec.submodule_search_locations or ())
     sys.modules[_NAMESPACE] = module
+
+
+def _write_bytecode_for_installed_modules_only() -> None:
+    """Keeps `__pycache__` out of the user's folders: git counts it as a change there."""
+    write = SourceFileLoader.set_data
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    places = {*map(sysconfig.get_path, names), site.getusersitepackages(), _PACKAGE}
+    installed = tuple(f"{os.path.realpath(place)}{os.sep}" for place in places)
+
+    def set_data(
+        self: SourceFileLoader, path: str, data: ReadableBuffer, *, _mode: int = 0o666
+    ) -> None:
+        if os.path.realpath(path).startswith(installed):
+            write(self, path, data, _mode=_mode)
+
+    SourceFileLoader.set_data = set_data  # type: ignore[method-assign]
 
 
 def _not_in_front(entries: Sequence[str], folder: str) -> list[str]:

@@ -71,15 +71,17 @@ def test_the_workflow_runs_the_farm_and_uploads_its_reports(tmp_path: Path) -> N
     [job] = content["jobs"].values()
     assert job["runs-on"] == ["self-hosted", "etdeploy"]
     by_name = {step.get("name"): step for step in job["steps"]}
-    assert shlex.split(by_name["Measure"]["run"])[-2:] == ["run", "my lab/farm.yaml"]
+    removed, measured = map(shlex.split, by_name["Measure"]["run"].splitlines())
+    assert measured[-2:] == ["run", "my lab/farm.yaml"]
+    # Those of an earlier night would else be published where this one ends early.
+    reports = [f"my lab/farm-results/night.{kind}" for kind in ("html", "md", "xml")]
+    assert removed == ["rm", "-f", *reports]
     assert (
         "cat 'my lab/farm-results/night.md' >> \"$GITHUB_STEP_SUMMARY\""
         in (by_name["Summary"]["run"])
     )
     upload = by_name["Reports"]
-    assert upload["with"]["path"].splitlines() == [
-        f"my lab/farm-results/night.{kind}" for kind in ("html", "md", "xml")
-    ]
+    assert upload["with"]["path"].splitlines() == reports
     assert upload["with"]["name"] == "my-lab-${{ github.run_id }}"
     assert upload["if"] == by_name["Summary"]["if"] == "always()"
 

@@ -334,6 +334,7 @@ def test_the_folder_for_results_is_known_again(folder: Path) -> None:
     prepare_results(results, folder)
     (results / "night").mkdir()
     assert (results / MARK).is_file()
+    assert (results / ".gitignore").read_text() == "*\n"
     assert load(SMALLEST).farm.results == results
     prepare_results(results, folder)
     (results / MARK).unlink()
