@@ -15,7 +15,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Entry, Workspace
 from etdeploy.core.files.basic import folder_files
 from etdeploy.core.files.disk import no_room_told
-from etdeploy.core.files.leftovers import claimed
+from etdeploy.core.files.leftovers import working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress
@@ -130,11 +130,8 @@ def _staging(workspace: Workspace) -> Iterator[Path]:
     """
     parent = workspace.root / KIND
     parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=".staging-", dir=parent) as name,
-        claimed(Path(name)),
-    ):
-        yield Path(name)
+    with working_folder(parent, ".staging-") as folder:
+        yield folder
 
 
 def _make(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.core.files.leftovers import claimed
+from etdeploy.core.files.leftovers import working_folder
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
@@ -50,11 +49,8 @@ def clone(
     ):
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                tempfile.TemporaryDirectory(prefix=".cloning-", dir=folder.parent) as temporary,
-                claimed(Path(temporary)),
-            ):
-                aside = Path(temporary) / "executorch"
+            with working_folder(folder.parent, ".cloning-") as temporary:
+                aside = temporary / "executorch"
                 progress(f"cloning ExecuTorch {version}")
                 _fetch(
                     ("clone", "--depth", "1", "--branch", f"v{version}", url, str(aside)), url, log

@@ -7,14 +7,13 @@ import os
 import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from etdeploy.core.files.disk import naming
-from etdeploy.core.files.leftovers import claim, claimed, remove_tree
+from etdeploy.core.files.leftovers import claim, remove_tree, working_folder
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -116,23 +115,22 @@ def new_folder(final: Path) -> Iterator[Path]:
     The old `final` is deleted with everything in it: only for folders of the cache.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-    work.chmod(0o755)
-    old = work.with_name(f"{work.name}.old")
-    try:
-        with claimed(work), naming(work):
-            yield work
-        if final.is_symlink() or final.exists():
-            final.rename(old)
+    with working_folder(final.parent, f".{final.name}.") as work:
+        work.chmod(0o755)
+        old = work.with_name(f"{work.name}.old")
         try:
-            work.rename(final)
-        except BaseException:
-            if old.exists():
-                old.rename(final)
-            raise
-    finally:
-        for folder in (work, old):
-            remove_tree(folder)
+            with naming(work):
+                yield work
+            if final.is_symlink() or final.exists():
+                final.rename(old)
+            try:
+                work.rename(final)
+            except BaseException:
+                if old.exists():
+                    old.rename(final)
+                raise
+        finally:
+            remove_tree(old)
 
 
 def tree_size(path: Path) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _NAMESPACE = "executorch"
-_PACKAGE = os.path.dirname(etdeploy.__file__)
+_PACKAGE = str(Path(etdeploy.__file__).parent)
 
 
 class UserFolders:

@@ -14,7 +14,14 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files import basic as files
 from etdeploy.core.files.basic import new_folder, write_atomic
-from etdeploy.core.files.leftovers import claim, claimed, remove_tree, sweep, sweep_empty
+from etdeploy.core.files.leftovers import (
+    claim,
+    claimed,
+    remove_tree,
+    sweep,
+    sweep_empty,
+    working_folder,
+)
 
 KEY = "0123456789abcdef" * 2
 OURS = (
@@ -48,9 +55,38 @@ def test_what_nobody_works_on_goes_and_all_else_stays(tmp_path: Path) -> None:
 
 
 def test_what_was_just_made_stays(tmp_path: Path) -> None:
-    (tmp_path / OURS[0]).mkdir()
+    (tmp_path / OURS[-1]).touch()
     sweep(tmp_path)
-    assert names(tmp_path) == {OURS[0]}
+    assert names(tmp_path) == {OURS[-1]}
+
+
+def test_a_working_folder_goes_as_soon_as_it_is_left_and_not_before(tmp_path: Path) -> None:
+    with working_folder(tmp_path, ".staging-") as work:
+        sweep(tmp_path)
+        assert work.is_dir()
+        copy = tmp_path / ".staging-ab12cd_x"
+        copy.mkdir()
+        sweep(tmp_path)
+        assert names(tmp_path) == {work.name}
+    assert names(tmp_path) == set()
+
+
+def test_a_working_folder_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def mkdtemp(prefix: str, dir: Path) -> str:  # noqa: A002 - as in tempfile
+        made.append(Path(dir) / f"{prefix}{len(made):08}")
+        made[-1].mkdir()
+        if len(made) == 1:
+            sweep(tmp_path)
+        return str(made[-1])
+
+    monkeypatch.setattr("tempfile.mkdtemp", mkdtemp)
+    with working_folder(tmp_path, ".staging-") as work:
+        assert [path.is_dir() for path in made] == [False, True]
+        assert work == made[1]
 
 
 def test_a_claimed_folder_stays_until_the_block_ends(tmp_path: Path) -> None:
@@ -117,7 +153,6 @@ from pathlib import Path
 from etdeploy.core.files.basic import new_folder
 with new_folder(Path(sys.argv[1])) as work:
     (work / "half").touch()
-    os.utime(work, (0, 0))
     os.kill(os.getpid(), 9)
 """
 

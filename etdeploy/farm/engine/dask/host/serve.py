@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.files.leftovers import claimed, remove_tree, sweep
+from etdeploy.core.files.leftovers import sweep, working_folder
 from etdeploy.farm.engine.dask.host.agent import Agent, Site
 from etdeploy.farm.engine.dask.host.fetch import sweep_parts
 from etdeploy.farm.engine.dask.host.work import Parts
@@ -49,10 +48,6 @@ def serve_host(
     sweep(fetched)
     sweep_parts(workspace)
     # A name that a later start knows to sweep, if this one is killed.
-    folder = Path(tempfile.mkdtemp(prefix=".staging-", dir=fetched))
-    try:
-        with claimed(folder):
-            site = Site(name, scheduler, security, folder, tell, list_every_s)
-            asyncio.run(Agent(site, parts(workspace, folder)).run())
-    finally:
-        remove_tree(folder)
+    with working_folder(fetched, ".staging-") as folder:
+        site = Site(name, scheduler, security, folder, tell, list_every_s)
+        asyncio.run(Agent(site, parts(workspace, folder)).run())
