@@ -1,4 +1,4 @@
-"""The entry point: imports little, so that Ctrl-C works before the rest is loaded."""
+"""The entry point: imports little, so that Ctrl-C and SIGTERM work before the rest is loaded."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ except KeyboardInterrupt:  # importing it takes longer than Python's own start
 
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        # Nothing that needs an orderly end has started, and a KeyboardInterrupt would print a
-        # traceback. The same is true once the command line has ended.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            # Nothing that needs an orderly end has started, and a KeyboardInterrupt would print a
+            # traceback. The same is true once the command line has ended.
+            signal.signal(number, lambda *_: os._exit(EXIT_INTERRUPTED))
     _occupy_closed_streams()
     from etdeploy.cli.main import run_cli
     from etdeploy.core import console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,19 +72,21 @@ def test_a_working_folder_that_was_deleted(verb: str, tmp_path: Path) -> None:
     )
 
 
-_SLOW = "import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(600)\n"
+_SLOW = "import os, time\nos.kill(os.getpid(), {:d})\ntime.sleep(600)\n"
 
 
-def test_ctrl_c_while_it_still_loads_is_quiet(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text(_SLOW)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_still_loads_is_quiet(tmp_path: Path, number: int) -> None:
+    (tmp_path / "click.py").write_text(_SLOW.format(number))
     done = shell("PYTHONPATH=. etdeploy --version", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_ctrl_c_after_the_result_is_quiet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_result_is_quiet(tmp_path: Path, number: int) -> None:
     code = (
         "import atexit, os; from etdeploy.cli.entry import main\n"
-        "atexit.register(os.kill, os.getpid(), 2); main()"
+        f"atexit.register(os.kill, os.getpid(), {number:d}); main()"
     )
     (tmp_path / "late.py").write_text(code)
     done = shell(f"'{sys.executable}' late.py --version", tmp_path)
