@@ -6,11 +6,13 @@ shown live (rich); elsewhere each event is one plain line.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -18,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
-from unicodedata import category
+from unicodedata import category, normalize
 
 from etdeploy.core import cancel
 from etdeploy.core.errors import OutputError, UsageError
@@ -36,6 +38,14 @@ _POLL_S = 0.1
 _NARROWEST = 20
 _NAME, _BAR, _TIME = 10, 24, 7
 _LONGEST_NAME = 40
+# The name of the handler for characters that an encoding lacks, and what replaces them where
+# Unicode itself has nothing simpler. The bars of a sparkline have eight heights.
+_SIMPLER = "etdeploy.simpler"
+_SIMPLE = dict(zip("▁▂▃▄▅▆▇█", "_.,-~+*#", strict=True)) | {
+    "µ": "u", "μ": "u", "°": "", "²": "^2", "√": "sqrt", "×": "x", "±": "+-", "→": "->",
+    "−": "-", "–": "-", "—": "-", "─": "-", "━": "-", "│": "|", "╰": "+", "╯": "+", "•": "*",
+    "‘": "'", "’": "'", "“": '"', "”": '"', "\N{REPLACEMENT CHARACTER}": "?",
+}  # fmt: skip
 # Stands for a control character.
 _CONTROL = "\N{REPLACEMENT CHARACTER}"
 
@@ -55,25 +65,49 @@ class _Output(io.TextIOWrapper):
 def open_streams() -> None:
     """Turns failed writes to stdout into an OutputError, and opens closed streams.
 
-    The caller must have opened file descriptors 1 and 2.
+    Characters that a stream's encoding lacks are written in simpler ones. The caller must have
+    opened file descriptors 1 and 2.
     """
+    codecs.register_error(_SIMPLER, _simpler)
     if sys.stdout is None:
-        sys.stdout = _Output(os.fdopen(1, "wb"))
+        sys.stdout = _Output(os.fdopen(1, "wb"), errors=_SIMPLER)
     elif isinstance(own := sys.stdout, io.TextIOWrapper):
-        sys.stdout = _Output(
-            own.buffer, own.encoding, own.errors, line_buffering=own.line_buffering
-        )
+        errors = _SIMPLER if own.errors in ("strict", "surrogateescape") else own.errors
+        sys.stdout = _Output(own.buffer, own.encoding, errors, line_buffering=own.line_buffering)
     sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors=_SIMPLER)
+
+
+def _simpler(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Handles what an encoding lacks; bytes of a file's name that are not text stay as they are."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    char = error.object[error.start]
+    if "\udc80" <= char <= "\udcff":
+        return bytes([ord(char) - 0xDC00]), error.start + 1
+    plain = normalize("NFKD", char).encode("ascii", "ignore").decode()
+    return _SIMPLE.get(char, plain or "?"), error.start + 1
 
 
 def result(text: str) -> None:
-    """Writes a result to stdout.
+    """Writes a result to stdout; JSON in its own escapes where the encoding lacks a character.
 
     Raises:
         OutputError: It cannot be written there.
     """
+    if text.startswith(("{", "[")):
+        text = _escaped(text, sys.stdout.encoding or "utf-8")
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def _escaped(json_text: str, encoding: str) -> str:
+    try:
+        json_text.encode(encoding)
+    except UnicodeEncodeError:
+        return re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], json_text)
+    return json_text
 
 
 def part(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -98,3 +99,44 @@ def test_loading_goes_on_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os\nos.kill(os.getpid(), 2)\nraise SystemExit(7)\n")
     done = shell("trap '' INT; PYTHONPATH=. etdeploy --version", tmp_path)
     assert done.returncode == 7
+
+
+_SHOWN = "4 µs ± 1 °C ▁█ – naïve 漢 \\udcff"
+_SHOW = f"""
+from etdeploy.cli import entry, main
+from etdeploy.core import console
+def show(_):
+    console.result("{_SHOWN}")
+    console.part("2²\\n")
+    console.result_json({{"name": "µ 漢 \U0001f600"}})
+    console.warn("45 °C…")
+    return 0
+main.run_cli = show
+entry.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["PYTHONIOENCODING=ascii", "LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"],
+)
+def test_characters_that_an_encoding_lacks_are_written_in_simpler_ones(
+    encoding: str, tmp_path: Path
+) -> None:
+    (tmp_path / "show.py").write_text(_SHOW, encoding="utf-8")
+    done = subprocess.run(
+        ["bash", "-c", f"{encoding} '{sys.executable}' show.py"], cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    shown, more, written = done.stdout.split(b"\n", 2)
+    assert shown == b"4 us +- 1 C _# - naive ? \xff"
+    assert more == b"2^2"
+    assert written.isascii()
+    assert json.loads(written) == {"name": "µ 漢 \U0001f600"}
+    assert done.stderr == b"warning: 45 C...\n"
+
+
+def test_utf_8_has_every_character(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text(_SHOW, encoding="utf-8")
+    done = shell(f"PYTHONIOENCODING=utf-8 '{sys.executable}' show.py | head -c 14", tmp_path)
+    assert done.stdout == "4 µs ± 1 °C"
