@@ -10,7 +10,6 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.text.shell import quoted
 from etdeploy.custom_ops.kernels import write_registration
 from etdeploy.graph.job import Job
 from etdeploy.graph.resolve import Resolved
@@ -83,7 +82,8 @@ def _places(resolved: Resolved) -> dict[str, str]:
         raise BuildError(
             f"plain cmake needs the checkout in a folder called executorch, but it is in "
             f"{checkout.path}",
-            remedy=f"mv {quoted(checkout.path)} {quoted(checkout.folder.parent / 'executorch')}",
+            remedy="Name a checkout in a folder of that name: "
+            f"export {SOURCE_VARIABLE}=/path/to/executorch",
         )
     found = checkout.path if checkout else f"$env{{{SOURCE_VARIABLE}}}"
     places = _toolchain(job, plan, checkout)

@@ -46,6 +46,11 @@ def data_folder() -> Path:
     return user_data_path("etdeploy")
 
 
+def default_file() -> Path:
+    """The history of a user who names none."""
+    return data_folder() / _FILE
+
+
 def place_of(named: str | None = None) -> Place | None:
     """The history that a command line or the environment names; by default the user's own.
 
@@ -60,7 +65,7 @@ def place_of(named: str | None = None) -> Place | None:
     """
     chosen, origin = (named, "--store") if named else (os.environ.get(VARIABLE), VARIABLE)
     if not chosen:
-        return _sqlite(data_folder() / _FILE)
+        return _sqlite(default_file())
     if chosen.lower() == OFF:
         return None
     if "://" not in chosen:

@@ -60,7 +60,7 @@ class ResultFile:
             raise UsageError(
                 f"the file exists and is not {self.kind}; it was not changed",
                 place=str(path),
-                remedy=f"{self._choose}\nOr remove it first: rm {quoted(path)}",
+                remedy=self._choose,
             )
 
     def write(self, text: str, path: Path) -> Path:

@@ -9,7 +9,6 @@ from pathlib import Path
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.files.disk import no_room_in
-from etdeploy.core.text.shell import quoted
 
 
 def write_new(files: Mapping[Path, str]) -> list[Path]:
@@ -55,6 +54,6 @@ def _is_there(path: Path, text: str) -> bool:
     raise UsageError(
         "this exists already; nothing was written",
         place=str(path),
-        remedy=f"Move it away first: mv {quoted(path)} {quoted(f'{path}.old')}\n"
-        "Or name another folder: etdeploy farm init FOLDER",
+        remedy="Rename or remove it if you do not need it, or name another folder: "
+        "etdeploy farm init FOLDER",
     )

@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
 from etdeploy.core.text.shell import quoted
-from etdeploy.history.place import DRIVER, VARIABLE, Place
+from etdeploy.history.place import DRIVER, VARIABLE, Place, default_file
 
 UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
 _OTHER = f"Or name another history: export {VARIABLE}=/path/to/history.db"
@@ -25,7 +25,7 @@ _SQLITE = (
     ("unable to open database file", "it cannot be opened",
      "Look at its owner and permissions, and at those of its folder: ls -la {folder}"),
     ("not a database", "this is not a SQLite database",
-     "Name another file, or move this one away: mv {file} {backup}"),
+     "Name a path where there is no file yet, with ETDEPLOY_STORE, --store or farm.yaml's store"),
     ("malformed", "the file is damaged",
      "Save what can be read:  sqlite3 {file} .recover | sqlite3 {backup}"),
     ("disk I/O error", "the disk reports an error", "Look at the disk's messages: dmesg | tail"),
@@ -109,6 +109,8 @@ def _sqlite(text: str, place: Place) -> StoreError:
     }
     for said, meaning, remedy in _SQLITE:
         if said in text:
+            if said == "not a database" and place.file == default_file():
+                remedy = "Move it away, and a new one is made: mv {file} {backup}"
             kind = UnreachableError if said in _PASSING else StoreError
             return kind(
                 f"the history cannot be used: {meaning}",

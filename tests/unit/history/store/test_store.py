@@ -125,17 +125,23 @@ def test_another_programs_database_is_left_alone(place: Place) -> None:
         pass
 
 
-def test_a_file_that_is_no_database_is_left_alone(place: Place) -> None:
+@pytest.mark.parametrize("name", ["history.db", "passwd"])
+def test_a_file_that_is_no_database_is_left_alone(place: Place, name: str) -> None:
     assert place.file
     place.file.parent.mkdir(parents=True)
-    place.file.write_text("my notes, which are longer than the header of a database" * 20)
+    file = place.file.with_name(name)
+    file.write_text("my notes, which are longer than the header of a database" * 20)
     with (
         pytest.raises(StoreError, match="this is not a SQLite database") as caught,
-        open_store(place),
+        open_store(Place(shown=str(file), file=file)),
     ):
         pass
-    assert f"mv {place.file} {place.file}.saved" in str(caught.value)
-    assert place.file.read_text().startswith("my notes")
+    told = str(caught.value)
+    # Only the default history is etdeploy's own file.
+    assert ("mv " in told) == (file == place.file)
+    assert "export ETDEPLOY_STORE=/path/to/history.db" in told
+    assert file.read_text().startswith("my notes")
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_a_damaged_file_is_said_to_be_one(place: Place) -> None:
