@@ -222,13 +222,21 @@ def test_how_nights_end_without_a_failure_of_the_farm(cli: Cli) -> None:
     visits, totals = lines_of(differs.stdout)
     assert (differs.code, totals["exit_code"]) == (8, 8), differs.stderr
     assert totals["totals"]["unsatisfied"] == ["mlp on none", "wrong on none"]
-    kinds = {each["recipe"]: each["failure"] and each["failure"]["kind"] for each in visits}
+    done = [each for each in visits if each["standing"] == "done"]
+    kinds = {each["recipe"]: each["failure"] and each["failure"]["kind"] for each in done}
     assert kinds == {"mlp": None, "wrong": "outputs differ"}
-    assert "the outputs of 1 of 2 visits differ; the worst: output_0" in differs.stderr
+    absent = [each["reason"] for each in visits if each["standing"] == "missed"]
+    assert [reason[:31] for reason in absent] == ["no device has model Nothing*: h"] * 2
+    assert f"2 visits missed: mlp, wrong on any of none\n  {absent[0]}" in cli.ok(
+        "farm", "report"
+    ).stdout
+    assert "the outputs of 1 of 4 visits differ; the worst: output_0" in differs.stderr
 
     cli.ok("farm", "quarantine", "host", "--reason", "its fan is broken")
     nothing = cli("farm", "run", "--now", "--json", "--again")
     visits, totals = lines_of(nothing.stdout)
     assert (nothing.code, totals["exit_code"]) == (6, 6), nothing.stderr
-    assert {each["reason"] for each in visits} == {"quarantined because its fan is broken"}
+    assert {each["reason"] for each in visits} == {
+        "quarantined because its fan is broken", absent[0]
+    }  # fmt: skip
     assert "nothing was measured" in nothing.stderr
