@@ -227,9 +227,10 @@ def test_how_nights_end_without_a_failure_of_the_farm(cli: Cli) -> None:
     assert kinds == {"mlp": None, "wrong": "outputs differ"}
     absent = [each["reason"] for each in visits if each["standing"] == "missed"]
     assert [reason[:31] for reason in absent] == ["no device has model Nothing*: h"] * 2
-    assert f"2 visits missed: mlp, wrong on any of none\n  {absent[0]}" in cli.ok(
-        "farm", "report"
-    ).stdout
+    assert (
+        f"2 visits missed: mlp, wrong on any of none\n  {absent[0]}"
+        in cli.ok("farm", "report").stdout
+    )
     assert "the outputs of 1 of 4 visits differ; the worst: output_0" in differs.stderr
 
     cli.ok("farm", "quarantine", "host", "--reason", "its fan is broken")
