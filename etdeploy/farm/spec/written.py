@@ -169,7 +169,7 @@ class ReportFiles(Section):
     """The night as JUnit XML, for CI."""
 
     dashboard: str | None = Field(default=None, min_length=1)
-    """Devices, nights and regressions as a page."""
+    """A folder for the dashboard: pages of devices, nights and regressions."""
 
 
 class Told(Section):
