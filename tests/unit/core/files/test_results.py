@@ -49,4 +49,4 @@ def test_the_remedy_is_that_of_the_verb(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("y")
     with pytest.raises(UsageError) as caught:
         file.require_free(tmp_path / "other")
-    assert str(caught.value.remedy).startswith("Name another file: tool export FILE\n")
+    assert caught.value.remedy == "Name another file: tool export FILE"
