@@ -30,7 +30,15 @@ from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
 from etdeploy.export.methods import values_of_method
-from etdeploy.program.folder import PROGRAM_FILE, REWRITES, InputSet, Provenance, Stored, TensorFile
+from etdeploy.program.folder import (
+    BY_PIXEL,
+    PROGRAM_FILE,
+    REWRITES,
+    InputSet,
+    Provenance,
+    Stored,
+    TensorFile,
+)
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
 from etdeploy.program.text.template import load_template
@@ -64,12 +72,6 @@ def payload_of(
         UsageError: The program does not have the method that the recipe names, or takes inputs in
             an order that apps do not give.
     """
-    if provenance.details.get(REWRITES, {}).get("applied", {}).get(CHANNELS_LAST):
-        raise UsageError(
-            "the program takes images by pixel (channels_last), and apps give them by channel",
-            place=str(loaded.path),
-            remedy="Leave channels_last out of export.rewrites: --set export.rewrites=auto",
-        )
     notes: list[str] = []
     files: dict[str, bytes | Path] = {}
     asked = loaded.recipe.app.bundled
@@ -83,10 +85,26 @@ def payload_of(
         notes += why
     else:
         provenance = values_of_method(provenance, loaded.recipe.benchmark.method, str(loaded.path))
+        _refuse_images_by_pixel(provenance, str(loaded.path))
         files |= _value_files(provenance, folder)
     model = _model(loaded, program, provenance, folder, generation, bundled=bundled)
     files[MODEL_FILE] = (model.model_dump_json(indent=1) + "\n").encode()
     return model, files, tuple(notes)
+
+
+def _refuse_images_by_pixel(provenance: Provenance, place: str) -> None:
+    names = provenance.details.get(BY_PIXEL)
+    if not names:
+        return
+    rewritten = provenance.details.get(REWRITES, {}).get("applied", {}).get(CHANNELS_LAST)
+    raise UsageError(
+        f"the program takes {', '.join(names)} by pixel (channels_last), and apps give images by "
+        "channel",
+        place=place,
+        remedy="Leave channels_last out of export.rewrites: --set export.rewrites=auto"
+        if rewritten
+        else f"Return contiguous example inputs from the factory: {names[0]}.contiguous()",
+    )
 
 
 def _model(

@@ -95,6 +95,7 @@ class ExportSpec(Value):
             program are made for it, and those of sizes.
         wanted_versions: The versions that are tested together, by distribution.
         speech: What a language model is to understand; a model that cannot is not exported.
+        shortened: Whether lowering may leave out what ExecuTorch repeats.
     """
 
     example: str | None = None
@@ -126,6 +127,7 @@ class ExportSpec(Value):
     method: str | None = None
     wanted_versions: dict[str, str] = TESTED_VERSIONS
     speech: Speech | None = None
+    shortened: bool = True
 
     @property
     def source(self) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from executorch.runtime import Runtime
 
-from etdeploy.export.worker.tracing.tensors import distances
-from etdeploy.program.folder import Provenance, Stored, load_provenance
+from etdeploy.export.worker.tracing.tensors import distances, with_strides
+from etdeploy.program.folder import BY_PIXEL, Provenance, Stored, load_provenance
 from etdeploy.program.model import Plain
 
 
@@ -39,7 +39,9 @@ def _run_method(folder: Path, provenance: Provenance) -> list[dict[str, Any]]:
         raise RuntimeError(f"{folder} has no method {provenance.method}")
     found = []
     for each in provenance.measured.values():
-        outputs = method.execute([_read(folder, t) for t in each.inputs])
+        by_pixel = provenance.details.get(BY_PIXEL, ())
+        given = [with_strides(_read(folder, t), by_pixel=t.name in by_pixel) for t in each.inputs]
+        outputs = method.execute(given)
         found += distances([_read(folder, t) for t in each.expected], list(outputs))
     return found
 

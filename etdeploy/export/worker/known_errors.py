@@ -112,6 +112,7 @@ _CUDA = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA (error|device)|re-ini
 _CALL = re.compile(r"\bforward\(\) (takes|missing|got)")
 _META = re.compile(r"device meta|meta tensor")
 _SHAPES = re.compile(r"shapes cannot be multiplied|size of tensor|same dtype|expected input\[")
+_VIEW = re.compile(r"view size is not compatible")
 _SCRIPTED = re.compile(r"Exporting a ScriptModule")
 _AS_PYTHON = "Call the module with the same inputs in Python, without etdeploy, to see more of it."
 
@@ -142,6 +143,11 @@ def user_remedy(error: BaseException, kind: FailureKind) -> str | None:
         return "Return the nn.Module itself from the factory, not what torch.jit made of it."
     if kind != "model-raised":
         return None
+    if _VIEW.search(text):
+        return (
+            "Use reshape() there in place of view(): programs take inputs whose values lie in the "
+            "order of\ntheir shape, and the strides of the example input are changed to that."
+        )
     if _CALL.search(text) or _SHAPES.search(text):
         return (
             "Compare the example inputs that the factory returns with what forward takes: their "
@@ -173,9 +179,26 @@ _OF_THE_PROGRAM = {
 }
 
 
-def load_refusal(text: str) -> str | None:
-    """What the runtime said of a program that it did not load, as a clause, if it is about that."""
+# Of the first line that a kernel, a delegate or the runtime logged; cpuinfo complains on any Arm.
+_LOGGED = re.compile(r"^(?:[A-Z] \S* *)?\[(?!cpuinfo)\w+\.(?:cpp|h):\d+\] (.+)$", re.MULTILINE)
+_KERNEL = re.compile(r"failed at instruction \S+ in operator (\w+::\w+)")
+
+
+def runtime_refusal(text: str, logged: str = "") -> str | None:
+    """Why the runtime did not load or run a program, as a clause, if the program is to blame.
+
+    Args:
+        text: Of the exception.
+        logged: What it printed meanwhile, which says more.
+    """
     # Written as `error: 0x:1` and as `error 0x12`.
     found = re.search(r"error:? 0x:?([0-9a-f]+)", text)
     known = _OF_THE_PROGRAM.get(int(found[1], 16)) if found else None
-    return f"{known} ({text.strip()})" if known else None
+    first = _LOGGED.search(logged)
+    return f"{known} ({(first[1] if first else text).strip()})" if known else None
+
+
+def failed_kernel(logged: str) -> str | None:
+    """The operator whose kernel the runtime names: `aten::convolution`."""
+    found = _KERNEL.search(logged)
+    return found[1] if found else None

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.export.methods import first_method
-from etdeploy.export.protocol import Sources
+from etdeploy.export.protocol import Failure, Sources
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.backends.base import Traced
-from etdeploy.export.worker.failures import WorkerError, fail, of_method
+from etdeploy.export.worker.backends.base import Traced, lowering_of
+from etdeploy.export.worker.failures import WorkerError, of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_sources, prepare
 from etdeploy.export.worker.lowering.delegation import delegation
-from etdeploy.export.worker.lowering.lower import emit, lower, partitioned
+from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
+from etdeploy.export.worker.lowering.lower_failures import operator_place
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
-from etdeploy.export.worker.lowering.trial import failed_to_load
+from etdeploy.export.worker.lowering.trial import Refusal, convolved_outside, refusal
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
     Lowered,
@@ -34,13 +36,20 @@ from etdeploy.export.worker.result import (
     write_program,
 )
 from etdeploy.export.worker.rewrites.base import Log
-from etdeploy.export.worker.rewrites.gain import dropped, not_loaded, not_made, told
-from etdeploy.export.worker.rewrites.images.channels_last import inputs_by_pixel
+from etdeploy.export.worker.rewrites.gain import dropped, not_made, refused, told
+from etdeploy.export.worker.rewrites.images.channels_last import inputs_by_pixel, order_notes
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
 from etdeploy.export.worker.tracing.dims import check_numbers
 from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
-from etdeploy.export.worker.tracing.tensors import Values, distances, flat_inputs, run_eagerly
+from etdeploy.export.worker.tracing.tensors import (
+    Values,
+    distances,
+    flat_inputs,
+    laid_out,
+    lay_out_weights,
+    run_eagerly,
+)
 from etdeploy.export.worker.tracing.trace import trace
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 
@@ -116,7 +125,7 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
     steps = Steps(tell)
     if spec.exported:
         _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
-    lowered, retraced = _that_loads(spec, folder, steps, recorder)
+    lowered, retraced = _that_runs(spec, folder, steps, recorder)
     with steps.step("write", "writing the values", 0.98):
         written = write_methods(folder, lowered)
     sources = recorder.sources()
@@ -132,46 +141,58 @@ def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> S
     return sources
 
 
-def _that_loads(
+def _that_runs(
     spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder
 ) -> tuple[Lowered, str | None]:
-    """The program, written and tried; without rewrites if it is not made or loaded with them.
+    """The program, written and tried; a second one in ExecuTorch's own way if the first fails.
 
     Raises:
-        WorkerError: It is not made, or does not load, either way.
+        WorkerError: It is not made, does not load, or does not run, either way.
     """
     problem = None
     try:
         lowered, retraced = _in_a_mode_that_works(spec, steps, recorder)
     except WorkerError as error:
-        if not spec.rewrites or error.failure.kind != "lowering":
+        if error.failure.kind != "lowering" or not (spec.rewrites or shortens(spec)):
             raise
         problem = not_made(error.failure.message)
-    if problem is not None:  # here, where the exception no longer holds what was made
-        return _without_rewrites(spec, folder, steps, recorder, problem)
-    with steps.step("write", "writing the program", 0.95):
-        lowered = write_program(spec, folder, lowered)
-    with steps.step("try", "loading the program", 0.97):
-        problem = failed_to_load(spec, folder / PROGRAM_FILE)
     if problem is None:
-        return lowered, retraced
-    if not lowered.rewrites.get("applied"):
-        raise fail(
-            "lowering",
-            f"the program was lowered, but ExecuTorch does not load it: {problem}",
-            remedy="Another scheme, export.quantization, or another backend, export.backend, may "
-            "have operators for it.",
-        )
-    return _without_rewrites(spec, folder, steps, recorder, not_loaded(problem))
-
-
-def _without_rewrites(
-    spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder, problem: str
-) -> tuple[Lowered, str | None]:
-    steps.tell("exporting again without rewrites", 0.1)
-    plain = spec.model_copy(update={"rewrites": ()})
-    lowered, retraced = _that_loads(plain, folder, steps, recorder)
+        with steps.step("write", "writing the program", 0.95):
+            lowered = write_program(spec, folder, lowered)
+        with steps.step("try", "running the program once", 0.97):
+            methods = {name: method.traced for name, method in lowered.methods.items()}
+            convolved = {name: method.convolved for name, method in lowered.methods.items()}
+            wrong = refusal(spec, folder / PROGRAM_FILE, methods, convolved)
+        if wrong is None:
+            return lowered, retraced
+        if not (lowered.rewrites.get("applied") or shortens(spec)):
+            raise _unusable(wrong, lowered)
+        problem = refused(wrong.reason, loaded=wrong.loaded)
+        del lowered, methods
+    # Here, where the exception no longer holds what was made.
+    steps.tell("exporting again without rewrites and shortcuts", 0.1)
+    plain = spec.model_copy(update={"rewrites": (), "shortened": False})
+    lowered, retraced = _that_runs(plain, folder, steps, recorder)
     return replace(lowered, rewrites=dropped(spec.rewrites, problem)), retraced
+
+
+def _unusable(wrong: Refusal, lowered: Lowered) -> WorkerError:
+    how = "fails when it runs with the example inputs" if wrong.loaded else "does not load"
+    file, line, code = operator_place(wrong.operator, lowered.graphs)
+    of = f", in the kernel of {wrong.operator}" if wrong.operator else ""
+    return WorkerError(
+        Failure(
+            kind="lowering",
+            message=f"the program was lowered, but {how}{of}: {wrong.reason}",
+            operator=wrong.operator,
+            file=file,
+            line=line,
+            code=code,
+            remedy="Another scheme, export.quantization, or another backend, export.backend, may "
+            "have operators for it;\nor compute it with other operators in the model's code. The "
+            "log has all that ExecuTorch printed.",
+        )
+    )
 
 
 def _in_a_mode_that_works(
@@ -192,7 +213,7 @@ def _in_a_mode_that_works(
 def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
         language = _language_model(spec, steps, recorder)
-        sources = language.sources if language else load_sources(spec)
+        sources = language.sources if language else _in_order(spec, load_sources(spec))
         inputs = _for_each(sources, lambda name: _inputs(sources[name]))
     log = Log(spec.rewrites)
     if CHANNELS_LAST in log.names:
@@ -289,6 +310,7 @@ def _method(
         sets=sets,
         set_outputs=set_outputs,
         counts=counts,
+        convolved=convolved_outside(lowered),
         state=tuple(lowered.graph_signature.buffers_to_mutate.values()),
     )
 
@@ -300,6 +322,28 @@ def _for_each(sources: Mapping[str, Source], make: Callable[[str], Made]) -> dic
         with of_method(name, sources):
             made[name] = make(name)
     return made
+
+
+def _in_order(spec: ExportSpec, sources: Mapping[str, Source]) -> dict[str, Source]:
+    """With weights and inputs whose strides ExecuTorch knows."""
+    by_pixel = lowering_of(spec).by_pixel
+    offered = backend_named(str(spec.backend)).rewrites
+
+    def ordered(source: Source) -> Source:
+        shapes, given = source.dynamic_shapes, source.inputs
+        if isinstance(shapes, torch.export.ShapesCollection):  # which knows the tensors by identity
+            shapes = shapes.dynamic_shapes(source.module, given.args, dict(given.keywords))
+        inputs = laid_out(given, given if by_pixel else None)
+        changed = lay_out_weights(source.module) or inputs is not given
+        return replace(
+            source,
+            inputs=inputs,
+            dynamic_shapes=shapes,
+            exported=None if changed else source.exported,  # whose graph has the strides, too
+            notes=tuple(order_notes(source.module, given, inputs, offered)),
+        )
+
+    return _for_each(sources, lambda name: ordered(sources[name]))
 
 
 def _inputs(source: Source) -> Values:

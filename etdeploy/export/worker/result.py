@@ -23,8 +23,14 @@ from etdeploy.export.worker.lowering.weights import packed_weights_note, separat
 from etdeploy.export.worker.rewrites.gain import notes as rewrite_notes
 from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes
 from etdeploy.export.worker.tracing.sizes import SizedCall, write_sets
-from etdeploy.export.worker.tracing.tensors import Values, write_values
+from etdeploy.export.worker.tracing.tensors import (
+    Values,
+    flat_inputs,
+    is_by_pixel,
+    write_values,
+)
 from etdeploy.program.folder import (
+    BY_PIXEL,
     ETRECORD_FILE,
     PROGRAM_FILE,
     RETRACED,
@@ -53,6 +59,7 @@ class Method:
         sets: Inputs of the recipe's sizes.
         set_outputs: What the module gave for each of these.
         counts: Of delegated nodes.
+        convolved: The multiplications of convolutions that no delegate computes.
         state: Buffers that it writes to.
     """
 
@@ -64,6 +71,7 @@ class Method:
     sets: tuple[SizedCall, ...]
     set_outputs: tuple[Values, ...]
     counts: dict[str, Any]
+    convolved: float
     state: tuple[str, ...]
 
 
@@ -124,12 +132,18 @@ def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:
 def _written(folder: Path, method: Method, below: str) -> MethodValues:
     module, outputs = method.traced.source.module, method.outputs
     steps = () if outputs is None else output_quantization(method.traced.program)
+    taken = flat_inputs(module, method.traced.source.inputs)
+    by_pixel = [each.name for each in taken if is_by_pixel(each.value)]
     return MethodValues(
         inputs=write_values(folder, f"inputs{below}", method.inputs),
         expected=() if outputs is None else write_values(folder, f"expected{below}", outputs),
         output_quantization=steps,
         sets=write_sets(folder, module, method.sets, method.set_outputs, below),
-        details={"delegation": method.counts, **method.details},
+        details={
+            "delegation": method.counts,
+            **method.details,
+            **({BY_PIXEL: by_pixel} if by_pixel else {}),
+        },
     )
 
 
@@ -214,6 +228,7 @@ def _of_each(
 
 
 def _model_notes(method: Method) -> Iterator[str]:
+    yield from method.traced.source.notes
     yield from method.notes
     yield from fixed_notes(method.traced.source, method.traced.program)
     yield from constant_notes(method.inputs)

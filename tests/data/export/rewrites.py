@@ -26,10 +26,20 @@ def one_that_fails() -> tuple[nn.Module, Any]:
 
 def one_that_does_not_load() -> tuple[nn.Module, Any]:
     """The first program does not load, the second does."""
+    return _refused(loaded=False)
+
+
+def one_that_does_not_run() -> tuple[nn.Module, Any]:
+    """The first program loads and does not run, the second does."""
+    return _refused(loaded=True)
+
+
+def _refused(*, loaded: bool) -> tuple[nn.Module, Any]:
     from etdeploy.export.worker import pipeline
+    from etdeploy.export.worker.lowering.trial import Refusal
 
     patched: Any = pipeline
     if not hasattr(patched, "answers"):  # this file is run again for the second program
-        patched.answers = ["invalid argument (error 0x12)"]
-        patched.failed_to_load = lambda *_: patched.answers.pop() if patched.answers else None
+        patched.answers = [Refusal("invalid argument (error 0x12)", loaded)]
+        patched.refusal = lambda *_: patched.answers.pop() if patched.answers else None
     return _model()

@@ -239,3 +239,39 @@ def own_inputs(pairs: int) -> dict[str, torch.Tensor]:
 
 def short_inputs(pairs: int) -> dict[str, torch.Tensor]:
     return {"ids": torch.arange(2 * pairs) % 9, "halves": torch.ones(1)}
+
+
+class Pixels(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.last = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+        self.register_buffer("scale", torch.ones(1).expand(4))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        found = torch.relu(self.convolution(image)).mean((2, 3))
+        out: torch.Tensor = self.last(found) * self.scale
+        return out
+
+
+def _photo() -> torch.Tensor:
+    return torch.from_numpy(np.random.randint(0, 256, (12, 10, 3), np.uint8))
+
+
+def photo() -> tuple[nn.Module, Any]:
+    """As images are usually prepared."""
+    return Pixels(), (_photo().permute(2, 0, 1)[None].float() / 255,)
+
+
+def photos() -> Iterator[tuple[torch.Tensor]]:
+    for _ in range(2):
+        yield photo()[1]
+
+
+def by_pixel() -> tuple[nn.Module, Any]:
+    """Weights and image are by pixel on purpose."""
+    order = torch.channels_last
+    return Pixels().to(memory_format=order), (torch.rand(2, 3, 12, 10).to(memory_format=order),)
+
+
+def transposed() -> tuple[nn.Module, Any]:
+    return nn.Linear(8, 4), (torch.randn(8, 5).T,)

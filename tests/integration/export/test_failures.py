@@ -356,6 +356,10 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         "missing_module": {"model": {"python": "no.such.module:make"}},
         "broken_file": {"model": {"python": f"{files / 'broken.py'}:make"}},
         "cut_short": factory("make", weights=str(files / "cut.safetensors")),
+        "convolves_volumes": {
+            **factory("make", arguments={"function": "convolves_volumes"}),
+            "export": {"backend": "portable"},
+        },
         "not_exported": {"model": {"exported": str(files / "junk.pt2")}},
         "another_version": {"model": {"exported": str(files / "version.pt2")}},
     }
@@ -464,6 +468,16 @@ def test_a_program_of_another_pytorch_is_told_as_such(failures: dict[str, Failur
     message = failures["another_version"].message
     assert message.startswith("the exported program cannot be read (")
     assert f"another version of PyTorch than {TORCH} wrote it" in message
+
+
+def test_a_program_that_does_not_run_names_the_kernel_and_the_line(
+    failures: dict[str, Failure],
+) -> None:
+    failure = failures["convolves_volumes"]
+    assert failure.operator == "aten::convolution"
+    assert "example inputs" in failure.message
+    assert "got, 5" in failure.message
+    assert "torch.conv3d" in (failure.code or "")
 
 
 def test_memory_that_runs_out_is_named(failures: dict[str, Failure]) -> None:

@@ -57,7 +57,11 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         return {"model": {"python": f"{WORKING}:{name}", **model}, "export": export or {}}
 
     sources = {
-        n: factory(n) for n in ("nested", "counter", "rows", "dropped", "open_batch", "everything")
+        n: factory(n)
+        for n in (
+            *("nested", "counter", "rows", "dropped", "open_batch", "everything"),
+            *("photo", "by_pixel", "transposed"),
+        )
     }
     return {
         **sources,
@@ -88,6 +92,8 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         "attending-8da4w": factory("attending", {"quantization": "8da4w"}),
         "own-samples": factory("mixed_sizes", {**STATIC, "calibration": f"{WORKING}:samples"}),
         "no-samples": factory("mixed_sizes", STATIC),
+        "photo-static": factory("photo", {**STATIC, "calibration": f"{WORKING}:photos"}),
+        "pt2-photo": {"model": {"exported": str(files / "photo.pt2")}},
         "pt2": {"model": {"exported": str(files / "model.pt2")}},
         "pt2-static": {"model": {"exported": str(files / "model.pt2")}, "export": STATIC},
     }
@@ -98,7 +104,7 @@ import sys, json
 from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[1])
-from working import Dropped, everything
+from working import Dropped, everything, photo
 files = Path(sys.argv[2])
 torch.manual_seed(11)
 module = Dropped().eval()
@@ -119,6 +125,7 @@ module, args, keywords, shapes = everything()
 module.kind = dict  # a file does not know the class
 program = torch.export.export(module.eval(), args, keywords, dynamic_shapes=shapes)
 torch.export.save(program, files / "keywords.pt2")
+torch.export.save(torch.export.export(*photo()), files / "photo.pt2")
 """
 
 
@@ -173,6 +180,10 @@ def _python(*arguments: str) -> str:
         "sizes",
         "sizes-pt2",
         "sizes-own",
+        "photo",
+        "by_pixel",
+        "transposed",
+        "pt2-photo",
     ],
 )
 def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> None:
@@ -183,6 +194,7 @@ def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> 
     "name",
     [
         "rows-static",
+        "photo-static",
         "mixed-8da4w",
         "attending-8da4w",
         "own-samples",
@@ -196,6 +208,23 @@ def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> 
 )
 def test_quantised_models_give_the_expected_outputs(exports: Exports, name: str) -> None:
     assert all(d["cosine_similarity"] > 0.998 for d in exports.distances[name])
+
+
+def test_inputs_in_another_order_than_their_shape_are_noted(exports: Exports) -> None:
+    (note,) = exports.notes("photo")
+    for fact in ("image", "[3, 1, 30, 3]", "[1, 3, 12, 10]", "rewrites=[auto,channels_last]"):
+        assert fact in note
+    assert "by_pixel" not in exports.provenance("photo").details
+    assert any("[3, 1, 30, 3]" in note for note in exports.notes("pt2-photo"))
+    (note,) = exports.notes("transposed")
+    assert "[1, 5]" in note
+    assert "channels_last" not in note
+
+
+def test_images_that_are_by_pixel_on_purpose_stay_so(exports: Exports) -> None:
+    assert exports.provenance("by_pixel").details["by_pixel"] == ["image"]
+    (note,) = exports.notes("by_pixel")
+    assert "image.contiguous()" in note
 
 
 def test_nested_inputs_and_outputs_are_flattened_in_order(exports: Exports) -> None:

@@ -107,10 +107,13 @@ def test_a_tensor_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_images_by_pixel_are_refused(tmp_path: Path) -> None:
-    applied = {"rewrites": {"applied": {"channels_last": 1}}}
-    with pytest.raises(UsageError, match="apps give them by channel") as error:
+    applied = {"by_pixel": ["x"], "rewrites": {"applied": {"channels_last": 1}}}
+    with pytest.raises(UsageError, match="takes x by pixel") as error:
         payload(tmp_path, details=applied)
     assert "--set export.rewrites=auto" in str(error.value.remedy)
+    with pytest.raises(UsageError) as error:
+        payload(tmp_path, details={"by_pixel": ["x"]})
+    assert "x.contiguous()" in str(error.value.remedy)
 
 
 def test_a_method_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import pytest
 from etdeploy.export.worker.failures import exception_text
 from etdeploy.export.worker.known_errors import (
     Meaning,
+    failed_kernel,
     failed_pass,
-    load_refusal,
     lowering_meaning,
     named_operator,
+    runtime_refusal,
     user_remedy,
 )
 
@@ -133,5 +134,19 @@ def test_a_factory_that_raises_something_of_its_own_has_its_line_only() -> None:
     ],
 )
 def test_what_the_runtime_says_of_a_program_has_a_reason(text: str, reason: str | None) -> None:
-    found = load_refusal(text)
+    found = runtime_refusal(text)
     assert found == (reason and f"{reason} ({text})")
+
+
+LOGGED = """[cpuinfo_utils.cpp:71] Reading file /sys/devices/soc0/image_version
+[kernel_ops_util.cpp:394] Check failed (in.dim() == 3): Expect 3-D, but got, 5.
+[method.cpp:1483] KernelCall failed at instruction 0:0 in operator aten::convolution.out: 0x12
+"""
+
+
+def test_the_first_line_that_the_runtime_logged_is_the_reason() -> None:
+    text = "method->execute() failed with error 0x12"
+    reason = "invalid argument (Check failed (in.dim() == 3): Expect 3-D, but got, 5.)"
+    assert runtime_refusal(text, LOGGED) == reason
+    assert failed_kernel(LOGGED) == "aten::convolution"
+    assert failed_kernel("[XNNExecutor.cpp:169] Internal Error") is None

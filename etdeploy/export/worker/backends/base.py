@@ -59,6 +59,8 @@ class Lowering:
         stores_once: Whether its named data may begin at any multiple of 16 bytes: it can then lie
             among the program's constants if one of these has equal bytes.
         loads_here: Whether ExecuTorch's Python package can load its programs on this machine.
+        by_pixel: Whether its programs can take images by pixel (NHWC), which it knows from the
+            example input; another delegate reads their memory as if they were by channel.
         shortens: Whether its programs were seen to stay the same, byte for byte, without what
             ExecuTorch's lowering repeats. Language models are lowered without it with any backend.
         sharing: How weights that methods share could be stored once; empty where they cannot.
@@ -71,6 +73,7 @@ class Lowering:
     meanings: Meanings = ()
     stores_once = False
     loads_here = False
+    by_pixel = False
     shortens = False
     sharing = ""
 

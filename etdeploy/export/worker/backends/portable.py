@@ -8,6 +8,8 @@ from etdeploy.export.worker.backends.base import Lowering
 class PortableLowering(Lowering):
     """Everything stays as ExecuTorch has it."""
 
+    loads_here = True
+    by_pixel = True
     shortens = True
 
 

@@ -17,6 +17,7 @@ class XnnpackLowering(Lowering):
     """ExecuTorch's quantiser and partitioner for XNNPACK."""
 
     loads_here = True
+    by_pixel = True
     shortens = True
     stores_once = True  # it asks for no more: CONSTANT_TENSOR_ALIGNMENT of its serialisation
 
@@ -69,7 +70,7 @@ class XnnpackLowering(Lowering):
         if is_dynamic:
             for method in methods.values():
                 own_quantisations(method.program)
-        with preprocessing_by_layout(is_dynamic=is_dynamic):
+        with preprocessing_by_layout(is_dynamic=is_dynamic, skips=spec.shortened):
             return super().lower(spec, methods)
 
     def shortened(self) -> AbstractContextManager[None]:

@@ -130,14 +130,14 @@ class _Passes(NeededPasses):
         self.passes = [other.get(each, each) for each in every]
 
 
-class _DynamicPasses(_Passes):
-    layouts = CopiesWhatIsQuantised
-
-
-def preprocessing_by_layout(*, is_dynamic: bool = False) -> AbstractContextManager[None]:
-    """While the block runs, ExecuTorch's preprocessing has the passes above, and no idle ones.
+def preprocessing_by_layout(
+    *, is_dynamic: bool = False, skips: bool = True
+) -> AbstractContextManager[None]:
+    """While the block runs, ExecuTorch's preprocessing has the passes above.
 
     Args:
         is_dynamic: Whether activations are quantised at run time.
+        skips: Whether passes with nothing to do are left out.
     """
-    return preprocessing_with(_DynamicPasses if is_dynamic else _Passes)
+    layouts = CopiesWhatIsQuantised if is_dynamic else SoftmaxByChannel
+    return preprocessing_with(type("_Passes", (_Passes,), {"layouts": layouts, "skips": skips}))

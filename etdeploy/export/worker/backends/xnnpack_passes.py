@@ -37,21 +37,26 @@ _Shape = list[tuple[torch.fx.Node, Any, Any, Any]]
 
 
 class NeededPasses(XNNPACKPassManager):  # type: ignore[misc]
-    """Without those that look for operators that the partition does not have."""
+    """Without those that look for operators that the partition does not have.
 
-    def __init__(self, exported_program: Any, passes: Any = None) -> None:
-        super().__init__(exported_program, passes)
-        every: list[Any] = vars(self)["passes"]
-        self.passes = [each for each in every if _is_needed(each, exported_program.graph)]
+    Attributes:
+        skips: Without it, every pass runs, as in ExecuTorch.
+    """
+
+    skips = True
 
     def transform(self) -> torch.export.ExportedProgram:
         """The program after all passes; it is checked and traced again only where one changed it.
 
         ExecuTorch checks the program twice for each pass.
         """
+        if not self.skips:
+            return super().transform()
         program = self.exported_program
         for kind in self.passes:
             graph = program.graph_module
+            if not _is_needed(kind, graph.graph):  # asked now: an earlier pass may make operators
+                continue
             before = _shape(graph)
             made = _made(kind, program, before)(graph)
             if made.graph_module is not graph or _shape(graph) != before:

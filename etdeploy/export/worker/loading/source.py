@@ -35,6 +35,7 @@ class Source:
         dynamic_shapes: As torch.export takes them; None when all are fixed.
         calibration: Returns calibration inputs; None when there are only the example inputs.
         exported: The program that a `.pt2` held; `module` is made from it.
+        notes: Sentences for the user about the inputs.
     """
 
     module: torch.nn.Module
@@ -42,6 +43,7 @@ class Source:
     dynamic_shapes: Any = None
     calibration: Callable[[], Iterable[Any]] | None = None
     exported: torch.export.ExportedProgram | None = None
+    notes: tuple[str, ...] = ()
 
 
 def load_sources(spec: ExportSpec) -> dict[str, Source]:

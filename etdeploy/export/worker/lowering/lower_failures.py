@@ -86,6 +86,12 @@ def _known_failure(error: Exception, graphs: Graphs, meanings: Meanings) -> Fail
     )
 
 
+def operator_place(operator: str | None, graphs: Graphs) -> Place:
+    """Where a model calls an operator, itself or through one that decomposes into it."""
+    found: Place = (None, None, None)
+    return _in_one(graphs, lambda traced: _place(operator, traced)) if operator else found
+
+
 def _in_one(graphs: Graphs, look: Callable[[torch.export.ExportedProgram], Place]) -> Place:
     """The first place that is found in any of the graphs."""
     places = (look(traced) for traced in graphs)

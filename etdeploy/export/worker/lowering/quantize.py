@@ -19,7 +19,7 @@ from etdeploy.export.worker.lowering.overrides import check_overrides, override_
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
 from etdeploy.export.worker.tracing.structure import Call
-from etdeploy.export.worker.tracing.tensors import buffers_restored, copied
+from etdeploy.export.worker.tracing.tensors import buffers_restored, copied, laid_out
 from etdeploy.export.worker.tracing.trace import trace
 
 
@@ -114,7 +114,7 @@ def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
             buffers_restored(state),
             blaming("calibration", f"the model raised with calibration input {count}:"),
         ):
-            copied(sample).on(prepared)
+            copied(laid_out(sample, source.inputs)).on(prepared)
         count += 1
     if count == 0:
         raise fail("calibration", "the calibration function yielded no inputs", remedy="yield (x,)")

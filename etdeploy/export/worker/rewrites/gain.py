@@ -89,28 +89,32 @@ def told(
     }
 
 
-def not_loaded(reason: str) -> str:
-    """What `dropped` is told of a program that does not load."""
-    return f"ExecuTorch does not load the one with them: {reason}"
+def refused(reason: str, *, loaded: bool) -> str:
+    """What `dropped` is told of a program that ExecuTorch does not load, or not run."""
+    if loaded:
+        return f"the first program fails when it runs with the example inputs: {reason}"
+    return f"ExecuTorch does not load the first program: {reason}"
 
 
 def not_made(reason: str) -> str:
     """The same where the lowering fails."""
-    return f"there is none with them: {reason}"
+    return f"the first attempt failed: {reason}"
 
 
 def dropped(names: Sequence[str], problem: str) -> dict[str, Any]:
-    """The same for rewrites with which there is no program, or none that loads."""
+    """The same for rewrites with which there is no program, or none that runs."""
     return {"tried": list(names), "applied": {}, "left": [], "dropped": problem}
 
 
 def notes(found: Mapping[str, Any]) -> Iterator[str]:
     """Sentences for the user."""
     if "dropped" in found:
-        yield (
-            f"The program was exported again without rewrites, since {found['dropped'].rstrip('.')}"
-            ". To keep those that work, leave out the one at fault of "
-            f"export.rewrites: [{', '.join(found['tried'])}]."
+        why, names = found["dropped"].rstrip("."), ", ".join(found["tried"])
+        what = "without rewrites" if names else "with every step of ExecuTorch's own lowering"
+        yield f"The program was exported again {what}, since {why}." + (
+            f" To keep those that work, leave out the one at fault of export.rewrites: [{names}]."
+            if names
+            else ""
         )
     if found["applied"]:
         done = ", ".join(f"{name} ({places} x)" for name, places in found["applied"].items())

@@ -17,7 +17,7 @@ from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.loading.user_code import load_function
 from etdeploy.export.worker.tracing.shapes import Shapes
 from etdeploy.export.worker.tracing.structure import Call
-from etdeploy.export.worker.tracing.tensors import Values, flat_inputs, write_values
+from etdeploy.export.worker.tracing.tensors import Values, flat_inputs, laid_out, write_values
 from etdeploy.program.folder import InputSet
 
 
@@ -47,10 +47,10 @@ def sized_calls(
     for name, sizes in spec.sizes.items():
         wanted = shapes.of_sizes(spec, name)
         if spec.inputs and sizes:
-            call = _from_function(spec, name, source)
+            call = laid_out(_from_function(spec, name, source), source.inputs)
             _check_made(spec, name, shapes, wanted, flat_inputs(source.module, call))
         else:
-            call = _resized(source.inputs, wanted, spec.seed)
+            call = laid_out(_resized(source.inputs, wanted, spec.seed), source.inputs)
         yield SizedCall(name, sizes, call)
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
@@ -20,6 +21,7 @@ from etdeploy.program.folder import Stored, TensorFile
 from etdeploy.program.model import Plain
 
 _LONGEST_NAME = 48
+_IMAGE_DIMENSIONS = 4
 _INT64 = range(-(2**63), 2**63)
 _INPUT_REMEDY = (
     "Fix the value in a wrapper module, or pass it as a tensor, a number, a boolean or None."
@@ -102,6 +104,76 @@ def copied(call: Call) -> Call:
     trees = ((call.args), dict(call.keywords))
     args, keywords = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, trees)
     return Call(args, keywords)
+
+
+def laid_out(call: Call, like: Call | None = None) -> Call:
+    """The inputs, themselves if possible, with strides that ExecuTorch knows.
+
+    Args:
+        call: The inputs.
+        like: Where one of these is an image by pixel (NHWC), so is the result; None for all values
+            in the order of their shapes.
+    """
+    flat, structure = pytree.tree_flatten((call.args, dict(call.keywords)))
+    models = pytree.tree_leaves((like.args, dict(like.keywords))) if like else []
+    if len(models) != len(flat):
+        models = [None] * len(flat)
+    made = [
+        with_strides(leaf, by_pixel=is_by_pixel(model))
+        for leaf, model in zip(flat, models, strict=True)
+    ]
+    if all(new is old for new, old in zip(made, flat, strict=True)):
+        return call
+    return Call(*pytree.tree_unflatten(made, structure))
+
+
+def is_by_pixel(value: object) -> bool:
+    """Whether the values of an image lie by pixel, with strides by which ExecuTorch knows that."""
+    return (
+        _is_strided(value)
+        and value.dim() == _IMAGE_DIMENSIONS
+        and value.shape[1] > 1
+        and value.stride() == _strides(value, torch.channels_last)
+    )
+
+
+def with_strides(value: Any, *, by_pixel: bool = False) -> Any:
+    """A tensor in that order, itself if it is; anything else as it is.
+
+    ExecuTorch sorts dimensions by their strides, so those of dimensions of size 1 count, which
+    PyTorch's `contiguous` leaves as they are.
+    """
+    if not _is_strided(value) or (by_pixel and is_by_pixel(value)):
+        return value
+    images = by_pixel and value.dim() == _IMAGE_DIMENSIONS
+    order = torch.channels_last if images else torch.contiguous_format
+    if value.stride() == _strides(value, order):
+        return value
+    return value.detach().clone(memory_format=order)
+
+
+def lay_out_weights(module: torch.nn.Module) -> bool:
+    """Gives the weights and buffers strides by channel; whether one had others.
+
+    ExecuTorch's passes expect them so: those of a model in `torch.channels_last` are not.
+    """
+    changed = False
+    for tensor in (*module.parameters(), *module.buffers()):
+        if not torch.nn.parameter.is_lazy(tensor):
+            data = tensor.data
+            tensor.data = with_strides(data)
+            changed = changed or tensor.data.stride() != data.stride()
+    return changed
+
+
+def _is_strided(value: object) -> TypeGuard[torch.Tensor]:
+    if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value):
+        return False
+    return value.layout == torch.strided and not value.is_nested
+
+
+def _strides(tensor: torch.Tensor, order: torch.memory_format) -> tuple[int, ...]:
+    return tuple(torch.empty(tensor.shape, device="meta", memory_format=order).stride())
 
 
 def write_values(folder: Path, name: str, values: Values) -> tuple[Stored, ...]:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.backends.base import REASON
-from etdeploy.export.worker.backends.qnn.validation import overheard, validation_reason
+from etdeploy.export.worker.backends.qnn.validation import validation_reason
+from etdeploy.export.worker.native_output import overheard
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
 _DTYPES = frozenset(
