@@ -50,7 +50,7 @@ from etdeploy.export.worker.tracing.tensors import (
     lay_out_weights,
     run_eagerly,
 )
-from etdeploy.export.worker.tracing.trace import trace
+from etdeploy.export.worker.tracing.trace import copy_in_order, trace
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 
 if TYPE_CHECKING:  # imports transformers
@@ -408,6 +408,7 @@ def _traced(spec: ExportSpec, source: Source, model: Model, log: Log) -> Traced:
     else:
         program = trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
     check_numbers(source, program)
+    copy_in_order(program)
     quantized = model.module is not source.module
     rewritten = rewritten_to_lower(program, log, quantized=quantized)
     return Traced(model.module, source, rewritten, log, program)

@@ -99,6 +99,7 @@ FUNCTIONS: dict[str, Function] = {
     "decomposes_a_matrix": decomposes_a_matrix,
     "custom": double,
     "gives_text": gives_text,
+    "convolves_volumes": convolves_volumes,
     "works": torch.relu,
 }
 

@@ -17,6 +17,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.failures import fail, of_method
 
+_BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_symmetric)
 # Between a softmax and the product with it: dropout, a cast, a reshape.
 _HOPS = 3
 
@@ -48,7 +49,10 @@ class OpenvinoLowering(Lowering):
                 return self.chosen.transform_for_annotation(model)
 
             def annotate(self, model: torch.fx.GraphModule) -> Any:
-                return self.chosen.annotate(model)
+                with _shapes_of_all_edges():
+                    annotated = self.chosen.annotate(model)
+                _keep_observable(annotated.graph)
+                return annotated
 
             def validate(self, model: torch.fx.GraphModule) -> None:
                 self.chosen.validate(model)
@@ -93,6 +97,78 @@ class OpenvinoLowering(Lowering):
                 "OpenVINO's 8-bit layers are inexact on processors without VNNI, as this one: "
                 "large sums are cut off, and outputs stray."
             )
+
+
+@contextmanager
+def _shapes_of_all_edges() -> Iterator[None]:
+    """While the block runs, NNCF gets a shape for outputs of operators that it does not know.
+
+    It knows few that have several, and fails on the others, as on an LSTM.
+    """
+    from nncf.experimental.torch.fx.nncf_graph_builder import GraphConverter
+
+    original = GraphConverter.get_edge_params
+
+    def with_shape(model: Any, source: torch.fx.Node, *rest: Any) -> tuple[int, tuple[int, ...]]:
+        port, shape = original(model, source, *rest)
+        if shape is None:
+            value, index = source.meta.get("val"), rest[-1]
+            several = isinstance(value, tuple | list) and index < len(value)
+            value = value[index] if several else value
+            sizes = value.shape if isinstance(value, torch.Tensor) else ()
+            shape = tuple(size if isinstance(size, int) else -1 for size in sizes)
+        return port, shape
+
+    GraphConverter.get_edge_params = staticmethod(with_shape)
+    try:
+        yield
+    finally:
+        GraphConverter.get_edge_params = staticmethod(original)
+
+
+def _keep_observable(graph: torch.fx.Graph) -> None:
+    """Takes away what NNCF would observe and PT2E cannot: lists, integers, too few dimensions.
+
+    It wants what is taken of a list observed on its way; that is the same tensor afterwards.
+    """
+    key = "quantization_annotation"
+    annotations = {node: node.meta[key] for node in graph.nodes if key in node.meta}
+    moved: dict[Any, Any] = {}
+    for node, annotation in annotations.items():
+        if "getitem" in str(node.target) and annotation.input_qspec_map:
+            ((source, wanted),) = annotation.input_qspec_map.items()
+            annotation.input_qspec_map = {}
+            annotation.output_qspec = annotation.output_qspec or wanted
+            moved[source, node] = node
+    dropped: set[Any] = set()
+    while True:  # what shares the range of something goes with it
+        before = len(dropped)
+        for node, annotation in annotations.items():
+            for source, wanted in list(annotation.input_qspec_map.items()):
+                if not _is_observable(source, wanted, moved, dropped):
+                    del annotation.input_qspec_map[source]
+                    dropped.add((source, node))
+            wanted = annotation.output_qspec
+            if wanted and not _is_observable(node, wanted, moved, dropped):
+                annotation.output_qspec = None
+                dropped.add(node)
+        if len(dropped) == before:
+            return
+
+
+def _is_observable(
+    node: torch.fx.Node, wanted: Any, moved: dict[Any, Any], dropped: set[Any]
+) -> bool:
+    shared = getattr(wanted, "edge_or_node", None)
+    if shared is not None:
+        object.__setattr__(wanted, "edge_or_node", shared := moved.get(shared, shared))
+    value = node.meta.get("val")
+    if node.op == "get_attr":  # a weight, whose shape NNCF has looked at
+        return shared not in dropped
+    by_channel = getattr(wanted, "qscheme", None) in _BY_CHANNEL
+    axis = wanted.ch_axis if by_channel else -1
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return floats and value.dim() > axis and shared not in dropped
 
 
 def _has_attention(graph: torch.fx.Graph) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +24,13 @@ from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
 from etdeploy.export.worker.tracing.structure import Call
 from etdeploy.export.worker.tracing.tensors import buffers_restored, copied, laid_out
 from etdeploy.export.worker.tracing.trace import trace
+
+_OTHERWISE = (
+    "Leave the model in floats, --set export.quantization=none, or choose another backend, "
+    "--set\nexport.backend=xnnpack. The log has the whole traceback."
+)
+# Files of torchao and PyTorch whose classes stand in a graph that is calibrated.
+_OBSERVERS = ("observer.py", "fake_quantize.py")
 
 
 @dataclass(frozen=True)
@@ -80,11 +90,12 @@ def _pt2e(spec: ExportSpec, source: Source, traced: torch.export.ExportedProgram
     lowering = lowering_of(spec)
     quantizer = lowering.quantizer(spec)  # one each: it may remember the graph that it has seen
     notes = tuple(override_notes(spec, traced))
-    with blaming("quantization", "the model cannot be quantised:"):
+    at_fault = f"the quantiser of {spec.backend} cannot quantise the model:"
+    with blaming("quantization", at_fault, _OTHERWISE):
         prepared = prepare_pt2e(traced.module(), quantizer)
     static = spec.quantization in STATIC_SCHEMES
-    samples = _calibrate(prepared, source, static)
-    with blaming("quantization", "the model cannot be quantised:"):
+    samples = _calibrate(prepared, source, static, at_fault)
+    with blaming("quantization", at_fault, _OTHERWISE):
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if not static:
         return Quantized(module, notes)
@@ -102,7 +113,7 @@ def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[
     )
 
 
-def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
+def _calibrate(prepared: torch.nn.Module, source: Source, static: bool, at_fault: str) -> int:
     """Runs the observers; returns how many inputs they saw."""
     count, own = 0, {name for name, _ in source.module.named_buffers()}
     # The model's, which the program starts with; those of the observers are to change.
@@ -113,12 +124,26 @@ def _calibrate(prepared: torch.nn.Module, source: Source, static: bool) -> int:
             torch.no_grad(),
             buffers_restored(state),
             blaming("calibration", f"the model raised with calibration input {count}:"),
+            _blaming_observers(at_fault),
         ):
             copied(laid_out(sample, source.inputs)).on(prepared)
         count += 1
     if count == 0:
         raise fail("calibration", "the calibration function yielded no inputs", remedy="yield (x,)")
     return count
+
+
+@contextmanager
+def _blaming_observers(at_fault: str) -> Iterator[None]:
+    """Describes an exception that an observer raised, which the quantiser put into the graph."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if not any(Path(frame.filename).name in _OBSERVERS for frame in frames):
+            raise
+        with blaming("quantization", at_fault, _OTHERWISE):
+            raise
 
 
 def _checked(samples: Iterable[Any]) -> Iterable[Call]:

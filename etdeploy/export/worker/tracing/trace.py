@@ -15,6 +15,7 @@ from etdeploy.export.worker.failures import WorkerError, first_line, is_user_fil
 from etdeploy.export.worker.known_errors import user_remedy
 from etdeploy.export.worker.tracing.complex_numbers import real_numbers
 from etdeploy.export.worker.tracing.structure import Call
+from etdeploy.export.worker.tracing.tensors import is_by_pixel, with_strides
 
 _STRICT_REMEDY = "Rewrite that line with tensor operators, or try --set export.strict=true"
 _VALUES_REMEDY = (
@@ -56,6 +57,28 @@ def trace(
         raise WorkerError(trace_failure(error, strict=strict)) from error
     real_numbers(program)
     return program
+
+
+def copy_in_order(program: torch.export.ExportedProgram) -> None:
+    """Lets copies and casts of permuted tensors be in the order of their shapes; in place.
+
+    By default they have the strides of what they copy, and ExecuTorch has no operator for a copy in
+    another order than by channel or by pixel ("Failed to map a given dim_order").
+    """
+    for node in program.graph.nodes:
+        value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
+        if not isinstance(value, torch.Tensor) or schema is None or is_by_pixel(value):
+            continue
+        ordered = with_strides(value)
+        takes_order = any(each.name == "memory_format" for each in schema.arguments)
+        if takes_order and ordered is not value and not _has_dynamic_size(value):
+            node.update_kwarg("memory_format", torch.contiguous_format)
+            node.meta["val"] = ordered
+    program.graph_module.recompile()
+
+
+def _has_dynamic_size(value: torch.Tensor) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in value.shape)
 
 
 def trace_failure(error: BaseException, *, strict: bool) -> Failure:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from etdeploy.backends.schemes import FLOAT_SCHEMES, LINEAR_SCHEMES
 from etdeploy.export.spec import ExportSpec
@@ -22,9 +25,22 @@ def quantize_layers(spec: ExportSpec, sources: Mapping[str, Source]) -> tuple[st
         WorkerError: The model has nothing that can be quantised that way.
     """
     linears = layers_of(spec, sources, torch.nn.Linear)
+    for layer in linears:
+        _store_computed_weight(layer.module)
     tables = layers_of(spec, sources, torch.nn.Embedding)
     _check_overrides(spec, linears, tables)
     return tuple(_quantized(spec, sources, linears, tables))
+
+
+def _store_computed_weight(layer: torch.nn.Linear) -> None:
+    """Makes a weight that is computed from other parameters at each call, as weight_norm's, one."""
+    if parametrize.is_parametrized(layer, "weight"):
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+    for hook in list(layer._forward_pre_hooks.values()):  # of the older functions of that name
+        if isinstance(hook, WeightNorm) and hook.name == "weight":
+            remove_weight_norm(layer)
+        elif isinstance(hook, SpectralNorm) and hook.name == "weight":
+            remove_spectral_norm(layer)
 
 
 def _quantized(
