@@ -50,3 +50,20 @@ def images() -> Made:
 def signals() -> Made:
     """Of 12 steps."""
     return Signals().eval(), (torch.randn(1, 4, 12),)
+
+
+class Normed(nn.Module):  # type: ignore[misc]
+    """Batch norms of signals and of rows, without a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signals, self.rows, self.last = nn.BatchNorm1d(8), nn.BatchNorm1d(8), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a signal, and of one step of it."""
+        return self.last(self.signals(x)), self.rows(x[:, :, 0])
+
+
+def normed() -> Made:
+    """Of 6 steps."""
+    return Normed().eval(), (torch.randn(2, 8, 6),)

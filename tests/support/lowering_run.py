@@ -1,7 +1,8 @@
 """Lowers tiny models with and without what makes that faster.
 
 `python -m tests.support.lowering_run NAME=SCHEME...` writes one line of JSON at the end: of each
-model, both ways. A name is one of MODELS, or `BACKEND:FUNCTION` of lowered_models.py.
+model, both ways. A name is one of MODELS, `BACKEND:FUNCTION` of lowered_models.py, or
+`BACKEND:FILE:FUNCTION`, the file from the root.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.support import generation_run, language_families
 from tests.support.export import spec_of
 from tests.support.lowered_sources import lowered
 
+_ROOT = Path(__file__).parents[2]
 FACTORIES = Path(__file__).with_name("lowered_models.py")
 
 
@@ -65,15 +67,16 @@ MODELS = {
 def program(name: str, scheme: str, *, whole: bool) -> dict[str, Any]:
     """The digest of a model's program, and how often what takes time was done for it."""
     if ":" in name:
-        backend, function = name.split(":")
-        return _of_factory(backend, function, scheme, whole=whole)
+        backend, *file, function = name.split(":")
+        factory = f"{_ROOT / file[0] if file else FACTORIES}:{function}"
+        return _of_factory(backend, factory, scheme, whole=whole)
     return _of_text(MODELS[name], scheme, whole=whole)
 
 
-def _of_factory(backend: str, function: str, scheme: str, *, whole: bool) -> dict[str, Any]:
+def _of_factory(backend: str, factory: str, scheme: str, *, whole: bool) -> dict[str, Any]:
     """Of a whole export, with its rewrites and with what counts their gain."""
     export = {"backend": backend, "quantization": scheme}
-    spec = _spec({"model": {"python": f"{FACTORIES}:{function}"}, "export": export}, whole=whole)
+    spec = _spec({"model": {"python": factory}, "export": export}, whole=whole)
     with (
         tempfile.TemporaryDirectory() as folder,
         _counted() as counts,

@@ -39,7 +39,7 @@ from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.gain import dropped, not_made, refused, told
 from etdeploy.export.worker.rewrites.images.channels_last import inputs_by_pixel, order_notes
 from etdeploy.export.worker.rewrites.order import idle_rewrites, rewritten_to_lower
-from etdeploy.export.worker.tracing.dims import check_numbers
+from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
 from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
 from etdeploy.export.worker.tracing.tensors import (
@@ -229,6 +229,9 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         traced = _for_each(sources, lambda name: _traced(spec, sources[name], models[name], log))
     with recorder.recording():
         sized = _at_sizes(spec, traced, steps)
+    for method in traced.values():
+        for note in recurrence_notes(method.original or method.program):
+            steps.tell(note, 0.65)  # now, since it is about how long the next step takes
     with steps.step("lower", f"lowering to {spec.backend}", 0.7):
         edge = lower(spec, traced)
         counts = {name: delegation(edge, name) for name in traced}

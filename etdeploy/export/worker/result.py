@@ -21,7 +21,7 @@ from etdeploy.export.worker.lowering.stored_once import store_once
 from etdeploy.export.worker.lowering.tied import tied_notes
 from etdeploy.export.worker.lowering.weights import packed_weights_note, separate_weights_note
 from etdeploy.export.worker.rewrites.gain import notes as rewrite_notes
-from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes
+from etdeploy.export.worker.tracing.dims import constant_notes, fixed_notes, recurrence_notes
 from etdeploy.export.worker.tracing.sizes import SizedCall, write_sets
 from etdeploy.export.worker.tracing.tensors import (
     Values,
@@ -232,6 +232,7 @@ def _model_notes(method: Method) -> Iterator[str]:
     yield from method.notes
     yield from fixed_notes(method.traced.source, method.traced.program)
     yield from constant_notes(method.inputs)
+    yield from recurrence_notes(method.traced.original or method.traced.program)
 
 
 def _state_notes(method: Method) -> Iterator[str]:

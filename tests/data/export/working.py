@@ -1,6 +1,7 @@
 """Factories of models whose export needs some care."""
 
 import struct
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -275,3 +276,42 @@ def by_pixel() -> tuple[nn.Module, Any]:
 
 def transposed() -> tuple[nn.Module, Any]:
     return nn.Linear(8, 4), (torch.randn(8, 5).T,)
+
+
+class InParts(nn.Module):  # type: ignore[misc]
+    """Takes a part of a sequence, with the state of the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(8, 6, batch_first=True)
+
+    def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]) -> Any:
+        y, state = self.rnn(x, state)
+        return y, state
+
+
+def in_parts() -> tuple[nn.Module, Any]:
+    return InParts(), (torch.randn(1, 4, 8), (torch.randn(1, 1, 6), torch.randn(1, 1, 6)))
+
+
+class Frames(nn.Module):  # type: ignore[misc]
+    """Casts and copies permuted tensors of five dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, frames: torch.Tensor) -> Any:
+        values = frames.permute(0, 4, 1, 2, 3).float().div_(255.0)
+        return self.last(values.flatten(2)), values.permute(0, 2, 1, 3, 4).clone()
+
+
+def frames() -> tuple[nn.Module, Any]:
+    return Frames(), (torch.randint(0, 255, (1, 1, 2, 3, 4), dtype=torch.uint8),)
+
+
+def computed_weights() -> tuple[nn.Module, Any]:
+    first = nn.utils.parametrizations.weight_norm(nn.Linear(64, 32))
+    with warnings.catch_warnings(action="ignore"):  # the older function is deprecated
+        second = nn.utils.weight_norm(nn.Linear(32, 32))
+    return nn.Sequential(first, nn.ReLU(), second), (torch.randn(2, 64),)

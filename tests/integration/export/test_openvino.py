@@ -43,6 +43,25 @@ for layer in (nn.MultiheadAttention(8, 2), nn.Softmax(-1)):
     inputs = (torch.randn(1, 4, 8),) * (3 if isinstance(layer, nn.MultiheadAttention) else 1)
     print(_has_attention(torch.export.export(layer.eval(), inputs).module().graph))
 """
+_OBSERVE = """
+import torch
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from etdeploy.export.worker.backends.openvino import LOWERING
+from etdeploy.export.worker.failures import WorkerError
+from etdeploy.export.worker.lowering.quantize import _blaming_observers
+from openvino_models import observed
+module, inputs = observed()
+wanted = module.eval()(*inputs)[0]
+prepared = prepare_pt2e(torch.export.export(module, inputs).module(), LOWERING.quantizer(None))
+prepared(*inputs)
+found = convert_pt2e(prepared, fold_quantize=False)(*inputs)[0]
+print("cosine", torch.cosine_similarity(found.flatten(), wanted.flatten(), 0).item())
+try:
+    with _blaming_observers("the quantiser raised"):
+        exec(compile("raise AttributeError('numel')", "/torchao/observer.py", "exec"))
+except WorkerError as error:
+    print("blamed", error.failure.kind, error.failure.message)
+"""
 # By the recipe's name: the model, and the scheme.
 RUN = {
     "floats": (SMALL, "none"),
@@ -147,6 +166,16 @@ def test_attention_is_told_from_a_softmax_alone() -> None:
     argv = (sys.executable, "-c", _ATTENTION)
     outcome = process.run(process.Request(argv, cwd=ROOT))
     assert outcome.stdout.split()[-2:] == ["True", "False"], outcome.stderr
+
+
+def test_the_quantiser_observes_only_what_it_can_and_is_named_where_it_fails() -> None:
+    load = "import importlib.util as u; s = u.spec_from_file_location('openvino_models', "
+    load += f"{str(MODELS)!r}); m = u.module_from_spec(s); s.loader.exec_module(m); "
+    load += "import sys; sys.modules['openvino_models'] = m\n"
+    outcome = process.run(process.Request((sys.executable, "-c", load + _OBSERVE), cwd=ROOT))
+    lines = dict(line.split(" ", 1) for line in outcome.stdout.splitlines() if " " in line)
+    assert float(lines["cosine"]) > 0.98, outcome.stderr
+    assert lines["blamed"] == "quantization the quantiser raised AttributeError: numel"
 
 
 def test_a_library_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +22,18 @@ TEXT = ("llama=8da4w", "qwen3-kernel=8da4w", "lfm2=8da4w")
 OTHERS = (
     "xnnpack:images=int8_static",
     "xnnpack:signals=int8_dynamic",
+    "xnnpack:normed=none",
     "portable:signals=none",
 )
+
+# `ETDEPLOY_TEST_ZOO=1` compares all models of the benchmarks, which takes hours.
+ZOO_VARIABLE = "ETDEPLOY_TEST_ZOO"
+_FACTORY = re.compile(r"^@adding_to\(\w+\)\ndef (\w+)\(", re.MULTILINE)
+ZOO = [
+    f"xnnpack:benchmarks/{file}:{name}"
+    for file in ("programs_models.py", "programs_further.py")
+    for name in _FACTORY.findall((ROOT / "benchmarks" / file).read_text())
+]
 
 
 def both_ways(models: Sequence[str]) -> dict[str, Any]:
@@ -62,6 +74,15 @@ def test_any_program_is_the_same_byte_for_byte(others: dict[str, Any], name: str
     assert fast["digest"] == whole["digest"]
     assert fast["rewrites"] == whole["rewrites"]
     assert fast["operators"] < 0.8 * whole["operators"]
+
+
+@pytest.mark.skipif(not os.environ.get(ZOO_VARIABLE), reason=f"hours; {ZOO_VARIABLE}=1 runs it")
+@pytest.mark.parametrize("scheme", ["none", "int8_static", "int8_dynamic"])
+@pytest.mark.parametrize("model", ZOO)
+def test_any_model_of_the_zoo_is_lowered_to_the_same_program(model: str, scheme: str) -> None:
+    (found,) = both_ways([f"{model}={scheme}"]).values()
+    assert found["fast"]["digest"] == found["whole"]["digest"]
+    assert "dropped" not in (found["fast"]["rewrites"] or {})
 
 
 def test_checks_run_one_of_several_alike_operators_and_look_at_each() -> None:

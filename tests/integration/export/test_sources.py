@@ -60,7 +60,7 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         n: factory(n)
         for n in (
             *("nested", "counter", "rows", "dropped", "open_batch", "everything"),
-            *("photo", "by_pixel", "transposed"),
+            *("photo", "by_pixel", "transposed", "in_parts", "frames"),
         )
     }
     return {
@@ -89,6 +89,7 @@ def _recipes(files: Path) -> dict[str, dict[str, Any]]:
         "weights-pt": factory("dropped", weights=str(files / "weights.pt")),
         "weights-safetensors": factory("dropped", weights=str(files / "weights.safetensors")),
         "mixed-8da4w": factory("mixed_sizes", {"quantization": "8da4w"}),
+        "computed-8da4w": factory("computed_weights", {"quantization": "8da4w"}),
         "attending-8da4w": factory("attending", {"quantization": "8da4w"}),
         "own-samples": factory("mixed_sizes", {**STATIC, "calibration": f"{WORKING}:samples"}),
         "no-samples": factory("mixed_sizes", STATIC),
@@ -184,6 +185,8 @@ def _python(*arguments: str) -> str:
         "by_pixel",
         "transposed",
         "pt2-photo",
+        "in_parts",
+        "frames",
     ],
 )
 def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> None:
@@ -197,6 +200,7 @@ def test_the_runtime_gives_the_expected_outputs(exports: Exports, name: str) -> 
         "photo-static",
         "mixed-8da4w",
         "attending-8da4w",
+        "computed-8da4w",
         "own-samples",
         "no-samples",
         "pt2-static",
@@ -225,6 +229,23 @@ def test_images_that_are_by_pixel_on_purpose_stay_so(exports: Exports) -> None:
     assert exports.provenance("by_pixel").details["by_pixel"] == ["image"]
     (note,) = exports.notes("by_pixel")
     assert "image.contiguous()" in note
+
+
+def test_steps_of_recurrent_layers_are_counted_before_they_are_unrolled() -> None:
+    code = """
+import torch
+from torch import nn
+from etdeploy.export.worker.tracing.dims import recurrence_notes, unrolled_steps
+for layer, shape in (
+    (nn.LSTM(4, 5, 3, batch_first=True, bidirectional=True), (2, 30, 4)),
+    (nn.GRU(4, 5, 2), (40, 2, 4)),
+    (nn.RNN(4, 5), (7, 4)),
+):
+    program = torch.export.export(layer, (torch.randn(shape),))
+    print("steps", unrolled_steps(program), len(list(recurrence_notes(program))))
+"""
+    steps = [line for line in _python("-c", code).splitlines() if line.startswith("steps")]
+    assert steps == ["steps 180 1", "steps 80 0", "steps 7 0"]
 
 
 def test_nested_inputs_and_outputs_are_flattened_in_order(exports: Exports) -> None:

@@ -22,6 +22,9 @@ from etdeploy.export.worker.tracing.structure import (
 )
 from etdeploy.export.worker.tracing.tensors import Values
 
+_RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
+_FEW_STEPS = 100
+
 
 @dataclass(frozen=True)
 class RequestedDim:
@@ -124,3 +127,32 @@ def _why(dim: int, size: int) -> str:
         "the model's code fixes it to that of the example, which torch.export.Dim.AUTO allows. "
         "With Dim.DYNAMIC the export reports the cause."
     )
+
+
+def unrolled_steps(program: torch.export.ExportedProgram) -> int:
+    """The steps of recurrent layers that a lowering writes out one by one, in all layers.
+
+    Each layer and direction of an LSTM, a GRU or an RNN has one for each element of the sequence.
+    """
+    return sum(_steps(node) for node in program.graph.nodes if str(node.target) in _RECURRENT)
+
+
+def _steps(node: torch.fx.Node) -> int:
+    target: Any = node.target
+    names = [argument.name for argument in target._schema.arguments]
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    shape = given["input"].meta["val"].shape
+    length = fixed_size(shape[1 if given["batch_first"] and len(shape) > 2 else 0]) or 0
+    return length * int(given["num_layers"]) * (2 if given["bidirectional"] else 1)
+
+
+def recurrence_notes(program: torch.export.ExportedProgram) -> Iterator[str]:
+    """A sentence about recurrent layers whose steps make a lowering take long."""
+    steps = unrolled_steps(program)
+    if steps > _FEW_STEPS:
+        yield (
+            f"The recurrent layers have {steps} steps, and each is lowered by itself, which takes "
+            "long. Export a part of the sequence, such as 10 elements, with the state as an "
+            "input and an output (y, state = self.rnn(x, state); return y, state), and call "
+            "the program for one part after the other."
+        )
