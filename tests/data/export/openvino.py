@@ -39,7 +39,7 @@ def dynamic() -> Any:
     return nn.Linear(8, 4), (torch.randn(2, 8),), ({0: batch},)
 
 
-class Observed(nn.Module):
+class Observed(nn.Module):  # type: ignore[misc]
     """Lists, indices, booleans, one dimension and an LSTM: NNCF wants observers at all of them."""
 
     def __init__(self) -> None:

@@ -312,6 +312,7 @@ def frames() -> tuple[nn.Module, Any]:
 
 def computed_weights() -> tuple[nn.Module, Any]:
     first = nn.utils.parametrizations.weight_norm(nn.Linear(64, 32))
-    with warnings.catch_warnings(action="ignore"):  # the older function is deprecated
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older function is deprecated
         second = nn.utils.weight_norm(nn.Linear(32, 32))
     return nn.Sequential(first, nn.ReLU(), second), (torch.randn(2, 64),)

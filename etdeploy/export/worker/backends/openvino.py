@@ -105,7 +105,9 @@ def _shapes_of_all_edges() -> Iterator[None]:
 
     It knows few that have several, and fails on the others, as on an LSTM.
     """
-    from nncf.experimental.torch.fx.nncf_graph_builder import GraphConverter
+    from nncf.experimental.torch.fx.nncf_graph_builder import (  # type: ignore[import-untyped]
+        GraphConverter,
+    )
 
     original = GraphConverter.get_edge_params
 
