@@ -26,8 +26,8 @@ from etdeploy.export.worker.tracing.tensors import buffers_restored, copied, lai
 from etdeploy.export.worker.tracing.trace import trace
 
 _OTHERWISE = (
-    "Leave the model in floats, --set export.quantization=none, or choose another backend, "
-    "--set\nexport.backend=xnnpack. The log has the whole traceback."
+    "Leave the model in floats, --set export.quantization=none, or choose another backend with "
+    "this\nscheme, export.backend. The log has the whole traceback."
 )
 # Files of torchao and PyTorch whose classes stand in a graph that is calibrated.
 _OBSERVERS = ("observer.py", "fake_quantize.py")

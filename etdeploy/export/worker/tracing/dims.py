@@ -134,13 +134,18 @@ def unrolled_steps(program: torch.export.ExportedProgram) -> int:
 
     Each layer and direction of an LSTM, a GRU or an RNN has one for each element of the sequence.
     """
-    return sum(_steps(node) for node in program.graph.nodes if str(node.target) in _RECURRENT)
+    return sum(map(_steps, _recurrences(program)))
 
 
-def _steps(node: torch.fx.Node) -> int:
-    target: Any = node.target
-    names = [argument.name for argument in target._schema.arguments]
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+def _recurrences(program: torch.export.ExportedProgram) -> Iterator[dict[str, Any]]:
+    """The arguments of each recurrent layer by their names."""
+    for node in program.graph.nodes:
+        if str(node.target) in _RECURRENT:
+            names = [argument.name for argument in node.target._schema.arguments]
+            yield {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _steps(given: Mapping[str, Any]) -> int:
     shape = given["input"].meta["val"].shape
     length = fixed_size(shape[1 if given["batch_first"] and len(shape) > 2 else 0]) or 0
     return length * int(given["num_layers"]) * (2 if given["bidirectional"] else 1)
@@ -149,10 +154,19 @@ def _steps(node: torch.fx.Node) -> int:
 def recurrence_notes(program: torch.export.ExportedProgram) -> Iterator[str]:
     """A sentence about recurrent layers whose steps make a lowering take long."""
     steps = unrolled_steps(program)
-    if steps > _FEW_STEPS:
-        yield (
-            f"The recurrent layers have {steps} steps, and each is lowered by itself, which takes "
-            "long. Export a part of the sequence, such as 10 elements, with the state as an "
-            "input and an output (y, state = self.rnn(x, state); return y, state), and call "
-            "the program for one part after the other."
+    if steps <= _FEW_STEPS:
+        return
+    if any(each["bidirectional"] for each in _recurrences(program)):
+        advice = (
+            "Layers in both directions need the whole sequence: use fewer of them, or shorten it."
         )
+    else:
+        advice = (
+            "Export a part of the sequence, such as 10 elements, with the state as an input and an "
+            "output (y, state = self.rnn(x, state); return y, state), and call the program for one "
+            "part after the other."
+        )
+    yield (
+        f"The recurrent layers have {steps} steps, and each is lowered by itself, which takes "
+        f"long. {advice}"
+    )
