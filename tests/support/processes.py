@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 
 def is_alive(pid: int) -> bool:
@@ -37,4 +40,19 @@ def naming(folder: Path) -> list[str]:
             continue
         if str(folder) in command:
             found.append(command)
+    return found
+
+
+def listening(*pids: int) -> set[tuple[str, int]]:
+    """Addresses and ports on which these processes and their children accept TCP connections."""
+    roots = [psutil.Process(pid) for pid in pids]
+    family = {each for root in roots for each in (root, *root.children(recursive=True))}
+    found: set[tuple[str, int]] = set()
+    for each in family:
+        with suppress(psutil.NoSuchProcess):
+            found |= {
+                (socket.laddr.ip, socket.laddr.port)
+                for socket in each.net_connections("tcp")
+                if socket.status == psutil.CONN_LISTEN
+            }
     return found

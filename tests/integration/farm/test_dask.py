@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.support.farm_cluster import (
     parcel,
     until,
 )
+from tests.support.processes import listening
 
 pytestmark = pytest.mark.integration
 
@@ -228,3 +230,19 @@ def test_nothing_listens_without_tls_beyond_this_machine(tmp_path: Path) -> None
         ClusterEngine(Hosts(listen="tcp://0.0.0.0:0"), tmp_path)
     with coordinator(tmp_path) as engine, pytest.raises(UsageError, match="cannot listen"):
         ClusterEngine(Hosts(listen=engine.address), tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_only_the_scheduler_listens_and_only_where_it_was_asked_to(
+    scheme: str, tmp_path: Path
+) -> None:
+    own, other = make_certificates(tmp_path / "tls", ["coordinator", "a"])
+    with (
+        coordinator(tmp_path, f"{scheme}://127.0.0.1:0", own if scheme == "tls" else None) as engine,
+        host("a", engine, tmp_path, ["p1"], other if scheme == "tls" else None) as process,
+    ):
+        offers = offered(engine, 1)
+        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 600")))
+        until(lambda: any(line.startswith("begin") for line in log(tmp_path)), "attempt")
+        port = int(engine.address.rpartition(":")[2])
+        assert listening(os.getpid(), process.process.pid) == {("127.0.0.1", port)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ _PATIENCE_S = 20.0
 
 
 class FarmWorker(Worker):  # type: ignore[misc]
-    """A single-threaded Worker without a nanny, limits or pages, in the host's process.
+    """A single-threaded Worker without a nanny, limits, pages or a port, in the host's process.
+
+    A Worker runs whatever is sent to its port. The farm sends everything over the connection that
+    the Worker opens to the scheduler, so it has no port.
 
     Args:
         scheduler: Its address.
@@ -51,12 +56,22 @@ class FarmWorker(Worker):  # type: ignore[misc]
             startup_information={ABOUT: lambda _: about.model_dump(mode="json")},
             extensions={},
             death_timeout=_PATIENCE_S,
+            contact_address=_unique_address(),
         )
         self.stream_handlers.update(heard)
         self.deliver = deliver
 
+    async def listen(self, *_: Any, **__: Any) -> None:
+        """Listens within this process only."""
+        await super().listen("inproc://")
+
     def start_http_server(self, *_: Any, **__: Any) -> None:
         """Starts none."""
+
+
+def _unique_address() -> str:
+    """By which the scheduler tells Workers apart: in RFC 6666's discard-only block, as a name."""
+    return f"tcp://[{ipaddress.IPv6Address((0x100 << 112) | secrets.randbits(64))}]:1"
 
 
 def resource(identity: str) -> str:
