@@ -48,8 +48,7 @@ class HostProcess:
         work.replace(path)
 
     def start(self) -> None:
-        tls = self.tls
-        files = [str(tls.ca), str(tls.cert), str(tls.key)] if tls else []
+        files = [str(file) for file in dict(self.tls or ()).values() if file]
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module, self.name, self.address,
              str(self.folder), *files],

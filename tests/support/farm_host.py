@@ -1,6 +1,6 @@
 """A host of a farm as a real process, with devices that a file lists and attempts that sleep.
 
-    python -m tests.support.farm_host NAME SCHEDULER FOLDER [CA CERT KEY]
+    python -m tests.support.farm_host NAME SCHEDULER FOLDER [CA CERT KEY [CRL]]
 
 FOLDER/NAME.phones has an identity on each line. What an attempt does is its recipe's name:
 `sleep SECONDS` measures, `crash` has its process killed. FOLDER/log gets a line when one begins and
@@ -87,7 +87,7 @@ def main(
     def tell(text: str) -> None:
         note(Path(folder), f"told {name} {text}")
 
-    files = Tls(ca=Path(tls[0]), cert=Path(tls[1]), key=Path(tls[2])) if tls else None
+    files = Tls.model_validate(dict(zip(Tls.model_fields, tls, strict=False))) if tls else None
     try:
         with cancel.trapped_signals():
             serve_host(

@@ -20,6 +20,7 @@ from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, StoreE
 from etdeploy.core.text.layout import fit
 from etdeploy.core.text.shell import quoted
 from etdeploy.farm.engine.base import Engine
+from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.model import Offer
 from etdeploy.farm.night.clock import SystemClock
 from etdeploy.farm.night.ledger import Ledger
@@ -135,6 +136,8 @@ class _Whole:
     def run(self) -> NightEnd:
         """Opens everything, waits for the window, and runs the night."""
         farm, slots = self._loaded.farm, Slots(heavy_at_once())
+        if farm.hosts and farm.hosts.tls and (warning := check_certificate(farm.hosts.tls)):
+            self._tell(warning)
         workspace = Workspace.opened()
         with ExitStack() as stack:
             stack.enter_context(workspace.in_use())

@@ -1,7 +1,7 @@
 """A private certificate authority for a farm, and a certificate for each of its hosts.
 
 Whoever has one of these certificates may run code on every host of the farm, so the authority signs
-for nothing else.
+for nothing else, certificates expire within a year, and the authority keeps a list of revoked ones.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,19 +21,27 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-DAYS = 3650
-_CA, _CA_KEY = "ca.pem", "ca-key.pem"
+    Authority = tuple[x509.Certificate, EllipticCurvePrivateKey]
+
+HOST_DAYS = 364
+_AUTHORITY_DAYS = 3650
+_WARN_DAYS = 30
+_CA, _CA_KEY, _CRL = "ca.pem", "ca-key.pem", "crl.pem"
+# Certificates that were renewed or revoked: an older one may have to be revoked by name, too.
+_OLD = "old"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Clocks of hosts differ.
 _BEFORE = datetime.timedelta(days=1)
 
 
-def make_certificates(folder: Path, hosts: list[str]) -> list[Tls]:
+def make_certificates(folder: Path, hosts: list[str], *, renew: bool = False) -> list[Tls]:
     """Makes the authority, if the folder has none, and a certificate for each host.
 
     Args:
         folder: Made if missing, for its owner only.
         hosts: Their names.
+        renew: Whether to replace certificates and keys that are there. The replaced certificates
+            stay valid until they expire or are revoked.
 
     Returns:
         The files of each host.
@@ -43,27 +52,176 @@ def make_certificates(folder: Path, hosts: list[str]) -> list[Tls]:
         OSError: The folder cannot be written to.
     """
     for host in hosts:
-        if not _NAME.fullmatch(host) or host == "ca":
+        if not _NAME.fullmatch(host) or host in ("ca", "crl"):
             raise UsageError(f"{host!r} cannot be a host's name here: letters, digits, . _ -")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = [_files(folder, host) for host in hosts]
     for tls in files:
-        if tls.cert.exists() or tls.key.exists():
+        if not renew and (tls.cert.exists() or tls.key.exists()):
             raise UsageError(
-                "there is a certificate already", place=str(tls.cert), remedy="delete it first"
+                "there is a certificate already",
+                place=str(tls.cert),
+                remedy="--renew replaces it by a new one; --revoke makes it useless",
             )
     authority = _authority(folder)
+    if not (folder / _CRL).exists():
+        _write_revoked(folder / _CRL, authority, ())
     for host, tls in zip(hosts, files, strict=True):
+        _put_aside(tls)
         key = _new_key()
         _write(tls.key, tls.cert, key, _signed(host, key, authority))
     return files
 
 
+def revoke_certificates(folder: Path, hosts: list[str]) -> Path:
+    """Adds every certificate that was made for these hosts to the list of revoked ones.
+
+    Args:
+        folder: That of the authority.
+        hosts: Names of hosts, which may get new certificates afterwards.
+
+    Returns:
+        The list; it has to be copied to the coordinator and to the hosts.
+
+    Raises:
+        UsageError: The folder has no certificate of a host, or no authority.
+        OSError: The folder cannot be written to.
+    """
+    serials: set[int] = set()
+    for host in hosts:
+        found = _serials(folder, host)
+        if not found:
+            raise UsageError(
+                f"there is no certificate of {host!r}",
+                place=str(folder),
+                remedy="Name the folder in which the certificate was made, with its ca-key.pem.",
+            )
+        serials |= found
+    _write_revoked(folder / _CRL, _authority(folder), serials)
+    for host in hosts:
+        _put_aside(_files(folder, host))
+    return folder / _CRL
+
+
+def check_certificate(tls: Tls) -> str | None:
+    """Refuses this host's certificate where others would.
+
+    Returns:
+        A warning, if it expires soon.
+
+    Raises:
+        UsageError: It has expired or was revoked, or a file does not hold what it should.
+    """
+    certificate = _loaded(tls.cert)
+    remedy = (
+        "On the machine with ca-key.pem: etdeploy farm certificates FOLDER HOST --renew; then copy "
+        f"HOST.pem to {tls.cert} and HOST-key.pem to {tls.key}"
+    )
+    if tls.crl and certificate.serial_number in revoked_serials(tls.crl):
+        raise UsageError("this certificate was revoked", place=str(tls.cert), remedy=remedy)
+    expires = certificate.not_valid_after_utc
+    left = expires - datetime.datetime.now(datetime.timezone.utc)
+    if left < datetime.timedelta():
+        message = f"this certificate expired on {expires:%Y-%m-%d}"
+        raise UsageError(message, place=str(tls.cert), remedy=remedy)
+    if left < datetime.timedelta(days=_WARN_DAYS):
+        return f"{tls.cert}: this certificate expires on {expires:%Y-%m-%d}. {remedy}"
+    return None
+
+
+def revoked_serials(crl: Path) -> frozenset[int]:
+    """Serial numbers of the certificates that an authority's list names.
+
+    Raises:
+        UsageError: The file cannot be read or is not such a list.
+    """
+    from cryptography import x509
+
+    try:
+        return frozenset(e.serial_number for e in x509.load_pem_x509_crl(crl.read_bytes()))
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}", place=str(crl)) from error
+    except ValueError as error:
+        raise UsageError(
+            "this is not a PEM file with a list of revoked certificates (X509 CRL)", place=str(crl)
+        ) from error
+
+
+def _loaded(path: Path) -> x509.Certificate:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}", place=str(path)) from error
+    except ValueError as error:
+        raise UsageError(f"the certificate cannot be read: {error}", place=str(path)) from error
+
+
+def _serials(folder: Path, host: str) -> set[int]:
+    """Serial numbers of all certificates in the folder that were made for a host."""
+    from cryptography.x509.oid import NameOID
+
+    paths = [folder / f"{host}.pem", *(folder / _OLD).glob(f"{host}-*.pem")]
+    found = [_loaded(path) for path in paths if path.exists()]
+    name = NameOID.COMMON_NAME
+    return {
+        each.serial_number
+        for each in found
+        if [attribute.value for attribute in each.subject.get_attributes_for_oid(name)] == [host]
+    }
+
+
+def _put_aside(tls: Tls) -> None:
+    """Keeps a certificate, if there is one, so that it can still be revoked; deletes its key."""
+    if tls.cert.exists():
+        old = tls.cert.parent / _OLD
+        old.mkdir(mode=0o700, exist_ok=True)
+        tls.cert.rename(old / f"{tls.cert.stem}-{_loaded(tls.cert).serial_number:x}.pem")
+    tls.key.unlink(missing_ok=True)
+
+
+def _write_revoked(path: Path, authority: Authority, serials: Iterable[int]) -> None:
+    """Writes the list of revoked certificates, or adds to it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    certificate, key = authority
+    date = datetime.datetime.now(datetime.timezone.utc) - _BEFORE
+    serials = set(serials)
+    if path.exists():
+        serials |= revoked_serials(path)
+        # OpenSSL takes the later of two lists.
+        before = x509.load_pem_x509_crl(path.read_bytes()).last_update_utc
+        date = max(date, before + datetime.timedelta(seconds=1))
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(certificate.subject)
+        .last_update(date)
+        # A list that has expired would refuse every host.
+        .next_update(certificate.not_valid_after_utc)
+        .add_extension(x509.CRLNumber(int(date.timestamp())), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
+    )
+    for serial in sorted(serials):
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(date)
+        builder = builder.add_revoked_certificate(entry.build())
+    write_atomic(path, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
 def _files(folder: Path, host: str) -> Tls:
-    return Tls(ca=folder / _CA, cert=folder / f"{host}.pem", key=folder / f"{host}-key.pem")
+    return Tls(
+        ca=folder / _CA,
+        cert=folder / f"{host}.pem",
+        key=folder / f"{host}-key.pem",
+        crl=folder / _CRL,
+    )
 
 
-def _authority(folder: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
+def _authority(folder: Path) -> Authority:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -92,7 +250,7 @@ def _new_key() -> EllipticCurvePrivateKey:
 def _signed(
     name: str,
     key: EllipticCurvePrivateKey,
-    authority: tuple[x509.Certificate, EllipticCurvePrivateKey] | None,
+    authority: Authority | None,
 ) -> x509.Certificate:
     """A certificate for a host, or with None that of the authority itself.
 
@@ -114,7 +272,7 @@ def _signed(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BEFORE)
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .not_valid_after(now + datetime.timedelta(days=HOST_DAYS if authority else _AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(authority is None, path_length), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(identifier, critical=False)

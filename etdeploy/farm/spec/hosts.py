@@ -17,7 +17,7 @@ from etdeploy.farm.spec.written import Certificates, HostsSection
 
 _LISTEN = ("hosts", "listen")
 _EXAMPLE = "e.g. tls://0.0.0.0:8786, or tcp://127.0.0.1:8786 for this machine alone"
-_SECTION = "tls: {ca: ca.pem, cert: host.pem, key: host-key.pem}"
+_SECTION = "tls: {ca: ca.pem, cert: host.pem, key: host-key.pem, crl: crl.pem}"
 
 
 def read_hosts(written: HostsSection | None, findings: Findings) -> Hosts | None:
@@ -33,7 +33,7 @@ def read_hosts(written: HostsSection | None, findings: Findings) -> Hosts | None
             _LISTEN, "hosts.listen: tcp:// uses no certificates, and hosts.tls names some",
             f"write tls://{written.listen.partition('://')[2]}",
         )  # fmt: skip
-    elif scheme == "tcp" and not _is_loopback(address):
+    elif scheme == "tcp" and not is_loopback(address):
         findings.add(
             _LISTEN,
             f"hosts.listen: tcp:// lets whoever reaches {address} run code on this machine",
@@ -56,18 +56,18 @@ def _address(listen: str, findings: Findings) -> tuple[str, str]:
     return parts.scheme, address
 
 
-def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches the address."""
     try:
-        return ipaddress.ip_address(address).is_loopback
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
-        return False
+        return address == "localhost"
 
 
 def _certificates(written: Certificates, findings: Findings) -> Tls | None:
     found: dict[str, Path] = {}
-    for key, text in written.model_dump().items():
+    texts = written.model_dump(exclude_none=True)
+    for key, text in texts.items():
         keys = ("hosts", "tls", key)
         path = findings.path(keys, text)
         if path is None:
@@ -75,4 +75,4 @@ def _certificates(written: Certificates, findings: Findings) -> Tls | None:
         if what := not_regular(path) if path.exists() else "missing":
             findings.add(keys, f"hosts.tls.{key}: the file {path} is {what}")
         found[key] = path
-    return Tls(**found) if len(found) == len(written.model_dump()) else None
+    return Tls(**found) if len(found) == len(texts) else None

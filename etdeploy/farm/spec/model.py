@@ -81,11 +81,19 @@ class Notify(Value):
 
 
 class Tls(Value):
-    """Certificates between hosts, as PEM files."""
+    """Certificates between hosts, as PEM files.
+
+    Attributes:
+        ca: Of the authority that both sides trust.
+        cert: Of this host.
+        key: The certificate's private key.
+        crl: The authority's list of revoked certificates; None if nothing is checked.
+    """
 
     ca: Path
     cert: Path
     key: Path
+    crl: Path | None = None
 
 
 class Hosts(Value):

@@ -198,6 +198,9 @@ class Certificates(Section):
     key: str = Field(min_length=1)
     """The certificate's private key."""
 
+    crl: str | None = Field(default=None, min_length=1)
+    """The authority's list of revoked certificates, which is read again when it changes."""
+
 
 class HostsSection(Section):
     """Several hosts; one needs none of it."""

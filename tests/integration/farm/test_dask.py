@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("distributed", reason="Dask distributed is not installed (th
 from distributed.core import rpc
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.engine.certificates import make_certificates
+from etdeploy.farm.engine.certificates import make_certificates, revoke_certificates
 from etdeploy.farm.engine.dask import wire
 from etdeploy.farm.engine.dask.cluster import ClusterEngine
 from etdeploy.farm.engine.dask.settings import security_of
@@ -236,13 +237,39 @@ def test_nothing_listens_without_tls_beyond_this_machine(tmp_path: Path) -> None
 def test_only_the_scheduler_listens_and_only_where_it_was_asked_to(
     scheme: str, tmp_path: Path
 ) -> None:
-    own, other = make_certificates(tmp_path / "tls", ["coordinator", "a"])
+    made = make_certificates(tmp_path / "tls", ["coordinator", "a"])
+    own, other = made if scheme == "tls" else (None, None)
     with (
-        coordinator(tmp_path, f"{scheme}://127.0.0.1:0", own if scheme == "tls" else None) as engine,
-        host("a", engine, tmp_path, ["p1"], other if scheme == "tls" else None) as process,
+        coordinator(tmp_path, f"{scheme}://127.0.0.1:0", own) as engine,
+        host("a", engine, tmp_path, ["p1"], other) as process,
     ):
         offers = offered(engine, 1)
         engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 600")))
         until(lambda: any(line.startswith("begin") for line in log(tmp_path)), "attempt")
         port = int(engine.address.rpartition(":")[2])
         assert listening(os.getpid(), process.process.pid) == {("127.0.0.1", port)}
+
+
+def test_a_host_whose_certificate_is_revoked_in_the_night_is_gone(tmp_path: Path) -> None:
+    own, stolen, good = make_certificates(tmp_path / "tls", ["coordinator", "a", "b"])
+    held = tmp_path / "held"
+    shutil.copytree(tmp_path / "tls", held)
+    # Whoever has the key uses no list.
+    thief = Tls(ca=held / "ca.pem", cert=held / "a.pem", key=held / "a-key.pem")
+    with (
+        coordinator(tmp_path, "tls://127.0.0.1:0", own, grace_s=0.5) as engine,
+        host("a", engine, tmp_path, ["p1"], thief),
+        host("b", engine, tmp_path, ["p2"], good),
+    ):
+        offers = offered(engine, 2)
+        engine.start(order("n-1", offers["p1", "a"], parcel(tmp_path, "sleep 600")))
+        engine.start(order("n-2", offers["p2", "b"], parcel(tmp_path, "sleep 8")))
+        until(lambda: len([x for x in log(tmp_path) if x.startswith("begin")]) == 2, "attempts")
+        revoke_certificates(tmp_path / "tls", ["a"])
+        found = endings(engine, 2)
+        assert (found["n-1"].fate, found["n-2"].fate) == (Fate.LOST, Fate.DONE)
+        assert list(offered(engine, 1)) == [("p2", "b")]
+        # It tries to come back.
+        until(lambda: any("waiting for the coordinator" in x for x in log(tmp_path)), "refusal")
+        assert list(offered(engine, 1)) == [("p2", "b")]
+    assert not stolen.cert.exists()

@@ -30,9 +30,13 @@ def command(file: Path, as_json: bool) -> None:
     how long that takes, and which pairs no device is there for, with the reason. Ends with 2 for a
     farm.yaml that cannot be used, and with 6 if nothing at all could be measured.
     """
+    from etdeploy.farm.engine.certificates import check_certificate
     from etdeploy.farm.spec.load import load_farm
 
     loaded = load_farm(file)
+    tls = loaded.farm.hosts.tls if loaded.farm.hosts else None
+    if tls and (warning := check_certificate(tls)):
+        console.warn(warning)
     outlook = _outlook(loaded)
     if as_json:
         console.result_json(outlook.model_dump(mode="json"))

@@ -80,8 +80,9 @@ def _patient(look: Callable[[], Status], shown: Callable[[Status, str], str]) ->
 
 
 def _serve(address: str, farm: NamedFarm) -> None:
-    from etdeploy.farm.report.live.serve import address_of, is_loopback, serving
+    from etdeploy.farm.report.live.serve import address_of, serving
     from etdeploy.farm.report.source import Boards
+    from etdeploy.farm.spec.hosts import is_loopback
 
     where = address_of(address)
     if not is_loopback(where[0]):

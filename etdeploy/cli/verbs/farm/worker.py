@@ -41,6 +41,9 @@ _FILE = click.Path(path_type=Path)
 @click.option("--tls-ca", type=_FILE, metavar="FILE", help="The farm's certificate authority.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="This host's certificate.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key.")
+@click.option(
+    "--tls-crl", type=_FILE, metavar="FILE", help="The authority's list of revoked certificates."
+)
 def command(
     scheduler: str,
     name: str | None,
@@ -49,6 +52,7 @@ def command(
     tls_ca: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    tls_crl: Path | None,
 ) -> None:
     """Offer the devices of this host to a farm on another.
 
@@ -64,9 +68,11 @@ def command(
     for device in devices:
         parse_spec(device)
     files = (tls_ca, tls_cert, tls_key)
-    if any(files) and not all(files):
+    if any((*files, tls_crl)) and not all(files):
         raise UsageError("TLS needs all of --tls-ca, --tls-cert and --tls-key")
-    tls = Tls(ca=tls_ca, cert=tls_cert, key=tls_key) if tls_ca and tls_cert and tls_key else None
+    tls = None
+    if tls_ca and tls_cert and tls_key:
+        tls = Tls(ca=tls_ca, cert=tls_cert, key=tls_key, crl=tls_crl)
     host = name or this_host()
     serve_host(
         host,

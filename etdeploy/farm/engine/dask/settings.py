@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 import resource
+import ssl
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import dask
 from distributed.security import Security
 
 from etdeploy.core.errors import UsageError
+from etdeploy.farm.engine.certificates import check_certificate
+from etdeploy.farm.spec.hosts import is_loopback
 from etdeploy.farm.spec.model import Tls
 
 _ADDRESS = re.compile(r"(tls|tcp)://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
@@ -60,19 +62,46 @@ def apply_settings() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def security_of(tls: Tls | None) -> Security:
+class FarmSecurity(Security):  # type: ignore[misc]
+    """Dask's certificates, and the authority's list of revoked ones, read at each connection.
+
+    Attributes:
+        crl: The list; None if nothing is checked.
+    """
+
+    crl: Path | None = None
+
+    def get_connection_args(self, role: str) -> dict[str, Any]:
+        """What a connection is opened with."""
+        return self._checked(super().get_connection_args(role))
+
+    def get_listen_args(self, role: str) -> dict[str, Any]:
+        """What connections are accepted with."""
+        return self._checked(super().get_listen_args(role))
+
+    def _checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self.crl:
+            arguments["ssl_context"].verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+            arguments["ssl_context"].load_verify_locations(self.crl)
+        return arguments
+
+
+def security_of(tls: Tls | None) -> FarmSecurity:
     """Dask's form of the certificates; each side shows its own and requires the other's.
 
     Raises:
-        UsageError: A file cannot be read, or does not hold what it should.
+        UsageError: A file cannot be read, or does not hold what it should, or the own certificate
+            has expired or was revoked.
     """
     if tls is None:
-        return Security(require_encryption=False)
+        return FarmSecurity(require_encryption=False)
     _require_pem(tls)
+    check_certificate(tls)
     files = {"tls_ca_file": str(tls.ca)}
     for role in ("scheduler", "worker", "client"):
         files |= {f"tls_{role}_cert": str(tls.cert), f"tls_{role}_key": str(tls.key)}
-    security = Security(require_encryption=True, **files)
+    security = FarmSecurity(require_encryption=True, **files)
+    security.crl = tls.crl
     try:
         security.get_connection_args("worker")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -127,16 +156,6 @@ def require_safe(address: str, tls: Tls | None) -> None:
             remedy="tls:// with certificates (etdeploy farm certificates FOLDER HOST makes them); "
             "tcp:// is for this machine, and for tunnels that end here",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def own_address(host: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 import threading
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from etdeploy.core.errors import EtdeployError, UsageError
 from etdeploy.farm.report.live.pages import INDEX, Board, page_of
+from etdeploy.farm.spec.hosts import is_loopback
 from etdeploy.report.html.page import render
 from etdeploy.report.shown import finite
 
@@ -57,14 +57,6 @@ def address_of(text: str) -> tuple[str, int]:
             remedy=f"For this machine alone: --serve {DEFAULT}",
         )
     return address, int(port)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 class _Server(ThreadingHTTPServer):

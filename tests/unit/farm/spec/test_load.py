@@ -311,10 +311,17 @@ def test_certificates(folder: Path) -> None:
     )
     assert "is a folder" in problem(text.replace("KEY", "."))
     Path("key.pem").write_text("")
+    lists = text.replace("KEY", "key.pem, crl: crl.pem")
+    assert problem(lists).endswith(f"hosts.tls.crl: the file {folder}/crl.pem is missing")
+    Path("crl.pem").write_text("")
+    listed = farm(lists).hosts
+    assert listed
+    assert listed.tls
+    assert listed.tls.crl == folder / "crl.pem"
     hosts = farm(text.replace("KEY", "key.pem")).hosts
     assert hosts
     assert hosts.tls
-    assert hosts.tls.key == folder / "key.pem"
+    assert (hosts.tls.key, hosts.tls.crl) == (folder / "key.pem", None)
     assert "tcp:// uses no certificates" in problem(
         section.replace("SCHEME", "tcp").replace("KEY", "key.pem")
     )

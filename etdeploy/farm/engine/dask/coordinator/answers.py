@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Client
-from distributed.security import Security
 
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
 from etdeploy.farm.engine.dask import wire
@@ -20,7 +19,7 @@ from etdeploy.farm.engine.dask.coordinator.hosts import Hosts
 from etdeploy.farm.engine.dask.coordinator.orders import Orders
 from etdeploy.farm.engine.dask.coordinator.scheduler import FarmScheduler, Registry
 from etdeploy.farm.engine.dask.coordinator.shelves import Parcels, Records
-from etdeploy.farm.engine.dask.settings import own_address, parse_address
+from etdeploy.farm.engine.dask.settings import FarmSecurity, own_address, parse_address
 from etdeploy.farm.model import Ending, Fate, Offer, Order
 from etdeploy.farm.work.failures import host_failure
 
@@ -49,7 +48,7 @@ class Coordinator:
         self._scheduler: FarmScheduler
         self._client: Client
 
-    async def open(self, listen: str, security: Security) -> str:
+    async def open(self, listen: str, security: FarmSecurity) -> str:
         """Starts to listen, and returns the address.
 
         Raises:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import Scheduler
-from distributed.security import Security
+from tornado.ioloop import PeriodicCallback
 
+from etdeploy.core.errors import UsageError
+from etdeploy.core.hashing import sha256_file
+from etdeploy.farm.engine.certificates import revoked_serials
+from etdeploy.farm.engine.dask.settings import FarmSecurity
 from etdeploy.farm.engine.dask.wire import ABOUT, About
+
+# How often to look for a new list of revoked certificates.
+_REVOKED_MS = 2000
 
 
 class Registry(SchedulerPlugin):  # type: ignore[misc]
@@ -53,7 +63,7 @@ class FarmScheduler(Scheduler):  # type: ignore[misc]
         protocol: str,
         host: str,
         port: int,
-        security: Security,
+        security: FarmSecurity,
         answers: Mapping[str, Callable[..., Any]],
         registry: Registry,
         welcomed: Callable[[About], bool],
@@ -68,6 +78,32 @@ class FarmScheduler(Scheduler):  # type: ignore[misc]
         )
         self.handlers.update(answers)
         self._welcomed = welcomed
+        self._context: ssl.SSLContext | None = None
+        self._read_list = ""
+        if security.crl:
+            check = PeriodicCallback(partial(self._drop_revoked, security.crl), _REVOKED_MS)
+            self.periodic_callbacks["farm-revoked"] = check
+
+    async def listen(self, *args: Any, **kwargs: Any) -> None:
+        """Listens, and keeps what decides on new connections."""
+        self._context = kwargs.get("ssl_context")
+        await super().listen(*args, **kwargs)
+
+    def _drop_revoked(self, crl: Path) -> None:
+        """Uses a list that was replaced while the night runs; ends connections that it names."""
+        try:
+            digest = sha256_file(crl)
+            if self._context is None or digest == self._read_list:
+                return
+            serials = revoked_serials(crl)
+            self._context.load_verify_locations(crl)
+        except (OSError, UsageError):
+            return  # it is being copied
+        self._read_list = digest
+        for comm in list(self._comms):
+            certificate = comm.extra_info.get("peercert") or {}
+            if int(certificate.get("serialNumber", "0"), 16) in serials:
+                comm.abort()
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
         """Starts none: it would show the farm to the network without a certificate."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.files.leftovers import sweep, working_folder
+from etdeploy.farm.engine.certificates import check_certificate
 from etdeploy.farm.engine.dask.host.agent import Agent, Site
 from etdeploy.farm.engine.dask.host.fetch import sweep_parts
 from etdeploy.farm.engine.dask.host.work import Parts
@@ -41,6 +42,8 @@ def serve_host(
     """
     require_safe(scheduler, tls)
     security = security_of(tls)
+    if tls and (warning := check_certificate(tls)):
+        tell(warning)
     apply_settings()
     workspace = Workspace.opened()
     fetched = workspace.folder(CacheKind.FETCHED)
