@@ -12,7 +12,6 @@ reason, where the machine cannot have it.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import secrets
@@ -29,12 +28,11 @@ import pytest
 
 from tests.support.adbd_root import ARM64, X86_64, Flavour, obtain_root
 from tests.support.debian import RootUnavailable, static_qemu
+from tests.support.network import connect_namespace, ip
 
 _DATA = Path(__file__).parent.parent / "data" / "android"
 _INIT = Path(__file__).with_name("adbd_init.sh")
 _PORT = 5555
-# Addresses for tests of networks (RFC 2544): no machine has them.
-_NETWORK = ipaddress.ip_network("198.18.0.0/15")
 _START_S = 10.0
 
 
@@ -108,7 +106,7 @@ class AndroidRoot:
 
     def cut_network(self) -> None:
         """As if the device had left the network: nothing answers, no connection breaks."""
-        _ip("link", "set", self.link, "down")
+        ip("link", "set", self.link, "down")
 
     def write(self, name: str, text: str) -> None:
         """Changes what `getprop` or `dumpsys-SERVICE` says."""
@@ -140,18 +138,8 @@ class AndroidRoot:
         self.write("getprop", text)
         for name in ("dumpsys-battery", "dumpsys-power", "dumpsys-thermalservice"):
             self.write(name, (_DATA / f"{name}.txt").read_text())
-        self._connect_network()
+        _, self.host = connect_namespace(self.pid, self.link)
         self.start_adbd()
-
-    def _connect_network(self) -> None:
-        inner = f"i{self.link}"
-        ours, theirs = _free_addresses()
-        _ip("link", "add", self.link, "type", "veth", "peer", "name", inner)
-        _ip("link", "set", inner, "netns", str(self.pid))
-        _ip("addr", "add", f"{ours}/30", "dev", self.link)
-        _ip("link", "set", self.link, "up")
-        self._do(f"ip addr add {theirs}/30 dev {inner} && ip link set {inner} up")
-        self.host = str(theirs)
 
     def _do(self, command: str) -> None:
         stdin, stdout = self._init.stdin, self._init.stdout
@@ -247,21 +235,6 @@ def _end(init: subprocess.Popen[str]) -> None:
 
 def _only_child(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-
-
-def _free_addresses() -> tuple[ipaddress.IPv4Address, ipaddress.IPv4Address]:
-    used = subprocess.run(
-        ["ip", "-o", "-4", "addr"], capture_output=True, text=True, check=True
-    ).stdout
-    while True:
-        offset = secrets.randbelow(_NETWORK.num_addresses // 4) * 4
-        ours = ipaddress.IPv4Address(int(_NETWORK.network_address) + offset + 1)
-        if f"{ours}/" not in used:
-            return ours, ours + 1
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 def _read(path: Path) -> str:

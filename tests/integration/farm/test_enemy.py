@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ from tests.support.adbd import (  # noqa: F401 - fixtures
     make_android,
 )
 from tests.support.cli import Cli
+from tests.support.debian import RootUnavailable
 from tests.support.export import export_workspace  # noqa: F401 - a fixture
+from tests.support.network import OtherMachine, other_machine
 from tests.support.postgres import running
+from tests.support.processes import listening
 
 pytestmark = pytest.mark.integration
 
@@ -123,13 +127,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def worker(cli: Cli, scheduler: str, cache: Path) -> Iterator[None]:
+def worker(cli: Cli, scheduler: str, cache: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A host beside the coordinator, with a cache of its own."""
     host = Cli(cache, cli.folder, cli.env).start(
-        "farm", "worker", "--scheduler", scheduler, "--name", "shelf"
+        "farm", "worker", "--scheduler", scheduler, "--name", "shelf", *options
     )
     try:
-        yield
+        yield host
     finally:
         host.send_signal(signal.SIGTERM)
         _, stderr = host.communicate(timeout=120)
@@ -177,6 +181,47 @@ def test_a_phone_and_the_database_go_away_in_a_night_over_hosts(
     assert "can be used again after: " in done.stderr or "is back on shelf" in done.stderr
     assert "the night goes on and tells it later" in done.stderr
     assert "the history is up to date again" in done.stderr
+
+
+def test_no_other_machine_can_connect_to_a_night_that_listens_for_this_one(
+    cli: Cli, tmp_path: Path
+) -> None:
+    pytest.importorskip("distributed", reason="Dask distributed is not installed (the extra farm)")
+    port = free_port()
+    (cli.folder / "farm.yaml").write_text(
+        "recipes: [long.yaml]\ndevices: {here: {name: host}}\nrepeats: 1\n"
+        f"hosts: {{listen: 'tcp://127.0.0.1:{port}', here: false}}\n"
+    )
+    with (
+        reachable_machine() as other,
+        socket.create_server(("", 0)) as control,
+        worker(cli, f"tcp://127.0.0.1:{port}", tmp_path / "cache", "--device", "host") as shelf,
+    ):
+        night = cli.start("farm", "run", "--now", "--json")
+        found: set[tuple[str, int]] = set()
+        reached: list[int] = []
+        # Until the night has ended: while it exports, waits for the host and measures.
+        while night.poll() is None:
+            new = listening(night.pid, shelf.pid) - found
+            reached += [each for _, each in new if other.can_connect(other.ours, each)]
+            found |= new
+            time.sleep(0.5)
+        assert other.can_connect(other.ours, control.getsockname()[1])
+        visits, totals = lines_of(night.communicate()[0])
+    assert [(each["host"], each["standing"]) for each in visits] == [("shelf", "done")], totals
+    assert ("127.0.0.1", port) in found
+    assert reached == []
+    assert {address for address, _ in found} == {"127.0.0.1"}
+
+
+@contextmanager
+def reachable_machine() -> Iterator[OtherMachine]:
+    with ExitStack() as stack:
+        try:
+            machine = stack.enter_context(other_machine())
+        except RootUnavailable as reason:
+            pytest.skip(str(reason))
+        yield machine
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_night(cli: Cli, tmp_path: Path) -> None:
