@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from etdeploy.core.errors import Interrupted
 
@@ -47,6 +47,11 @@ class Flag:
         self._is_up = False
 
 
+MOST_THREADS = 64
+"""For work that waits, such as asking devices."""
+
+S = TypeVar("S")
+T = TypeVar("T")
 # How soon a sleeper notices a stop.
 _SLICE_S = 0.2
 # Above the flags of all runs; a signal raises it.
@@ -86,6 +91,23 @@ def checkpoint() -> None:
     """Raises `Interrupted` when the run was asked to stop."""
     if requested():
         raise Interrupted
+
+
+def in_threads(call: Callable[[S], T], items: Iterable[S]) -> list[T]:
+    """Calls something that waits for each item, in threads of this run; results in order."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    flag = current()
+
+    def called(item: S) -> T:
+        with bound(flag):
+            return call(item)
+
+    waiting = list(items)
+    if len(waiting) < 2:
+        return list(map(call, waiting))
+    with ThreadPoolExecutor(MOST_THREADS) as pool:
+        return list(pool.map(called, waiting))
 
 
 def sleep_until_stopped(

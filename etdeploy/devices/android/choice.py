@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
 
-from etdeploy.core import console
+from etdeploy.core import cancel, console
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.adb import server as adb_server
 from etdeploy.devices.adb.direct import tcp_transport, usb_transport
@@ -91,16 +91,13 @@ def list_android() -> list[DeviceListing]:
     Raises:
         UsageError: The environment variables of the adb server do not hold an address.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     try:
         known = known_devices()
     except DeviceError as error:
         return [failed("android", "android", "error", error)]
     usable = [d for d in known if remedy_for(d) is None]
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        found = pool.map(lambda d: described(open_listed(d, _LIST_S), "android"), usable)
-        listed = dict(zip([d.serial for d in usable], found, strict=True))
+    found = cancel.in_threads(lambda d: described(open_listed(d, _LIST_S), "android"), usable)
+    listed = dict(zip([d.serial for d in usable], found, strict=True))
     return [
         listed.get(d.serial)
         or DeviceListing(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
 
+from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.adb.stream import Patience, Transport

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.base import DeviceListing
 from etdeploy.devices.ios.command import Command, find_program, require_program
@@ -38,16 +39,13 @@ def list_ios() -> list[DeviceListing]:
 
     Without a phone, no process is started.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     try:
         known = _known("ios") or []
     except DeviceError as error:
         return [failed("ios", "ios", "error", error)]
     if not known:
         return []
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        return list(pool.map(_listing, known))
+    return cancel.in_threads(_listing, known)
 
 
 def plugged_ios() -> list[DeviceListing]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
+from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import (

@@ -7,9 +7,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
+from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.devices.app_results import parse_results as require_usable

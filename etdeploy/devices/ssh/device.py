@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from functools import cached_property
 from pathlib import Path
 
+from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.files.basic import read_text
 from etdeploy.devices.base import Capabilities, DeviceFacts, DeviceState

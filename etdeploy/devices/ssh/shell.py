@@ -6,10 +6,10 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from shlex import quote
 
+from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
 from etdeploy.devices.shell import Lines, ShellResult, is_marked, marked, parse_marked

@@ -157,6 +157,7 @@ class LocalEngine:
         for running in self._running.values():
             if running.thread:
                 running.thread.join(max(0.0, deadline - time.monotonic()))
+        self._shelf.close()
 
     def _take(self, offer: Offer, step: Recovery, tell: Callable[[str], None]) -> None:
         beside = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 USABLE = "device"
-# How long a look waits for devices that it asks.
-_SOON_S = 10.0
+# How long a look waits for devices that it asks; ssh gives up a board after 10 s.
+_SOON_S = 12.0
 # How long the answer of a device lasts that is known only by asking, or that failed.
 _AGAIN_S = 30.0
 
@@ -57,7 +59,7 @@ class _Answer:
     remedy: str = ""
 
 
-_SILENT = _Answer(0.0, problem="it has not answered yet")
+_SILENT = _Answer(0.0, problem=f"it did not answer within {_SOON_S:g} s")
 
 
 class Shelf:
@@ -92,6 +94,11 @@ class Shelf:
         self._chosen: dict[str, str] = {}
         self._asking: dict[str, Future[_Answer]] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._stop = cancel.Flag(cancel.current())
+
+    def close(self) -> None:
+        """Asks nothing more; devices that have not answered are given up."""
+        self._stop.set()
 
     def look(self, busy: Collection[str] = ()) -> tuple[Offer, ...]:
         """Every device that is there now, each once; those that cannot be used with their problem.
@@ -147,7 +154,7 @@ class Shelf:
         from concurrent.futures import ThreadPoolExecutor, wait
 
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="shelf")
+            self._pool = ThreadPoolExecutor(cancel.MOST_THREADS, thread_name_prefix="shelf")
         for name in names:
             if name not in self._asking:
                 self._asking[name] = self._pool.submit(self._ask, name)
@@ -159,15 +166,13 @@ class Shelf:
 
     def _ask(self, name: str) -> _Answer:
         try:
-            device = open_device(name, self._workspace)
-            try:
+            with cancel.bound(self._stop), closing(open_device(name, self._workspace)) as device:
+                cancel.checkpoint()
                 facts = device.facts()
                 now = identity_of(device, self.host)
                 first = self._first.setdefault(name, now) if is_of_one_start(now) else now
                 locked = now if now != first else ""
                 return _Answer(self._clock(), first, locked, facts, device.capabilities)
-            finally:
-                device.close()
         except EtdeployError as error:
             return _Answer(self._clock(), problem=error.message, remedy=error.remedy or "")
 

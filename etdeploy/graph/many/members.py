@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.cache.workspace import Workspace
+from etdeploy.core import cancel
 from etdeploy.core.errors import EtdeployError
 from etdeploy.graph.job import AppWish, Job, Reached, make_job, reached
 from etdeploy.graph.many.labels import Pair, recipe_labels
@@ -122,6 +123,15 @@ def _open_devices(
     names: Sequence[str | None], workspace: Workspace, stack: ExitStack
 ) -> tuple[dict[str | None, Reached | EtdeployError | None], tuple[str, ...]]:
     """Each device once, whatever its names; a device must not be measured twice."""
+
+    def opened(name: str | None) -> Reached | EtdeployError | None:
+        try:
+            return stack.enter_context(reached(name, workspace))
+        except EtdeployError as error:
+            return error
+
+    distinct = list(dict.fromkeys(names))
+    answers = dict(zip(distinct, cancel.in_threads(opened, distinct), strict=True))
     found: dict[str | None, Reached | EtdeployError | None] = {}
     known: dict[tuple[str, str], str | None] = {}
     notes = []
@@ -129,10 +139,9 @@ def _open_devices(
         if name in found or name in known.values():
             notes.append(f"the device {name} is named several times: it is used once")
             continue
-        try:
-            there = stack.enter_context(reached(name, workspace))
-        except EtdeployError as error:
-            found[name] = error
+        there = answers[name]
+        if isinstance(there, EtdeployError):
+            found[name] = there
             continue
         # host and qemu are one machine, and yet two devices.
         same = (there.facts.kind, there.identity) if there else ("", "")

@@ -35,6 +35,18 @@ def test_handlers_are_given_back() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_work_that_waits_is_done_at_once_and_in_order_within_the_run() -> None:
+    together = threading.Barrier(40, timeout=60)
+
+    def wait(number: int) -> tuple[int, bool]:
+        together.wait()
+        return number, cancel.current() is flag
+
+    with cancel.trapped_signals():
+        flag = cancel.current()
+        assert cancel.in_threads(wait, range(40)) == [(number, True) for number in range(40)]
+
+
 def test_actions_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancel, "_on_request", [])
     seen: list[bool] = []

@@ -53,6 +53,7 @@ _REMEDY = "The plan says why. Plug in a device, or change the groups: etdeploy d
 
 
 def _outlook(loaded: LoadedFarm) -> Outlook:
+    from contextlib import closing
     from datetime import datetime, timezone
 
     from etdeploy.cache.workspace import Workspace
@@ -62,7 +63,8 @@ def _outlook(loaded: LoadedFarm) -> Outlook:
     workspace = Workspace.opened()
     with workspace.in_use():
         here = loaded.farm.hosts is None or loaded.farm.hosts.here
-        offers = Shelf(workspace, pools=loaded.farm.pools).look() if here else ()
+        with closing(Shelf(workspace, pools=loaded.farm.pools)) as shelf:
+            offers = shelf.look() if here else ()
         earlier = _earlier(loaded, offers)
         return outlook_of(loaded, offers, earlier, datetime.now(timezone.utc), workspace)
 

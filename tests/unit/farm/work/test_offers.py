@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import DeviceError
+from etdeploy.core import cancel
+from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing, lock_name
 from etdeploy.farm.work import offers as offers_module
 from etdeploy.farm.work.offers import Shelf, identity_of, one_each, require_same
 from tests.support.parcels import make_offer
+from tests.support.processes import eventually
 
 
 class Phone:
@@ -197,6 +201,32 @@ def test_what_is_forgotten_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> No
     shelf.forget("android-A1")
     shelf.look()
     assert bench.asked == [2, 1]
+
+
+def test_forty_boards_are_asked_at_once_and_given_up_when_the_shelf_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    together = threading.Barrier(40, timeout=60)
+    left: list[str] = []
+
+    class Silent(Phone):
+        def facts(self) -> DeviceFacts:
+            together.wait()
+            while not cancel.requested():
+                time.sleep(0.01)
+            left.append(self.name)
+            raise Interrupted
+
+    monkeypatch.setattr(offers_module, "_SOON_S", 0.2)
+    bench = Bench(monkeypatch)
+    names = [f"ssh:board-{number}" for number in range(40)]
+    bench.phones = {name: Silent(name, name) for name in names}
+    shelf = bench.shelf({"boards": names})
+    offers = shelf.look()
+    assert [offer.name for offer in offers] == names
+    assert all("did not answer" in offer.problem for offer in offers)
+    shelf.close()
+    assert eventually(lambda: sorted(left) == sorted(names))
 
 
 def test_two_names_of_one_phone_are_one_offer(monkeypatch: pytest.MonkeyPatch) -> None:
