@@ -11,6 +11,11 @@ from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle, Capabilities, DeviceFacts
 
 
+def is_network_name(name: str) -> bool:
+    """Whether a device is named by an address: KIND:HOST:PORT."""
+    return name.count(":") > 1
+
+
 class Offer(Value):
     """A device that a host offers now.
 
@@ -26,6 +31,8 @@ class Offer(Value):
         remedy: What to do about that.
         locked: What runs lock now, if that is not its identity: a board has another one after each
             start, and keeps the first one in a night.
+        also: Other names on its host that report the same identity: one phone by cable and network,
+            or another phone with the same serial number.
     """
 
     identity: str
@@ -37,6 +44,7 @@ class Offer(Value):
     problem: str = ""
     remedy: str = ""
     locked: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def lock(self) -> str:

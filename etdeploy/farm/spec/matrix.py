@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from etdeploy.core.console import count
 from etdeploy.core.values import Value
-from etdeploy.farm.model import Offer, Visit
+from etdeploy.farm.model import Offer, Visit, is_network_name
 from etdeploy.farm.spec.conditions import holds, is_pattern, matches, shown, told
 from etdeploy.farm.spec.model import Condition, DeviceGroup, Farm
 from etdeploy.farm.spec.written import Entry, Matrix
@@ -154,6 +154,11 @@ def _reasons(group: DeviceGroup, found: Sequence[str], offers: Sequence[Offer]) 
         yield f"{offer.name} cannot be used: {offer.problem}"
     if not found and not broken:
         yield _nothing(group, offers)
+    for offer in {o.identity: o for o in offers if o.identity in found and not o.problem}.values():
+        # By cable and by network it is one phone; two addresses with one serial number may be two.
+        if offer.facts.serial and is_network_name(offer.name):
+            others = [_named(offer, name) for name in offer.also if is_network_name(name)]
+            yield from (_same(o.name, offer) for o in others if not missing(group, o))
     if group.take is not None and 0 < len(found) < group.take:
         there = "1 device matches" if len(found) == 1 else f"{len(found)} devices match"
         yield f"it takes {count(group.take, 'device')}, and {there}"
@@ -185,7 +190,25 @@ def _has(condition: Condition, offer: Offer) -> str:
     return f"{key} {told(condition.key, offer)}"
 
 
+def _named(offer: Offer, name: str) -> Offer:
+    facts = offer.facts.model_copy(update={"name": name})
+    return offer.model_copy(update={"name": name, "facts": facts})
+
+
+def _same(name: str, offer: Offer) -> str:
+    if not offer.facts.serial:
+        return f"{name} is the same device as {offer.name}, which is measured by that name"
+    return (
+        f"{name} reports the same serial number as {offer.name}, so both are taken for one device, "
+        f"and only {offer.name} is measured (phones that share a serial number are told apart only "
+        "by USB, when all of them are plugged into one host)"
+    )
+
+
 def _no_such(name: str, offers: Sequence[Offer]) -> str:
+    for offer in offers:
+        if name in offer.also:
+            return _same(name, offer)
     there = sorted({offer.name for offer in offers})
     near = get_close_matches(name, there, n=1)
     more = f" and {len(there) - _MOST_SHOWN} more" if len(there) > _MOST_SHOWN else ""

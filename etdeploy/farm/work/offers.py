@@ -13,7 +13,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, EtdeployError
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts, DeviceListing
 from etdeploy.devices.registry import open_device, plugged_in
-from etdeploy.farm.model import Offer
+from etdeploy.farm.model import Offer, is_network_name
 from etdeploy.history.shelved import is_of_one_start
 from etdeploy.shelf.owner import this_host
 
@@ -132,7 +132,7 @@ class Shelf:
 
         An adb server that was restarted while the phone was away never lists it again.
         """
-        if _is_on_network(name):
+        if is_network_name(name):
             self._expected.add(name)
 
     def forget(self, identity: str) -> None:
@@ -205,22 +205,28 @@ def one_each(offers: Sequence[Offer], kept: Mapping[str, str]) -> tuple[Offer, .
     """
     best: dict[str, Offer] = {}
     pools: dict[str, tuple[str, ...]] = {}
+    names: dict[str, list[str]] = {}
     for offer in offers:
         identity = offer.identity
         pools[identity] = tuple(dict.fromkeys((*pools.get(identity, ()), *offer.pools)))
+        names.setdefault(identity, []).append(offer.name)
         before = best.get(identity)
         if before is None or _rank(offer, kept) < _rank(before, kept):
             best[identity] = offer
-    return tuple(o.model_copy(update={"pools": pools[o.identity]}) for o in best.values())
+    return tuple(
+        offer.model_copy(
+            update={
+                "pools": pools[offer.identity],
+                "also": tuple(n for n in names[offer.identity] if n != offer.name),
+            }
+        )
+        for offer in best.values()
+    )
 
 
 def _rank(offer: Offer, kept: Mapping[str, str]) -> tuple[bool, bool, bool]:
-    on_network = _is_on_network(offer.name)
-    return bool(offer.problem), kept.get(offer.identity) != offer.name, on_network
-
-
-def _is_on_network(name: str) -> bool:
-    return name.count(":") > 1
+    is_other = kept.get(offer.identity) != offer.name
+    return bool(offer.problem), is_other, is_network_name(offer.name)
 
 
 def _presumed(name: str, host: str) -> str:

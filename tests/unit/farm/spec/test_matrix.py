@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.farm.model import Offer
 from etdeploy.farm.spec.matrix import NightPlan, pairs_of, plan_night
-from etdeploy.farm.spec.model import Farm
+from etdeploy.farm.spec.model import DeviceGroup, Farm
 from etdeploy.farm.spec.written import Matrix
 from tests.support.farm_values import farm, group, phone
 
@@ -112,6 +112,41 @@ def test_a_device_that_cannot_be_used_is_told_and_not_visited() -> None:
     ]
     # The same phone works on another host.
     assert plan(of, broken, A).unsatisfied == ()
+
+
+TWIN, OTHER = "android:10.0.0.1:5555", "android:10.0.0.2:5555"
+
+
+def also(name: str, *others: str, **facts: Any) -> Offer:
+    """A phone that other names report the identity of, too."""
+    known = phone("A1").facts.model_copy(update={"name": name, **facts})
+    return phone("A1").model_copy(update={"name": name, "facts": known, "also": others})
+
+
+@pytest.mark.parametrize(("wanted", "visits"), [(group(kind="android"), 1), (group(name=OTHER), 0)])
+def test_a_phone_with_the_serial_number_of_another_is_named(
+    wanted: DeviceGroup, visits: int
+) -> None:
+    offer = also(TWIN, OTHER)
+    found = plan(farm({"phones": wanted}, repeats=1), offer)
+    assert len(found.visits) == visits
+    [reason] = [each.reason for each in found.unsatisfied]
+    assert reason.startswith(f"{OTHER} reports the same serial number as {TWIN}")
+    assert reasons(farm({"phones": group(name=TWIN)}), offer) == []
+
+
+def test_a_phone_by_cable_and_network_is_one() -> None:
+    offer = also("android:A1", OTHER)
+    assert reasons(farm({"phones": group(kind="android")}), offer) == []
+    [reason] = reasons(farm({"phones": group(name=OTHER)}), offer)
+    assert reason.startswith(f"{OTHER} reports the same serial number as android:A1")
+
+
+def test_a_board_by_another_name() -> None:
+    offer = also("ssh:pi@a", "ssh:pi@b", serial=None, kind="ssh")
+    assert reasons(farm({"boards": group(name="ssh:pi@b")}), offer) == [
+        "ssh:pi@b is the same device as ssh:pi@a, which is measured by that name"
+    ]
 
 
 def test_every_pair_tells_its_own_reasons() -> None:

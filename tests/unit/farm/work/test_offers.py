@@ -237,6 +237,7 @@ def test_two_names_of_one_phone_are_one_offer(monkeypatch: pytest.MonkeyPatch) -
     [offer] = shelf.look()
     assert offer.name == "android:A1"
     assert set(offer.pools) == {"wifi", "usb"}
+    assert offer.also == ("android:10.0.0.7:5555",)
     # The cable is pulled: the other name is left, and stays chosen when the cable is back.
     del bench.states["android:A1"]
     assert [o.name for o in shelf.look()] == ["android:10.0.0.7:5555"]
