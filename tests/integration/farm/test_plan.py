@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.adbd import (  # noqa: F401 - fixtures
+    AdbServer,
+    MakeAndroid,
+    adb_server,
+    make_android,
+)
 from tests.support.cli import Cli
 
 pytestmark = pytest.mark.integration
@@ -51,6 +57,26 @@ repeats: 2
     assert "host" in reasons["bench"]
     assert reasons["next"].startswith("ssh:a@127.0.0.1:1 cannot be used: ")
     assert not (cli.folder / "farm-results").exists()
+
+
+def test_two_phones_with_one_serial_number(
+    cli: Cli,
+    make_android: MakeAndroid,  # noqa: F811
+    adb_server: AdbServer,  # noqa: F811
+) -> None:
+    first, second = (make_android(ro_serialno="0123456789ABCDEF") for _ in range(2))
+    for phone in (first, second):
+        adb_server.connect(phone)
+    (cli.folder / "farm.yaml").write_text(
+        f"recipes: [portable]\nrepeats: 1\n"
+        f"devices: {{a: {{name: '{first.spec}'}}, b: {{name: '{second.spec}'}}}}\n"
+    )
+    plan = cli.ok("farm", "plan", "--json").json
+    assert plan["visits"] == 1
+    [missing] = plan["unsatisfied"]
+    names = {"a": (first.spec, second.spec), "b": (second.spec, first.spec)}
+    dropped, used = names[missing["group"]]
+    assert missing["reason"].startswith(f"{dropped} reports the same serial number as {used}")
 
 
 def test_nothing_at_all_can_be_measured(cli: Cli) -> None:

@@ -49,7 +49,7 @@ def apply_settings() -> None:
     """Sets what the farm needs of Dask for this process, and keeps its log to itself.
 
     Dask logs each lost connection with a traceback; the farm tells the user in a sentence. A phone
-    takes two connections of the coordinator and five files of its host, so the usual limit of 1024
+    takes two connections of the coordinator and three files of its host, so the usual limit of 1024
     is raised as far as this user may.
     """
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
