@@ -52,8 +52,11 @@ def make_certificates(folder: Path, hosts: list[str], *, renew: bool = False) ->
         OSError: The folder cannot be written to.
     """
     for host in hosts:
-        if not _NAME.fullmatch(host) or host in ("ca", "crl"):
-            raise UsageError(f"{host!r} cannot be a host's name here: letters, digits, . _ -")
+        if not _NAME.fullmatch(host) or host in ("ca", "crl") or host.endswith("-key"):
+            raise UsageError(
+                f"{host!r} cannot be a host's name here",
+                remedy="Use letters, digits, . _ - and none of ca, crl and names that end in -key",
+            )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = [_files(folder, host) for host in hosts]
     for tls in files:

@@ -51,5 +51,5 @@ Copy to each host ca.pem, crl.pem and its own two files, e.g. with scp. In farm.
     listen: tls://ADDRESS:8786
     tls: {ca: ca.pem, cert: HOST.pem, key: HOST-key.pem, crl: crl.pem}"""
 _REVOKED = """\
-Copy this file over crl.pem of the coordinator and of each host. A running night then ends the
-connections of these certificates within seconds; hosts check each new connection."""
+Copy this file to the coordinator (hosts.tls.crl in farm.yaml) and to each host (--tls-crl). A
+running night then ends the connections of these certificates; hosts check each new connection."""

@@ -143,7 +143,7 @@ def test_no_certificate_is_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "b.pem").exists()
 
 
-@pytest.mark.parametrize("name", ["../a", "", "ca", "crl", "a/b", ".a", "a b"])
+@pytest.mark.parametrize("name", ["../a", "", "ca", "crl", "ca-key", "a/b", ".a", "a b"])
 def test_a_name_that_is_no_file_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be a host's name"):
         make_certificates(tmp_path / "tls", [name])
