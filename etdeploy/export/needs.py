@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import Package, Workstation
@@ -13,6 +14,7 @@ from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
 from etdeploy.core.text.install import pip_command
+from etdeploy.core.text.shell import quoted
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.evaluated import EVALUATE, Excerpt, no_tokenizer, read_excerpt
 from etdeploy.export.hf.files import has_tokenizer
@@ -20,6 +22,7 @@ from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.user_file import check_function
+from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.program.text.speech import require_speech
 
 INSTALL = 'pip install "etdeploy[export]"'
@@ -53,6 +56,62 @@ def _check_files(spec: ExportSpec) -> None:
             exists = Path(path).exists()
             what = f"is {not_regular(Path(path))}, not a file" if exists else "does not exist"
             raise ExportError(f"the file {what}", place=f"{_KEYS[role]} {path}")
+        if mistaken := _MISTAKEN.get((role, _kind_of(Path(path)))):
+            what, remedy = mistaken
+            converted = quoted(_CONVERT.format(path=str(path)))
+            raise ExportError(
+                f"the file is {what}",
+                place=f"{_KEYS[role]} {path}",
+                remedy=remedy.format(path=path, convert=f"{quoted(sys.executable)} -c {converted}"),
+            )
+
+
+def _kind_of(path: Path) -> str | None:
+    """Return the kind of a file by its first bytes and its entries; None for any other."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(8)
+        if head[4:] == FILE_IDENTIFIER:
+            return "program"
+        with ZipFile(path) as archive:
+            entries = {name.partition("/")[2] for name in archive.namelist()}
+    except (OSError, BadZipFile):
+        return "state dict" if path.suffix == ".safetensors" else None
+    if "archive_format" in entries:
+        return "exported"
+    if "constants.pkl" in entries:
+        return "torchscript"
+    return "state dict" if "data.pkl" in entries else None
+
+
+_CONVERT = "import torch; torch.save(torch.jit.load({path!r}).state_dict(), 'weights.pt')"
+_TORCHSCRIPT = "a TorchScript archive, which etdeploy does not read"
+# What is wrong with a file of a kind in a role, and what to do.
+_MISTAKEN: dict[tuple[str, str | None], tuple[str, str]] = {
+    ("exported", "program"): (
+        "an ExecuTorch program (.pte), which is exported already",
+        "Name it as model.program instead: model: {{program: {path}}}",
+    ),
+    ("exported", "state dict"): (
+        "a state dict or another checkpoint, and not an exported program",
+        "Name a factory for the module, and the file as its weights:\n"
+        "model: {{python: my_model.py:make, weights: {path}}}",
+    ),
+    ("exported", "torchscript"): (
+        _TORCHSCRIPT,
+        "Name a factory for the module (model.python), and save the weights alone for "
+        "model.weights:\n{convert}",
+    ),
+    ("weights", "torchscript"): (_TORCHSCRIPT, "Save the weights alone:\n{convert}"),
+    ("weights", "exported"): (
+        "an exported program, and not a state dict",
+        "Name it as model.exported, without model.python: model: {{exported: {path}}}",
+    ),
+    ("weights", "program"): (
+        "an ExecuTorch program (.pte), which has its weights already",
+        "Name it as model.program, without model.python: model: {{program: {path}}}",
+    ),
+}
 
 
 _KEYS = {

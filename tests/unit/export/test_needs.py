@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -349,3 +350,43 @@ def test_a_text_to_evaluate_is_read_before_anything_starts(
     )
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     check_needs(spec_of(model, generation=generation), {})
+
+
+def archive(path: Path, *entries: str) -> Path:
+    with ZipFile(path, "w") as file:
+        for entry in entries:
+            file.writestr(f"root/{entry}", b"")
+    return path
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_file_for_another_key_is_refused_with_that_key(tmp_path: Path) -> None:
+    factory = tmp_path / "model.py"
+    factory.write_text("def make(): ...")
+    program = tmp_path / "m.pte"
+    program.write_bytes(b"\x10\x00\x00\x00ET12" + bytes(8))
+    script = archive(tmp_path / "script.pt", "data.pkl", "constants.pkl", "code/__torch__.py")
+    state = archive(tmp_path / "state.pt", "data.pkl", "data/0")
+    exported = archive(tmp_path / "model.pt2", "archive_format", "models/model.json")
+    tensors = tmp_path / "m.safetensors"
+    tensors.write_bytes(bytes(16))
+
+    def refused(**model: Any) -> tuple[str, str]:
+        error = refusal(spec_of({key: str(value) for key, value in model.items()}))
+        return error.message, str(error.remedy)
+
+    made = f"{factory}:make"
+    for model, named in (
+        ({"exported": program}, f"model: {{program: {program}}}"),
+        ({"exported": state}, f"weights: {state}"),
+        ({"exported": tensors}, f"weights: {tensors}"),
+        ({"exported": script}, "weights.pt"),
+        ({"python": made, "weights": script}, "weights.pt"),
+        ({"python": made, "weights": exported}, f"model: {{exported: {exported}}}"),
+        ({"python": made, "weights": program}, f"model: {{program: {program}}}"),
+    ):
+        message, remedy = refused(**model)
+        assert named in remedy
+        assert "weights_only" not in message + remedy
+    for model in ({"exported": exported}, {"python": made, "weights": state}):
+        check_needs(spec_of({key: str(value) for key, value in model.items()}), {})

@@ -16,8 +16,9 @@ from torch.utils import _pytree as pytree
 from etdeploy.export.methods import first_method
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.examples import EXAMPLES, Example
-from etdeploy.export.worker.failures import blaming, exception_text, fail
+from etdeploy.export.worker.failures import blaming, fail
 from etdeploy.export.worker.loading.custom_ops import load_custom_ops
+from etdeploy.export.worker.loading.exported import load_exported
 from etdeploy.export.worker.loading.returned import method_of, methods_returned
 from etdeploy.export.worker.loading.user_code import check_arguments, load_function
 from etdeploy.export.worker.loading.weights import load_weights
@@ -115,18 +116,7 @@ def _from_example(spec: ExportSpec) -> Source:
 
 
 def _from_exported(path: Path) -> Source:
-    try:
-        program = torch.export.load(path)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise fail(
-            "exported-file",
-            f"the exported program cannot be read ({exception_text(error)}); it is damaged, or "
-            f"another version of PyTorch than {_torch_version()} wrote it",
-            remedy="Write it again with torch.export.save, in the environment of etdeploy.",
-            file=str(path),
-        ) from error
+    program = load_exported(path)
     if program.example_inputs is None:
         raise fail(
             "exported-file",
@@ -162,10 +152,6 @@ def _open_shapes(program: torch.export.ExportedProgram, module: torch.nn.Module)
     ]
     args, keywords = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
     return by_parameter(module, Call(args, keywords))
-
-
-def _torch_version() -> str:
-    return str(torch.__version__).partition("+")[0]  # without the name of the build
 
 
 def _from_factory(spec: ExportSpec) -> dict[str, Source]:

@@ -1,0 +1,258 @@
+"""Programs of torch.export.save, read without running any code that they might carry.
+
+torch.export.load runs code from several entries of an archive: pickles, compiled code, and strings
+of the program's JSON that become Python code (sizes, guards, names, operators; torch 2.13,
+torch/export/pt2_archive/_package.py, torch/_export/serde/serialize.py, torch/fx/graph.py). Here
+pickles are read with `weights_only`, and anything else that could run code is refused first.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import torch
+
+from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+
+_SAVE_AGAIN = "Write it again with torch.export.save, in the environment of etdeploy."
+_DISTRUST = (
+    "If you trust whoever wrote the file, load it in a factory (model.python) that returns\n"
+    "torch.export.load(path).module() and the example inputs."
+)
+
+
+def load_exported(path: Path) -> torch.export.ExportedProgram:
+    """Return the program called `model` of an archive.
+
+    Raises:
+        WorkerError: The archive cannot be read, or an entry of it could run code.
+    """
+    from torch.export.pt2_archive._package import load_pt2
+
+    try:
+        with ZipFile(path):  # its message is shorter than torch's
+            _check_archive(path)
+        with _without_pickled_code():
+            programs = load_pt2(str(path)).exported_programs
+    except (MemoryError, WorkerError):
+        raise
+    except _UnsafeError as error:
+        raise _refused(path, str(error)) from error
+    except pickle.UnpicklingError as error:
+        what = "a weight, a constant or an example input is a Python object other than a tensor"
+        raise _refused(path, what) from error
+    except Exception as error:
+        version = str(torch.__version__).partition("+")[0]  # without the name of the build
+        raise fail(
+            "exported-file",
+            f"the exported program cannot be read ({exception_text(error)}); it is damaged, or "
+            f"another version of PyTorch than {version} wrote it",
+            remedy=_SAVE_AGAIN,
+            file=str(path),
+        ) from error
+    if "model" not in programs:
+        names = ", ".join(sorted(programs)) or "none"
+        raise fail(
+            "exported-file",
+            f"the archive has no program called 'model'; it has {names}",
+            remedy=_SAVE_AGAIN,
+            file=str(path),
+        )
+    return programs["model"]
+
+
+class _UnsafeError(Exception):
+    """An entry of the archive could run code."""
+
+
+def _refused(path: Path, what: str) -> WorkerError:
+    return fail(
+        "exported-file",
+        f"the exported program was not loaded, since it could run code: {what}",
+        remedy=_DISTRUST,
+        file=str(path),
+    )
+
+
+@contextmanager
+def _without_pickled_code() -> Iterator[None]:
+    """Let torch.load read tensors only, even where its caller asks for `weights_only=False`."""
+    before = {name: os.environ.pop(name, None) for name in (_SAFE, _UNSAFE)}
+    os.environ[_SAFE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_SAFE]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+# torch.load refuses to work with both of them.
+_SAFE, _UNSAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+def _check_archive(path: Path) -> None:
+    from torch.export.pt2_archive import PT2ArchiveReader, constants
+
+    # The loader's own reader: another one might see other entries in the same file.
+    with PT2ArchiveReader(str(path)) as archive:
+        names = archive.get_file_names()
+        for name in names:
+            if name.startswith(constants.AOTINDUCTOR_DIR):
+                raise _UnsafeError(f"{name} is compiled code")
+            if name.startswith(constants.CONSTANTS_DIR) and name.endswith(".json"):
+                _check_constants(name, json.loads(archive.read_bytes(name)))
+            if name.startswith(constants.MODELS_DIR):
+                _check_program(json.loads(archive.read_bytes(name)), name)
+
+
+def _check_constants(file: str, content: Any) -> None:
+    from torch.export.pt2_archive.constants import TENSOR_CONSTANT_FILENAME_PREFIX
+
+    for name, payload in content["config"].items():
+        if not payload["path_name"].startswith(TENSOR_CONSTANT_FILENAME_PREFIX):
+            raise _UnsafeError(f"{name} in {file} is a pickled object, not a tensor")
+
+
+# Strings that are data in the generated code, or that nothing evaluates.
+_DATA = ("metadata", "as_string", "as_strings")
+# What would end a string in generated code, or its line.
+_BREAKS = re.compile(r"[\"'\\\x00-\x1f\x7f\x85\u2028\u2029]")
+
+
+def _check_program(value: Any, key: str) -> None:
+    """Refuse strings of the program's JSON that would become code other than the program's."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _require(_is_plain(name), name, "key")
+            if name not in _DATA:
+                _check_program(item, name)
+    elif isinstance(value, list):
+        for item in value:
+            _check_program(item, key)
+    elif isinstance(value, str):
+        _require(_CHECKS.get(key, _is_plain)(value), value, key)
+
+
+def _require(is_safe: bool, value: str, key: str) -> None:
+    if not is_safe:
+        raise _UnsafeError(f"the program has {value[:80]!r} as {key}")
+
+
+def _is_plain(text: str) -> bool:
+    return not _BREAKS.search(text)
+
+
+def _is_name(text: str) -> bool:
+    return not text or text.isidentifier()
+
+
+@cache
+def _is_operator(target: str) -> bool:
+    from torch._export.serde.serialize import _SYM_OPS, GraphModuleDeserializer
+
+    found = GraphModuleDeserializer().deserialize_operator(target)
+    if isinstance(found, torch._ops.OpOverload):
+        return all(argument.name != "filename" for argument in found._schema.arguments)
+    # A name that stays a string is an operator that does not exist, which the loader says.
+    return isinstance(found, (torch._ops.HigherOrderOperator, str)) or found in _SYM_OPS
+
+
+_ARITHMETIC = (
+    *(ast.Expression, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call),
+    *(ast.keyword, ast.Subscript, ast.Attribute, ast.Name, ast.Constant, ast.expr_context),
+    *(ast.boolop, ast.operator, ast.unaryop, ast.cmpop),
+)
+_ATTRIBUTES = ("size", "stride", "storage_offset", "isnan", "inf")
+
+
+@cache
+def _function_names() -> frozenset[str]:
+    """What an expression may name: sympy's and torch's symbolic functions, inputs and numbers."""
+    import sympy  # type: ignore[import-untyped]
+    from torch.utils._sympy import functions
+
+    classes = {
+        name
+        for module in (sympy, functions)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, sympy.Basic)
+    }
+    return frozenset(classes | {"L", "math", "oo", "int_oo", "true", "false"})
+
+
+@cache
+def _is_arithmetic(code: str) -> bool:
+    """Whether an expression computes with numbers, symbols and the sizes of inputs only."""
+    try:
+        nodes = list(ast.walk(ast.parse(code, mode="eval")))
+    except SyntaxError:
+        return False
+    # Text is evaluated by most of sympy's classes, but is only a name in these two places.
+    names = {id(n.slice) for n in nodes if isinstance(n, ast.Subscript)} | {
+        id(n.args[0])
+        for n in nodes
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Name)
+        and n.func.id == "Symbol"
+        and n.args
+    }
+
+    def is_safe(node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in _function_names()
+        if isinstance(node, ast.Attribute):
+            return node.attr in _ATTRIBUTES
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return id(node) in names and _is_plain(node.value)
+        return isinstance(node, _ARITHMETIC)
+
+    return all(map(is_safe, nodes))
+
+
+def _is_structure(text: str) -> bool:
+    """Whether a serialized pytree names no module to import, and keywords that are names."""
+    try:
+        _, root = json.loads(text)
+        _check_tree(root)
+        children = root["children_spec"]
+        if len(children) == 2 and children[1]["type"] == "builtins.dict":
+            return all(map(_is_name, _context(children[1])))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
+    return True
+
+
+def _context(node: Any) -> Any:
+    """The context of a node, which is JSON within JSON for most types."""
+    context = node["context"]
+    return json.loads(context) if isinstance(context, str) else context
+
+
+def _check_tree(node: Any) -> None:
+    if node["type"] == "collections.defaultdict" or "__enum__" in json.dumps(_context(node)):
+        raise ValueError("it imports a module by name")
+    for child in node["children_spec"]:
+        _check_tree(child)
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "name": _is_name,
+    "as_name": _is_name,
+    "forward_arg_names": _is_name,
+    "target": _is_operator,
+    "as_operator": _is_operator,
+    "expr_str": _is_arithmetic,
+    "guards_code": _is_arithmetic,
+    "in_spec": _is_structure,
+    "out_spec": _is_structure,
+}
