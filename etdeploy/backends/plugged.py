@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etdeploy.backends.registry import BUILT_IN, GROUP, plugged_backend
+from etdeploy.backends.registry import GROUP, exporting_backends, plugged_backend
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import PluginError, UsageError
 from etdeploy.core.finding import Finding
@@ -15,7 +15,7 @@ def plugged_findings(station: Workstation) -> Iterator[Finding]:
     """Each of them, with what it looks for itself, or why it cannot be used."""
     for name in plugin_names(GROUP):
         owner = plugin_owner(GROUP, name)
-        if name in BUILT_IN:
+        if name in exporting_backends():
             why = f"{owner} has a backend {name!r}, and so has etdeploy, which uses its own."
             yield _finding(name, None, f"{why}\nTell its author, who can choose another name.")
             continue

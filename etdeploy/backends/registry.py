@@ -2,8 +2,8 @@
 
 Built-in ones stand in a literal dict. Other packages' are entry points of the group
 `etdeploy.backends`, which are looked for only where a name or an id is not a built-in one: to find
-them costs more than all the rest of a start. A plug-in is asked as the built-in ones are; it cannot
-replace one of them.
+them costs more than all the rest of a start. A plug-in is asked as the built-in ones are; it can replace
+only those that etdeploy does not export for.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def exporting_names() -> tuple[str, ...]:
 @functools.cache
 def plugged_names() -> tuple[str, ...]:
     """The names of the backends of all other packages; they are not imported."""
-    return tuple(name for name in plugin_names(GROUP) if name not in BUILT_IN)
+    return tuple(name for name in plugin_names(GROUP) if name not in exporting_backends())
 
 
 def plugged_backends() -> dict[str, Backend]:
@@ -69,7 +69,7 @@ def find_backend(name: str) -> Backend | None:
     Raises:
         UsageError: It is a plug-in that cannot be loaded.
     """
-    backend = BUILT_IN.get(name) or plugged_backend(name)
+    backend = exporting_backends().get(name) or plugged_backend(name)
     return backend if backend and backend.lowering else None
 
 
@@ -93,12 +93,15 @@ def backend_of(delegate_id: str) -> Backend | None:
         UsageError: The id is not a built-in backend's, and a plug-in cannot be loaded.
     """
     known = _BY_DELEGATE.get(delegate_id)
-    return known or next((b for b in _plugins() if b.delegate_id == delegate_id), None)
+    if known:
+        return known if known.lowering else plugged_backend(known.name) or known
+    return next((b for b in _plugins() if b.delegate_id == delegate_id), None)
 
 
 def known_backends() -> tuple[Backend, ...]:
     """The built-in backends, and the plug-ins that something named in this process."""
-    return (*BUILT_IN.values(), *(backend for backend in _plugged.values() if backend))
+    plugged = {name: backend for name, backend in _plugged.items() if backend}
+    return tuple({**BUILT_IN, **plugged}.values())
 
 
 def known_socs() -> frozenset[str]:
@@ -120,7 +123,9 @@ def code_of(backend: Backend) -> str | None:
 
 def release_of(name: str) -> str | None:
     """The package that brings a backend, with its version; None for a built-in backend."""
-    return None if name in BUILT_IN else plugin_owner(GROUP, name)
+    if name in exporting_backends() or name not in plugged_names():
+        return None
+    return plugin_owner(GROUP, name)
 
 
 def _plugins() -> Iterator[Backend]:

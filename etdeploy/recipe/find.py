@@ -25,7 +25,7 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
 
     Args:
         name: A bundled recipe, or a path: anything with a suffix or a slash is a path, unless there
-            is no such file, and a package has a recipe of that name.
+            is no such file, and a package or etdeploy has a recipe of that name.
         folder: Where relative paths start.
         place: Where the name appears, for messages; the command line when None.
 
@@ -34,8 +34,8 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
         UsageError: The package that it names has no folder of recipes.
     """
     shown = str(place) if place else name
-    if not name.endswith(_SUFFIXES) and "/" not in name and name in bundled_recipes():
-        return (resource_folder("recipes") / f"{name}.yaml").resolve()
+    if name in bundled_recipes():
+        return _bundled(name)
     named = f": {name!r}" if place else ""
     try:
         path = resolved(folder, name)
@@ -44,6 +44,9 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
         packaged = packaged_recipe(name)
         if packaged:
             return packaged
+        stem, _, suffix = name.rpartition(".")
+        if f".{suffix}" in _SUFFIXES and stem in bundled_recipes() and not path.exists():
+            return _bundled(stem)
         is_folder = path.is_dir()
     except OSError as error:
         problem = Problem(shown, f"this path cannot be used{named} ({error.strerror})")
@@ -66,6 +69,10 @@ def find_recipe(name: str, folder: Path, place: Place | None = None) -> Path:
         [Problem(shown, what + named, f"did you mean {near!r}?" if near else None)],
         remedy=f"{_available()}Or give the path of a YAML file.",
     )
+
+
+def _bundled(name: str) -> Path:
+    return (resource_folder("recipes") / f"{name}.yaml").resolve()
 
 
 def _available() -> str:

@@ -26,6 +26,11 @@ _FILE_KEYS = (
 # An id on the Hugging Face hub, or a folder.
 _MODEL_KEYS = (("model", "hf"), ("model", "remote_code"))
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?")
+# The address of a model's page, perhaps at a revision.
+_ADDRESS = re.compile(
+    r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(?P<id>(?!(datasets|spaces)/)[\w.-]+/[\w.-]+?)"
+    r"(/(tree|commit)/(?P<revision>[\w.-]+))?/?([?#].*)?"
+)
 _FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
 _FUNCTION_KEYS = (("model", "python"), ("export", "calibration"), ("benchmark", "inputs"))
@@ -66,6 +71,10 @@ def _absolute_models(document: Document) -> Iterator[Problem]:
         if not isinstance(value, str) or not value:
             continue
         place, key = document.places[keys], ".".join(keys)
+        if address := _ADDRESS.fullmatch(value):
+            section[keys[1]] = value = address["id"]
+            if address["revision"]:
+                section.setdefault("revision", address["revision"])
         path, problem = _existing(place, key, value, folder=True)
         if problem is None:
             section[keys[1]] = path

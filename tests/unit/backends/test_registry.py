@@ -20,6 +20,7 @@ from etdeploy.backends.registry import (
     exporting_names,
     find_backend,
     known_backends,
+    release_of,
 )
 from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
@@ -82,9 +83,28 @@ def test_a_known_name_looks_for_no_plugin(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("etdeploy.backends.registry.load_plugin", looked)
     monkeypatch.setattr("etdeploy.backends.registry.plugin_names", looked)
     assert find_backend("xnnpack") is backend_of("XnnpackBackend")
-    assert backend_of("MPSBackend") is BUILT_IN["mps"]
-    assert find_backend("mps") is None, "nothing is exported for it"
     assert len(known_backends()) == len(BUILT_IN)
+
+
+def test_a_backend_that_is_only_run_is_not_exported_for() -> None:
+    assert find_backend("vgf") is None
+    assert backend_of("VgfBackend") is BUILT_IN["vgf"]
+
+
+def test_a_backend_that_is_only_run_can_get_its_lowering_from_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = "name='vgf', delegate_id='VgfBackend', component='backend_vgf', lowering='lab_b'"
+    _lab(tmp_path, monkeypatch, facts, entry="vgf")
+    found = find_backend("vgf")
+    assert found is not None
+    assert found.lowering == "lab_b"
+    assert backend_of("VgfBackend") is found
+    assert [b.name for b in known_backends()].count("vgf") == 1
+    assert exporting_names() == (*exporting_backends(), "vgf")
+    assert release_of("vgf") == "etdeploy-lab 1.2"
+    assert [f.state for f in plugged_findings(_station(tmp_path))] == ["ok"]
+    assert load_recipe("xnnpack", ["export.backend=vgf"]).recipe.export.backend == "vgf"
 
 
 def test_the_documented_package_is_a_backend_with_recipes(package: Path) -> None:
