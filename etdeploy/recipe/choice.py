@@ -72,8 +72,10 @@ class Takes:
         """
         try:
             return inner(value)
-        except ValidationError:
-            told = {"takes": self.text, "words": list(self.words)}
+        except ValidationError as error:
+            at = (part for e in error.errors() for part in e["loc"] if isinstance(part, int))
+            item = next(at, None) if isinstance(value, list) else None
+            told = {"takes": self.text, "words": list(self.words), "item": item}
             raise PydanticCustomError("takes", "takes {takes}", told) from None
 
     def __get_pydantic_core_schema__(

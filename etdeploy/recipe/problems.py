@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
-from typing import Any
+from difflib import SequenceMatcher, get_close_matches
+from functools import cache
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -71,7 +72,13 @@ def in_order(found: Iterable[Found]) -> list[Problem]:
 def _found(details: list[ErrorDetails], document: Document, top: _Top) -> list[Found]:
     meant = {_meant(d, top) for d in details}
     kept = [d for d in details if d["type"] != "missing" or d["loc"] not in meant]
-    return [(place_of(document, d["loc"]), *_problem(d, top)) for d in kept]
+    return [(place_of(document, _location(d)), *_problem(d, top)) for d in kept]
+
+
+def _location(details: ErrorDetails) -> KeyPath:
+    """The path of the key, or of the item in its list that is wrong."""
+    item = details.get("ctx", {}).get("item")
+    return details["loc"] if item is None else (*details["loc"], item)
 
 
 def _broken_rules(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -127,7 +134,9 @@ def _unknown_key(key: str, details: ErrorDetails, top: _Top) -> tuple[str, str |
     meant = _meant(details, top)
     where = f"the section {'.'.join(map(str, section))}" if section else top[1]
     known = ", ".join(_fields(tuple(section), top))
-    told = _NOT_THERE.get(key) or (f"did you mean {meant[-1]!r}?" if meant else None)
+    elsewhere = meant is not None and list(meant[:-1]) != section
+    shown = ".".join(map(str, meant if elsewhere else meant[-1:])) if meant else ""
+    told = _NOT_THERE.get(key) or (f"did you mean {shown!r}?" if shown else None)
     return f"unknown key {key!r}", told or f"{where} has {known}"
 
 
@@ -143,8 +152,31 @@ def _meant(details: ErrorDetails, top: _Top) -> KeyPath | None:
     if details["type"] != "extra_forbidden":
         return None
     *section, name = details["loc"]
-    near = get_close_matches(str(name), _fields(tuple(section), top), n=1)
-    return (*section, near[0]) if near else None
+    own = [(*section, key) for key in _fields(tuple(section), top)]
+    # A key of the same section is meant rather than one with a name as close elsewhere.
+    scored = [
+        (SequenceMatcher(None, str(name), str(path[-1])).ratio(), path in own, path)
+        for path in {*own, *_all_keys(top[0])}
+    ]
+    likely = [s for s in scored if s[0] >= (_ALIKE if s[1] else _ALIKE_ELSEWHERE)]
+    return max(likely, key=lambda s: (s[0], s[1], -len(s[2])))[2] if likely else None
+
+
+# How close the names of keys have to be, as difflib counts.
+_ALIKE, _ALIKE_ELSEWHERE = 0.6, 0.85
+
+
+@cache
+def _all_keys(model: type[BaseModel], above: KeyPath = ()) -> frozenset[KeyPath]:
+    """Every key of a file, with those of its sections; not of those in lists and mappings."""
+    paths: set[KeyPath] = set()
+    for name, field in model.model_fields.items():
+        path = (*above, field.alias or name)
+        paths.add(path)
+        section = section_of(field.annotation)
+        if section and get_origin(field.annotation) not in (tuple, list, dict):
+            paths |= _all_keys(section, path)
+    return frozenset(paths)
 
 
 def _missing(key: str, _details: ErrorDetails) -> tuple[str, str | None]:
@@ -163,8 +195,10 @@ def _not_allowed(key: str, details: ErrorDetails) -> tuple[str, str | None]:
 def _takes(key: str, details: ErrorDetails) -> tuple[str, str | None]:
     near = get_close_matches(str(details["input"]), details["ctx"]["words"], n=1)
     hint = f"did you mean {near[0]!r}?" if near else None
-    found = details["input"]
+    item, found = details["ctx"]["item"], details["input"]
     shown = repr(found)[:60] if isinstance(found, list) else _shown(found)
+    if item is not None:
+        shown = f"{_shown(found[item])} in {shown}"
     return f"{key} takes {details['ctx']['takes']}, not {shown}", hint
 
 

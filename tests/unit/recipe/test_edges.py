@@ -518,3 +518,17 @@ def test_an_app_that_no_phone_takes_is_refused(tmp_path: Path, app: str, said: s
     with pytest.raises(RecipeError) as error:
         load_recipe(str(recipe))
     assert said in str(error.value)
+
+
+def test_a_bundled_name_with_a_suffix_is_that_recipe_unless_there_is_such_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("qnn.yaml", "qnn.yml"):
+        assert load_recipe(name).path == load_recipe("qnn").path
+    Path("qnn.yaml").write_text("model: {example: mlp}\n")
+    assert load_recipe("qnn.yaml").path == tmp_path / "qnn.yaml"
+    Path("extending.yaml").write_text("extends: xnnpack.yaml\n")
+    assert load_recipe("extending.yaml").recipe.export == load_recipe("xnnpack").recipe.export
+    with pytest.raises(RecipeError):
+        load_recipe("./xnnpack.yaml")

@@ -207,3 +207,45 @@ def test_overrides_that_would_need_calibration(folder: Path, scheme: str) -> Non
         "export.overrides: the overrides of qnn need calibration inputs, and a model of `hf` takes "
         "none; for such a model, overrides apply to xnnpack only"
     )
+
+
+@pytest.mark.parametrize(
+    ("address", "model", "revision"),
+    [
+        ("https://huggingface.co/org/model", "org/model", None),
+        ("https://huggingface.co/org/model-1.5/", "org/model-1.5", None),
+        ("huggingface.co/org/model?library=transformers", "org/model", None),
+        ("https://hf.co/org/model/tree/v1.0", "org/model", "v1.0"),
+    ],
+)
+def test_the_address_of_a_models_page_is_its_id(
+    address: str, model: str, revision: str | None
+) -> None:
+    for recipe in (
+        load_recipe("llm-xnnpack", [f"--model={address}"]).recipe,
+        load_recipe(write(f"model: {{hf: '{address}'}}\n")).recipe,
+    ):
+        assert (recipe.model.hf, recipe.model.revision) == (model, revision)
+
+
+@pytest.mark.parametrize("address", ["https://huggingface.co/datasets/a/b", "https://x.org/a/b"])
+def test_another_address_is_not_a_model(address: str) -> None:
+    [problem] = problems(HF, f"--model={address}")
+    assert address.partition("://")[2] in problem
+
+
+def test_a_misspelt_key_of_another_section_is_found() -> None:
+    text = "model: {hf: a/b}\nexport: {generation: {itterations: 3, contxt: 64}}\nquantisation: 8da4w\n"
+    assert [p.partition("(")[2] for p in problems(text, "benchmark.threads=3")] == [
+        "did you mean 'runtime.threads'?)",
+        "did you mean 'benchmark.iterations'?)",
+        "did you mean 'context'?)",
+        "did you mean 'export.quantization'?)",
+    ]
+
+
+def test_a_wrong_item_of_a_list_is_reported_at_its_place() -> None:
+    text = HF + "benchmark:\n  generation:\n    prompt_tokens:\n      - 8\n      - x\n"
+    [problem] = problems(text)
+    assert problem.startswith("r.yaml:6:9: benchmark.generation.prompt_tokens")
+    assert "'x'" in problem
