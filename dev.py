@@ -42,6 +42,7 @@ if __name__ == "__main__":
 import hashlib  # noqa: E402
 import json  # noqa: E402
 import platform  # noqa: E402
+import re  # noqa: E402
 import shlex  # noqa: E402
 import signal  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
@@ -110,9 +111,34 @@ def main(arguments: list[str]) -> int:
 def run(arguments: list[str]) -> int:
     """Sets up, then replaces itself with `etdeploy run`, which gets all signals."""
     require_compiler()
-    set_up("export")
+    set_up("export", *extras_for(arguments))
     program = str(VENV / "bin" / "etdeploy")
     os.execve(program, [program, "run", *arguments], environment())  # noqa: S606
+
+
+def extras_for(arguments: list[str]) -> list[str]:
+    """The extras that the recipes of `etdeploy run` need, by what they and the options name."""
+    found = re.findall(r"(?:^|\0)(?:-r|--recipe)[\0=]?([^\0]+)", "\0".join(arguments))
+    recipes = [Path(name).expanduser() for name in found]
+    texts = ["\n".join(arguments)]
+    for recipe in recipes:  # which grows by what they extend
+        bundled = ROOT / "recipes" / f"{recipe.name.removesuffix('.yaml')}.yaml"
+        path = next((p for p in (recipe, bundled) if p.is_file()), None)
+        if path is None or len(texts) > 20:  # etdeploy says what is wrong
+            continue
+        texts.append(path.read_text(errors="replace"))
+        parents = re.findall(r"^extends:\s*['\"]?([^\s'\"#]+)", texts[-1], re.MULTILINE)
+        recipes += [path.parent / parent for parent in parents]
+    whole = re.sub(r"#.*", "", "\n".join(texts))
+    return [extra for extra, pattern in EXTRAS.items() if re.search(pattern, whole)]
+
+
+# What shows that a recipe needs an extra of pyproject.toml.
+EXTRAS = {
+    "llm": r"--model\b|\bhf[:=]",
+    "openvino": r"\bbackend[:=]\s*['\"]?openvino\b",
+    "qnn": r"\bbackend[:=]\s*['\"]?qnn\b",
+}
 
 
 def test(arguments: list[str]) -> int:

@@ -85,7 +85,7 @@ def _package(name: str, tested: str) -> Finding:
             state="missing",
             found=None,
             needed_for="exporting models",
-            remedy='pip install "etdeploy[export]"',
+            remedy=pip_command("etdeploy[export]"),
         )
     if found.split("+")[0] == tested:
         return Finding(name=name, state="ok", found=found, needed_for="exporting models")

@@ -2,8 +2,8 @@
 
 Built-in ones stand in a literal dict. Other packages' are entry points of the group
 `etdeploy.backends`, which are looked for only where a name or an id is not a built-in one: to find
-them costs more than all the rest of a start. A plug-in is asked as the built-in ones are; it can replace
-only those that etdeploy does not export for.
+them costs more than all the rest of a start. A plug-in is asked as the built-in ones are; it can
+replace only those that etdeploy does not export for.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ def runs_option(function: F) -> F:
     )(function)
 
 
-def model_option(function: F) -> F:
-    """--model, which is among the overrides then."""
+def model_options(function: F) -> F:
+    """--model and --context, which are among the overrides then."""
 
     @click.option(
         "--model",
@@ -151,13 +151,25 @@ def model_option(function: F) -> F:
         help="A language model instead of the recipe's model: its id on the Hugging Face hub, or "
         "a folder with its config.json and safetensors.",
     )
+    @click.option(
+        "--context",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Export a language model for texts of so many tokens, the prompt included; by default "
+        "as many as the recipe says.",
+    )
     @functools.wraps(function)
     def with_model(
-        *args: Any, model: str | None, overrides: tuple[str, ...], **options: Any
+        *args: Any,
+        model: str | None,
+        context: int | None,
+        overrides: tuple[str, ...],
+        **options: Any,
     ) -> Any:
-        from etdeploy.recipe.load import MODEL_OPTION
+        from etdeploy.recipe.load import CONTEXT_OPTION, MODEL_OPTION
 
-        named = () if model is None else (f"{MODEL_OPTION}{model}",)
+        given = ((MODEL_OPTION, model), (CONTEXT_OPTION, context))
+        named = tuple(f"{option}{value}" for option, value in given if value is not None)
         return function(*args, overrides=(*overrides, *named), **options)
 
     return cast(F, with_model)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from etdeploy.runner.generation import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SIZES = "export.generation"
 _OTHER_MODEL = "Name one: --model ID_OR_FOLDER"
 
 
@@ -44,17 +43,6 @@ def text_options(function: F) -> F:
     return function
 
 
-def context_option(function: F) -> F:
-    """--context."""
-    return click.option(
-        "--context",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Export a program for texts of so many tokens, the prompt included; by default as "
-        "many as the recipe says.",
-    )(function)
-
-
 @dataclass(frozen=True)
 class Wanted:
     """What a command line of `generate` or `chat` says.
@@ -62,7 +50,6 @@ class Wanted:
     Attributes:
         recipe, overrides, device, target, quiet: As the options have them.
         max_new_tokens: The most that are generated at once.
-        context: Tokens of a text with its prompt; as the recipe says where it is None.
         sampling: The options that were given, by their names in Sampling.
         speech: What the model is to understand; None where it is given the ids of tokens.
     """
@@ -73,7 +60,6 @@ class Wanted:
     target: str | None
     quiet: bool
     max_new_tokens: int
-    context: int | None
     sampling: dict[str, float | int | None]
     speech: Speech | None = None
 
@@ -140,9 +126,8 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
     recipe = load_recipe(wanted.recipe, wanted.overrides).recipe
     _require_language_model(recipe, wanted.recipe)
     sampling = _sampling(recipe, wanted.sampling)
-    overrides = (*wanted.overrides, *_sizes(recipe, wanted.context))
     with invoke(
-        wanted.recipe, overrides, (StepName.PUSH,),
+        wanted.recipe, wanted.overrides, (StepName.PUSH,),
         device=wanted.device, target=wanted.target, quiet=wanted.quiet,
         speech=wanted.speech,
     ) as job:  # fmt: skip
@@ -209,17 +194,6 @@ def _generates_nothing(recipe: str) -> UsageError:
         place=recipe,
         remedy=_OTHER_MODEL,
     )
-
-
-def _sizes(recipe: Recipe, context: int | None) -> Iterator[str]:
-    """What --context changes; what is computed at once has to fit, too."""
-    from etdeploy.recipe.model import ExportGeneration
-
-    if context is None:
-        return
-    yield f"{_SIZES}.context={context}"
-    if (recipe.export.generation or ExportGeneration()).prefill_tokens > context:
-        yield f"{_SIZES}.prefill_tokens={context}"
 
 
 def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> Sampling:

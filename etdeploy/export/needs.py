@@ -25,8 +25,6 @@ from etdeploy.export.user_file import check_function
 from etdeploy.program.pte import FILE_IDENTIFIER
 from etdeploy.program.text.speech import require_speech
 
-INSTALL = 'pip install "etdeploy[export]"'
-INSTALL_LLM = 'pip install "etdeploy[export,llm]"'
 # What the extra `llm` has.
 LLM_PACKAGES = ("transformers", "huggingface_hub", "safetensors", "tokenizers")
 
@@ -43,7 +41,7 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
     if spec.program:
         return
     _check_packages(spec)
-    _check_language_model(spec)
+    check_language_model(spec)
     _check_evaluated(spec)
     for key, reference in spec.functions().items():
         check_function(reference, key)
@@ -126,18 +124,30 @@ _KEYS = {
 }
 
 
-def _check_language_model(spec: ExportSpec) -> None:
-    """A model on this machine is looked at now; one that is still to be got, when it is there."""
+def check_language_model(spec: ExportSpec) -> str | None:
+    """Refuse a language model on this machine that cannot be exported.
+
+    Returns:
+        A sentence about a model that is still to be downloaded, which is checked then.
+
+    Raises:
+        ExportError: Its files show that it cannot be exported.
+        UsageError: It is to be talked with, and has no tokenizer or chat template.
+    """
     if spec.hf is None or spec.generation is None:
-        return
+        return None
     folder = folder_here(spec.hf)
     if folder is None or (spec.hf.id and not is_whole(folder, code=spec.hf.remote_code)):
-        return
+        return (
+            f"{spec.hf.id} is not on this machine, so it was not checked: the export gets it from "
+            "the Hugging Face hub, if there is such a model."
+        )
     for refusal in checkpoint_refusals(folder, spec.generation.context):
         place = refusal.place or spec.place(*refusal.key)
         raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
     if spec.hf.folder or has_text_files(folder):
         require_speech(folder if has_tokenizer(folder) else None, spec.speech, place=str(folder))
+    return None
 
 
 def _check_evaluated(spec: ExportSpec) -> None:
@@ -166,7 +176,7 @@ def _check_packages(spec: ExportSpec) -> None:
         verb = "is" if len(missing) == 1 else "are"
         raise ExportError(
             f"{what}; {' and '.join(missing)} {verb} not installed for {sys.executable}",
-            remedy=INSTALL_LLM if spec.hf else INSTALL,
+            remedy=pip_command("etdeploy[export,llm]" if spec.hf else "etdeploy[export]"),
         )
     for package in backend_named(str(spec.backend)).packages_for(spec.quantization):
         _check_package(package)

@@ -10,7 +10,7 @@ from etdeploy.export.spec import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
 from etdeploy.graph.obtain import missing_for
 from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.preflight import version_notes
+from etdeploy.graph.preflight import model_notes, version_notes
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.stage_values import StepName
 from etdeploy.graph.tasks.task import TaskStatus, statuses, tasks_of
@@ -70,7 +70,11 @@ class Explanation(Value):
 
 
 def explain(resolved: Resolved) -> Explanation:
-    """Explains what a run would do, from the program if it is known, else from the recipe."""
+    """Explains what a run would do, from the program if it is known, else from the recipe.
+
+    Raises:
+        ExportError: The language model cannot be exported, so there is nothing to explain.
+    """
     job, plan = resolved.job, resolved.plan
     tasks = tasks_of([(make_steps(resolved), job.state)])
     return Explanation(
@@ -98,6 +102,7 @@ def explain(resolved: Resolved) -> Explanation:
         not_installed=missing_for(resolved),
         notes=(
             *plan.notes,
+            *model_notes(resolved),
             *version_notes(resolved),
             *bundle_notes(
                 job, resolved.program, resolved.exported.versions if resolved.exported else {}

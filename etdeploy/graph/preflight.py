@@ -5,7 +5,7 @@ from __future__ import annotations
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
 from etdeploy.export.methods import EXPORTED_METHODS, require_method
-from etdeploy.export.needs import check_needs
+from etdeploy.export.needs import check_language_model, check_needs
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
 from etdeploy.graph.job import Job
 from etdeploy.graph.obtain import missing_for
@@ -125,6 +125,16 @@ def certainly_missing(resolved: Resolved) -> tuple[Blocker, ...]:
     expected = {m.what for m in missing}
     least = missing_for(resolved.with_program(EMPTY_PROGRAM))
     return tuple(m for m in least if m.what in expected)
+
+
+def model_notes(resolved: Resolved) -> tuple[str, ...]:
+    """What to know about a language model that is still to be exported.
+
+    Raises:
+        ExportError: Its files show that it cannot be exported.
+    """
+    note = None if resolved.exported else check_language_model(resolved.export_spec)
+    return (note,) if note else ()
 
 
 def version_notes(resolved: Resolved) -> tuple[str, ...]:

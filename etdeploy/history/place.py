@@ -13,7 +13,6 @@ from etdeploy.core.text.shell import quoted
 VARIABLE = "ETDEPLOY_STORE"
 OFF = "none"
 # What PostgreSQL needs, and how long a connection to a server is waited for, in seconds.
-DRIVER = "pip install 'etdeploy[postgres]'"
 CONNECT_S = 3
 _FILE = "history.db"
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")

@@ -16,8 +16,8 @@ from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_bytes
 from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress, silent
+from etdeploy.core.text.install import pip_command
 from etdeploy.export.installed import installed_version
-from etdeploy.export.needs import INSTALL
 from etdeploy.profile.files import again, checksums, requests_of, without
 from etdeploy.profile.protocol import (
     FAILURE_FILE,
@@ -85,7 +85,7 @@ def _require_inspector() -> None:
         raise ExportError(
             "reading a trace needs ExecuTorch's Inspector; "
             f"{' and '.join(missing)} {verb} not installed for {sys.executable}",
-            remedy=INSTALL,
+            remedy=pip_command("etdeploy[export]"),
         )
 
 

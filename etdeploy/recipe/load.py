@@ -22,6 +22,8 @@ from etdeploy.recipe.rules import MODEL_SOURCES
 # An override that is the value of model.hf itself, and not read as YAML.
 MODEL_OPTION = "--model="
 _MODEL_SHOWN = "--model"
+# An override of the length of a language model's texts, with what has to fit into it.
+CONTEXT_OPTION = "--context="
 
 __all__ = [
     "LoadedRecipe",
@@ -185,6 +187,9 @@ def _overrides(given: Overrides, below: Document) -> Document:
             model = text.removeprefix(MODEL_OPTION)
             _put(above, ("model", "hf"), model, below, _MODEL_SHOWN)
             continue
+        if text.startswith(CONTEXT_OPTION):
+            _put_context(above, int(text.removeprefix(CONTEXT_OPTION)), below)
+            continue
         key, equals, value_text = text.partition("=")
         keys = tuple(key.split("."))
         try:
@@ -199,6 +204,18 @@ def _overrides(given: Overrides, below: Document) -> Document:
             continue
         _put(above, keys, value, below, f"{option} {key}", override.folder)
     return above
+
+
+def _put_context(above: Document, context: int, below: Document) -> None:
+    """What --context changes: what is computed at once has to fit, too."""
+    generation = ("export", "generation")
+    _put(above, (*generation, "context"), context, below, "--context")
+    section: Any = below.data
+    for key in generation:
+        section = section.get(key) if isinstance(section, dict) else None
+    prefill = section.get("prefill_tokens") if isinstance(section, dict) else None
+    if isinstance(prefill, int) and prefill > context:
+        _put(above, (*generation, "prefill_tokens"), context, below, "--context")
 
 
 def _put(

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,15 @@ def _absolute_models(document: Document) -> Iterator[Problem]:
             if address["revision"]:
                 section.setdefault("revision", address["revision"])
         path, problem = _existing(place, key, value, folder=True)
-        if problem is None:
+        if problem is None or Path(path).suffix == ".gguf":  # refused with what converts it
             section[keys[1]] = path
         elif not _ID.fullmatch(value) or Path(path).exists():
-            yield (
-                problem if _is_path(value) or Path(path).exists() else _no_model(place, key, value)
-            )
+            if problem and Path(path).is_file():
+                yield replace(problem, hint=f"name the folder that has it: {Path(path).parent}")
+            elif problem and (_is_path(value) or Path(path).exists()):
+                yield problem
+            else:
+                yield _no_model(place, key, value)
 
 
 def _is_path(name: str) -> bool:

@@ -59,3 +59,32 @@ def test_tests_run_side_by_side_where_there_is_room(
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": memory_gib << 18}
     monkeypatch.setattr(os, "sysconf", lambda name: pages[name])
     assert ("--numprocesses" in dev.side_by_side()) == together
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extras"),
+    [
+        ([], []),
+        (["--recipe", "xnnpack"], []),
+        (["--recipe", "llm-xnnpack", "--model", "m"], ["llm"]),
+        (["-r", "llm-xnnpack.yaml"], ["llm"]),
+        (["--recipe=openvino"], ["openvino"]),
+        (["-ropenvino", "-r", "qnn"], ["openvino", "qnn"]),
+        (["--set", "export.backend=qnn"], ["qnn"]),
+        (["--recipe", "own/b.yaml"], ["llm"]),
+        (["--recipe", "gone.yaml"], []),
+    ],
+)
+def test_what_a_recipe_needs_is_installed(
+    dev: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    extras: list[str],
+) -> None:
+    monkeypatch.setattr(dev, "ROOT", ROOT)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/a.yaml").write_text("model: {hf: org/model}\nextends: a.yaml\n")
+    (tmp_path / "own/b.yaml").write_text("extends: 'a.yaml'  # backend: openvino\n")
+    assert dev.extras_for(arguments) == extras

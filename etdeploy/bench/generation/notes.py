@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.core.text.install import pip_command
 
 
 def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterator[str]:
@@ -24,5 +25,5 @@ def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterat
     if has_tokenizer and any(point.text is None for point in workload.points):
         yield (
             "The record has token ids and no text, because the model's tokenizer cannot be read: "
-            "pip install 'etdeploy[llm]'"
+            + pip_command("etdeploy[llm]")
         )

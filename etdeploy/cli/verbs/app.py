@@ -12,7 +12,7 @@ from etdeploy.apps.merge import Conflicts
 from etdeploy.cli.options import (
     complete_device,
     json_option,
-    model_option,
+    model_options,
     quiet_option,
     recipe_options,
 )
@@ -71,7 +71,7 @@ def _options(function: F) -> F:
             metavar="FOLDER",
             help="The project's folder: new, empty, or with an earlier project of this kind.",
         ),
-        model_option,
+        model_options,
         recipe_options,
     ):
         function = option(function)

@@ -12,7 +12,7 @@ from etdeploy.cli.options import (
     devices_option,
     json_option,
     many_options,
-    model_option,
+    model_options,
     output_option,
     quiet_option,
     recipes_options,
@@ -25,7 +25,7 @@ from etdeploy.graph.job import AppWish
 
 @click.command()
 @recipes_options
-@model_option
+@model_options
 @devices_option
 @target_option
 @output_option

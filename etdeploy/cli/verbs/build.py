@@ -11,7 +11,7 @@ from etdeploy.cli.options import (
     devices_option,
     json_option,
     many_options,
-    model_option,
+    model_options,
     quiet_option,
     recipes_options,
     target_option,
@@ -22,7 +22,7 @@ from etdeploy.graph.stage_values import StepName
 
 @click.command()
 @recipes_options
-@model_option
+@model_options
 @devices_option
 @target_option
 @click.option(

@@ -11,12 +11,12 @@ import click
 
 from etdeploy.cli.options import (
     device_option,
-    model_option,
+    model_options,
     quiet_option,
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import Voice, Wanted, context_option, lasting, opened_voice, text_options
+from etdeploy.cli.text import Voice, Wanted, lasting, opened_voice, text_options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import Interrupted, UsageError
 
@@ -32,7 +32,7 @@ _HOW = (
 
 @click.command()
 @recipe_options
-@model_option
+@model_options
 @device_option
 @target_option
 @click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
@@ -44,7 +44,6 @@ _HOW = (
     metavar="N",
     help="The most that an answer has.",
 )
-@context_option
 @text_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print each answer as a line of JSON, when it is whole."
@@ -57,7 +56,6 @@ def command(
     target: str | None,
     system: str | None,
     max_new_tokens: int,
-    context: int | None,
     as_json: bool,
     quiet: bool,
     **sampling: float | int | None,
@@ -67,9 +65,7 @@ def command(
     The program is loaded once, and computes what is new of the conversation, in the form of the
     model's own chat template. Without a terminal, lines are read to the end of standard input.
     """
-    wanted = Wanted(
-        recipe, overrides, device, target, quiet, max_new_tokens, context, sampling, "chat"
-    )
+    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, sampling, "chat")
     with opened_voice(wanted) as opened:
         conversation = conversation_with(opened, system)
         with lasting(opened, quiet=quiet) as voice:

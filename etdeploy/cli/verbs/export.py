@@ -11,7 +11,7 @@ from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
     json_option,
     many_options,
-    model_option,
+    model_options,
     quiet_option,
     recipes_options,
 )
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @recipes_options
-@model_option
+@model_options
 @click.option(
     "-o",
     "--output",

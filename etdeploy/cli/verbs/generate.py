@@ -9,12 +9,12 @@ import click
 from etdeploy.cli.options import (
     device_option,
     json_option,
-    model_option,
+    model_options,
     quiet_option,
     recipe_options,
     target_option,
 )
-from etdeploy.cli.text import Wanted, context_option, opened_voice, text_options
+from etdeploy.cli.text import Wanted, opened_voice, text_options
 from etdeploy.core import cancel, console
 from etdeploy.core.errors import UsageError
 
@@ -27,7 +27,7 @@ _STDIN = "-"
 
 @click.command()
 @recipe_options
-@model_option
+@model_options
 @device_option
 @target_option
 @click.option(
@@ -45,7 +45,6 @@ _STDIN = "-"
     metavar="N",
     help="The most that are generated; a stop token or a full context may end the text before.",
 )
-@context_option
 @text_options
 @json_option
 @quiet_option
@@ -56,7 +55,6 @@ def command(
     target: str | None,
     prompt: str,
     max_new_tokens: int,
-    context: int | None,
     as_json: bool,
     quiet: bool,
     **sampling: float | int | None,
@@ -69,9 +67,7 @@ def command(
     """
     text = _read() if prompt == _STDIN else prompt
     speech: Speech | None = "text" if given_ids(text) is None else None
-    wanted = Wanted(
-        recipe, overrides, device, target, quiet, max_new_tokens, context, sampling, speech
-    )
+    wanted = Wanted(recipe, overrides, device, target, quiet, max_new_tokens, sampling, speech)
     with opened_voice(wanted) as voice:
         ids = prompt_ids(voice.tokenizer, text)
         if voice.tokenizer is None and not quiet:

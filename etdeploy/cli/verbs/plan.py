@@ -10,7 +10,7 @@ from etdeploy.cli.named import Named
 from etdeploy.cli.options import (
     as_option,
     devices_option,
-    model_option,
+    model_options,
     output_option,
     recipes_options,
     target_option,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @recipes_options
-@model_option
+@model_options
 @devices_option
 @target_option
 @output_option

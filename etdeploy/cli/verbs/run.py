@@ -13,7 +13,7 @@ from etdeploy.cli.options import (
     devices_option,
     json_option,
     many_options,
-    model_option,
+    model_options,
     output_option,
     quiet_option,
     recipes_options,
@@ -29,7 +29,7 @@ from etdeploy.graph.stage_values import StepName
 
 @click.command()
 @recipes_options
-@model_option
+@model_options
 @devices_option
 @target_option
 @output_option

@@ -10,7 +10,12 @@ from etdeploy.export.hf.files import TOKENIZER_CONFIG, has_tokenizer
 from etdeploy.export.hf.hub import cached_commit, snapshot
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.room import least_memory_bytes, memory_note, memory_refusal
-from etdeploy.export.hf.weights import parameter_count, weights_refusal
+from etdeploy.export.hf.weights import (
+    foreign_refusal,
+    gguf_refusal,
+    parameter_count,
+    weights_refusal,
+)
 from etdeploy.export.spec import HfModel
 
 
@@ -46,9 +51,12 @@ def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:
         folder: With the checkpoint.
         context: Positions that the recipe asks for.
     """
+    if folder.is_file():  # a recipe names a folder, or a file in GGUF
+        yield gguf_refusal(str(folder.parent), folder.name)
+        return
     config = read_config(folder)
     if isinstance(config, Refusal):
-        yield config
+        yield foreign_refusal(_names(folder), str(folder)) or config
         return
     yield from config_refusals(config, str(folder), context)
     refusal = stops_refusal(folder) or weights_refusal(folder)
@@ -59,6 +67,13 @@ def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:
     too_large = memory_refusal(least, _memory()[0], str(folder))
     if too_large:
         yield too_large
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
 
 
 def memory_notes(folder: Path, context: int) -> Iterator[str]:

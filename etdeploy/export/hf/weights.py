@@ -67,6 +67,9 @@ def no_weights(names: list[str], place: str) -> Refusal:
     """
     if PIPELINE in names and CONFIG not in names:
         return pipeline_refusal(place)
+    foreign = foreign_refusal(names, place)
+    if foreign:
+        return foreign
     others = other_weights(names)
     if are_pickles(others):
         return Refusal(
@@ -76,18 +79,59 @@ def no_weights(names: list[str], place: str) -> Refusal:
             "Then: --model ./converted",
             place=place,
         )
-    if "adapter_model.safetensors" in names:
-        return Refusal(
-            "these are the weights of an adapter, without those of the model that it changes",
-            "Merge them with peft's merge_and_unload(), and save the result with save_pretrained.",
-            place=place,
-        )
     there = f"; {_listed(others)} cannot be read" if others else ""
     return Refusal(
         f"there are no weights in safetensors, as transformers names them ({WEIGHTS}){there}",
         "Name a folder that save_pretrained wrote, or the id of a model that has them.",
         place=place,
     )
+
+
+def foreign_refusal(names: list[str], place: str) -> Refusal | None:
+    """The refusal of an adapter or of GGUF, which come without what transformers saves.
+
+    Args:
+        names: Of the files that are there.
+        place: The folder, or the repository's id.
+    """
+    if any(name.startswith("adapter_model.") or name == "adapter_config.json" for name in names):
+        return Refusal(
+            "these are the weights of an adapter, without those of the model that it changes",
+            "Merge them, with the packages peft and transformers: python -c "
+            + quoted(_MERGE.format(place=place))
+            + "\nThen: --model ./merged",
+            place=place,
+        )
+    gguf = sorted(name for name in names if name.endswith(".gguf"))
+    if gguf and not are_pickles(names):
+        return gguf_refusal(place, gguf[0])
+    return None
+
+
+_MERGE = (
+    "from peft import AutoPeftModelForCausalLM as M; from transformers import AutoTokenizer as T; "
+    "m = M.from_pretrained({place!r}); m.merge_and_unload().save_pretrained('merged'); "
+    "T.from_pretrained(m.peft_config['default'].base_model_name_or_path).save_pretrained('merged')"
+)
+
+
+def gguf_refusal(folder: str, name: str) -> Refusal:
+    """The refusal of weights in llama.cpp's format, with the command that converts them."""
+    command = quoted(_FROM_GGUF.format(folder=folder, name=name))
+    return Refusal(
+        f"{name} is in GGUF, llama.cpp's format, and only safetensors are read",
+        "Name the model that it was made from. Without that, transformers can convert it, with\n"
+        "the package gguf, though its weights have lost precision already:\n"
+        f"python -c {command}\nThen: --model ./converted",
+        place=folder,
+    )
+
+
+_FROM_GGUF = (
+    "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+    "[k.from_pretrained({folder!r}, gguf_file={name!r}).save_pretrained('converted') "
+    "for k in (M, T)]"
+)
 
 
 def _conversion(names: list[str], place: str) -> str:

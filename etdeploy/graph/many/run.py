@@ -14,7 +14,7 @@ from etdeploy.graph.lookups import Lookups
 from etdeploy.graph.many.labels import Pair, served
 from etdeploy.graph.many.members import Member
 from etdeploy.graph.pipeline import make_steps
-from etdeploy.graph.preflight import refuse_early
+from etdeploy.graph.preflight import model_notes, refuse_early
 from etdeploy.graph.resolve import Resolved, resolve
 from etdeploy.graph.sharing import export_work
 from etdeploy.graph.stage_values import StepName
@@ -61,7 +61,9 @@ def look_up(members: Sequence[Member]) -> tuple[list[Ready], list[JobEnd]]:
             failed.append(JobEnd(member, member.error))
             continue
         try:
-            ready.append(Ready(member, resolve(member.job, lookups)))
+            resolved = resolve(member.job, lookups)
+            model_notes(resolved)
+            ready.append(Ready(member, resolved))
         except EtdeployError as error:
             failed.append(JobEnd(member, error))
     return ready, failed

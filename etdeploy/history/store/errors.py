@@ -9,8 +9,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from etdeploy.core.errors import BuildError, EtdeployError, StoreError
+from etdeploy.core.text.install import pip_command
 from etdeploy.core.text.shell import quoted
-from etdeploy.history.place import DRIVER, VARIABLE, Place, default_file
+from etdeploy.history.place import VARIABLE, Place, default_file
 
 UPGRADE = "Use the etdeploy that wrote it, or a newer one: pip install --upgrade etdeploy"
 _OTHER = f"Or name another history: export {VARIABLE}=/path/to/history.db"
@@ -71,7 +72,9 @@ def explained(place: Place) -> Iterator[None]:
         if error.name != "psycopg":
             raise
         raise StoreError(
-            "the driver for PostgreSQL is not installed", place=place.shown, remedy=DRIVER
+            "the driver for PostgreSQL is not installed",
+            place=place.shown,
+            remedy=pip_command("etdeploy[postgres]"),
         ) from error
     except ArgumentError as error:
         raise StoreError("this is not a URL of PostgreSQL", place=place.shown) from error

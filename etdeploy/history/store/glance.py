@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from etdeploy.core.errors import StoreError
-from etdeploy.history.place import CONNECT_S, DRIVER, Place
+from etdeploy.core.text.install import pip_command
+from etdeploy.history.place import CONNECT_S, Place
 from etdeploy.history.shelved import Reservation
 from etdeploy.history.store.sqlite import reader
 
@@ -56,7 +57,9 @@ def _of_server(place: Place) -> list[Reservation]:
         import psycopg
     except ModuleNotFoundError as error:
         raise StoreError(
-            "the driver for PostgreSQL is not installed", place=place.shown, remedy=DRIVER
+            "the driver for PostgreSQL is not installed",
+            place=place.shown,
+            remedy=pip_command("etdeploy[postgres]"),
         ) from error
     query = f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE} WHERE until > {_SERVER_NOW}"  # noqa: S608 - our own names
     address = f"postgresql://{str(place.url).partition('://')[2]}"

@@ -88,7 +88,7 @@ def test_missing_packages(packages: dict[str, str], missing: tuple[str, ...], na
         f"exporting a model needs PyTorch and ExecuTorch; {named} not installed for "
         f"{sys.executable}"
     )
-    assert error.remedy == 'pip install "etdeploy[export]"'
+    assert error.remedy == pip_command("etdeploy[export]")
 
 
 def test_a_finished_program_needs_no_package(packages: dict[str, str], tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_language_model_needs_the_extra(packages: dict[str, str], tmp_path: Pa
         "exporting a language model needs PyTorch, ExecuTorch and transformers; transformers and "
         "huggingface_hub and safetensors and tokenizers are not installed for "
     )
-    assert error.remedy == 'pip install "etdeploy[export,llm]"'
+    assert error.remedy == pip_command("etdeploy[export,llm]")
 
 
 def test_a_language_model_on_this_machine_is_looked_at_first(

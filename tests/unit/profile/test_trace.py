@@ -11,6 +11,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import EtdeployError, ExportError, RunError
 from etdeploy.core.processes import process
 from etdeploy.core.processes.process import Outcome, Request
+from etdeploy.core.text.install import pip_command
 from etdeploy.profile import trace
 from etdeploy.profile.protocol import (
     FAILURE_FILE,
@@ -91,7 +92,7 @@ def test_without_the_inspector_the_command_that_installs_it_is_told(
     monkeypatch.setattr(trace, "installed_version", lambda _: None)
     with pytest.raises(ExportError, match="torch and executorch are not installed") as caught:
         read_traces(_run(tmp_path), Workspace(tmp_path / "cache"))
-    assert 'pip install "etdeploy[export]"' in str(caught.value)
+    assert pip_command("etdeploy[export]") in str(caught.value)
 
 
 def test_a_record_that_was_made_otherwise_is_read_again(tmp_path: Path) -> None:

@@ -235,7 +235,8 @@ def test_another_address_is_not_a_model(address: str) -> None:
 
 
 def test_a_misspelt_key_of_another_section_is_found() -> None:
-    text = "model: {hf: a/b}\nexport: {generation: {itterations: 3, contxt: 64}}\nquantisation: 8da4w\n"
+    generation = "export: {generation: {itterations: 3, contxt: 64}}\n"
+    text = f"{HF}{generation}quantisation: 8da4w\n"
     assert [p.partition("(")[2] for p in problems(text, "benchmark.threads=3")] == [
         "did you mean 'runtime.threads'?)",
         "did you mean 'benchmark.iterations'?)",

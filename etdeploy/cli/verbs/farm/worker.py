@@ -86,8 +86,10 @@ def command(
 def _require_distributed() -> None:
     from importlib.util import find_spec
 
+    from etdeploy.core.text.install import pip_command
+
     if find_spec("distributed") is None:
         raise UsageError(
             "several hosts need Dask distributed, which is not installed",
-            remedy="pip install 'etdeploy[farm]'",
+            remedy=pip_command("etdeploy[farm]"),
         )

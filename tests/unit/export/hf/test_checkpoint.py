@@ -16,6 +16,7 @@ from etdeploy.export.hf.files import has_tokenizer, loaded_files
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.room import cache_bytes
 from etdeploy.export.hf.weights import no_weights, parameter_count
+from etdeploy.recipe.load import load_recipe
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
 
 
@@ -83,8 +84,8 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ([], "there are no weights in safetensors, as transformers names them (model.safetensors)"),
-        (["model.Q4_K.gguf"], "there are no weights in safetensors, as transformers names them "
-         "(model.safetensors); model.Q4_K.gguf cannot be read"),
+        (["model.Q4_K.gguf"], "model.Q4_K.gguf is in GGUF, llama.cpp's format, and only "
+         "safetensors are read"),
         (["adapter_model.safetensors"], "these are the weights of an adapter, without those of the "
          "model that it changes"),
     ],
@@ -266,3 +267,27 @@ def test_code_that_a_configuration_names() -> None:
     assert foreign_code(own) is None
     other = {"auto_map": {"AutoModelForCausalLM": "org/other--modeling_x.M"}}
     assert (foreign_code(other), code_files(other)) == ("org/other", set())
+
+
+@pytest.mark.parametrize(
+    ("names", "remedies"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], ["merge_and_unload", "./merged"]),
+        (["adapter_config.json", "adapter_model.bin"], ["merge_and_unload", "./merged"]),
+        (["m-Q4_0.gguf"], ["gguf_file=", "m-Q4_0.gguf", "./converted"]),
+    ],
+)
+def test_a_folder_without_a_configuration_may_have_another_format(
+    tmp_path: Path, names: list[str], remedies: list[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    found = refusal(tmp_path)
+    assert "config.json" not in found.message
+    assert all(text in str(found.remedy) for text in (str(tmp_path), *remedies))
+
+
+def test_a_file_in_gguf_is_refused_as_its_folder_is(tmp_path: Path) -> None:
+    (tmp_path / "m-Q4_0.gguf").touch()
+    assert refusal(tmp_path / "m-Q4_0.gguf") == refusal(tmp_path)
+    assert load_recipe("llm-xnnpack", [f"--model={tmp_path / 'm-Q4_0.gguf'}"])

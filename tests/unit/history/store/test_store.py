@@ -11,6 +11,7 @@ import pytest
 
 from etdeploy.bench.records.stored import parse_record
 from etdeploy.core.errors import StoreError
+from etdeploy.core.text.install import pip_command
 from etdeploy.history.entry import Judgement
 from etdeploy.history.place import Place, place_of
 from etdeploy.history.series import series_of
@@ -165,7 +166,7 @@ def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
         open_store(place),
     ):
         pass
-    assert "pip install 'etdeploy[postgres]'" in str(caught.value)
+    assert pip_command("etdeploy[postgres]") in str(caught.value)
 
 
 @pytest.mark.parametrize("read_only", [True, False])
