@@ -74,6 +74,8 @@ class ExportSpec(Value):
         weights: State dict for the factory's module.
         arguments: Keyword arguments for the factory or the example.
         generation: How the program of a language model is made; None for other models.
+        recipe_context: The recipe's context, where the model has fewer positions, all of which
+            `generation` asks for.
         backend, quantization: None for a finished program.
         overrides: Patterns of module paths with their schemes; the first that matches counts.
         override_groups: Group sizes that differ from `group_size`, by these patterns.
@@ -106,6 +108,7 @@ class ExportSpec(Value):
     weights: str | None = None
     arguments: dict[str, Any] = {}
     generation: ExportGeneration | None = None
+    recipe_context: int | None = None
     backend: str | None = None
     quantization: str | None = None
     # Pairs, since their order counts, and a key of the cache has mappings in another.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import CheckError
+from etdeploy.export.hf.check import context_note
 from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_language_model, check_needs
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
@@ -134,7 +135,7 @@ def model_notes(resolved: Resolved) -> tuple[str, ...]:
         ExportError: Its files show that it cannot be exported.
     """
     note = None if resolved.exported else check_language_model(resolved.export_spec)
-    return (note,) if note else ()
+    return tuple(filter(None, (note, context_note(resolved.export_spec))))
 
 
 def version_notes(resolved: Resolved) -> tuple[str, ...]:

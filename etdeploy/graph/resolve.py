@@ -16,6 +16,7 @@ from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import digest_json
 from etdeploy.export.cache import Situation
+from etdeploy.export.hf.check import fit_context
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
 from etdeploy.graph.job import AppMaker, Job
@@ -194,7 +195,8 @@ def _app_maker(job: Job) -> AppMaker | None:
 
 def export_spec_of(job: Job) -> ExportSpec:
     """What to export and for what; `soc: auto` becomes the SoC that the device reports."""
-    spec = export_spec(job.loaded.recipe, job.loaded.places, job.target.arch)
+    places = job.loaded.places
+    spec = fit_context(export_spec(job.loaded.recipe, places, job.target.arch), places)
     soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
     told = {"speech": job.speech, **({"soc": soc} if soc else {})}
     return spec.model_copy(update=told)

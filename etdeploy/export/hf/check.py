@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from etdeploy.export.hf.config import code_files, config_refusals, read_config, stops_refusal
+from etdeploy.export.hf.config import (
+    code_files,
+    config_refusals,
+    longest_context,
+    read_config,
+    stops_refusal,
+)
 from etdeploy.export.hf.files import TOKENIZER_CONFIG, has_tokenizer
 from etdeploy.export.hf.hub import cached_commit, snapshot
 from etdeploy.export.hf.refusal import Refusal
@@ -16,7 +22,8 @@ from etdeploy.export.hf.weights import (
     parameter_count,
     weights_refusal,
 )
-from etdeploy.export.spec import HfModel
+from etdeploy.export.spec import ExportSpec, HfModel
+from etdeploy.recipe.place import KeyPath, Place
 
 
 def folder_here(model: HfModel) -> Path | None:
@@ -42,6 +49,36 @@ def has_text_files(folder: Path) -> bool:
     Hardly any model has none; who got one with from_pretrained got the weights without.
     """
     return has_tokenizer(folder) and (folder / TOKENIZER_CONFIG).is_file()
+
+
+def fit_context(spec: ExportSpec, places: Mapping[KeyPath, Place]) -> ExportSpec:
+    """Lower a context that was not chosen for this model to the positions that the model has.
+
+    It was chosen for another if --model or a file other than the context's names the model. What
+    the command line asks for is never changed.
+    """
+    asked, folder = spec.generation, folder_here(spec.hf) if spec.hf else None
+    config = read_config(folder) if asked and folder else None
+    longest = longest_context(config) if isinstance(config, dict) else None
+    if asked is None or longest is None or asked.context <= longest:
+        return spec
+    chosen = places.get(("export", "generation", "context"))
+    model = places.get(("model", "hf"))
+    if chosen and (chosen.line is None or (model and chosen.file == model.file)):
+        return spec
+    prefill = min(asked.prefill_tokens, longest)
+    fitting = asked.model_copy(update={"context": longest, "prefill_tokens": prefill})
+    return spec.model_copy(update={"generation": fitting, "recipe_context": asked.context})
+
+
+def context_note(spec: ExportSpec) -> str | None:
+    """A sentence where the program has another context than the recipe says."""
+    if spec.recipe_context is None or spec.generation is None:
+        return None
+    return (
+        f"The model has {spec.generation.context:,} positions, so the program is for texts of as "
+        f"many tokens instead of the recipe's {spec.recipe_context:,}."
+    )
 
 
 def checkpoint_refusals(folder: Path, context: int) -> Iterator[Refusal]:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from etdeploy.export.hf import check
-from etdeploy.export.hf.check import checkpoint_refusals, memory_notes
+from etdeploy.export.hf.check import checkpoint_refusals, context_note, fit_context, memory_notes
 from etdeploy.export.hf.config import code_files, foreign_code
 from etdeploy.export.hf.files import has_tokenizer, loaded_files
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.room import cache_bytes
 from etdeploy.export.hf.weights import no_weights, parameter_count
+from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.load import load_recipe
 from tests.support.checkpoints import LLAMA, SHAPES, write_checkpoint, write_safetensors
 
@@ -291,3 +292,29 @@ def test_a_file_in_gguf_is_refused_as_its_folder_is(tmp_path: Path) -> None:
     (tmp_path / "m-Q4_0.gguf").touch()
     assert refusal(tmp_path / "m-Q4_0.gguf") == refusal(tmp_path)
     assert load_recipe("llm-xnnpack", [f"--model={tmp_path / 'm-Q4_0.gguf'}"])
+
+
+def test_a_context_that_was_chosen_for_another_model_is_lowered(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "m")
+
+    def fitted(name: str, *overrides: str) -> ExportSpec:
+        loaded = load_recipe(name, overrides)
+        return fit_context(export_spec(loaded.recipe, loaded.places), loaded.places)
+
+    own = tmp_path / "own.yaml"
+    own.write_text(f"model: {{hf: {folder}}}\nexport: {{generation: {{context: 300}}}}\n")
+    extending = tmp_path / "extending.yaml"
+    extending.write_text(f"extends: llm-xnnpack\nmodel: {{hf: {folder}}}\n")
+    for spec in (fitted("llm-xnnpack", f"--model={folder}"), fitted(str(extending))):
+        assert spec.generation is not None
+        assert (spec.generation.context, spec.recipe_context) == (256, 2048)
+        note = str(context_note(spec))
+        assert "256" in note
+        assert "2,048" in note
+    for spec, context in (
+        (fitted(str(own)), 300),
+        (fitted("llm-xnnpack", f"--model={folder}", "--context=257"), 257),
+        (fitted("llm-xnnpack", f"--model={folder}", "export.generation.context=200"), 200),
+    ):
+        assert spec.generation is not None
+        assert (spec.generation.context, context_note(spec)) == (context, None)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from etdeploy.core.console import count
-from etdeploy.export.hf.check import checkpoint_refusals, memory_notes
+from etdeploy.export.hf.check import checkpoint_refusals, context_note, memory_notes
 from etdeploy.export.hf.config import AGAIN
 from etdeploy.export.hf.files import CONFIG, has_tokenizer
 from etdeploy.export.spec import ExportSpec
@@ -69,7 +69,7 @@ def load_model(spec: ExportSpec, tell: Tell) -> LoadedModel:
     model, unused = _eager(spec, folder, remote_code=spec.hf.remote_code)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
     require_tokenizer(spec, tokenizer.folder, tokenizer.why)
-    told = filter(None, (*notes, unused, tokenizer.note))
+    told = filter(None, (*notes, context_note(spec), unused, tokenizer.note))
     return LoadedModel(model, checkpoint, tokenizer, tuple(told))
 
 
