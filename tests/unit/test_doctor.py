@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy import doctor
+from etdeploy.core.text.install import pip_command
 
 
 def test_what_is_installed_for_language_models_has_its_version() -> None:
@@ -23,7 +24,7 @@ def test_a_package_for_language_models_that_is_missing_is_told(
     found = doctor._language_models()
     assert found.state == "optional"
     assert str(found.found).startswith("tokenizers ")
-    assert "etdeploy[llm]" in str(found.remedy)
+    assert str(found.remedy) == pip_command("etdeploy[llm]")
 
 
 def test_what_talks_to_iphones_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from etdeploy.core.errors import ExportError, UsageError
 from etdeploy.core.text.install import pip_command
 from etdeploy.export import needs
 from etdeploy.export.hf.hub import snapshot
-from etdeploy.export.needs import check_needs
+from etdeploy.export.needs import check_language_model, check_needs
 from etdeploy.export.spec import CodeReference, ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.checkpoints import write_checkpoint
@@ -390,3 +390,18 @@ def test_a_file_for_another_key_is_refused_with_that_key(tmp_path: Path) -> None
         assert "weights_only" not in message + remedy
     for model in ({"exported": exported}, {"python": made, "weights": state}):
         check_needs(spec_of({key: str(value) for key, value in model.items()}), {})
+
+
+def test_a_model_is_refused_or_noted_before_any_package_is_looked_for(
+    packages: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages.clear()
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert "org/model is not on this machine" in str(
+        check_language_model(spec_of({"hf": "org/model"}))
+    )
+    sound = write_checkpoint(tmp_path / "m", max_position_embeddings=4096)
+    assert check_language_model(spec_of({"hf": str(sound)})) is None
+    (sound / "model.safetensors").rename(sound / "pytorch_model.bin")
+    with pytest.raises(ExportError, match="pickles"):
+        check_language_model(spec_of({"hf": str(sound)}))
