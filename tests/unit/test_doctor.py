@@ -31,7 +31,7 @@ def test_what_talks_to_iphones_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("ETDEPLOY_PYMOBILEDEVICE3", str(tmp_path / "none"))
     missing = doctor._iphones()
     assert (missing.state, missing.found) == ("optional", None)
-    assert "etdeploy[ios]" in str(missing.remedy)
+    assert "[ios]'" in str(missing.remedy)
     program = tmp_path / "pymobiledevice3"
     program.touch(0o755)
     monkeypatch.setenv("ETDEPLOY_PYMOBILEDEVICE3", str(program))

@@ -67,7 +67,7 @@ def test_a_bare_machine_lacks_everything_and_is_told_all_of_it(bare: Path) -> No
     }
     assert "cmake" in found["cmake and ninja"].remedy
     assert found["toolchain"].remedy == "apt-get install g++"
-    assert found["Python packages"].remedy.endswith(" 'etdeploy[export]'")
+    assert found["Python packages"].remedy.endswith("[export]'")
     assert "torch and executorch" in found["Python packages"].why
 
 

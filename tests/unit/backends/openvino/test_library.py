@@ -50,7 +50,7 @@ def test_another_release_is_refused_with_the_command(
     assert found.why == (
         f"OpenVINO {version} is installed, and ExecuTorch's delegate works with >=2025.1,<2026"
     )
-    assert found.remedy.endswith("'etdeploy[openvino]'")
+    assert found.remedy.endswith("[openvino]'")
 
 
 def test_no_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_a_program_without_a_version_is_tried(station: Workstation) -> None:
 def test_a_machine_without_a_simulator_says_how_to_get_one(tmp_path: Path) -> None:
     bare = Workstation({}, tmp_path)
     (blocker,) = QNN.bundle_blockers(bare, HOST, Partitions())
-    assert "etdeploy[qnn]" in blocker.remedy
+    assert "[qnn]'" in blocker.remedy
     with pytest.raises(BuildError, match="onnxruntime-qnn is not installed"):
         QNN.extras(bare, HOST, _partitions())
     assert QNN.simulated(bare, HOST, _partitions()) is None

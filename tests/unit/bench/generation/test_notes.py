@@ -18,4 +18,4 @@ def test_what_is_missing_or_by_chance_is_told() -> None:
     by_chance, no_text = generation_notes(changed, has_tokenizer=True)
     assert "6 generations of the same prompt" in by_chance
     assert "gave 2 different texts" in by_chance
-    assert "etdeploy[llm]" in no_text
+    assert "[llm]'" in no_text

@@ -71,5 +71,5 @@ def test_without_the_package_the_prompt_is_refused_and_the_ids_stay(
     with pytest.raises(UsageError, match="reads the model's tokenizer, is not installed") as raised:
         tokenised("good", generation, folder, PLACE)
     assert raised.value.place == PLACE
-    assert "etdeploy[llm]" in str(raised.value.remedy)
+    assert "[llm]'" in str(raised.value.remedy)
     assert text_of((3,), generation, folder) is None

