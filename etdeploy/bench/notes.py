@@ -59,7 +59,7 @@ def text_notes(texts: Sequence[TextCheck]) -> Iterator[str]:
     for text in texts:
         if text.within_tolerance is None:
             yield f"Nothing of {text.name} could be compared: {text.parting}."
-        elif text.within_tolerance and text.parting:
+        elif text.within_tolerance and text.parting and text.max_logit_error is None:
             yield (
                 f"What follows in {text.name} was not compared: {text.parting}. Where two tokens "
                 "are nearly as probable, a device may take the other one."

@@ -9,6 +9,9 @@ from pydantic import Field
 
 from etdeploy.core.values import Value
 
+# Enough to see whether logits are others, and few kilobytes of a program's description.
+_SAMPLED = 64
+
 
 class NextToken(Value):
     """The choice of one token: the most probable is taken.
@@ -17,11 +20,22 @@ class NextToken(Value):
         ids: The most probable tokens, the first of which is taken.
         behind: How much smaller the logit of each is than the first's; 0 for the first.
         largest: The largest magnitude of any logit.
+        best: The logit of the first; null in programs of earlier releases.
+        sample: The logits of the tokens that `sampled_ids` names; empty likewise.
     """
 
     ids: tuple[int, ...] = Field(min_length=1)
     behind: tuple[float, ...] = Field(min_length=1)
     largest: float
+    best: float | None = None
+    sample: tuple[float, ...] = ()
+
+    @property
+    def top_logits(self) -> dict[int, float]:
+        """Those of `ids`; empty where they are not known."""
+        if self.best is None:
+            return {}
+        return {i: self.best - behind for i, behind in zip(self.ids, self.behind, strict=True)}
 
     def gap(self, token: int) -> tuple[float, bool]:
         """How much smaller a token's logit is than the first's, and whether that is exact.
@@ -31,6 +45,12 @@ class NextToken(Value):
         if token in self.ids:
             return self.behind[self.ids.index(token)], True
         return self.behind[-1], False
+
+
+def sampled_ids(vocabulary: int) -> tuple[int, ...]:
+    """The tokens of a vocabulary whose logits are compared at every position, evenly spaced."""
+    count = min(_SAMPLED, vocabulary)
+    return tuple(i * vocabulary // count for i in range(count))
 
 
 class GreedyText(Value):

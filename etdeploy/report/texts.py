@@ -35,6 +35,10 @@ def _equal(texts: Sequence[TextCheck]) -> str:
     model = "the quantised model's" if texts[0].original_ids is not None else "the model's"
     if all(text.whole for text in texts):
         return f"token for token {model}, run eagerly ({tokens})"
+    errors = [text.max_logit_error for text in texts if text.max_logit_error is not None]
+    if len(errors) == len(texts):
+        compared = count(sum(text.compared_tokens or 0 for text in texts), "position")
+        return f"{model} logits, run eagerly, within {max(errors):.3g} at {compared}"
     return f"{model}, run eagerly, up to tokens that are nearly as probable ({tokens})"
 
 

@@ -4,9 +4,11 @@ The request is a file of lines, words separated by one space:
 
     method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
     rewind TOKENS
-    sampling TEMPERATURE TOP_K TOP_P SEED
+    sampling TEMPERATURE TOP_K TOP_P MIN_P REPETITION_PENALTY SEED
     stop ID ID ...
+    logits ID ID ...
     point NAME DEPTH NEW_TOKENS REPETITIONS PATH
+    follow NAME NEW_TOKENS PATH
 
 DYNAMIC is 0 or 1. Without the line `rewind`, a position may be set back to any other
 (etdeploy/program/generation.py). With TEMPERATURE 0, the most probable token is taken. PATH, which
@@ -16,6 +18,10 @@ DEPTH tokens are in the cache before the prompt, made of its tokens again and ag
 not timed, and is done anew for a repetition where the one before went too far to be set back. The
 last new token is chosen and not fed back: DEPTH + prompt + NEW_TOKENS - 1 positions have to be
 there.
+
+A point that follows a text feeds that text's tokens in place of those that it chooses: after the
+prompt, its file has NEW_TOKENS - 1 of them. For each new token its results have the logits of the
+tokens in the line `logits`.
 
 No repetition is a warm-up: a point of its own, before the others, can be one. Every repetition
 starts the generator of random numbers anew, so all repetitions of a point give the same text.
@@ -40,13 +46,24 @@ class Sampling(Value):
         temperature: Logits are divided by it; 0 takes the most probable token.
         top_k: Only so many of the most probable tokens; 0 for all.
         top_p: Of those, the fewest most probable tokens whose probabilities add up to this.
+        min_p: Of those, tokens with at least this share of the most probable one's probability.
+        repetition_penalty: The logits of all tokens of the text, prompt included, are divided by it
+            if they are positive and multiplied if they are negative, before anything else; 1 leaves
+            them, more makes repetitions less probable.
         seed: Of the generator; equal logits and seeds give equal tokens on every device.
     """
 
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_k: int = Field(default=0, ge=0, lt=2**63)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, lt=2**63)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As the runner reads them."""
+        return tuple(repr(getattr(self, name)) for name in type(self).model_fields)
 
 
 class Point(Value):
@@ -58,6 +75,8 @@ class Point(Value):
         new_tokens: The most that are generated; fewer where a stop token comes.
         repetitions: How often; each time from the same state.
         path: File with the prompt's token ids, relative to the request.
+        follows: Whether that file also has the `new_tokens` - 1 ids that are fed after the prompt,
+            whatever the most probable tokens are.
     """
 
     name: str = Field(pattern=r"^\S+$")
@@ -65,6 +84,14 @@ class Point(Value):
     new_tokens: int = Field(ge=1, lt=2**63)
     repetitions: int = Field(default=1, ge=1, lt=2**63)
     path: str = Field(pattern=r"^[^\s][^\r\n]*$")
+    follows: bool = False
+
+    @property
+    def line(self) -> str:
+        """In a request."""
+        if self.follows:
+            return f"follow {self.name} {self.new_tokens} {self.path}"
+        return f"point {self.name} {self.depth} {self.new_tokens} {self.repetitions} {self.path}"
 
 
 class Generated(Value):
@@ -76,6 +103,8 @@ class Generated(Value):
         first_token_ms: From the start of the prefill until the first token was chosen.
         token_ms: Time of each further token: call and choice.
         token_ids: All new tokens, with the one that ended the text.
+        logits: Of the tokens in the request's line `logits`, for each new token; empty unless the
+            point follows a text.
         stopped: Whether a stop token ended it.
     """
 
@@ -84,6 +113,7 @@ class Generated(Value):
     first_token_ms: float
     token_ms: tuple[float, ...]
     token_ids: tuple[int, ...] = Field(min_length=1)
+    logits: tuple[tuple[float, ...], ...] = ()
     stopped: bool
 
 
@@ -146,17 +176,28 @@ def request_lines(
     stop_ids: Sequence[int],
     points: Sequence[Point],
     rewind: int | None = None,
+    logit_ids: Sequence[int] = (),
 ) -> str:
-    """The text of the file that the runner's --generation names; `rewind` is the program's."""
+    """The text of the file that the runner's --generation names.
+
+    Args:
+        methods: Of the program.
+        sampling: How tokens are chosen.
+        stop_ids: Tokens that end a text.
+        points: What is generated.
+        rewind: The program's.
+        logit_ids: Tokens whose logits the results of points that follow a text have.
+    """
     lines = [
         f"method {m.name} {m.role} {m.max_tokens} {int(m.dynamic)} {m.capacity}" for m in methods
     ]
     if rewind is not None:
         lines.append(f"rewind {rewind}")
-    s = sampling
-    lines.append(f"sampling {s.temperature!r} {s.top_k} {s.top_p!r} {s.seed}")
+    lines.append(" ".join(["sampling", *sampling.words]))
     lines.append(" ".join(["stop", *map(str, stop_ids)]))
-    lines += [f"point {p.name} {p.depth} {p.new_tokens} {p.repetitions} {p.path}" for p in points]
+    if logit_ids:
+        lines.append(" ".join(["logits", *map(str, logit_ids)]))
+    lines += [point.line for point in points]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 A runner with --listen loads its methods once, and then reads lines from standard input:
 
-    answer POSITION NEW_TOKENS TEMPERATURE TOP_K TOP_P SEED ID ID ...
+    answer POSITION NEW_TOKENS TEMPERATURE TOP_K TOP_P MIN_P REPETITION_PENALTY SEED ID ID ...
     stop
 
 The first is a prompt whose first id comes at POSITION: what the cache has from there on is
@@ -76,9 +76,7 @@ def answer_line(position: int, new_tokens: int, sampling: Sampling, ids: Sequenc
         sampling: How they are chosen.
         ids: Of the prompt, from that position on; at least one.
     """
-    s = sampling
-    numbers = (position, new_tokens, repr(s.temperature), s.top_k, repr(s.top_p), s.seed, *ids)
-    return " ".join(["answer", *map(str, numbers)])
+    return " ".join(map(str, ("answer", position, new_tokens, *sampling.words, *ids)))
 
 
 def parse_told(line: str) -> Taken | Token | End:

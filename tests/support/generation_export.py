@@ -5,7 +5,9 @@ Started as a process of its own:
     python -m tests.support.generation_export FOLDER
 
 The folder gets `<name>.pte` for each program, and `texts.json`: what the eager model makes of each
-prompt, as lists of token ids that are one longer than the context.
+prompt, as lists of token ids that are one longer than the context; `expected.json` has the logits
+of one of them. The program `forgetful` is that of `static` with a method `decode` whose cache is
+wrong, which shows from the second token on that it takes.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 
+from etdeploy.export.worker.expected.greedy import greedy_text
+from etdeploy.export.worker.expected.prompts import Prompt
+from etdeploy.program.expected import ExpectedText
 from tests.support.generation_values import CAPACITY, CHUNK, PROMPTS, UNDEFINED, VOCABULARY
 
 _WIDTH = 16
@@ -60,11 +65,35 @@ class TinyModel(torch.nn.Module):  # type: ignore[misc]
         return ((scores.softmax(-1) @ values + x) @ self.head)[-1:]
 
 
+class Forgetful(TinyModel):
+    """One that keeps no values of its own tokens."""
+
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(tokens, position)
+        self.values.index_copy_(0, position, torch.zeros(1, _WIDTH))
+        return logits
+
+
 class TokensOnly(TinyModel):
     """One that is not told the position."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return super().forward(tokens, torch.zeros(1, dtype=torch.long))
+
+
+class _Eager:
+    """The model in the middle of a text, see `Forward`."""
+
+    def __init__(self) -> None:
+        self._model, self._position = TinyModel(CAPACITY), 0
+
+    def last(self, ids: Sequence[int]) -> torch.Tensor:
+        return self.each(ids)[-1]
+
+    def each(self, ids: Sequence[int]) -> torch.Tensor:
+        start, self._position = self._position, self._position + len(ids)
+        calls = [(torch.tensor([[i]]), torch.tensor([start + n])) for n, i in enumerate(ids)]
+        return torch.cat([self._model(*call) for call in calls])
 
 
 def main(folder: Path) -> None:
@@ -89,6 +118,10 @@ def main(folder: Path) -> None:
     (folder / "texts.json").write_text(json.dumps([_continued(prompt) for prompt in PROMPTS]))
     _write(folder / "dynamic.pte", dynamic)
     _write(folder / "static.pte", static)
+    _write(folder / "forgetful.pte", static | {"decode": export(Forgetful(CAPACITY), (one, position))})
+    text = greedy_text(_Eager(), Prompt(PROMPTS[1], 16))
+    expected = ExpectedText(prompt_ids=PROMPTS[1], original=text)
+    (folder / "expected.json").write_text(expected.model_dump_json())
     static.pop("prefill")
     _write(folder / "unshared.pte", static, share=False)
 

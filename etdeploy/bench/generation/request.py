@@ -8,6 +8,8 @@ from pathlib import Path
 
 from etdeploy.bench.generation.work import Work, WorkPoint
 from etdeploy.core.files.basic import write_atomic
+from etdeploy.program.expected import sampled_ids
+from etdeploy.program.generation import Generation
 from etdeploy.runner.generation import Point, Sampling, prompt_bytes, request_lines
 
 FOLDER = "generation"
@@ -57,21 +59,37 @@ def write_request(work: Work, folder: Path) -> Mapping[str, Path]:
 
 
 def _expected(work: Work) -> dict[str, bytes]:
-    """What the model is known to give: always the most probable token, and as many as are known."""
+    """The texts of the model, which the program follows: a token that differs changes no other."""
     texts = work.generation.expected
     if not texts:
         return {}
+    ids = compared_ids(work.generation)
     points = [
         Point(
-            name=point_name(i), new_tokens=len(text.expected.tokens), path=_expected_prompt_file(i)
+            name=point_name(i), new_tokens=len(text.expected.tokens),
+            path=_expected_prompt_file(i), follows=bool(ids),
         )
         for i, text in enumerate(texts)
-    ]
+    ]  # fmt: skip
     greedy = replace(work, sampling=Sampling(), stop_ids=())
-    return {TEXT_REQUEST: _requested(greedy, iter(points))} | {
-        f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes(text.prompt_ids)
+    fed = [text.expected.token_ids[:-1] if ids else () for text in texts]
+    return {TEXT_REQUEST: _requested(greedy, iter(points), ids)} | {
+        f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes((*text.prompt_ids, *fed[i]))
         for i, text in enumerate(texts)
     }
+
+
+def compared_ids(generation: Generation) -> tuple[int, ...]:
+    """The tokens whose logits are compared with the model's at every position.
+
+    Returns:
+        None of them for a program of an earlier release, whose model's logits are not known.
+    """
+    choices = [token for text in generation.expected for token in text.expected.tokens]
+    if not all(token.sample for token in choices):
+        return ()
+    top = (identity for token in choices for identity in token.ids)
+    return tuple(dict.fromkeys((*sampled_ids(generation.vocabulary), *top)))
 
 
 def _expected_prompt_file(index: int) -> str:
@@ -113,9 +131,9 @@ def _prompt_file(index: int) -> str:
     return f"prompt-{index}.bin"
 
 
-def _requested(work: Work, points: Iterator[Point]) -> bytes:
+def _requested(work: Work, points: Iterator[Point], logit_ids: Sequence[int] = ()) -> bytes:
     made = work.generation
     lines = request_lines(
-        made.methods, work.sampling, work.stop_ids, list(points), rewind=made.rewind
+        made.methods, work.sampling, work.stop_ids, list(points), made.rewind, logit_ids
     )
     return lines.encode()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etdeploy.bench.generation.prompts import text_of
+from etdeploy.bench.generation.request import compared_ids
 from etdeploy.bench.generation.results import runs_of
 from etdeploy.bench.outputs.texts import check_text
 from etdeploy.bench.records.texts import TextCheck
@@ -27,6 +28,7 @@ def texts_of(
     """
     if made.generation is None or results is None:
         return
+    ids = compared_ids(made.generation)
     for i, expected in enumerate(made.generation.expected):
         [run] = runs_of(results, i)
         yield check_text(
@@ -35,6 +37,7 @@ def texts_of(
             expected,
             made.quantization,
             tolerance,
+            logits=[dict(zip(ids, logits, strict=True)) for logits in run.logits],
             prompt=text_of(expected.prompt_ids, made.generation, program_folder),
             text=text_of(run.token_ids, made.generation, program_folder),
         )

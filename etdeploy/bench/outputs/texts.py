@@ -1,19 +1,46 @@
-"""Compares the texts of a device with those of the eager model.
+"""Compares the logits of a device with those of the eager model, along a text of the model.
 
-The most probable token is taken each time. On the device, logits are a little different, so where
-two tokens are nearly as probable it may take the other one, and all that follows is another text.
-So a first token that differs is judged by the logits that the eager model had there: it is wrong if
-its own logit was smaller than the chosen one's by more than both may be off.
+The device is fed the model's tokens, whatever it would choose itself (teacher forcing), so every
+position is compared and a token that differs changes no other. A position is right if
+
+1. no compared logit is off by more than a logit's tolerance. Compared are those of `sampled_ids`
+   and of the model's most probable tokens;
+2. the most probable token on the device is the model's, or one whose logit is smaller by at most
+   twice that tolerance: both logits may be off;
+3. the cosine of the sampled logits, each vector without its mean, is large enough. The mean changes
+   no probability, and the cosine sees logits that are all a little off.
+
+The model's logits are not known of a program that was exported by an earlier release. The device
+chooses the tokens of such a text, so only those up to the first that differs are judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from etdeploy.bench.outputs.tolerance import logit_limit
+from etdeploy.bench.outputs.tolerance import logit_cosine, logit_limit
 from etdeploy.bench.records.texts import TextCheck
-from etdeploy.program.expected import ExpectedText
+from etdeploy.program.expected import ExpectedText, NextToken
 from etdeploy.recipe.model import Tolerance
+
+
+@dataclass(frozen=True)
+class _Position:
+    """One position of a text: `gap` is null where the most probable token is the model's."""
+
+    gap: float | None
+    gap_is_exact: bool
+    error: float
+    limit: float
+    cosine: float
+    least_cosine: float | None
+
+    @property
+    def is_right(self) -> bool:
+        aligned = self.least_cosine is None or self.cosine >= self.least_cosine
+        return self.error <= self.limit and aligned
 
 
 def check_text(
@@ -23,6 +50,7 @@ def check_text(
     quantization: str | None,
     tolerance: Tolerance,
     *,
+    logits: Sequence[Mapping[int, float]] = (),
     prompt: str | None = None,
     text: str | None = None,
 ) -> TextCheck:
@@ -30,24 +58,29 @@ def check_text(
 
     Args:
         name: Of the text.
-        token_ids: What the device gave.
+        token_ids: The most probable token on the device at each position.
         expected: What the model gives.
         quantization: The program's scheme; None or "none" for an unquantised one.
         tolerance: The recipe's own limits; its `max_abs_error` is about logits.
+        logits: Of the device at each position: those of `sampled_ids` in their order, then others.
+            None for a program of an earlier release.
         prompt: As text, for people.
         text: Likewise, of the device's tokens.
     """
     found, wanted = tuple(token_ids), expected.expected
     equal = common(found, wanted.token_ids)
-    gap, exact, limit = None, True, None
-    within: bool | None = found == wanted.token_ids
-    if equal < min(len(found), len(wanted.tokens)):
-        choice = wanted.tokens[equal]
-        gap, exact = choice.gap(found[equal])
-        limit = 2 * logit_limit(choice.largest, quantization, tolerance.max_abs_error)
-        within = gap <= limit
-        if within and not exact and not equal:
-            within = None  # not one token is known to be right
+    count = min(len(found), len(wanted.tokens), len(found) if logits else equal + 1)
+    positions = [
+        _position(wanted.tokens[i], found[i], logits[i] if logits else {}, quantization, tolerance)
+        for i in range(count)
+    ]
+    other = next((p for p in positions if p.gap is not None), None)
+    wrong = next((i for i, p in enumerate(positions) if not p.is_right), None)
+    judged = other if wrong is None else positions[wrong]
+    within: bool | None = wrong is None and len(found) == len(wanted.tokens)
+    if not logits and within and other is not None and not other.gap_is_exact and not equal:
+        within = None  # not one token is known to be right
+    limits = positions if wrong is None else [positions[wrong]]
     original = expected.original.token_ids if expected.quantized else None
     return TextCheck(
         name=name,
@@ -57,13 +90,54 @@ def check_text(
         text=text,
         expected_ids=wanted.token_ids,
         equal_tokens=equal,
-        gap=gap,
-        gap_is_exact=exact,
-        tolerance_gap=limit,
+        gap=judged.gap if judged else None,
+        gap_is_exact=judged.gap_is_exact if judged else True,
+        tolerance_gap=2 * judged.limit if judged and judged.gap is not None else None,
+        compared_tokens=count,
+        wrong_token=None if wrong is None else wrong + 1,
+        max_logit_error=max(p.error for p in positions) if logits else None,
+        tolerance_logit=min(p.limit for p in limits) if logits else None,
+        min_cosine=min(p.cosine for p in positions) if logits else None,
+        tolerance_cosine=limits[0].least_cosine if logits else None,
         within_tolerance=within,
         original_ids=original,
         original_equal_tokens=None if original is None else common(found, original),
     )
+
+
+def _position(
+    choice: NextToken,
+    token: int,
+    logits: Mapping[int, float],
+    quantization: str | None,
+    tolerance: Tolerance,
+) -> _Position:
+    limit = logit_limit(choice.largest, quantization, tolerance.max_abs_error)
+    gap, exact = (None, True) if token == choice.ids[0] else choice.gap(token)
+    sample = tuple(logits.values())[: len(choice.sample)] if logits else ()
+    errors = [abs(a - b) for a, b in zip(sample, choice.sample, strict=False)]
+    errors += [abs(logits[i] - b) for i, b in choice.top_logits.items() if i in logits]
+    least = logit_cosine(quantization, tolerance.max_abs_error) if logits else None
+    # One of both logits is off by at least half of the gap.
+    return _Position(gap, exact, max([*errors, (gap or 0) / 2]), limit, _cosine(sample, choice), least)
+
+
+def _cosine(sample: Sequence[float], choice: NextToken) -> float:
+    """Of both vectors without their means; 1 where the model's logits are all the same."""
+    if len(sample) < _LEAST_FOR_COSINE:
+        return 1.0
+    a, b = (_without_mean(values) for values in (sample, choice.sample))
+    size = math.hypot(*a) * math.hypot(*b)
+    return sum(x * y for x, y in zip(a, b, strict=True)) / size if size else 1.0
+
+
+# A cosine of two numbers without their mean is 1 or -1.
+_LEAST_FOR_COSINE = 8
+
+
+def _without_mean(values: Sequence[float]) -> list[float]:
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -75,6 +149,8 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
 def enough_tolerance(texts: Sequence[TextCheck]) -> float | None:
     """The `max_abs_error` with which all texts are right; None where it is not known."""
     wrong = [text for text in texts if text.within_tolerance is False]
-    if any(text.gap is None or not text.gap_is_exact for text in wrong):
+    known = [t.max_logit_error for t in wrong if t.max_logit_error is not None]
+    earlier = [t for t in wrong if t.max_logit_error is None]
+    if any(text.gap is None or not text.gap_is_exact for text in earlier):
         return None
-    return max((text.gap / 2 for text in wrong if text.gap is not None), default=None)
+    return max([*known, *(t.gap / 2 for t in earlier if t.gap is not None)], default=None)

@@ -141,6 +141,18 @@ def logit_limit(largest: float, quantization: str | None, override: float | None
     return rule.absolute + rule.relative * largest
 
 
+def logit_cosine(quantization: str | None, override: float | None) -> float | None:
+    """The least cosine of the logits at one position; see `logit_limit` for the arguments.
+
+    Twice as far from 1, as an angle, as for a whole output: a position has few logits. Not judged
+    where the recipe has its own limit.
+    """
+    if override is not None:
+        return None
+    rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))
+    return 1 - 4 * (1 - rule.cosine)
+
+
 def _rms_limit(distance: Distance, step: float) -> float:
     count = max(1, distance.compared)
     rounding = step * math.sqrt(_MEAN_SQUARE_STEPS + _FEW_VALUES / math.sqrt(count))

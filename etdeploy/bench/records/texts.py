@@ -7,28 +7,36 @@ from etdeploy.core.values import Value
 
 
 class TextCheck(Value):
-    """A text of the device against that of the model that was exported, run eagerly.
+    """A text of the model that was exported, run eagerly, and what the device gives along it.
 
-    Both take the most probable token each time, whatever the recipe samples with; no token ends
-    them.
+    The model takes the most probable token each time, whatever the recipe samples with; no token
+    ends the text. The device is fed the model's tokens, so that every position is compared. In
+    records before version 9, and of programs that were exported before, it was fed its own, and
+    `max_logit_error` is null.
 
     Attributes:
         name: `text_0` and so on.
         prompt_tokens: Tokens of the prompt.
         prompt: The prompt as text; null where the program has no tokenizer that can be read.
-        token_ids: What the device gave.
+        token_ids: The most probable token on the device at each position.
         text: `token_ids` as text; null likewise.
         expected_ids: What the model gives, after quantisation where it is quantised.
         equal_tokens: How many are equal, before the first that is not.
-        gap: At that first one, how much smaller the eager model's logit of the device's token is
-            than that of its own token; null where all tokens are equal.
+        gap: At that first one, or at `wrong_token` if the text is wrong, how much smaller the eager model's logit of the device's token is
+            than that of its own token; null where the tokens are equal.
         gap_is_exact: Whether it is that; else it is at least that, since the logits of only a few
             tokens are kept.
         tolerance_gap: Up to which another token may be the most probable on the device: twice what
             a logit may be off, which follows from the quantisation as for other outputs. null where
-            all tokens are equal.
-        within_tolerance: Whether the text is right, as far as it can be known: what follows on
-            another token is not compared. null where nothing is known.
+            `gap` is.
+        compared_tokens: How many positions were compared.
+        wrong_token: The first position, counted from 1, that is not within tolerance; null where
+            all are.
+        max_logit_error: How much the compared logits differ at most, over all positions.
+        tolerance_logit: Up to which one may differ, at `wrong_token` or at the strictest position.
+        min_cosine: The least cosine of both models' logits at a position, each without their mean.
+        tolerance_cosine: The least that it may be; null where the recipe has a tolerance of its own.
+        within_tolerance: Whether every compared position is right. null where nothing is known.
         original_ids: What the model gives in 32-bit floats, before quantisation; null for one that
             is not quantised.
         original_equal_tokens: How many of these the device gave, before the first that is another.
@@ -44,6 +52,12 @@ class TextCheck(Value):
     gap: float | None = None
     gap_is_exact: bool = True
     tolerance_gap: float | None = None
+    compared_tokens: int | None = None
+    wrong_token: int | None = None
+    max_logit_error: float | None = None
+    tolerance_logit: float | None = None
+    min_cosine: float | None = None
+    tolerance_cosine: float | None = None
     within_tolerance: bool | None
     original_ids: tuple[int, ...] | None = None
     original_equal_tokens: int | None = None
@@ -55,7 +69,9 @@ class TextCheck(Value):
 
     @property
     def parting(self) -> str | None:
-        """Where it is another than the model's, as a clause; None where it is none."""
+        """Where it differs from the model's, as a clause; None where it does not."""
+        if self.wrong_token is not None and self.max_logit_error is not None:
+            return self._wrong_logits
         if self.whole:
             return None
         at, of = self.equal_tokens, len(self.expected_ids)
@@ -67,6 +83,19 @@ class TextCheck(Value):
             f"whose logit is {least}{self.gap:.3g} larger ({self.tolerance_gap:.3g} is within "
             "tolerance)"
         )
+
+    @property
+    def _wrong_logits(self) -> str:
+        parts = [
+            f"logits differ by up to {self.max_logit_error:.3g} "
+            f"({self.tolerance_logit:.3g} is within tolerance)"
+        ]
+        if self.tolerance_cosine is not None:
+            parts.append(
+                f"their cosine is as low as {self.min_cosine:.5g} (at least "
+                f"{self.tolerance_cosine:.5g})"
+            )
+        return f"from token {self.wrong_token} of {len(self.expected_ids)} on, " + " and ".join(parts)
 
     @property
     def as_output(self) -> OutputCheck:

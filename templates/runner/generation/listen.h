@@ -99,22 +99,30 @@ class Listener {
     words.require(words.word("a word") == "answer", "answer or stop");
     Request asked = request_;
     Point point{"of line " + std::to_string(number_), words.number("a position from 0 on", 0),
-                words.number("new tokens from 1 on", 1), 1, {}};
+                words.number("new tokens from 1 on", 1), 1, {}, {}, {}};
     asked.sampling = read_sampling(words);
     while (words.more()) {
       point.prompt.push_back(words.number("ids from 0 on", 0));
     }
     words.require(!point.prompt.empty(), "ids");
-    words.require(point.depth <= filled_, "a position up to " + std::to_string(filled_));
+    const auto filled = static_cast<int64_t>(cache_.size());
+    words.require(point.depth <= filled, "a position up to " + std::to_string(filled));
     check_point(point, calls_);
-    tell_end(Generator(asked, calls_, [&](const Text& text) { return tell(text); }).generate(point));
+    cache_.resize(static_cast<size_t>(point.depth));
+    point.before = cache_;
+    const Text text =
+        Generator(asked, calls_, [&](const Text& so_far) { return tell(so_far); }).generate(point);
+    const auto taken = point.prompt.begin() + static_cast<std::ptrdiff_t>(text.taken);
+    cache_.insert(cache_.end(), point.prompt.begin(), taken);
+    if (!text.tokens.empty()) { // the last one is not fed back
+      cache_.insert(cache_.end(), text.tokens.begin(), text.tokens.end() - 1);
+    }
+    tell_end(text);
   }
 
   // Tells what is new of a text, and looks whether it is to end.
   bool tell(const Text& text) {
     alarm(forgotten_s_);
-    filled_ = text.point->depth +
-        static_cast<int64_t>(text.taken + text.tokens.size() - !text.tokens.empty());
     if (text.tokens.empty()) {
       std::printf("taken %zu\n", text.taken);
     } else {
@@ -136,8 +144,10 @@ class Listener {
   Calls& calls_;
   const unsigned forgotten_s_;
   Lines lines_;
-  // Tokens in the cache, and lines that were answered.
-  int64_t filled_ = 0, number_ = 0;
+  // Tokens in the cache.
+  std::vector<int64_t> cache_;
+  // Lines that were answered.
+  int64_t number_ = 0;
   bool ended_ = false;
 };
 

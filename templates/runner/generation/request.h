@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "../files.h"
@@ -20,6 +21,8 @@ struct Sampling {
   double temperature = 0;
   int64_t top_k = 0;
   double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
   uint64_t seed = 0;
 };
 
@@ -27,6 +30,10 @@ struct Point {
   std::string name;
   int64_t depth, new_tokens, repetitions;
   std::vector<int64_t> prompt;
+  // The text in the cache before the prompt, where it is another one than the prompt's tokens.
+  std::vector<int64_t> before;
+  // What is fed in place of the tokens that are chosen; empty where these are.
+  std::vector<int64_t> followed;
 };
 
 struct Request {
@@ -35,6 +42,8 @@ struct Request {
   int64_t rewind = std::numeric_limits<int64_t>::max();
   Sampling sampling;
   std::set<int64_t> stop_ids;
+  // Tokens whose logits are in the results of points that follow a text.
+  std::vector<int64_t> logit_ids;
   std::vector<Point> points;
 };
 
@@ -103,6 +112,10 @@ inline Sampling read_sampling(Words& words) {
   sampling.top_k = words.number("top_k from 0 on", 0);
   sampling.top_p = words.real("top_p above 0 and up to 1", 0, 1);
   words.require(sampling.top_p > 0, "top_p above 0 and up to 1");
+  sampling.min_p = words.real("min_p from 0 to 1", 0, 1);
+  sampling.repetition_penalty =
+      words.real("a repetition penalty above 0", 0, std::numeric_limits<double>::max());
+  words.require(sampling.repetition_penalty > 0, "a repetition penalty above 0");
   sampling.seed = static_cast<uint64_t>(words.number("a seed from 0 on", 0));
   return sampling;
 }
@@ -130,6 +143,29 @@ inline Point read_point(Words& words, const std::filesystem::path& folder) {
   return point;
 }
 
+// The file has the prompt and, after it, what is fed in place of all new tokens but the last.
+inline Point read_followed(Words& words, const std::filesystem::path& folder) {
+  Point point;
+  point.name = words.word("the name of a point");
+  point.depth = 0;
+  point.new_tokens = words.number("new tokens from 1 on", 1);
+  point.repetitions = 1;
+  point.prompt = read_tokens((folder / words.rest("the path of a text")).string());
+  const auto length = static_cast<int64_t>(point.prompt.size());
+  words.require(point.new_tokens <= length,
+                "a text of at least as many tokens, and not of " + std::to_string(length));
+  const auto end = point.prompt.end() - static_cast<std::ptrdiff_t>(point.new_tokens - 1);
+  point.followed.assign(end, point.prompt.end());
+  point.prompt.erase(end, point.prompt.end());
+  return point;
+}
+
+inline void read_ids(Words& words, const std::function<void(int64_t)>& take) {
+  while (words.more()) {
+    take(words.number("ids from 0 on", 0));
+  }
+}
+
 inline void read_line(Words& words, const std::filesystem::path& folder, Request& request) {
   const std::string kind = words.word("a word");
   if (kind == "method") {
@@ -140,11 +176,13 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     request.sampling = read_sampling(words);
   } else if (kind == "point") {
     request.points.push_back(read_point(words, folder));
+  } else if (kind == "follow") {
+    request.points.push_back(read_followed(words, folder));
+  } else if (kind == "logits") {
+    read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
-    words.require(kind == "stop", "method, rewind, sampling, stop or point");
-    while (words.more()) {
-      request.stop_ids.insert(words.number("ids from 0 on", 0));
-    }
+    words.require(kind == "stop", "method, rewind, sampling, stop, logits, follow or point");
+    read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");
 }

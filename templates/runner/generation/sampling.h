@@ -91,10 +91,24 @@ class Sampler {
  public:
   explicit Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) {}
 
-  // The next choice is the first again.
-  void restart() { random_ = Random(sampling_.seed); }
+  // The next choice is the first again, in a text that begins with these tokens.
+  void restart(const std::vector<int64_t>& text) {
+    random_ = Random(sampling_.seed);
+    seen_.clear();
+    see(text);
+  }
+
+  // More tokens of the text.
+  void see(const std::vector<int64_t>& tokens) {
+    if (sampling_.repetition_penalty != 1) {
+      seen_.insert(tokens.begin(), tokens.end());
+    }
+  }
 
   int64_t choose(const float* logits, size_t count) {
+    if (sampling_.repetition_penalty != 1) {
+      logits = penalize(logits, count);
+    }
     const size_t best = most_probable(logits, count);
     if (sampling_.temperature == 0) {
       return static_cast<int64_t>(best);
@@ -108,6 +122,13 @@ class Sampler {
     if (sampling_.top_p < 1) {
       keep_most_probable(sampling_.top_p);
     }
+    if (sampling_.min_p > 0) {
+      const auto least =
+          static_cast<uint64_t>(std::ceil(sampling_.min_p * (uint64_t{1} << Powers::kOneBits)));
+      candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
+                                       [&](const auto& each) { return each.weight < least; }),
+                        candidates_.end());
+    }
     return draw();
   }
 
@@ -120,6 +141,18 @@ class Sampler {
   // An order without equals, so that every library sorts alike.
   static bool before(const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  }
+
+  // The logits, with those of every token of the text made smaller (Keskar et al.: CTRL, 2019); as
+  // in transformers, whatever is positive is divided and whatever is negative multiplied.
+  const float* penalize(const float* logits, size_t count) {
+    penalized_.assign(logits, logits + count);
+    for (const int64_t id : seen_) {
+      float& logit = penalized_[static_cast<size_t>(id)];
+      const double penalty = sampling_.repetition_penalty;
+      logit = static_cast<float>(logit < 0 ? logit * penalty : logit / penalty);
+    }
+    return penalized_.data();
   }
 
   void weigh(const float* logits, size_t count, double most) {
@@ -169,5 +202,7 @@ class Sampler {
   const Sampling sampling_;
   Random random_;
   const Powers powers_;
+  std::set<int64_t> seen_;
+  std::vector<float> penalized_;
   std::vector<Candidate> candidates_, kept_;
 };

@@ -20,8 +20,18 @@ struct Text {
   int64_t first_token_ns = 0;
   std::vector<int64_t> token_ns;
   std::vector<int64_t> tokens;
+  // Where the point follows a text: of each token, those of the request's `logits`.
+  std::vector<std::vector<float>> logits;
   bool stopped = false;
 };
+
+// As JSON, which has no infinity.
+inline std::string json_float(float value) {
+  constexpr float most = std::numeric_limits<float>::max();
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(std::clamp(value, -most, most)));
+  return text;
+}
 
 inline std::string json_text(const Text& text) {
   return "\n    {\"point\": " + json_string(text.point->name) +
@@ -29,7 +39,16 @@ inline std::string json_text(const Text& text) {
       ", \"first_token_ms\": " + json_ms(text.first_token_ns) +
       ", \"token_ms\": " + json_list(text.token_ns, json_ms) +
       ", \"token_ids\": " + json_sizes(text.tokens) +
+      ", \"logits\": " +
+      json_list(text.logits, [](const auto& each) { return json_list(each, json_float); }) +
       ", \"stopped\": " + (text.stopped ? "true" : "false") + "}";
+}
+
+inline void check_id(int64_t id, int64_t vocabulary, const std::string& what) {
+  if (id < 0 || id >= vocabulary) {
+    throw Failure(kInputs, what + " has the id " + std::to_string(id) + ", the vocabulary " +
+                  std::to_string(vocabulary) + " tokens");
+  }
 }
 
 // Everything is checked before anything runs: a run may take minutes.
@@ -45,11 +64,9 @@ inline void check_point(const Point& point, const Calls& calls) {
                   std::to_string(point.new_tokens) + " new tokens do not fit into a context of " +
                   std::to_string(context));
   }
-  for (const int64_t id : point.prompt) {
-    if (id < 0 || id >= vocabulary) {
-      throw Failure(kInputs, "point " + point.name + ": the prompt has the id " +
-                    std::to_string(id) + ", the vocabulary " + std::to_string(vocabulary) +
-                    " tokens");
+  for (const auto* ids : {&point.prompt, &point.followed}) {
+    for (const int64_t id : *ids) {
+      check_id(id, vocabulary, "point " + point.name + ": the prompt");
     }
   }
 }
@@ -82,7 +99,8 @@ class Generator {
   Text generate(const Point& point) {
     Text text;
     text.point = &point;
-    sampler_.restart();
+    sampler_.restart(point.before);
+    sampler_.see(point.prompt);
     calls_.begin_text();
     const int64_t started = now_ns();
     if (!prefill(text)) {
@@ -95,7 +113,10 @@ class Generator {
            static_cast<int64_t>(text.tokens.size()) < point.new_tokens) {
       const int64_t before = now_ns();
       const int64_t later = point.new_tokens - 1 - static_cast<int64_t>(text.tokens.size());
-      calls_.take(&text.tokens.back(), 1, position++, logits_, later);
+      const int64_t* next = point.followed.empty() ? &text.tokens.back()
+                                                   : &point.followed[text.tokens.size() - 1];
+      sampler_.see({*next});
+      calls_.take(next, 1, position++, logits_, later);
       choose(text, position);
       text.token_ns.push_back(now_ns() - before);
     }
@@ -145,6 +166,12 @@ class Generator {
       throw Failure(failure.code, "point " + text.point->name + ": after " +
                     std::to_string(position) + " tokens, " + failure.what());
     }
+    if (!text.point->followed.empty()) {
+      text.logits.emplace_back();
+      for (const int64_t id : request_.logit_ids) {
+        text.logits.back().push_back(logits_[id]);
+      }
+    }
     text.stopped = request_.stop_ids.count(text.tokens.back()) != 0;
   }
 
@@ -187,6 +214,9 @@ inline void generate(Arguments& arguments) {
   }
   for (const Point& point : request.points) {
     check_point(point, calls);
+  }
+  for (const int64_t id : request.logit_ids) {
+    check_id(id, static_cast<int64_t>(calls.vocabulary()), "the line of logits");
   }
   const Processors before;
   const Told silent = [](const Text&) { return true; };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -150,6 +151,24 @@ def test_the_models_texts_are_expected_and_another_one_is_wrong(chain: Chain) ->
     wrong = _known(PROMPTS[1], [first, (others[0] + 3) % 40, *others[1:]])
     run = chain.knowing(*right[:1], wrong).measure(grid, runs=1, memory=False)
     with pytest.raises(MismatchError, match=r"text_1 .* token 2 of 6 is"):
+        require_match(run)
+
+
+def test_a_cache_that_is_wrong_after_some_tokens_is_found(chain: Chain) -> None:
+    made = chain.folder / "made"
+    expected = ExpectedText.model_validate_json((made / "expected.json").read_text())
+    grid = {"prompt_tokens": [4], "new_tokens": [2]}
+    run = chain.knowing(expected).measure(grid, runs=1, memory=False, profile=False)
+    [text] = run.record.workload.texts  # type: ignore[union-attr]
+    assert (text.within_tolerance, text.compared_tokens) == (True, 16)
+    broken = replace(chain, folder=chain.folder / "broken")
+    shutil.copytree(chain.folder / "program", broken.folder / "program")
+    shutil.copyfile(made / "forgetful.pte", broken.folder / "program" / PROGRAM_FILE)
+    run = broken.knowing(expected).measure(grid, runs=1, memory=False, profile=False)
+    [text] = run.record.workload.texts  # type: ignore[union-attr]
+    # Up to position 15, `decode_half` takes the tokens; the second of `decode` misses one before.
+    assert text.wrong_token == 11
+    with pytest.raises(MismatchError, match="from token 11 of 16"):
         require_match(run)
 
 

@@ -50,22 +50,28 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
     points = (
         Point(name="warmup", new_tokens=1, path="short.bin"),
         Point(name="p128", depth=512, new_tokens=64, repetitions=3, path="ids of it.bin"),
+        Point(name="text", new_tokens=8, path="text.bin", follows=True),
     )
-    sampling = Sampling(temperature=0.1 + 0.2, top_k=40, top_p=0.95, seed=2**63 - 1)
-    assert request_lines(_METHODS, sampling, (2, 128001), points) == (
+    sampling = Sampling(
+        temperature=0.1 + 0.2, top_k=40, top_p=0.95, min_p=0.05, repetition_penalty=1.1,
+        seed=2**63 - 1,
+    )  # fmt: skip
+    assert request_lines(_METHODS, sampling, (2, 128001), points, logit_ids=(0, 7)) == (
         "method prefill prefill 128 1 2048\n"
         "method decode decode 1 0 2048\n"
-        "sampling 0.30000000000000004 40 0.95 9223372036854775807\n"
+        "sampling 0.30000000000000004 40 0.95 0.05 1.1 9223372036854775807\n"
         "stop 2 128001\n"
+        "logits 0 7\n"
         "point warmup 0 1 1 short.bin\n"
         "point p128 512 64 3 ids of it.bin\n"
+        "follow text 8 text.bin\n"
     )
     limited = request_lines(_METHODS, sampling, (), points, rewind=129).splitlines()
     assert limited[2:4] == [
         "rewind 129",
-        "sampling 0.30000000000000004 40 0.95 9223372036854775807",
+        "sampling 0.30000000000000004 40 0.95 0.05 1.1 9223372036854775807",
     ]
-    assert "\nsampling 0.0 0 1.0 0\nstop\n" in request_lines(_METHODS, Sampling(), (), points)
+    assert "\nsampling 0.0 0 1.0 0.0 1.0 0\nstop\n" in request_lines(_METHODS, Sampling(), (), points)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from etdeploy.export.worker.expected.forward import Forward
 from etdeploy.export.worker.expected.prompts import Prompt
-from etdeploy.program.expected import GreedyText, NextToken
+from etdeploy.program.expected import GreedyText, NextToken, sampled_ids
 
 _KEPT = 8
 
@@ -51,4 +53,12 @@ def next_token(logits: torch.Tensor) -> NextToken:
         ids=(first, *(i for i, _ in others)),
         behind=(0.0, *(best - value for _, value in others)),
         largest=float(finite.abs().max()),
+        best=best,
+        sample=tuple(_rounded(logits[list(sampled_ids(logits.shape[0]))])),
     )
+
+
+def _rounded(logits: torch.Tensor) -> Iterator[float]:
+    """In as many digits as matter, and without infinity, which JSON does not have."""
+    most = torch.finfo(torch.float32).max
+    return (float(f"{value:.7g}") for value in logits.clamp(-most, most).tolist())

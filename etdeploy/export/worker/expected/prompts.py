@@ -14,7 +14,7 @@ from etdeploy.program.prompts import random_ids
 _TEXT = "The capital of France is"
 _NEW = 16
 # Of the long prompt, whose every token costs: enough to decode with what the prompt has filled.
-_LONG_NEW = 4
+_LONG_NEW = 8
 _BEYOND = 8
 # Positions that an eager forward computes in some seconds, of a model with 10^9 parameters too.
 _LONGEST = 320

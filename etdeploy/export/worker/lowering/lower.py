@@ -98,16 +98,53 @@ def _backend_config(spec: ExportSpec, edge: Any, methods: Mapping[str, Traced]) 
     config = ExecutorchBackendConfig(
         passes=[InitializedMutableBufferPass(list(dict.fromkeys(starting)))]
     )
-    if shared_state(methods, edge):
+    share = bool(shared_state(methods, edge))
+    if share:
         config.memory_planning_pass = MemoryPlanningPass(share_mutable_buffers=True)
     if spec.generation:
         # A cache is written in place then, in microseconds, and not copied whole for each token.
         config.run_reinplace_pass = True
+        config.memory_planning_pass = planning_in_place(share_mutable_buffers=share)
     # A quantised embedding is looked up by an operator of its own; without, the whole table is made
     # floats for each token.
     config.do_quant_fusion_and_const_prop = spec.embeddings is not None
     lowering_of(spec).adjust(config)
     return config
+
+
+def planning_in_place(**options: Any) -> Any:
+    """ExecuTorch's memory planning, where the results that go to buffers need no further memory.
+
+    In ExecuTorch 1.5.1, an operator that writes a buffer in place shares the buffer's memory
+    (`_alias_inplace_result_specs` of exir/memory_planning.py), but the graph's output node still
+    describes the result as a tensor of its own, so the planner reserves all buffers once more.
+
+    Args:
+        options: Of `MemoryPlanningPass`.
+    """
+    from executorch.exir.passes import MemoryPlanningPass
+
+    class InPlacePlanning(MemoryPlanningPass):  # type: ignore[misc]
+        def run(self, graph_module: Any, graph_signature: Any = None) -> Any:
+            if graph_signature is not None:
+                _return_buffers(graph_module.graph, graph_signature)
+            return super().run(graph_module, graph_signature)
+
+    return InPlacePlanning(**options)
+
+
+def _return_buffers(graph: torch.fx.Graph, signature: Any) -> None:
+    """Describes results that go to buffers as these buffers."""
+    names = {buffer: placeholder for placeholder, buffer in signature.inputs_to_buffers.items()}
+    specs = {node.name: node.meta.get("spec") for node in graph.nodes if node.op == "placeholder"}
+    output = graph.output_node()
+    results = zip(output.args[0], output.meta["spec"], strict=True)
+    output.meta["spec"] = [
+        specs[names[signature.buffers_to_mutate[result.name]]]
+        if isinstance(result, torch.fx.Node) and result.name in signature.buffers_to_mutate
+        else spec
+        for result, spec in results
+    ]
 
 
 def _states_with_values(lowered: torch.export.ExportedProgram) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from etdeploy.bench.generation.request import write_request
 from etdeploy.bench.generation.work import WorkPoint
+from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
 from etdeploy.runner.generation import Sampling
 from tests.support.text_values import ids_in, make_expected, make_generation, make_work
 
@@ -18,7 +19,7 @@ def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
         "generation/prompt-0.bin", "generation/prompt-1.bin",
     ]  # fmt: skip
     assert files["generation/timing.txt"].read_text().splitlines()[3:] == [
-        "sampling 0.0 0 1.0 0",
+        "sampling 0.0 0 1.0 0.0 1.0 0",
         "stop 2",
         "point warmup-0 0 4 1 prompt-0.bin",
         "point point-0 0 4 2 prompt-0.bin",
@@ -41,6 +42,16 @@ def test_the_memory_is_that_of_the_first_point_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_text_whose_logits_are_known_is_followed(tmp_path: Path) -> None:
+    choice = NextToken(ids=(7, 99), behind=(0, 1), largest=3, best=3, sample=(0,) * 64)
+    text = ExpectedText(prompt_ids=(1, 5), original=GreedyText(tokens=(choice,) * 3))
+    files = write_request(make_work(generation=make_generation(expected=(text,))), tmp_path)
+    *_, logits, follow = files["generation/text.txt"].read_text().splitlines()
+    assert logits.split()[:3] + logits.split()[-2:] == ["logits", "0", "1", "98", "99"]
+    assert follow == "follow point-0 3 text-prompt-0.bin"
+    assert ids_in(files["generation/text-prompt-0.bin"]) == (1, 5, 7, 7)
+
+
 def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path) -> None:
     texts = (make_expected(), make_expected((10, 11), (10, 11, 12, 13), prompt=(7,)))
     work = make_work(
@@ -48,7 +59,7 @@ def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path)
     )
     files = write_request(work, tmp_path)
     assert files["generation/text.txt"].read_text().splitlines()[3:] == [
-        "sampling 0.0 0 1.0 0",
+        "sampling 0.0 0 1.0 0.0 1.0 0",
         "stop",
         "point point-0 0 3 1 text-prompt-0.bin",
         "point point-1 0 4 1 text-prompt-1.bin",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from etdeploy.bench.outputs.texts import check_text, common, enough_tolerance
 from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.records.texts import TextCheck
 from etdeploy.core.errors import MismatchError
+from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
 from etdeploy.recipe.model import Tolerance
 from tests.support.bench_values import FOLDER, make_device, make_program
 from tests.support.text_values import (
@@ -23,6 +27,56 @@ EXPECTED = make_expected((10, 11, 12, 13), behind=(0.0, 0.0001, 0.5))
 def _checked(*ids: int, quantization: str | None = None, **limits: float):  # type: ignore[no-untyped-def]
     tolerance = Tolerance.model_validate(limits)
     return check_text("text_0", ids, EXPECTED, quantization, tolerance)
+
+
+# Of a vocabulary of 20: each token's logit rises evenly, and the last one's is the largest.
+RISING = tuple(i / 2 for i in range(20))
+FOLLOWED = ExpectedText(
+    prompt_ids=(1,),
+    original=GreedyText(
+        tokens=(NextToken(ids=(19, 18), behind=(0, 0.5), largest=9.5, best=9.5, sample=RISING),) * 8
+    ),
+)
+
+
+def _followed(wrong: Mapping[int, Sequence[float]], **limits: float) -> TextCheck:
+    """The verdict where the device has other logits at some of the eight positions."""
+    logits = [wrong.get(i, RISING) for i in range(8)]
+    return check_text(
+        "text_0", [max(range(20), key=list(each).__getitem__) for each in logits], FOLLOWED,
+        "8da4w", Tolerance.model_validate(limits), logits=[dict(enumerate(each)) for each in logits],
+    )  # fmt: skip
+
+
+def test_every_position_is_compared_also_after_another_token() -> None:
+    tie = [*RISING[:18], 9.3, 9.2]
+    right = _followed({0: tie})
+    assert (right.within_tolerance, right.equal_tokens, right.compared_tokens) == (True, 0, 8)
+    assert (right.gap, right.max_logit_error) == (0.5, pytest.approx(0.3))
+    # From the sixth on, the logits are those of another text.
+    broken = _followed({0: tie} | {i: RISING[::-1] for i in range(5, 8)})
+    assert (broken.within_tolerance, broken.wrong_token) == (False, 6)
+    assert broken.max_logit_error == 9.5
+    assert broken.min_cosine == pytest.approx(-1)
+    assert broken.as_output.problem is not None
+    assert "token 6 of 8" in broken.as_output.problem
+
+
+def test_logits_that_are_all_a_little_off_are_wrong_and_a_shift_is_not() -> None:
+    # 5 % of the largest is 0.475.
+    rough = [value + 0.45 * (-1) ** i * 2 * (i % 3 - 1) for i, value in enumerate(RISING)]
+    small = [value * 0.01 for value in RISING]
+    shifted = [value + 0.4 for value in RISING]
+    assert _followed({3: shifted}).within_tolerance
+    assert _followed({3: small}).within_tolerance is False
+    assert _followed({3: rough}).wrong_token == 4
+
+
+def test_the_tolerance_that_a_remedy_names_is_enough() -> None:
+    broken = _followed({i: RISING[::-1] for i in range(5, 8)})
+    enough = enough_tolerance([broken])
+    assert enough == 9.5
+    assert _followed({i: RISING[::-1] for i in range(5, 8)}, max_abs_error=enough).within_tolerance
 
 
 def test_equal_texts_are_right() -> None:
