@@ -214,9 +214,7 @@ def _generation(
         stop_ids=made.stop_ids,
         bos_id=made.bos_id,
         rewind=made.rewind,
-        sampling=Sampling(
-            temperature=grid.temperature, top_k=grid.top_k, top_p=grid.top_p, seed=grid.seed
-        ),
+        sampling=Sampling.model_validate(grid, from_attributes=True),
         new_tokens=min(_MOST_NEW_TOKENS, made.context // 2),
         tokenizer=name,
         chat=chat,

@@ -39,6 +39,7 @@ def invoke(
     quiet: bool = False,
     copy_to: Path | None = None,
     speech: Speech | None = None,
+    measures: bool = True,
     app: AppWish | None = None,
 ) -> Iterator[Job]:
     """Runs the named steps and all before them, then yields the job, with the device still open.
@@ -54,6 +55,7 @@ def invoke(
         quiet: Whether to hide progress.
         copy_to: Where `deliver` will copy the result; checked before anything runs.
         speech: What the recipe's language model is to understand; checked before it is exported.
+        measures: Whether the program may be measured: then it has what its traces need.
         app: That an app runs the program, and not a runner.
 
     Raises:
@@ -61,7 +63,7 @@ def invoke(
     """
     loaded = load_recipe(recipe, overrides)
     with open_job(loaded, output, device, target, measure_again, app) as opened:
-        job = replace(opened, speech=speech)
+        job = replace(opened, speech=speech, measures=measures)
         if copy_to:
             _delivery(job, copy_to, steps).require_free()
         job.workspace.sweep(job.state)

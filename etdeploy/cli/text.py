@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from etdeploy.core import console
-from etdeploy.core.cancel import Flag
-from etdeploy.core.errors import UsageError
+from etdeploy.core.cancel import Flag, checkpoint, current
+from etdeploy.core.errors import Interrupted, UsageError
 from etdeploy.graph.stage_values import StepName
 
 if TYPE_CHECKING:
@@ -31,7 +32,12 @@ _OTHER_MODEL = "Name one: --model ID_OR_FOLDER"
 def text_options(function: F) -> F:
     """How tokens are chosen; by default as the recipe's benchmark.generation says."""
     for option, kind, text in (
-        ("--seed", click.IntRange(0, 2**63 - 1), "Of the random choice; equal seeds, equal text."),
+        ("--seed", click.IntRange(0, 2**63 - 1), "Of the random choice; equal seeds, equal text. By "
+         "default another one for each text, which is shown after it."),
+        ("--repetition-penalty", click.FloatRange(0, min_open=True), "Divide the logits of tokens "
+         "that are in the text already by this (1.1); 1 for no penalty."),
+        ("--min-p", click.FloatRange(0, 1), "Choose among tokens with at least this share of the "
+         "most probable one's probability."),
         ("--top-p", click.FloatRange(0, 1, min_open=True), "Choose among the fewest of the most "
          "probable tokens whose probabilities add up to this."),
         ("--top-k", click.IntRange(0, 2**63 - 1), "Choose among so many of the most probable "
@@ -73,6 +79,8 @@ class Voice:
         tokenizer: The model's own; None for a model that has none.
         sampling: How tokens are chosen.
         max_new_tokens: The most that are generated at once.
+        seeded: Whether each text has the seed of `sampling`, and not another one.
+        ends_repetition: Whether a text ends where it only repeats itself.
         lasting: The program that stays loaded; None where that is not so.
     """
 
@@ -80,6 +88,8 @@ class Voice:
     tokenizer: Tokenizer | None
     sampling: Sampling
     max_new_tokens: int
+    seeded: bool = True
+    ends_repetition: bool = False
     lasting: Speaks | None = None
 
     def answer(
@@ -89,19 +99,34 @@ class Voice:
 
         Raises:
             UsageError: The prompt does not fit the context.
+            RepetitionError: It repeated itself, and was stopped for that.
             Interrupted: It was stopped.
         """
         from etdeploy.bench.text.answer import answer_of, room
-        from etdeploy.bench.text.reply import Reply
+        from etdeploy.bench.text.reply import RepetitionError, Reply, repeated_tokens
 
         generation = self.speaker.generation
         fitting = room(generation, len(prompt))
         reply = Reply(self.tokenizer, prompt, generation.stop_ids, show)
         most = min(fitting, self.max_new_tokens)
         speaks = self.lasting or self.speaker
-        spoken = speaks.say(prompt, most, self.sampling, reply.take, stop)
+        stop = stop or Flag(current())
+        sampling = self.sampling if self.seeded else _with_another_seed(self.sampling)
+
+        def take(token: int) -> None:
+            reply.take(token)
+            if self.ends_repetition and repeated_tokens(reply.tokens):
+                stop.set()
+
+        try:
+            spoken = speaks.say(prompt, most, sampling, take, stop)
+        except Interrupted:
+            checkpoint()
+            if self.ends_repetition and (repeated := repeated_tokens(reply.tokens)):
+                raise RepetitionError(repeated) from None
+            raise
         reply.end()
-        return answer_of(spoken, prompt, reply.text, fitting, self.max_new_tokens)
+        return answer_of(spoken, prompt, reply.text, fitting, self.max_new_tokens, sampling)
 
     def summary(self, answer: Answer) -> str:
         """One line about an answer."""
@@ -125,11 +150,11 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
 
     recipe = load_recipe(wanted.recipe, wanted.overrides).recipe
     _require_language_model(recipe, wanted.recipe)
-    sampling = _sampling(recipe, wanted.sampling)
+    sampling, seeded = _sampling(recipe, wanted.sampling)
     with invoke(
         wanted.recipe, wanted.overrides, (StepName.PUSH,),
         device=wanted.device, target=wanted.target, quiet=wanted.quiet,
-        speech=wanted.speech,
+        speech=wanted.speech, measures=False,
     ) as job:  # fmt: skip
         from etdeploy.bench.text.speaker import opened_speaker
         from etdeploy.graph.stage_values import load_bundle, load_program
@@ -152,7 +177,7 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
             speaker = stack.enter_context(
                 opened_speaker(job.device, bundle, generation, recipe, log)
             )
-            yield Voice(speaker, tokenizer, sampling, wanted.max_new_tokens)
+            yield Voice(speaker, tokenizer, sampling, wanted.max_new_tokens, seeded)
 
 
 @contextmanager
@@ -172,7 +197,7 @@ def lasting(voice: Voice, *, quiet: bool) -> Iterator[Voice]:
                 f"{device.name} hands over no input to a running program: it is loaded for each "
                 "answer."
             )
-        yield voice
+        yield replace(voice, ends_repetition=True)
         return
     with ExitStack() as stack:
         with console.TaskDisplay(quiet=quiet) as display:
@@ -180,7 +205,7 @@ def lasting(voice: Voice, *, quiet: bool) -> Iterator[Voice]:
             began = time.monotonic()
             dialogue = stack.enter_context(Dialogue(voice.speaker))
             display.end("load", "ready", time.monotonic() - began)
-        yield replace(voice, lasting=dialogue)
+        yield replace(voice, lasting=dialogue, ends_repetition=True)
 
 
 def _require_language_model(recipe: Recipe, name: str) -> None:
@@ -196,7 +221,13 @@ def _generates_nothing(recipe: str) -> UsageError:
     )
 
 
-def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> Sampling:
+def _with_another_seed(sampling: Sampling) -> Sampling:
+    """The same with a random seed that is short enough to be typed again."""
+    return sampling.model_copy(update={"seed": secrets.randbelow(2**32)})
+
+
+def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> tuple[Sampling, bool]:
+    """How tokens are chosen, and whether somebody has named the seed."""
     from pydantic import ValidationError
 
     from etdeploy.runner.generation import Sampling
@@ -204,8 +235,9 @@ def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> Sampling:
     own = recipe.benchmark.generation
     values: dict[str, Any] = {name: getattr(own, name) for name in Sampling.model_fields if own}
     values |= {name: value for name, value in given.items() if value is not None}
+    seeded = given.get("seed") is not None or bool(own and "seed" in own.model_fields_set)
     try:
-        return Sampling(**values)
+        return Sampling(**values), seeded
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")

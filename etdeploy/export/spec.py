@@ -98,6 +98,8 @@ class ExportSpec(Value):
         wanted_versions: The versions that are tested together, by distribution.
         speech: What a language model is to understand; a model that cannot is not exported.
         shortened: Whether lowering may leave out what ExecuTorch repeats.
+        etrecord: Whether the ETRecord is written, with which a trace names the model's modules. It
+            is several times as large as the program.
     """
 
     example: str | None = None
@@ -131,6 +133,7 @@ class ExportSpec(Value):
     wanted_versions: dict[str, str] = TESTED_VERSIONS
     speech: Speech | None = None
     shortened: bool = True
+    etrecord: bool = True
 
     @property
     def source(self) -> str:

@@ -66,6 +66,7 @@ class Job:
         measure_again: Whether to repeat an unchanged measurement.
         variant: Tells two jobs of one run apart that have the same recipe and device.
         speech: What the recipe's language model is to understand; None where nothing is said to it.
+        measures: Whether the program may be measured, whose traces need an ETRecord.
         app: That an app runs the program; None for a runner.
         wanted: The recipe as its author wrote it, where an app needs another export.
     """
@@ -81,6 +82,7 @@ class Job:
     measure_again: bool = False
     variant: str = ""
     speech: Speech | None = None
+    measures: bool = True
     app: AppWish | None = None
     wanted: LoadedRecipe | None = None
 

@@ -161,6 +161,10 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
     spec = export_spec_of(job)
     situation, key = _situation(job, spec, lookups)
     exported = _exported_before(job, key)
+    if exported is None and not job.measures:
+        spec = spec.model_copy(update={"etrecord": False})
+        situation, key = _situation(job, spec, lookups)
+        exported = _exported_before(job, key)
     custom_ops = _custom_ops_of(job)
     version = executorch_version()
     program = exported.program if exported else _finished(job)

@@ -417,6 +417,13 @@ class BenchmarkGeneration(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """The seed for random prompts, and for the tokens that are drawn."""
 
+    min_p: float = Field(default=0, ge=0, le=1)
+    """Draw only tokens that have at least this share of the most probable one's probability."""
+
+    repetition_penalty: float = Field(default=1, gt=0, le=100)
+    """What the logits of all tokens of the text, prompt included, are divided by (multiplied, if
+    negative) before a token is chosen; 1 for no penalty."""
+
 
 class Benchmark(Section):
     """What is measured on the device."""

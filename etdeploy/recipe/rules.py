@@ -280,7 +280,7 @@ def benchmark_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
 def _sampling_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
     if generation.get("temperature"):
         return
-    for key, of_all in (("top_k", 0), ("top_p", 1)):
+    for key, of_all in (("top_k", 0), ("top_p", 1), ("min_p", 0)):
         if generation.get(key) not in (None, of_all):
             text = "nothing is drawn with temperature 0; also set benchmark.generation.temperature"
             yield f"generation.{key}", text

@@ -4,7 +4,7 @@ The request is a file of lines, words separated by one space:
 
     method NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
     rewind TOKENS
-    sampling TEMPERATURE TOP_K TOP_P MIN_P REPETITION_PENALTY SEED
+    sampling TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY
     stop ID ID ...
     logits ID ID ...
     point NAME DEPTH NEW_TOKENS REPETITIONS PATH
@@ -46,19 +46,19 @@ class Sampling(Value):
         temperature: Logits are divided by it; 0 takes the most probable token.
         top_k: Only so many of the most probable tokens; 0 for all.
         top_p: Of those, the fewest most probable tokens whose probabilities add up to this.
+        seed: Of the generator; equal logits and seeds give equal tokens on every device.
         min_p: Of those, tokens with at least this share of the most probable one's probability.
         repetition_penalty: The logits of all tokens of the text, prompt included, are divided by it
             if they are positive and multiplied if they are negative, before anything else; 1 leaves
             them, more makes repetitions less probable.
-        seed: Of the generator; equal logits and seeds give equal tokens on every device.
     """
 
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_k: int = Field(default=0, ge=0, lt=2**63)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     min_p: float = Field(default=0.0, ge=0, le=1)
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    seed: int = Field(default=0, ge=0, lt=2**63)
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 A runner with --listen loads its methods once, and then reads lines from standard input:
 
-    answer POSITION NEW_TOKENS TEMPERATURE TOP_K TOP_P MIN_P REPETITION_PENALTY SEED ID ID ...
+    answer POSITION NEW_TOKENS TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY ID ID ...
     stop
 
 The first is a prompt whose first id comes at POSITION: what the cache has from there on is

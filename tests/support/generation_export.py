@@ -118,7 +118,9 @@ def main(folder: Path) -> None:
     (folder / "texts.json").write_text(json.dumps([_continued(prompt) for prompt in PROMPTS]))
     _write(folder / "dynamic.pte", dynamic)
     _write(folder / "static.pte", static)
-    _write(folder / "forgetful.pte", static | {"decode": export(Forgetful(CAPACITY), (one, position))})
+    _write(
+        folder / "forgetful.pte", static | {"decode": export(Forgetful(CAPACITY), (one, position))}
+    )
     text = greedy_text(_Eager(), Prompt(PROMPTS[1], 16))
     expected = ExpectedText(prompt_ids=PROMPTS[1], original=text)
     (folder / "expected.json").write_text(expected.model_dump_json())

@@ -111,9 +111,7 @@ def work_of(loaded: LoadedRecipe, generation: Generation, program_folder: Path) 
     _require_room(loaded, generation.context, *numbers)
     return Work(
         generation=generation,
-        sampling=Sampling(
-            temperature=grid.temperature, top_k=grid.top_k, top_p=grid.top_p, seed=grid.seed
-        ),
+        sampling=Sampling.model_validate(grid, from_attributes=True),
         stop_ids=generation.stop_ids if grid.prompt is not None else (),
         points=points,
         prompt=grid.prompt,

@@ -119,7 +119,9 @@ def _position(
     errors += [abs(logits[i] - b) for i, b in choice.top_logits.items() if i in logits]
     least = logit_cosine(quantization, tolerance.max_abs_error) if logits else None
     # One of both logits is off by at least half of the gap.
-    return _Position(gap, exact, max([*errors, (gap or 0) / 2]), limit, _cosine(sample, choice), least)
+    return _Position(
+        gap, exact, max([*errors, (gap or 0) / 2]), limit, _cosine(sample, choice), least
+    )
 
 
 def _cosine(sample: Sequence[float], choice: NextToken) -> float:

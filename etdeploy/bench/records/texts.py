@@ -95,7 +95,9 @@ class TextCheck(Value):
                 f"their cosine is as low as {self.min_cosine:.5g} (at least "
                 f"{self.tolerance_cosine:.5g})"
             )
-        return f"from token {self.wrong_token} of {len(self.expected_ids)} on, " + " and ".join(parts)
+        return f"from token {self.wrong_token} of {len(self.expected_ids)} on, " + " and ".join(
+            parts
+        )
 
     @property
     def as_output(self) -> OutputCheck:

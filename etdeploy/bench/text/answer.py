@@ -10,7 +10,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.values import Value
 from etdeploy.program.generation import Generation
-from etdeploy.runner.generation import tokens_per_s
+from etdeploy.runner.generation import Sampling, tokens_per_s
 
 Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
 
@@ -46,6 +46,7 @@ class Answer(Value):
         decode_tokens_per_s: Those after the first by the time that they took; null for
             none.
         stopped: Why it ended: a stop token, as many tokens as were asked for, or a full context.
+        seed: Of the random choice, with which the text comes again; null where nothing is random.
     """
 
     prompt_tokens: int
@@ -56,6 +57,7 @@ class Answer(Value):
     prefill_tokens_per_s: float
     decode_tokens_per_s: float | None
     stopped: Stopped
+    seed: int | None = None
 
 
 def room(generation: Generation, prompt_tokens: int) -> int:
@@ -86,7 +88,12 @@ def more_context(generation: Generation, prompt_tokens: int = 0) -> str:
 
 
 def answer_of(
-    spoken: Spoken, prompt: Sequence[int], text: str | None, fitting: int, wanted: int
+    spoken: Spoken,
+    prompt: Sequence[int],
+    text: str | None,
+    fitting: int,
+    wanted: int,
+    sampling: Sampling | None = None,
 ) -> Answer:
     """The answer in what was generated.
 
@@ -96,6 +103,7 @@ def answer_of(
         text: Of the new tokens.
         fitting: New tokens that the context has room for.
         wanted: New tokens that were asked for.
+        sampling: How they were chosen.
     """
     tokens = len(spoken.token_ms)
     ended: Stopped = "context_full" if fitting < wanted else "max_new_tokens"
@@ -108,6 +116,7 @@ def answer_of(
         prefill_tokens_per_s=tokens_per_s(spoken.taken, spoken.first_token_ms),
         decode_tokens_per_s=tokens_per_s(tokens, sum(spoken.token_ms)) if tokens else None,
         stopped="stop_token" if spoken.stopped else ended,
+        seed=sampling.seed if sampling and sampling.temperature else None,
     )
 
 
@@ -119,6 +128,7 @@ def summary(answer: Answer, generation: Generation) -> str:
         f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({_prefilled(answer)})",
         *([] if decode is None else [f"decode {decode:.1f} tokens/s ({len(answer.token_ids):,})"]),
         _why(answer, generation),
+        *([] if answer.seed is None else [f"--seed {answer.seed}"]),
     ]
     return ", ".join(parts)
 

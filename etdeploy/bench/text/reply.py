@@ -4,8 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from etdeploy.core.console import count
+from etdeploy.core.errors import Interrupted
 from etdeploy.program.text.incremental import TextStream
 from etdeploy.program.text.tokenizer import Tokenizer
+
+# Fewer are a table or a list; no period is longer than a paragraph.
+_LEAST_REPEATED, _LEAST_PERIODS, _LONGEST_PERIOD = 96, 4, 64
+
+
+class RepetitionError(Interrupted):
+    """An answer was stopped because it only repeated itself.
+
+    Attributes:
+        period: Tokens of the part that was repeated.
+    """
+
+    def __init__(self, period: int) -> None:
+        super().__init__(f"the answer repeated the same {count(period, 'token')}")
+        self.period = period
+
+
+def repeated_tokens(tokens: Sequence[int]) -> int:
+    """The number of tokens that a text repeats at its end, again and again; 0 if it does not.
+
+    A part counts from four repetitions on that have 96 tokens or more together.
+    """
+    for period in range(1, _LONGEST_PERIOD + 1):
+        length = max(_LEAST_REPEATED, _LEAST_PERIODS * period)
+        end = tokens[-length:]
+        if len(end) == length and end[period:] == end[:-period]:
+            return period
+    return 0
 
 
 class Reply:

@@ -123,6 +123,8 @@ class Chat:
             self._answer(line)
 
     def _answer(self, line: str) -> None:
+        from etdeploy.bench.text.reply import RepetitionError
+
         said: list[str] = []
         stop = cancel.Flag(cancel.current())
 
@@ -138,6 +140,9 @@ class Chat:
                 if prompt is None:
                     return
                 answer = self.voice.answer(prompt, show, stop)
+        except RepetitionError as error:
+            self._end(f"stopped: {error}; --repetition-penalty 1.1 makes that less probable", True)
+            self._tell_json(line, text="".join(said), stopped="repetition")
         except Interrupted:
             cancel.checkpoint()  # not only the answer was to stop
             self._end("stopped", not self.quiet)

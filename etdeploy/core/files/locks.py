@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from etdeploy.core.cancel import checkpoint
@@ -48,10 +49,11 @@ def exclusive(
             break
         except Timeout:
             if timeout_s is not None and time.monotonic() - began >= timeout_s:
-                raise TimeoutError(f"another run uses {what}{_process(_noted(path))}") from None
+                raise TimeoutError(f"another run uses {what}{_process(*_noted(path))}") from None
             if not told:
-                process = _noted(path)
-                progress(f"waiting for {_holder(process)} that uses {what}{_process(process)}")
+                process, command = _noted(path)
+                who = _holder(process, command)
+                progress(f"waiting for {who} that uses {what}{_process(process, path=path)}")
                 told = True
     try:
         _note_holder(path)
@@ -147,22 +149,45 @@ def _taken(handle: int, kind: int) -> bool:
 def _note_holder(path: Path) -> None:
     note = path.with_suffix(".pid")
     with naming(note):
-        note.write_text(f"{os.getpid()}\n")
+        note.write_text(f"{os.getpid()} {_command()}\n")
 
 
-def _holder(process: str) -> str:
+def _command() -> str:
+    """What this process was started for: `etdeploy chat`."""
+    name = Path(sys.argv[0]).name
+    verb = next((word for word in sys.argv[1:2] if not word.startswith("-")), "")
+    return f"{name} {verb}".strip() if name == "etdeploy" else ""
+
+
+def _holder(process: str, command: str) -> str:
     """Who holds a lock that a process has noted."""
-    return "another task of this run" if process == str(os.getpid()) else "another run"
+    if process == str(os.getpid()):
+        return "another task of this run"
+    return f"another run, `{command}`," if command else "another run"
 
 
-def _process(process: str) -> str:
-    """That process in brackets; empty for this one, and if it is not known."""
-    return f" (process {process})" if process not in ("", str(os.getpid())) else ""
+def _process(process: str, command: str = "", path: Path | None = None) -> str:
+    """That process in brackets; empty for this one, and if it is not known.
 
-
-def _noted(path: Path) -> str:
-    """The process that holds a lock; empty if it is not known."""
-    try:
-        return path.with_suffix(".pid").read_text().strip()
-    except OSError:
+    Args:
+        process: Its number.
+        command: What it was started for.
+        path: The lock that it holds, for since when it does.
+    """
+    if process in ("", str(os.getpid())):
         return ""
+    words = [f"process {process}", *([command] if command else [])]
+    if path is not None:
+        with suppress(OSError):
+            since = time.time() - path.with_suffix(".pid").stat().st_mtime
+            words.append(f"for {max(0, round(since / 60))} min")
+    return f" ({', '.join(words)})"
+
+
+def _noted(path: Path) -> tuple[str, str]:
+    """The process that holds a lock, and its command; empty where that is not known."""
+    try:
+        process, _, command = path.with_suffix(".pid").read_text().strip().partition(" ")
+    except OSError:
+        return "", ""
+    return process, command

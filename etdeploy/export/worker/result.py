@@ -100,7 +100,7 @@ class Lowered:
 
 
 def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
-    """Writes the program and its ETRecord.
+    """Writes the program, and its ETRecord where the spec says so.
 
     Returns:
         The same, with what storing equal weights once has saved.
@@ -114,8 +114,9 @@ def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
         (folder / PROGRAM_FILE).open("wb") as stream,
     ):
         lowered.program.write_to_file(stream)
-    with explaining("writing the ETRecord failed:", lowered.graphs, spared=OSError):
-        lowered.program.get_etrecord().save(str(folder / ETRECORD_FILE))
+    if spec.etrecord:
+        with explaining("writing the ETRecord failed:", lowered.graphs, spared=OSError):
+            lowered.program.get_etrecord().save(str(folder / ETRECORD_FILE))
     once = lowering_of(spec).stores_once
     return replace(lowered, saved_bytes=store_once(folder / PROGRAM_FILE) if once else 0)
 
@@ -169,7 +170,7 @@ def provenance_of(
         quantization=spec.quantization,
         method=first_method(tuple(written)),
         methods=dict(written),
-        etrecord=True,
+        etrecord=spec.etrecord,
         versions=_versions(spec),
         details={
             "bytes": _sizes(folder),
@@ -183,7 +184,8 @@ def provenance_of(
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    return {name: (folder / name).stat().st_size for name in (PROGRAM_FILE, ETRECORD_FILE)}
+    files = (folder / name for name in (PROGRAM_FILE, ETRECORD_FILE))
+    return {file.name: file.stat().st_size for file in files if file.is_file()}
 
 
 def _versions(spec: ExportSpec) -> dict[str, str]:

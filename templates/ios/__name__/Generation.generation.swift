@@ -32,6 +32,8 @@ struct Point: Sendable {
   let newTokens: Int
   var repetitions = 1
   let prompt: [Int64]
+  /// What is fed in place of the tokens that are chosen; empty where these are.
+  var followed: [Int64] = []
 }
 
 /// What is to be generated: by the screen, or by a file of lines that a tool wrote.
@@ -40,6 +42,8 @@ struct Request: Sendable {
   var rewind: Int?
   var sampling = Sampling()
   var stopIds: Set<Int> = []
+  /// Tokens whose logits are in the results of points that follow a text.
+  var logitIds: [Int] = []
   var points: [Point] = []
 
   /// The file that the options name; else the prompt.
@@ -73,17 +77,26 @@ struct Request: Sendable {
           name: words[1], role: words[2], maxTokens: numbers[3], dynamic: numbers[4] == 1,
           capacity: numbers[5]))
     case ("rewind", 2) where numbers[1] >= 1: rewind = numbers[1]
-    case ("sampling", 5):
+    case ("sampling", 6):
+      let last = words[5].split(separator: " ").compactMap { Double($0) }
       guard let temperature = Double(words[1]), let topP = Double(words[3]),
-        let seed = UInt64(words[4])
+        let seed = UInt64(words[4]), last.count == 2
       else { return false }
-      sampling = Sampling(temperature: temperature, topK: numbers[2], topP: topP, seed: seed)
+      sampling = Sampling(
+        temperature: temperature, topK: numbers[2], topP: topP, seed: seed, minP: last[0],
+        repetitionPenalty: last[1])
     case ("stop", _): stopIds = Set(line.split(separator: " ").compactMap { Int($0) })
+    case ("logits", _): logitIds = line.split(separator: " ").compactMap { Int($0) }
+    case ("follow", 4...) where numbers[2] >= 1:
+      let text = try ids(words[3...].joined(separator: " "), beside: file)
+      let length = text.count - numbers[2] + 1
+      guard length >= 1 else { return false }
+      points.append(
+        Point(
+          name: words[1], newTokens: numbers[2], prompt: Array(text[..<length]),
+          followed: Array(text[length...])))
     case ("point", 6) where numbers[2] >= 0 && numbers[3] >= 1 && numbers[4] >= 1:
-      let bytes = try Data(contentsOf: URL(filePath: words[5], relativeTo: file))
-      let prompt = bytes.withUnsafeBytes { raw in
-        (0..<raw.count / 8).map { raw.loadUnaligned(fromByteOffset: $0 * 8, as: Int64.self) }
-      }
+      let prompt = try ids(words[5], beside: file)
       points.append(
         Point(
           name: words[1], depth: numbers[2], newTokens: numbers[3], repetitions: numbers[4],
@@ -91,6 +104,12 @@ struct Request: Sendable {
     default: return false
     }
     return true
+  }
+
+  private func ids(_ path: String, beside file: URL) throws -> [Int64] {
+    try Data(contentsOf: URL(filePath: path, relativeTo: file)).withUnsafeBytes { raw in
+      (0..<raw.count / 8).map { raw.loadUnaligned(fromByteOffset: $0 * 8, as: Int64.self) }
+    }
   }
 }
 
@@ -109,11 +128,12 @@ struct Generated: Encodable, Sendable {
   var firstTokenMs = 0.0
   var tokenMs: [Double] = []
   var tokenIds: [Int] = []
+  var logits: [[Float]] = []
   var stopped = false
   var promptTokens = 0
 
   private enum CodingKeys: String, CodingKey {
-    case point, prefillMs, firstTokenMs, tokenMs, tokenIds, stopped
+    case point, prefillMs, firstTokenMs, tokenMs, tokenIds, logits, stopped
   }
   /// Tokens of the prompt in each second until the first token, and of the answer after it.
   var prefillRate: Double { Double(promptTokens) * 1000 / firstTokenMs }
@@ -228,20 +248,24 @@ final class Generator<Model: LanguageModel> {
   private func generate(_ point: Point) throws -> Generated {
     var text = Generated(point: point.name, promptTokens: point.prompt.count)
     sampler = Sampler(request.sampling)
+    sampler.see(point.prompt)
     var position = point.depth
     let prefilled = try timed {
       position = try take(point.prompt, at: point.depth) { ms in
         text.prefillMs.append(ms)
         return told(text)
       }
-      if position == point.depth + point.prompt.count { try choose(&text) }
+      if position == point.depth + point.prompt.count { try choose(&text, point) }
     }
     guard !text.tokenIds.isEmpty else { return text }
     text.firstTokenMs = prefilled
     while told(text), !text.stopped, text.tokenIds.count < point.newTokens {
       let ms = try timed {
-        try step([Int64(text.tokenIds[text.tokenIds.count - 1])], at: position)
-        try choose(&text)
+        let last = text.tokenIds.count - 1
+        let fed = point.followed.isEmpty ? Int64(text.tokenIds[last]) : point.followed[last]
+        sampler.see([fed])
+        try step([fed], at: position)
+        try choose(&text, point)
       }
       position += 1
       text.tokenMs.append(ms)
@@ -249,8 +273,13 @@ final class Generator<Model: LanguageModel> {
     return text
   }
 
-  private func choose(_ text: inout Generated) throws {
+  private func choose(_ text: inout Generated, _ point: Point) throws {
     text.tokenIds.append(try sampler.choose(logits))
+    if !point.followed.isEmpty {
+      // JSON has no infinity.
+      let most = Float.greatestFiniteMagnitude
+      text.logits.append(request.logitIds.map { min(max(logits[$0], -most), most) })
+    }
     text.stopped = request.stopIds.contains(text.tokenIds[text.tokenIds.count - 1])
   }
 

@@ -21,9 +21,9 @@ struct Sampling {
   double temperature = 0;
   int64_t top_k = 0;
   double top_p = 1;
+  uint64_t seed = 0;
   double min_p = 0;
   double repetition_penalty = 1;
-  uint64_t seed = 0;
 };
 
 struct Point {
@@ -112,11 +112,11 @@ inline Sampling read_sampling(Words& words) {
   sampling.top_k = words.number("top_k from 0 on", 0);
   sampling.top_p = words.real("top_p above 0 and up to 1", 0, 1);
   words.require(sampling.top_p > 0, "top_p above 0 and up to 1");
+  sampling.seed = static_cast<uint64_t>(words.number("a seed from 0 on", 0));
   sampling.min_p = words.real("min_p from 0 to 1", 0, 1);
   sampling.repetition_penalty =
       words.real("a repetition penalty above 0", 0, std::numeric_limits<double>::max());
   words.require(sampling.repetition_penalty > 0, "a repetition penalty above 0");
-  sampling.seed = static_cast<uint64_t>(words.number("a seed from 0 on", 0));
   return sampling;
 }
 

@@ -65,16 +65,20 @@ public class TextRun {
   private static JSONArray choices(String app, JSONObject asked) throws Exception {
     Constructor<?> settings =
         Class.forName(app + ".tokens.Sampling")
-            .getConstructor(double.class, long.class, double.class, long.class);
+            .getConstructor(
+                double.class, long.class, double.class, long.class, double.class, double.class);
     Object sampling =
         settings.newInstance(
             asked.getDouble("temperature"),
             asked.getLong("top_k"),
             asked.getDouble("top_p"),
-            asked.getLong("seed"));
+            asked.getLong("seed"),
+            asked.getDouble("min_p"),
+            asked.getDouble("repetition_penalty"));
     Class<?> kind = Class.forName(app + ".tokens.Sampler");
     Object sampler = kind.getConstructors()[0].newInstance(sampling);
     Method choose = kind.getMethod("choose", float[].class);
+    Method see = kind.getMethod("see", long[].class);
     ByteBuffer data =
         ByteBuffer.wrap(Files.readAllBytes(Paths.get(asked.getString("logits"))))
             .order(ByteOrder.LITTLE_ENDIAN);
@@ -84,7 +88,9 @@ public class TextRun {
       for (int i = 0; i < logits.length; ++i) {
         logits[i] = data.getFloat();
       }
-      chosen.put(choose.invoke(sampler, logits));
+      int token = (int) choose.invoke(sampler, logits);
+      see.invoke(sampler, new long[] {token});
+      chosen.put(token);
     }
     return chosen;
   }

@@ -40,16 +40,18 @@ func generate(_ words: [String]) throws {
   }
 }
 
-/// Draws tokens: TEMPERATURE TOP_K TOP_P SEED COUNT, and logits on stdin.
+/// Draws tokens: TEMPERATURE TOP_K TOP_P SEED COUNT MIN_P REPETITION_PENALTY, and logits on stdin.
 func sample(_ words: [String]) throws {
   var sampler = Sampler(
     Sampling(
       temperature: Double(words[0])!, topK: Int(words[1])!, topP: Double(words[2])!,
-      seed: UInt64(words[3])!))
+      seed: UInt64(words[3])!, minP: Double(words[5])!, repetitionPenalty: Double(words[6])!))
   let input = String(decoding: FileHandle.standardInput.readDataToEndOfFile(), as: UTF8.self)
   let logits = input.split(separator: "\n").map { Float(Double($0)!) }
   for _ in 0..<Int(words[4])! {
-    print(try logits.withUnsafeBufferPointer { try sampler.choose($0) }, terminator: " ")
+    let token = try logits.withUnsafeBufferPointer { try sampler.choose($0) }
+    sampler.see([Int64(token)])
+    print(token, terminator: " ")
   }
 }
 

@@ -59,7 +59,7 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
     assert request_lines(_METHODS, sampling, (2, 128001), points, logit_ids=(0, 7)) == (
         "method prefill prefill 128 1 2048\n"
         "method decode decode 1 0 2048\n"
-        "sampling 0.30000000000000004 40 0.95 0.05 1.1 9223372036854775807\n"
+        "sampling 0.30000000000000004 40 0.95 9223372036854775807 0.05 1.1\n"
         "stop 2 128001\n"
         "logits 0 7\n"
         "point warmup 0 1 1 short.bin\n"
@@ -69,9 +69,11 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
     limited = request_lines(_METHODS, sampling, (), points, rewind=129).splitlines()
     assert limited[2:4] == [
         "rewind 129",
-        "sampling 0.30000000000000004 40 0.95 0.05 1.1 9223372036854775807",
+        "sampling 0.30000000000000004 40 0.95 9223372036854775807 0.05 1.1",
     ]
-    assert "\nsampling 0.0 0 1.0 0.0 1.0 0\nstop\n" in request_lines(_METHODS, Sampling(), (), points)
+    assert "\nsampling 0.0 0 1.0 0 0.0 1.0\nstop\n" in request_lines(
+        _METHODS, Sampling(), (), points
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from etdeploy.runner.listening import (
 def test_a_line_has_the_sampling_and_the_ids() -> None:
     sampling = Sampling(temperature=0.7, top_k=40, top_p=0.95, seed=2**40)
     assert answer_line(12, 30, sampling, (5, 6)) == (
-        "answer 12 30 0.7 40 0.95 0.0 1.0 1099511627776 5 6"
+        "answer 12 30 0.7 40 0.95 1099511627776 0.0 1.0 5 6"
     )
 
 

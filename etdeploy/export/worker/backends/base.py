@@ -101,7 +101,8 @@ class Lowering:
         return None
 
     def lower(self, spec: ExportSpec, methods: Mapping[str, Traced]) -> Any:
-        """Lowers the methods of a program; an `EdgeProgramManager` with an ETRecord.
+        """Lowers the methods of a program; an `EdgeProgramManager`, with an ETRecord if
+        the spec says so.
 
         Args:
             spec: What is exported.
@@ -113,7 +114,7 @@ class Lowering:
             {name: method.program for name, method in methods.items()},
             partitioner=self.partitioners(spec),
             transform_passes=self.passes(spec, next(iter(methods.values())).log),
-            generate_etrecord=True,
+            generate_etrecord=spec.etrecord,
         )
 
     def shortened(self) -> AbstractContextManager[None]:

@@ -11,12 +11,15 @@ struct Sampling: Decodable, Sendable {
   var topK = 0
   var topP = 1.0
   var seed: UInt64 = 0
+  var minP = 0.0
+  var repetitionPenalty = 1.0
 }
 
 struct Sampler {
   private typealias Candidate = (weight: UInt64, id: Int)
   private let sampling: Sampling
   private var state: UInt64
+  private var seen: Set<Int> = []
   /// Powers of 2^-1/2, 2^-1/4, ..., for each of three bytes.
   private let tables: [[Double]]
 
@@ -34,7 +37,25 @@ struct Sampler {
     }
   }
 
+  /// More tokens of the text.
+  mutating func see(_ tokens: [Int64]) {
+    if sampling.repetitionPenalty != 1 { seen.formUnion(tokens.map(Int.init)) }
+  }
+
+  /// Before anything else, the logits of every token of the text are made smaller (Keskar et al.:
+  /// CTRL, 2019).
   mutating func choose(_ logits: Logits) throws -> Int {
+    let penalty = sampling.repetitionPenalty
+    if penalty == 1 { return try chosen(logits) }
+    var penalized = Array(logits)
+    for id in seen {
+      let logit = Double(penalized[id])
+      penalized[id] = Float(logit < 0 ? logit * penalty : logit / penalty)
+    }
+    return try penalized.withUnsafeBufferPointer { try chosen($0) }
+  }
+
+  private mutating func chosen(_ logits: Logits) throws -> Int {
     let best = try mostProbable(logits)
     if sampling.temperature == 0 { return best }
     let most = Double(logits[best])
@@ -59,7 +80,8 @@ struct Sampler {
       }
       candidates = Array(candidates[...(kept ?? candidates.count - 1)])
     }
-    return draw(candidates)
+    let least = UInt64((sampling.minP * Double(1 << 40)).rounded(.up))
+    return draw(least == 0 ? candidates : candidates.filter { $0.weight >= least })
   }
 
   private func mostProbable(_ logits: Logits) throws -> Int {

@@ -21,12 +21,62 @@ pytestmark = pytest.mark.integration
 _TEXTS = 400
 _CHOICES, _LOGITS = 300, 700
 _SAMPLINGS = (
-    {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0},
-    {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1},
-    {"temperature": 0.7, "top_k": 40, "top_p": 1.0, "seed": 2**63 - 1},
-    {"temperature": 1.3, "top_k": 0, "top_p": 0.9, "seed": 7},
-    {"temperature": 0.8, "top_k": 1000, "top_p": 0.5, "seed": 12345678901},
-    {"temperature": 5.0, "top_k": 3, "top_p": 0.99, "seed": 5},
+    {
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
+    {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": 1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
+    {
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 1.0,
+        "seed": 2**63 - 1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
+    {
+        "temperature": 1.3,
+        "top_k": 0,
+        "top_p": 0.9,
+        "seed": 7,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
+    {
+        "temperature": 0.8,
+        "top_k": 1000,
+        "top_p": 0.5,
+        "seed": 12345678901,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
+    {
+        "temperature": 2.0,
+        "top_k": 0,
+        "top_p": 0.99,
+        "seed": 9,
+        "min_p": 0.1,
+        "repetition_penalty": 1.3,
+    },
+    {
+        "temperature": 5.0,
+        "top_k": 3,
+        "top_p": 0.99,
+        "seed": 5,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
 )
 _MAIN = """
 #include <cstdio>
@@ -36,12 +86,17 @@ _MAIN = """
 
 int main(int, char** argv) {
   Sampler sampler(Sampling{std::atof(argv[1]), std::atoll(argv[2]), std::atof(argv[3]),
-                           std::strtoull(argv[4], nullptr, 10)});
-  const size_t count = std::strtoull(argv[6], nullptr, 10);
+                           std::strtoull(argv[4], nullptr, 10), std::atof(argv[5]),
+                           std::atof(argv[6])});
+  const size_t count = std::strtoull(argv[8], nullptr, 10);
   std::vector<float> logits(count);
-  std::FILE* file = std::fopen(argv[5], "rb");
+  std::FILE* file = std::fopen(argv[7], "rb");
   while (std::fread(logits.data(), sizeof(float), count, file) == count)
-    std::printf("%lld ", (long long)sampler.choose(logits.data(), count));
+  {
+    const int64_t token = sampler.choose(logits.data(), count);
+    sampler.see({token});
+    std::printf("%lld ", (long long)token);
+  }
 }
 """
 

@@ -27,13 +27,16 @@ _CPP = """
 #include "generation/sampling.h"
 int main(int, char** argv) {
   Sampling sampling{std::atof(argv[1]), std::atoll(argv[2]), std::atof(argv[3]),
-                    std::strtoull(argv[4], nullptr, 10)};
+                    std::strtoull(argv[4], nullptr, 10), std::atof(argv[6]), std::atof(argv[7])};
   std::vector<float> logits;
   for (double logit = 0; std::scanf("%lf", &logit) == 1;)
     logits.push_back(static_cast<float>(logit));
   Sampler sampler(sampling);
-  for (long i = std::atol(argv[5]); i != 0; --i)
-    std::printf("%lld ", (long long)sampler.choose(logits.data(), logits.size()));
+  for (long i = std::atol(argv[5]); i != 0; --i) {
+    const int64_t token = sampler.choose(logits.data(), logits.size());
+    sampler.see({token});
+    std::printf("%lld ", (long long)token);
+  }
 }
 """
 Points = Sequence[tuple[Sequence[int], dict[str, Any]]]
@@ -199,15 +202,23 @@ def test_sampling_is_the_runners(generation: Compiled, tmp_path: Path) -> None:
     command += ["-I", str(runner_sources()), "main.cpp", "-o", "draw"]
     subprocess.run(command, cwd=tmp_path, check=True)
     chance = np.random.default_rng(2)
-    for case, (temperature, top_k, top_p) in enumerate(
+    for case, (temperature, top_k, top_p, *others) in enumerate(
         [(0.0, 0, 1.0), (1.0, 0, 1.0), (0.7, 40, 1.0), (1.3, 0, 0.9), (2.0, 50, 0.8),
-         (1.0, 1, 1.0), (1e-300, 0, 1.0), (1.0, 0, 1e-9)]
+         (1.0, 1, 1.0), (1e-300, 0, 1.0), (1.0, 0, 1e-9), (2.0, 0, 0.99, 0.1, 1.3),
+         (0.0, 0, 1.0, 0.0, 1.2)]
     ):  # fmt: skip
         logits = chance.normal(0, 3, 500).astype(np.float32)
         logits[chance.integers(0, 500, 40)] = logits[7]  # equals, whose order counts
         logits[11] = -np.inf
         given = "\n".join(f"{value:.17g}" for value in logits)
-        words = [str(temperature), str(top_k), str(top_p), str(case + 5), "300"]
+        words = [
+            str(temperature),
+            str(top_k),
+            str(top_p),
+            str(case + 5),
+            "300",
+            *map(str, others or (0.0, 1.0)),
+        ]
         wanted = subprocess.run(
             [str(tmp_path / "draw"), *words], input=given, capture_output=True, text=True,
             check=True,
@@ -217,7 +228,7 @@ def test_sampling_is_the_runners(generation: Compiled, tmp_path: Path) -> None:
 
 
 def test_logits_that_are_no_numbers_are_told(generation: Compiled) -> None:
-    words = ["sample", "1", "0", "1", "0", "1"]
+    words = ["sample", "1", "0", "1", "0", "1", "0", "1"]
     assert generation.run(*words, stdin="1\nnan\n2") == "run a logit is NaN\n"
     said = generation.run(*words, stdin="-inf\n-inf")
     assert said == "run the largest logit is -inf\n"

@@ -19,7 +19,7 @@ def test_every_point_follows_its_own_warm_up(tmp_path: Path) -> None:
         "generation/prompt-0.bin", "generation/prompt-1.bin",
     ]  # fmt: skip
     assert files["generation/timing.txt"].read_text().splitlines()[3:] == [
-        "sampling 0.0 0 1.0 0.0 1.0 0",
+        "sampling 0.0 0 1.0 0 0.0 1.0",
         "stop 2",
         "point warmup-0 0 4 1 prompt-0.bin",
         "point point-0 0 4 2 prompt-0.bin",
@@ -59,7 +59,7 @@ def test_known_texts_are_greedy_whatever_the_recipe_samples_with(tmp_path: Path)
     )
     files = write_request(work, tmp_path)
     assert files["generation/text.txt"].read_text().splitlines()[3:] == [
-        "sampling 0.0 0 1.0 0.0 1.0 0",
+        "sampling 0.0 0 1.0 0 0.0 1.0",
         "stop",
         "point point-0 0 3 1 text-prompt-0.bin",
         "point point-1 0 4 1 text-prompt-1.bin",

@@ -54,7 +54,7 @@ def test_every_position_is_compared_also_after_another_token() -> None:
     assert (right.within_tolerance, right.equal_tokens, right.compared_tokens) == (True, 0, 8)
     assert (right.gap, right.max_logit_error) == (0.5, pytest.approx(0.3))
     # From the sixth on, the logits are those of another text.
-    broken = _followed({0: tie} | {i: RISING[::-1] for i in range(5, 8)})
+    broken = _followed({0: tie} | dict.fromkeys(range(5, 8), RISING[::-1]))
     assert (broken.within_tolerance, broken.wrong_token) == (False, 6)
     assert broken.max_logit_error == 9.5
     assert broken.min_cosine == pytest.approx(-1)
@@ -73,10 +73,12 @@ def test_logits_that_are_all_a_little_off_are_wrong_and_a_shift_is_not() -> None
 
 
 def test_the_tolerance_that_a_remedy_names_is_enough() -> None:
-    broken = _followed({i: RISING[::-1] for i in range(5, 8)})
+    broken = _followed(dict.fromkeys(range(5, 8), RISING[::-1]))
     enough = enough_tolerance([broken])
     assert enough == 9.5
-    assert _followed({i: RISING[::-1] for i in range(5, 8)}, max_abs_error=enough).within_tolerance
+    assert _followed(
+        dict.fromkeys(range(5, 8), RISING[::-1]), max_abs_error=enough
+    ).within_tolerance
 
 
 def test_equal_texts_are_right() -> None:

@@ -52,9 +52,9 @@ def test_only_what_is_new_is_computed(tmp_path: Path) -> None:
         third = dialogue.say((1, 2, 3), 1, Sampling(), heard.append)
     # The stop token was never fed back, and a prompt's last token gives the logits.
     assert talk.said == [
-        "answer 0 9 0.0 0 1.0 0.0 1.0 0 1 2 3",
-        "answer 5 9 0.5 0 1.0 0.0 1.0 0 7 4",
-        "answer 2 1 0.0 0 1.0 0.0 1.0 0 3",
+        "answer 0 9 0.0 0 1.0 0 0.0 1.0 1 2 3",
+        "answer 5 9 0.5 0 1.0 0 0.0 1.0 7 4",
+        "answer 2 1 0.0 0 1.0 0 0.0 1.0 3",
     ]
     assert heard == [5, 6, STOP, 8, 9]
     assert (first.token_ids, first.first_token_ms, first.token_ms) == ((5, 6, STOP), 10, (2, 2))
@@ -107,7 +107,7 @@ def test_a_stop_ends_the_answer_and_keeps_what_came_of_it(tmp_path: Path) -> Non
         with pytest.raises(Interrupted):
             dialogue.say((1, 2), 9, Sampling(), _nothing, stop)
         assert dialogue.say((1, 2, 5, 6, 7), 9, Sampling(), _nothing).token_ids == (9,)
-    assert talk.said[1:] == ["stop", "answer 4 9 0.0 0 1.0 0.0 1.0 0 7"]
+    assert talk.said[1:] == ["stop", "answer 4 9 0.0 0 1.0 0 0.0 1.0 7"]
 
 
 def test_a_stop_in_the_prefill_keeps_what_was_computed(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_runner_that_was_forgotten_is_started_again(tmp_path: Path) -> None:
     with _opened(tmp_path, gone, again) as dialogue:
         dialogue.say((1, 2, 3), 9, Sampling(), _nothing)
         assert dialogue.say((1, 2, 3, 4), 9, Sampling(), _nothing).taken == 4
-    assert again.said == ["answer 0 9 0.0 0 1.0 0.0 1.0 0 1 2 3 4"]
+    assert again.said == ["answer 0 9 0.0 0 1.0 0 0.0 1.0 1 2 3 4"]
 
 
 def test_a_crash_is_told(tmp_path: Path) -> None:

@@ -36,7 +36,11 @@ def test_tokens_come_one_by_one_and_results_at_the_end(tmp_path: Path) -> None:
     assert (generated.token_ids, generated.first_token_ms) == ((1, 2, 3), 10.0)
     assert device.prompts == [(5, 6)]
     lines = device.given[0]["request.txt"].decode().splitlines()
-    assert lines == ["sampling 0.0 4 1.0 0.0 1.0 7", f"stop {STOP}", "point prompt 0 3 1 prompt.bin"]
+    assert lines == [
+        "sampling 0.0 4 1.0 7 0.0 1.0",
+        f"stop {STOP}",
+        "point prompt 0 3 1 prompt.bin",
+    ]
     words = dict(zip(device.arguments[0][::2], device.arguments[0][1::2], strict=True))
     assert (words["--program"], words["--threads"], words["--stream"]) == (
         "{bundle}/program.pte", "3", "1",

@@ -66,7 +66,7 @@ class QnnLowering(Lowering):
                 # The compiler takes linear layers in blocks, too, and their outputs are wrong
                 # (QNN 2.49.40: cosine 0.7 for two layers).
                 convert_linear_to_conv2d=spec.quantization == IN_BLOCKS,
-                generate_etrecord=True,
+                generate_etrecord=spec.etrecord,
             )
 
     def shares_weights(self, spec: ExportSpec) -> bool | None:
