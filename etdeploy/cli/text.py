@@ -32,8 +32,8 @@ _OTHER_MODEL = "Name one: --model ID_OR_FOLDER"
 def text_options(function: F) -> F:
     """How tokens are chosen; by default as the recipe's benchmark.generation says."""
     for option, kind, text in (
-        ("--seed", click.IntRange(0, 2**63 - 1), "Of the random choice; equal seeds, equal text. By "
-         "default another one for each text, which is shown after it."),
+        ("--seed", click.IntRange(0, 2**63 - 1), "Of the random choice; equal seeds, equal text. "
+         "By default each text has another one, which is shown after it."),
         ("--repetition-penalty", click.FloatRange(0, min_open=True), "Divide the logits of tokens "
          "that are in the text already by this (1.1); 1 for no penalty."),
         ("--min-p", click.FloatRange(0, 1), "Choose among tokens with at least this share of the "

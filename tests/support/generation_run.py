@@ -97,7 +97,11 @@ def found(name: str, folder: Path) -> dict[str, Any]:
         end = parts[-1] + PART
         decode += [distance(at, at + 1) for at in range(end, _FURTHER)]
     again += [distance(0, PART), distance(PART, PART + 1)]
-    operators = {m.name: [o.name for o in m.operators] for m in inspect_file(path).methods}
+    inspected = inspect_file(path).methods
+    operators = {m.name: [o.name for o in m.operators] for m in inspected}
+    # Of the method that looks at all positions.
+    buffers = dict(made.sources["decode"].module.cache.named_buffers()).items()
+    written = [b.nbytes for key, b in buffers if key.startswith(("key_", "value_"))]
     return {
         "path": made.path,
         "attention": made.attention,
@@ -107,6 +111,8 @@ def found(name: str, folder: Path) -> dict[str, Any]:
         "rewind": made.rewind,
         "places": [buffer.shape[1] for buffer in _keys(made.sources["decode"].module)],
         "furthest": end,
+        "cache_bytes": sum(written),
+        "planned_bytes": {m.name: m.planned_memory_bytes for m in inspected},
         "operators": operators,
     }
 

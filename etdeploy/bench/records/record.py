@@ -28,7 +28,7 @@ from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
 from etdeploy.runner.model import AppDetails
 
-SCHEMA_VERSION: Literal[8] = 8
+SCHEMA_VERSION: Literal[9] = 9
 TRACE = "etdump"
 """The role, in `files`, of the trace of a run's only method."""
 
@@ -296,7 +296,7 @@ class RunRecord(Value):
             the outputs count. null where the program ran on what it is for.
     """
 
-    schema_version: Literal[8] = SCHEMA_VERSION
+    schema_version: Literal[9] = SCHEMA_VERSION
     run_id: str
     started_at: str
     workload: Workload

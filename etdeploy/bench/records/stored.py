@@ -125,7 +125,8 @@ def _newest(content: dict[str, Any]) -> dict[str, Any]:
     # Nothing of version 2 was simulated, which is the default of the key that version 3 added. That
     # of version 4, a partition's `settings`, is empty where they were not read. What version 5
     # added was not measured before, and version 6 added another kind of workload,
-    # of which version 7 traces the methods. Before version 8 no app ran anything.
+    # of which version 7 traces the methods. Before version 8 no app ran anything,
+    # and before version 9 texts were compared up to the first token that differed.
     return {**content, "schema_version": SCHEMA_VERSION}
 
 

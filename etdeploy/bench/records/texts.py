@@ -22,8 +22,9 @@ class TextCheck(Value):
         text: `token_ids` as text; null likewise.
         expected_ids: What the model gives, after quantisation where it is quantised.
         equal_tokens: How many are equal, before the first that is not.
-        gap: At that first one, or at `wrong_token` if the text is wrong, how much smaller the eager model's logit of the device's token is
-            than that of its own token; null where the tokens are equal.
+        gap: At that first one, or at `wrong_token` if the text is wrong, how much smaller the eager
+            model's logit of the device's token is than that of its own token; null where the tokens
+            are equal.
         gap_is_exact: Whether it is that; else it is at least that, since the logits of only a few
             tokens are kept.
         tolerance_gap: Up to which another token may be the most probable on the device: twice what
@@ -35,7 +36,7 @@ class TextCheck(Value):
         max_logit_error: How much the compared logits differ at most, over all positions.
         tolerance_logit: Up to which one may differ, at `wrong_token` or at the strictest position.
         min_cosine: The least cosine of both models' logits at a position, each without their mean.
-        tolerance_cosine: The least that it may be; null where the recipe has a tolerance of its own.
+        tolerance_cosine: The least that it may be; null where the recipe has its own tolerance.
         within_tolerance: Whether every compared position is right. null where nothing is known.
         original_ids: What the model gives in 32-bit floats, before quantisation; null for one that
             is not quantised.

@@ -90,6 +90,16 @@ def test_layers_with_a_window_keep_no_more_than_a_ring(found: dict[str, dict[str
 
 
 @pytest.mark.parametrize("name", _MODELS)
+def test_the_memory_of_the_cache_is_planned_once(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    cache = found[name]["cache_bytes"]
+    for planned in found[name]["planned_bytes"].values():
+        # A prompt's part of 16 tokens has activations of some kilobytes.
+        assert cache <= planned < cache + 100_000 < 2 * cache
+
+
+@pytest.mark.parametrize("name", _MODELS)
 def test_the_cache_is_written_in_place_and_never_copied(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:

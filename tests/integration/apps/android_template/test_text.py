@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from etdeploy.runner.fingerprint import runner_sources
+from etdeploy.runner.generation import Sampling
 from tests.support import app_tokenizers
 from tests.support.android_app import App, Tools, run
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 _TEXTS = 400
 _CHOICES, _LOGITS = 300, 700
-_SAMPLINGS = (
+_SAMPLINGS: tuple[dict[str, Any], ...] = (
     {
         "temperature": 0.0,
         "top_k": 0,
@@ -115,7 +116,8 @@ def answers(
             {"path": str(folder / f"{kind}.json"), "texts": texts} for kind in app_tokenizers.KINDS
         ],
         "samplings": [
-            sampling | {"logits": str(_logits(folder)), "count": _LOGITS} for sampling in _SAMPLINGS
+            Sampling(**sampling).model_dump() | {"logits": str(_logits(folder)), "count": _LOGITS}
+            for sampling in _SAMPLINGS
         ],
     }
     (folder / "asked.json").write_text(json.dumps(asked))
@@ -162,7 +164,7 @@ def test_choices_are_those_of_the_runner(
          "-I", str(runner_sources()), "main.cpp", "-o", "draw"],
         cwd=tmp_path, check=True,
     )  # fmt: skip
-    settings = [str(value) for value in _SAMPLINGS[index].values()]
+    settings = Sampling(**_SAMPLINGS[index]).words
     wanted = subprocess.run(
         ["./draw", *settings, answers["folder"] / "logits.bin", str(_LOGITS)],
         cwd=tmp_path, check=True, capture_output=True, text=True,

@@ -31,6 +31,7 @@ def _checked(*ids: int, quantization: str | None = None, **limits: float):  # ty
 
 # Of a vocabulary of 20: each token's logit rises evenly, and the last one's is the largest.
 RISING = tuple(i / 2 for i in range(20))
+BROKEN = dict.fromkeys(range(5, 8), RISING[::-1])
 FOLLOWED = ExpectedText(
     prompt_ids=(1,),
     original=GreedyText(
@@ -43,9 +44,13 @@ def _followed(wrong: Mapping[int, Sequence[float]], **limits: float) -> TextChec
     """The verdict where the device has other logits at some of the eight positions."""
     logits = [wrong.get(i, RISING) for i in range(8)]
     return check_text(
-        "text_0", [max(range(20), key=list(each).__getitem__) for each in logits], FOLLOWED,
-        "8da4w", Tolerance.model_validate(limits), logits=[dict(enumerate(each)) for each in logits],
-    )  # fmt: skip
+        "text_0",
+        [max(range(20), key=list(each).__getitem__) for each in logits],
+        FOLLOWED,
+        "8da4w",
+        Tolerance.model_validate(limits),
+        logits=[dict(enumerate(each)) for each in logits],
+    )
 
 
 def test_every_position_is_compared_also_after_another_token() -> None:
@@ -54,7 +59,7 @@ def test_every_position_is_compared_also_after_another_token() -> None:
     assert (right.within_tolerance, right.equal_tokens, right.compared_tokens) == (True, 0, 8)
     assert (right.gap, right.max_logit_error) == (0.5, pytest.approx(0.3))
     # From the sixth on, the logits are those of another text.
-    broken = _followed({0: tie} | dict.fromkeys(range(5, 8), RISING[::-1]))
+    broken = _followed({0: tie} | BROKEN)
     assert (broken.within_tolerance, broken.wrong_token) == (False, 6)
     assert broken.max_logit_error == 9.5
     assert broken.min_cosine == pytest.approx(-1)
@@ -73,12 +78,10 @@ def test_logits_that_are_all_a_little_off_are_wrong_and_a_shift_is_not() -> None
 
 
 def test_the_tolerance_that_a_remedy_names_is_enough() -> None:
-    broken = _followed(dict.fromkeys(range(5, 8), RISING[::-1]))
+    broken = _followed(BROKEN)
     enough = enough_tolerance([broken])
     assert enough == 9.5
-    assert _followed(
-        dict.fromkeys(range(5, 8), RISING[::-1]), max_abs_error=enough
-    ).within_tolerance
+    assert _followed(BROKEN, max_abs_error=enough).within_tolerance
 
 
 def test_equal_texts_are_right() -> None:

@@ -66,7 +66,7 @@ def test_what_run_printed_is_read_too(tmp_path: Path) -> None:
 def test_version_1_is_read_as_the_newest(tmp_path: Path) -> None:
     run = load_run(_write(tmp_path, _version_1()))
     now = make_record()
-    assert run.record.schema_version == 8
+    assert run.record.schema_version == 9
     assert run.record.workload == now.workload.model_copy(update={"runs": (), "spread": None})
     assert run.record.verify_ms is None
     assert (run.record.load_ms, run.record.device) == (now.load_ms, now.device)
@@ -86,8 +86,8 @@ def test_version_2_is_read_as_one_that_was_not_simulated(tmp_path: Path) -> None
 
 
 def test_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
-    path = _write(tmp_path, {"schema_version": 9, "anything": "else"})
-    with pytest.raises(UsageError, match="has version 9; this etdeploy reads versions 1 to 8") as e:
+    path = _write(tmp_path, {"schema_version": 10, "anything": "else"})
+    with pytest.raises(UsageError, match="has version 10; this etdeploy reads versions 1 to 9") as e:
         load_record(path)
     assert e.value.exit_code == 2
     assert e.value.place == str(path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.bench.text.reply import Reply
+import pytest
+
+from etdeploy.bench.text.reply import Reply, repeated_tokens
 from etdeploy.program.text.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level
 
@@ -38,3 +40,19 @@ def test_without_a_tokenizer_ids_are_shown() -> None:
         reply.take(token)
     reply.end()
     assert ("".join(shown), reply.text) == ("3 9 ", None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "period"),
+    [
+        ([7] * 96, 1),
+        ([7] * 95, 0),
+        ([1, 2, 3] * 33, 3),
+        ([5] * 200 + [6], 0),
+        ([*range(50)] * 4, 50),
+        ([*range(50)] * 3, 0),
+        ([*range(300)], 0),
+    ],
+)
+def test_a_text_that_repeats_itself(tokens: list[int], period: int) -> None:
+    assert repeated_tokens(tokens) == period

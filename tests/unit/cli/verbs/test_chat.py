@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -147,6 +148,43 @@ def test_a_full_context_is_told_even_when_quiet(tmp_path: Path, capsys: Capture)
     with _chat(device, tmp_path) as chat:
         chat.hear("one")
     assert "the context of 64 tokens is full (--context 128)" in (capsys.readouterr().err)
+
+
+def test_an_answer_that_repeats_itself_is_stopped(tmp_path: Path, capsys: Capture) -> None:
+    [token] = _TOKENIZER.encode("a")
+
+    def looping(on_line: Callable[[str], None], _: object) -> RunOutcome:
+        for _each in range(200):
+            on_line(str(token))
+            cancel.checkpoint()
+        raise AssertionError
+
+    device = TalkingDevice(looping, looping, _saying("yes"))
+    with _chat(device, tmp_path) as chat:
+        chat.hear("one")
+        told = capsys.readouterr()
+        assert (told.out, "--repetition-penalty" in told.err) == ("a" * 96 + "\n", True)
+    with _chat(device, tmp_path, as_json=True) as chat:
+        chat.hear("one")
+        assert json.loads(capsys.readouterr().out)["stopped"] == "repetition"
+        chat.hear("/reset")
+        chat.hear("two")
+        assert json.loads(capsys.readouterr().out)["text"] == "yes"
+
+
+def test_each_answer_has_another_seed_unless_one_is_named(tmp_path: Path) -> None:
+    drawn: dict[bool, list[int | None]] = {}
+    for seeded in (True, False):
+        device = TalkingDevice(_saying("hi"), _saying("ho"))
+        with _chat(device, tmp_path) as chat:
+            sampling = Sampling(temperature=1.0, seed=5)
+            voice = replace(chat.voice, sampling=sampling, seeded=seeded)
+            answers = [voice.answer((1, 2), show=lambda _: None) for _ in range(2)]
+        drawn[seeded] = [answer.seed for answer in answers]
+        lines = [files["request.txt"].decode().splitlines()[0] for files in device.given]
+        assert [int(line.split()[4]) for line in lines] == drawn[seeded]
+    assert drawn[True] == [5, 5]
+    assert len({5, *drawn[False]}) == 3
 
 
 class Typed(io.StringIO):
