@@ -54,10 +54,11 @@ def _followed(wrong: Mapping[int, Sequence[float]], **limits: float) -> TextChec
 
 
 def test_every_position_is_compared_also_after_another_token() -> None:
-    tie = [*RISING[:18], 9.3, 9.2]
+    tie = (*RISING[:18], 9.3, 9.2)
     right = _followed({0: tie})
     assert (right.within_tolerance, right.equal_tokens, right.compared_tokens) == (True, 0, 8)
-    assert (right.gap, right.max_logit_error) == (0.5, pytest.approx(0.3))
+    assert right.gap == 0.5
+    assert right.max_logit_error == pytest.approx(0.3)
     # From the sixth on, the logits are those of another text.
     broken = _followed({0: tie} | BROKEN)
     assert (broken.within_tolerance, broken.wrong_token) == (False, 6)
