@@ -87,7 +87,9 @@ def test_version_2_is_read_as_one_that_was_not_simulated(tmp_path: Path) -> None
 
 def test_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
     path = _write(tmp_path, {"schema_version": 10, "anything": "else"})
-    with pytest.raises(UsageError, match="has version 10; this etdeploy reads versions 1 to 9") as e:
+    with pytest.raises(
+        UsageError, match="has version 10; this etdeploy reads versions 1 to 9"
+    ) as e:
         load_record(path)
     assert e.value.exit_code == 2
     assert e.value.place == str(path)
