@@ -5,8 +5,8 @@
     python3 dev.py test [--all | ARGUMENTS OF pytest]
 
 `test` checks style and types first, and then runs two files of tests at a time where there is room;
-`test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root on
-Debian or Ubuntu it installs the system packages that the tests with real compilers and devices need;
+`test --all` includes the tests marked nightly. With other arguments it only runs pytest. As root
+on Debian or Ubuntu it installs the system packages that tests with real compilers and devices need;
 elsewhere it lists them and skips those tests.
 """
 
