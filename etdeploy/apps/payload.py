@@ -22,7 +22,6 @@ from etdeploy.apps.model import (
 from etdeploy.apps.tokenizer import app_tokenizer
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.outputs.distance import measure_distance
 from etdeploy.bench.outputs.steps import estimate_step
 from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
 from etdeploy.bench.outputs.tolerance import limits_for
@@ -30,6 +29,7 @@ from etdeploy.bench.sizes import judged_as
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
 from etdeploy.export.methods import values_of_method
+from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import (
     BY_PIXEL,
     PROGRAM_FILE,

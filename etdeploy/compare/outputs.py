@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from etdeploy.bench.outputs.distance import measure_distance
 from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.compare.model import OutputDifference
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
+from etdeploy.program.distance import measure_distance
 from etdeploy.runner.protocol import RunnerOutput, RunnerResults
 
 

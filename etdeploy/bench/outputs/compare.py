@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.bench.outputs.distance import Distance, measure_distance
 from etdeploy.bench.outputs.plain import check_plain
 from etdeploy.bench.outputs.steps import estimate_step
 from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
@@ -15,6 +14,7 @@ from etdeploy.bench.outputs.tolerance import Limits, limits_for
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.files.basic import inside
+from etdeploy.program.distance import Distance, measure_distance
 from etdeploy.program.folder import Stored, TensorFile
 from etdeploy.program.model import Plain
 from etdeploy.recipe.model import Tolerance

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.outputs.distance import measure_distance
 from etdeploy.bench.outputs.tensors import UnreadableError
 from etdeploy.bench.outputs.tolerance import Limits, limits_for
 from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.program.distance import measure_distance
 from etdeploy.program.model import Plain
 from etdeploy.recipe.model import Tolerance
 from etdeploy.runner.protocol import RunnerOutput

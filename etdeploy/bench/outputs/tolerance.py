@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from etdeploy.bench.outputs.distance import Distance
+from etdeploy.program.distance import Distance
 from etdeploy.recipe.model import Tolerance
 
 

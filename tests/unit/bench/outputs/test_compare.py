@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from etdeploy.bench.outputs.compare import Expectation, compare_outputs
-from etdeploy.bench.outputs.distance import measure_distance
 from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import Plain
 from etdeploy.recipe.model import Tolerance
