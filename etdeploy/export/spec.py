@@ -24,7 +24,7 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 # Keys of sections that the worker refuses with their places.
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("revision",), ("remote_code",),
-    ("generation",),
+    ("generation",), ("calibration",),
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from etdeploy.core.values import Value
 from etdeploy.program.generation import Generation
 from etdeploy.program.model import Plain
+from etdeploy.program.quality import OutputLoss
 
 PROGRAM_FILE = "program.pte"
 PROGRAM_INFO = "program.json"
@@ -85,6 +86,7 @@ class MethodValues(Value):
     inputs: tuple[Stored, ...] = ()
     expected: tuple[Stored, ...] = ()
     output_quantization: tuple[OutputQuantization | None, ...] = ()
+    quantization_loss: tuple[OutputLoss, ...] = ()
     sets: tuple[InputSet, ...] = ()
     details: dict[str, Any] = {}
 
@@ -101,13 +103,16 @@ class Provenance(Value):
         inputs: Inputs of the method, in order.
         expected: The eager model's outputs for those inputs, in order; empty for a finished
             program. Of a language model's methods, the first alone has them, and
-            `quantization_error` in its details.
+            `quantization_loss`.
         output_quantization: For each expected output; None for one that no dequantisation gives
             directly. Empty where it is not known.
+        quantization_loss: How far each expected tensor is from the unquantised model's; empty for a
+            model that is not quantised before it is lowered.
         sets: Inputs of the sizes that the recipe names; if there are any, they are measured and not
             `inputs`.
         methods: What is known of each method, where there are several; `inputs`, `expected`,
-            `output_quantization` and `sets` are empty then, until `of` chooses one.
+            `output_quantization`, `quantization_loss` and `sets` are empty then, until `of`
+            chooses one.
         etrecord: Whether `etrecord.bin` is there.
         versions: Of Python, torch, executorch and torchao at export; `qnn` is that of the QNN SDK
             that compiled the program.
@@ -125,6 +130,7 @@ class Provenance(Value):
     inputs: tuple[Stored, ...] = ()
     expected: tuple[Stored, ...] = ()
     output_quantization: tuple[OutputQuantization | None, ...] = ()
+    quantization_loss: tuple[OutputLoss, ...] = ()
     sets: tuple[InputSet, ...] = ()
     methods: dict[str, MethodValues] = {}
     etrecord: bool = False
@@ -140,6 +146,13 @@ class Provenance(Value):
         """The input sets of a measurement, by the name of their size."""
         example = InputSet(inputs=self.inputs, expected=self.expected)
         return {each.name: each for each in self.sets or (example,)}
+
+    @property
+    def quantization_losses(self) -> dict[str, tuple[OutputLoss, ...]]:
+        """How far quantisation moves the outputs of each method; empty for generated text."""
+        found = {name: values.quantization_loss for name, values in self.methods.items()}
+        found = found or {self.method: self.quantization_loss}
+        return {} if self.generation else {name: each for name, each in found.items() if each}
 
     def of(self, method: str) -> Provenance:
         """The same with the values of one method; as it is if there is only one."""

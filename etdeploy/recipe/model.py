@@ -259,8 +259,10 @@ class Export(Section):
     calibration: str | None = None
     """For static schemes: a function `file.py:function` or `package.module:function` that yields
     tuples of inputs, or dicts of inputs by keyword. For a program with several methods, it is
-    called for each, `samples(method="prefill")`. Without it, the example inputs are used, which is
-    enough to measure speed."""
+    called for each, `samples(method="prefill")`. Each has the shapes and data types of the example
+    inputs, and finite values, preprocessed as your application does it. An export reports
+    [what quantisation costs](measuring.md#what-quantisation-costs). Without the function,
+    the example inputs are used, which is enough to measure speed."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
     """8da4w, 16a4w_block and embeddings with 4w: the number of weights that share a scale. A

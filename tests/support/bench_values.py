@@ -25,6 +25,7 @@ from etdeploy.bench.timing.series import Series
 from etdeploy.devices.base import DeviceFacts, DeviceState
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance, TensorFile
 from etdeploy.program.model import Delegate, Operator
+from etdeploy.program.quality import OutputLoss
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerResults
@@ -58,6 +59,16 @@ UNCOMPARED = make_check(
     within_tolerance=None,
     remark="every value is NaN or infinite, in the model's own output too",
 )
+
+
+def make_loss(**changes: Any) -> OutputLoss:
+    values: dict[str, Any] = {
+        "name": "scores",
+        "cosine_similarity": 0.999,
+        "sqnr_db": 27.0,
+        "max_abs_error": 0.125,
+    }
+    return OutputLoss(**(values | changes))
 
 
 def make_results(samples_ms: Sequence[float] = (1.0, 1.1, 1.2), **changes: Any) -> RunnerResults:

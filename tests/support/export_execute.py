@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from executorch.runtime import Runtime
 
-from etdeploy.export.worker.tracing.tensors import distances, with_strides
+from etdeploy.export.worker.tracing.tensors import Named, losses, with_strides
 from etdeploy.program.folder import BY_PIXEL, Provenance, Stored, load_provenance
 from etdeploy.program.model import Plain
+from etdeploy.program.quality import OutputLoss
 
 
 def main(folders: list[Path]) -> None:
@@ -42,8 +43,18 @@ def _run_method(folder: Path, provenance: Provenance) -> list[dict[str, Any]]:
         by_pixel = provenance.details.get(BY_PIXEL, ())
         given = [with_strides(_read(folder, t), by_pixel=t.name in by_pixel) for t in each.inputs]
         outputs = method.execute(given)
-        found += distances([_read(folder, t) for t in each.expected], list(outputs))
+        expected = [Named(t.name, _read(folder, t)) for t in each.expected]
+        actual = [Named(t.name, v) for t, v in zip(each.expected, outputs, strict=True)]
+        found += [_told(loss) for loss in losses(expected, actual)]
     return found
+
+
+def _told(loss: OutputLoss) -> dict[str, Any]:
+    """Equal integers count as an angle of 0."""
+    angle = loss.cosine_similarity
+    if loss.equal_percent is not None:
+        angle = float(loss.equal_percent == 100)
+    return {**loss.model_dump(), "cosine_similarity": angle}
 
 
 def _read(folder: Path, tensor: Stored) -> Any:

@@ -22,6 +22,7 @@ from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import WorkerError, of_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_sources, prepare
+from etdeploy.export.worker.lowering.calibration import loss_notes
 from etdeploy.export.worker.lowering.delegation import delegation
 from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
 from etdeploy.export.worker.lowering.lower_failures import operator_place
@@ -44,14 +45,15 @@ from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
 from etdeploy.export.worker.tracing.tensors import (
     Values,
-    distances,
     flat_inputs,
     laid_out,
     lay_out_weights,
+    losses,
     run_eagerly,
 )
 from etdeploy.export.worker.tracing.trace import copy_in_order, trace
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
+from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
     from etdeploy.export.worker.loading.hf.language import LanguageModel
@@ -93,12 +95,14 @@ class Model:
     Attributes:
         module: Quantised where the scheme quantises before lowering.
         outputs: Of that module, run eagerly; None if it was not.
-        details: How far quantisation moved the outputs.
+        losses: How far quantisation moved the outputs.
+        details: How many inputs calibrated it.
         notes: Sentences for the user.
     """
 
     module: torch.nn.Module
     outputs: Values | None
+    losses: tuple[OutputLoss, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -308,6 +312,7 @@ def _method(
         traced=traced,
         inputs=inputs,
         outputs=model.outputs,
+        losses=model.losses,
         details=model.details,
         notes=model.notes,
         sets=sets,
@@ -381,22 +386,27 @@ def _quantized(
     quantized = quantize(spec, sources, log)
     if not quantized:
         return {name: Model(source.module, before[name]) for name, source in sources.items()}
-    return _for_each(sources, lambda name: _compared(quantized[name], sources[name], before[name]))
+    return _for_each(
+        sources, lambda name: _compared(spec, quantized[name], sources[name], before[name])
+    )
 
 
 def _outputs(source: Source) -> Values:
     return run_eagerly(source.module, source.inputs, "the model")
 
 
-def _compared(quantized: Quantized, source: Source, before: Values | None) -> Model:
-    after, details = None, dict[str, Any]()
+def _compared(
+    spec: ExportSpec, quantized: Quantized, source: Source, before: Values | None
+) -> Model:
+    after, found, notes = None, tuple[OutputLoss, ...](), quantized.notes
     if before is not None:
         after = run_eagerly(quantized.module, source.inputs, "the quantised model")
-        moved = distances([v.value for v in before], [v.value for v in after])
-        details["quantization_error"] = moved
-    if quantized.samples is not None:
-        details["calibration_samples"] = quantized.samples
-    return Model(quantized.module, after, details, quantized.notes)
+        found = losses(before, after)
+    if not spec.generation:  # a language model is judged by its perplexity and texts
+        notes = (*notes, *loss_notes(spec, found, quantized.ranges))
+    samples = quantized.samples
+    details = {} if samples is None else {"calibration_samples": samples}
+    return Model(quantized.module, after, found, details, notes)
 
 
 def _by_pixel(source: Source, log: Log) -> Source:

@@ -38,6 +38,7 @@ from etdeploy.program.folder import (
     MethodValues,
     Provenance,
 )
+from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
     from etdeploy.export.worker.loading.hf.language import LanguageModel
@@ -54,7 +55,8 @@ class Method:
         inputs: The example's.
         outputs: Of the module, run eagerly; quantised where the scheme quantises before lowering.
             None if it was not run.
-        details: How far quantisation moved the outputs.
+        losses: How far quantisation moved the outputs.
+        details: How many inputs calibrated it.
         notes: Sentences for the user.
         sets: Inputs of the recipe's sizes.
         set_outputs: What the module gave for each of these.
@@ -66,6 +68,7 @@ class Method:
     traced: Traced
     inputs: Values
     outputs: Values | None
+    losses: tuple[OutputLoss, ...]
     details: dict[str, Any]
     notes: tuple[str, ...]
     sets: tuple[SizedCall, ...]
@@ -139,6 +142,7 @@ def _written(folder: Path, method: Method, below: str) -> MethodValues:
         inputs=write_values(folder, f"inputs{below}", method.inputs),
         expected=() if outputs is None else write_values(folder, f"expected{below}", outputs),
         output_quantization=steps,
+        quantization_loss=method.losses,
         sets=write_sets(folder, module, method.sets, method.set_outputs, below),
         details={
             "delegation": method.counts,

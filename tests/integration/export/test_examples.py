@@ -140,10 +140,12 @@ def test_quantisation_shrinks_the_program_and_tells_its_damage(
     plain = load_provenance(all_exported.folders[f"{example}-none"])
     provenance = load_provenance(folder)
     assert provenance.details["bytes"]["program.pte"] < 1.1 * plain.details["bytes"]["program.pte"]
-    (damage,) = provenance.details["quantization_error"]
-    assert 0 < damage["max_abs_error"] < 1
-    assert damage["cosine_similarity"] > 0.95
-    assert "quantization_error" not in plain.details
+    (damage,) = provenance.quantization_loss
+    assert damage.max_abs_error
+    assert damage.max_abs_error < 1
+    assert damage.cosine_similarity
+    assert damage.cosine_similarity > 0.95
+    assert plain.quantization_loss == ()
 
 
 @pytest.mark.parametrize("example", SMALL)

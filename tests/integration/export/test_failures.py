@@ -453,7 +453,8 @@ def test_a_syntax_error_is_shown_at_its_line(failures: dict[str, Failure]) -> No
 
 def test_a_wrong_calibration_input_is_numbered(failures: dict[str, Failure]) -> None:
     message = failures["wrong_samples"].message
-    assert message.startswith("the model raised with calibration input 0: ")
+    assert message.startswith("calibration input 0 of failing.py:wrong_samples")
+    assert "[4, 7] for x, not torch.float32 [4, 8]" in message
 
 
 @pytest.mark.parametrize("name", ["damaged", "cut_short"])

@@ -191,10 +191,10 @@ def _check_that_one_method_was_run(folder: Path) -> None:
     """With the longest text; the other method has the same layers."""
     told = load_provenance(folder)
     prefill, decode = (told.of(name) for name in ("prefill", "decode"))
-    [moved] = prefill.details["quantization_error"]
-    assert moved["max_abs_error"] > 0
+    [moved] = prefill.quantization_loss
+    assert moved.max_abs_error
     assert (len(prefill.expected), prefill.output_quantization) == (1, (None,))
-    assert "quantization_error" not in decode.details
+    assert decode.quantization_loss == ()
     assert (decode.expected, decode.output_quantization) == ((), ())
     assert [path.name for path in (folder / "expected").iterdir()] == ["prefill"]
     tokens = np.fromfile(folder / "inputs/prefill/0.tokens.bin", "<i8")

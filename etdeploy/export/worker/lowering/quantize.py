@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from etdeploy.backends.names import DEFAULT
 from etdeploy.backends.schemes import FLOAT_SCHEMES, LINEAR_SCHEMES, STATIC_SCHEMES
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.failures import blaming, described, fail, of_method
+from etdeploy.export.worker.failures import (
+    WorkerError,
+    blaming,
+    described,
+    fail,
+    of_method,
+)
 from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.lowering.calibration import Calibration, Range
 from etdeploy.export.worker.lowering.layers.quantize import quantize_layers
 from etdeploy.export.worker.lowering.overrides import check_overrides, override_notes
 from etdeploy.export.worker.rewrites.base import Log
@@ -31,6 +41,8 @@ _OTHERWISE = (
 )
 # Files of torchao and PyTorch whose classes stand in a graph that is calibrated.
 _OBSERVERS = ("observer.py", "fake_quantize.py")
+# Beginnings of the operators whose weights are most of a model.
+_LAYERS = ("conv", "linear", "lstm", "gru", "rnn", "matmul", "mm", "bmm", "addmm", "embedding")
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,13 @@ class Quantized:
         module: Computes, eagerly, with the quantised weights and activations.
         notes: Sentences for the user.
         samples: How many calibration inputs found the ranges; None where none are needed.
+        ranges: Of the inputs that calibration inputs are unlike the example's in: both.
     """
 
     module: torch.nn.Module
     notes: tuple[str, ...] = ()
     samples: int | None = None
+    ranges: Mapping[str, tuple[Range, Range]] = field(default_factory=dict)
 
 
 def quantize(
@@ -74,7 +88,52 @@ def quantize(
     for name, source in sources.items():
         with of_method(name, sources):
             found[name] = _pt2e(spec, source, traced.pop(name))
+    if not any(_is_quantized(each.module) for each in found.values()):
+        raise _nothing_quantized(spec, [each.module for each in found.values()])
     return found
+
+
+def _is_quantized(module: Any) -> bool:
+    return any("quantize" in str(node.target) for node in module.graph.nodes)
+
+
+def _layers_in_floats(module: Any) -> Counter[str]:
+    """Operators of layers whose weights are still floats: `{"conv1d": 2}`."""
+    found: Counter[str] = Counter()
+    for node in module.graph.nodes:
+        name = getattr(node.target, "__name__", "").partition(".")[0]
+        if node.op == "call_function" and name.startswith(_LAYERS):
+            found[name] += any(_is_float_weight(module, each) for each in node.all_input_nodes)
+    return +found
+
+
+def _is_float_weight(module: torch.nn.Module, node: torch.fx.Node) -> bool:
+    if node.op != "get_attr":
+        return False
+    value = attrgetter(str(node.target))(module)
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1
+
+
+def _nothing_quantized(spec: ExportSpec, modules: Iterable[Any]) -> WorkerError:
+    scheme, backend = str(spec.quantization), str(spec.backend)
+    layers = sum(map(_layers_in_floats, modules), Counter[str]())
+    stays = f": {_counted(layers)} would stay in floats" if layers else ", which has no layers"
+    changes = [f"--set export.backend={DEFAULT}"] if backend != DEFAULT else []
+    changes += ["--set export.quantization=int8_static"] if scheme != "int8_static" else []
+    other = f"{' '.join(changes)} quantises convolutions of every kind; or\n"
+    can_change = changes and any(name.startswith("conv") for name in layers)
+    none = "--set export.quantization=none"
+    if spec.calibration:
+        none += " --set export.calibration=null"
+    return fail(
+        "quantization",
+        f"{scheme} with the backend {backend} quantises nothing of this model{stays}",
+        remedy=f"{other if can_change else ''}{none}",
+    )
+
+
+def _counted(layers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({places} x)" for name, places in layers.items())
 
 
 def _traced(spec: ExportSpec, source: Source) -> torch.export.ExportedProgram:
@@ -94,12 +153,16 @@ def _pt2e(spec: ExportSpec, source: Source, traced: torch.export.ExportedProgram
     with blaming("quantization", at_fault, _OTHERWISE):
         prepared = prepare_pt2e(traced.module(), quantizer)
     static = spec.quantization in STATIC_SCHEMES
-    samples = _calibrate(prepared, source, static, at_fault)
+    calibration = Calibration(spec, source, traced)
+    samples = _calibrate(prepared, calibration, static, at_fault)
     with blaming("quantization", at_fault, _OTHERWISE):
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
+    if left := _layers_in_floats(module):
+        notes = (*notes, f"{spec.quantization} leaves layers in floats: {_counted(left)}.")
     if not static:
         return Quantized(module, notes)
-    return Quantized(module, (*notes, *_calibration_notes(spec, source, samples)), samples)
+    notes = (*notes, *_calibration_notes(spec, source, samples))
+    return Quantized(module, notes, samples, calibration.misfits)
 
 
 def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[str, ...]:
@@ -113,13 +176,18 @@ def _calibration_notes(spec: ExportSpec, source: Source, samples: int) -> tuple[
     )
 
 
-def _calibrate(prepared: torch.nn.Module, source: Source, static: bool, at_fault: str) -> int:
+def _calibrate(
+    prepared: torch.nn.Module, calibration: Calibration, static: bool, at_fault: str
+) -> int:
     """Runs the observers; returns how many inputs they saw."""
+    source = calibration.source
     count, own = 0, {name for name, _ in source.module.named_buffers()}
     # The model's, which the program starts with; those of the observers are to change.
     state = [buffer for name, buffer in prepared.named_buffers() if name in own]
     inputs = source.calibration() if static and source.calibration else [source.inputs]
     for sample in _checked(inputs):
+        if static:
+            calibration.check(sample, count)
         with (
             torch.no_grad(),
             buffers_restored(state),

@@ -17,7 +17,13 @@ from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.loading.user_code import load_function
 from etdeploy.export.worker.tracing.shapes import Shapes
 from etdeploy.export.worker.tracing.structure import Call
-from etdeploy.export.worker.tracing.tensors import Values, flat_inputs, laid_out, write_values
+from etdeploy.export.worker.tracing.tensors import (
+    Values,
+    flat_inputs,
+    laid_out,
+    misfit,
+    write_values,
+)
 from etdeploy.program.folder import InputSet
 
 
@@ -107,13 +113,9 @@ def _check_made(
 ) -> None:
     """Whether the user's own inputs are such that the program takes them, of the named sizes."""
     for value, example, shape in zip(made, shapes.inputs, wanted, strict=True):
-        have, want = value.value, example.value
-        if not isinstance(want, torch.Tensor):
-            if have != want or type(have) is not type(want):
-                raise _misfit(spec, name, f"{have!r} for {value.name}, which is fixed at {want!r}")
-        elif not isinstance(have, torch.Tensor) or (have.dtype, have.shape) != (want.dtype, shape):
-            shown = f"{have.dtype} {list(have.shape)}" if isinstance(have, torch.Tensor) else have
-            raise _misfit(spec, name, f"{shown} for {value.name}, not {want.dtype} {list(shape)}")
+        sizes = [range(size, size + 1) for size in shape]
+        if problem := misfit(value.name, value.value, example.value, sizes):
+            raise _misfit(spec, name, problem)
 
 
 def _misfit(spec: ExportSpec, name: str, what: str) -> WorkerError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from etdeploy.export.protocol import FailureKind
 from etdeploy.export.worker.failures import WorkerError, blaming, described, fail
 from etdeploy.export.worker.tracing.structure import Call, by_parameter, dotted, leaves
+from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import Stored, TensorFile
 from etdeploy.program.model import Plain
+from etdeploy.program.quality import OutputLoss
 
 _LONGEST_NAME = 48
 _IMAGE_DIMENSIONS = 4
@@ -221,25 +224,62 @@ def plain(value: Named) -> Plain:
     return Plain(kind="Double", value=finite, name=value.name)
 
 
-def distances(reference: Sequence[Any], other: Sequence[Any]) -> list[dict[str, Any]]:
-    """How far outputs are from those of the reference, one entry for each tensor.
+def misfit(name: str, have: Any, want: Any, sizes: Sequence[range]) -> str | None:
+    """What is wrong with an input, as an object: `torch.int64 [1, 8] for ids, not ...`.
 
-    `max_abs_error` is the largest absolute difference of any element; `cosine_similarity` that of
-    the flattened tensors, 1 where both are zero.
+    Args:
+        name: Of the input.
+        have: Its value.
+        want: The example's.
+        sizes: What each dimension may be, of a tensor.
+
+    Returns:
+        None where the program takes it.
     """
-    return [
-        {"output": index, **_distance(a.double().flatten(), b.double().flatten())}
-        for index, (a, b) in enumerate(zip(reference, other, strict=True))
-        if isinstance(a, torch.Tensor)
-    ]
+    if not isinstance(want, torch.Tensor):
+        same = have == want and type(have) is type(want)
+        return None if same else f"{have!r} for {name}, which is fixed at {want!r}"
+    wanted = f"{want.dtype} [{', '.join(map(_size_text, sizes))}]"
+    if not isinstance(have, torch.Tensor):
+        return f"{described(have)} for {name}, not {wanted}"
+    fits = len(have.shape) == len(sizes) and all(
+        n in of for n, of in zip(have.shape, sizes, strict=True)
+    )
+    if fits and have.dtype == want.dtype:
+        return None
+    return f"{have.dtype} {list(have.shape)} for {name}, not {wanted}"
 
 
-def _distance(a: torch.Tensor, b: torch.Tensor) -> dict[str, float]:
-    if not a.numel():
-        return {"max_abs_error": 0.0, "cosine_similarity": 1.0}
-    norms = (a.norm() * b.norm()).item()
-    cosine = (a @ b).item() / norms if norms else float(torch.equal(a, b))
-    return {"max_abs_error": (a - b).abs().max().item(), "cosine_similarity": cosine}
+def _size_text(sizes: range) -> str:
+    if len(sizes) == 1:
+        return str(sizes.start)
+    return (
+        f"{sizes.start} or more" if sizes.stop == sys.maxsize else f"{sizes.start} to {sizes[-1]}"
+    )
+
+
+def losses(reference: Values, other: Values) -> tuple[OutputLoss, ...]:
+    """How far each tensor of `other` is from the same one of `reference`."""
+    return tuple(
+        _loss(a.name, a.value, b.value)
+        for a, b in zip(reference, other, strict=True)
+        if isinstance(a.value, torch.Tensor) and isinstance(b.value, torch.Tensor)
+    )
+
+
+def _loss(name: str, reference: torch.Tensor, other: torch.Tensor) -> OutputLoss:
+    is_float = reference.is_floating_point()
+    have, want = (t.double().numpy() if is_float else t.numpy() for t in (other, reference))
+    found = measure_distance(have, want)
+    noise, signal = found.rms_error, found.rms
+    return OutputLoss(
+        name=name,
+        cosine_similarity=found.cosine_similarity if is_float else None,
+        sqnr_db=20 * math.log10(signal / noise) if is_float and signal and noise else None,
+        max_abs_error=found.max_abs_error,
+        equal_percent=None if is_float or not have.size else 100 * float((have == want).mean()),
+        undefined=found.odd_places,
+    )
 
 
 @contextmanager
