@@ -323,6 +323,7 @@ def _program(subject: Subject) -> ProgramRecord:
         backend=subject.provenance.backend,
         quantization=subject.provenance.quantization,
         rewrites=_rewrites(subject.provenance),
+        quantization_loss=() if subject.work else subject.provenance.quantization_loss,
     )
 
 

@@ -40,7 +40,7 @@ Every change of the keys raises `schema_version`. etdeploy reads records of all 
 | 6 | `workload.kind` may be `generation`: text that a language model generated, with other keys. |
 | 7 | Generated text has `workload.methods`: where the time of each traced method goes. |
 | 8 | `runner.app`: what measured was an app. `program.rewrites`: what rewrites did to the model's graph. `workload.outside`: which share of an inference is outside of delegates, on what, and why. |
-| 9 | `workload.texts` compares the logits of every position (`compared_tokens`, `wrong_token`, `max_logit_error`, `min_cosine` and their tolerances). `workload.sampling` has `min_p` and `repetition_penalty`. |
+| 9 | `workload.texts` compares the logits of every position (`compared_tokens`, `wrong_token`, `max_logit_error`, `min_cosine` and their tolerances). `workload.sampling` has `min_p` and `repetition_penalty`. `program.quantization_loss`: how far quantisation moves each output. |
 
 ## Paths of the machine that measured
 

@@ -19,7 +19,7 @@ from etdeploy.compare.model import Comparison, OperatorChange, Pair, Ratio, Side
 from etdeploy.compare.outputs import output_differences
 from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.statistics import BETWEEN_RECORDS, unpaired_ratio
-from etdeploy.compare.texts import text_remarks
+from etdeploy.compare.texts import loss_remarks, text_remarks
 from etdeploy.compare.verdict import MIN_DIFFERENCE_PERCENT, judge, why
 from etdeploy.core.console import count
 
@@ -133,6 +133,10 @@ def _remarks(a: RunRecord, b: RunRecord, usable: Usable, paired: bool) -> Iterat
     yield from _conditions(a, b)
     yield from _short_starts(a, b) if paired else ()
     yield from _compared_at(a.workload, b.workload)
+    yield from loss_remarks(a.program, b.program)
+    unchecked = [n for n, r in zip("AB", (a, b), strict=True) if not r.workload.outputs_compared]
+    if unchecked:
+        yield f"Outputs were not checked: nothing was expected of {' and '.join(unchecked)}."
     if uncompared_outputs(a) or uncompared_outputs(b):
         yield "Outputs that are NaN or infinite in the model too were not checked."
 

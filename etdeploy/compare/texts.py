@@ -1,13 +1,15 @@
-"""What two runs generated, and how good their models are."""
+"""What two runs generated, how good their models are, and what quantisation costs them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.record import Workload
+from etdeploy.bench.records.record import ProgramRecord, Workload
 from etdeploy.core.console import count
 from etdeploy.program.expected import Evaluation
+
+_NO_LOSS = "no quantisation before the lowering"
 
 
 def text_remarks(a: TextGeneration, b: Workload) -> Iterator[str]:
@@ -17,6 +19,16 @@ def text_remarks(a: TextGeneration, b: Workload) -> Iterator[str]:
     yield from _texts(a, b)
     if a.evaluation and b.evaluation:
         yield from _perplexities(a.evaluation, b.evaluation)
+
+
+def loss_remarks(a: ProgramRecord, b: ProgramRecord) -> Iterator[str]:
+    """A sentence for each output that quantisation moves differently in both."""
+    ours, theirs = ({loss.name: loss.text for loss in p.quantization_loss} for p in (a, b))
+    for name in dict.fromkeys((*ours, *theirs)):
+        if ours.get(name) != theirs.get(name):
+            sides = zip("AB", (ours, theirs), strict=True)
+            told = "; ".join(f"{side.get(name, _NO_LOSS)} in {letter}" for letter, side in sides)
+            yield f"{name} against the unquantised model: {told}."
 
 
 def _texts(a: TextGeneration, b: TextGeneration) -> Iterator[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LATENCY = "latency_ms"
 TOKEN, FIRST_TOKEN = "token_ms", "ttft_ms"
 PERPLEXITY = "perplexity"
+NOISE = "quantization_noise"
 # What a record is compared by: the spread between its starts is that of these times.
 HEADLINES = (LATENCY, TOKEN)
 # By name: what it is called in a sentence. Less is better in all of them.
@@ -28,8 +29,10 @@ TITLES = {
     "peak_rss_bytes": "peak memory",
     "program_bytes": "size of the program",
     PERPLEXITY: "perplexity",
+    NOISE: "quantisation noise",
 }
-# Between a metric and the name of one of the recipe's sizes, the key of a point, or a text.
+# Between a metric and the name of one of the recipe's sizes, the key of a point, a text, or an
+# output.
 _AT = "@"
 # Of a text's digest.
 _DIGITS = 8
@@ -41,7 +44,8 @@ def metrics_of(record: RunRecord) -> dict[str, float]:
     Numbers that are infinite or NaN are left out. Where the recipe names sizes, the first one's is
     `latency_ms`, and `latency_ms@NAME` is each other's. Of generated text, the first point's are
     `token_ms` and `ttft_ms`, and `token_ms@p128-n64-d1024` is that of another. A model
-    that was evaluated has `perplexity@FILE-DIGEST`.
+    that was evaluated has `perplexity@FILE-DIGEST`, and a quantised one `quantization_noise@OUTPUT`
+    for each output: the root mean square of what quantisation changes by that of the output.
     """
     if record.simulated:
         return {}
@@ -63,6 +67,9 @@ def _metrics(record: RunRecord) -> Iterator[tuple[str, float]]:
     if record.peak_rss_bytes is not None:
         yield "peak_rss_bytes", float(record.peak_rss_bytes)
     yield "program_bytes", float(record.program.size_bytes)
+    for loss in record.program.quantization_loss:
+        if loss.noise is not None:
+            yield f"{NOISE}{_AT}{loss.name}", loss.noise
 
 
 def _of_text(workload: TextGeneration) -> Iterator[tuple[str, float]]:
@@ -93,4 +100,6 @@ def shown(metric: str, value: float) -> str:
     """A value with its unit."""
     if base_of(metric) == PERPLEXITY:
         return f"{value:.4g}"
+    if base_of(metric) == NOISE:
+        return f"{100 * value:.3g} % of the signal"
     return console.size(round(value)) if "bytes" in metric else duration(value)

@@ -1,12 +1,14 @@
-"""Whether generated text is the model's, in words."""
+"""Whether generated text is the model's, and how good the model is, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.record import RunRecord
 from etdeploy.bench.records.texts import TextCheck
 from etdeploy.core.console import count
+from etdeploy.program.quality import loss_lines, quality_lines
 from etdeploy.report import shown
 
 
@@ -27,6 +29,14 @@ def verdict_lines(workload: TextGeneration) -> Iterator[str]:
         if text.parting:
             yield f"{text.name}: {text.parting}"
     yield from original_lines(texts)
+
+
+def quality_of(record: RunRecord) -> Iterator[str]:
+    """How good the model is, as far as it was evaluated, and what quantisation costs."""
+    workload = record.workload
+    if isinstance(workload, TextGeneration):
+        yield from quality_lines(workload.evaluation) if workload.evaluation else ()
+    yield from loss_lines(record.program.quantization_loss)
 
 
 def _equal(texts: Sequence[TextCheck]) -> str:

@@ -26,6 +26,7 @@ from etdeploy.core.values import Value
 from etdeploy.devices.base import DeviceFacts, DeviceState, Leftover
 from etdeploy.plan.model import Provider
 from etdeploy.program.model import Delegate, Operator
+from etdeploy.program.quality import OutputLoss
 from etdeploy.runner.model import AppDetails
 
 SCHEMA_VERSION: Literal[9] = 9
@@ -68,6 +69,10 @@ class ProgramRecord(Value):
         backend: What the program was exported for; null for a finished program.
         quantization: Its scheme; null for a finished program.
         rewrites: Of its graph; null where none were tried.
+        quantization_loss: For each output of the method, how far quantisation moves it; empty for a
+            program that is not quantised, a finished one, and generated text, which has
+            `evaluation`. `fp16` is part of the lowering: `workload.outputs` compares it with the
+            unquantised model.
     """
 
     sha256: str
@@ -81,6 +86,7 @@ class ProgramRecord(Value):
     backend: str | None
     quantization: str | None
     rewrites: RewritesRecord | None = None
+    quantization_loss: tuple[OutputLoss, ...] = ()
 
 
 class RunnerRecord(Value):

@@ -19,6 +19,8 @@ from etdeploy.core.text.layout import fit
 from etdeploy.graph.job import Job
 from etdeploy.graph.many.run import JobEnd
 from etdeploy.graph.stage_values import StepName, load_last_run, load_program, load_runner
+from etdeploy.program.folder import load_provenance
+from etdeploy.program.quality import loss_lines
 from etdeploy.report.terminal.runs_table import Row, runs_table
 
 
@@ -72,7 +74,18 @@ def export_all(named: Named, as_json: bool) -> None:
             for end, made in found
         ]
         _print_table(("recipe", "size", "program"), rows, ("size",))
+        for end, made in found:
+            if made:
+                _warn_of_losses(end.member.pair.recipe, Path(made[0].folder))
     raise_failures(ends)
+
+
+def _warn_of_losses(recipe: str, folder: Path) -> None:
+    """A line for each output that quantisation moves far."""
+    losses = load_provenance(folder).quantization_losses
+    high = [loss for each in losses.values() for loss in each if loss.is_high]
+    for line in loss_lines(high):
+        console.warn(f"{recipe}: {line}")
 
 
 def build_all(named: Named, as_json: bool) -> None:

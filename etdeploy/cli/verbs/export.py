@@ -78,24 +78,44 @@ def _export_one(named: Named, output: Path | None, as_json: bool) -> None:
 
 
 def told_as_json(folder: Path, program: Program, made: Provenance) -> dict[str, Any]:
-    """What --json prints of an export; `evaluation` where the recipe names a text."""
+    """What --json prints of an export.
+
+    It has `evaluation` where the recipe names a text, and `quantization_loss`, by method, of a
+    quantised model.
+    """
     evaluation = made.generation.evaluation if made.generation else None
+    losses = {
+        method: [loss.model_dump(mode="json") for loss in found]
+        for method, found in made.quantization_losses.items()
+    }
     return {
         "folder": str(folder),
         "program": program.model_dump(mode="json"),
         "notes": made.notes,
+        **({"outputs": "not checked"} if made.backend else {}),
+        **({"quantization_loss": losses} if losses else {}),
         **({"evaluation": evaluation.model_dump(mode="json")} if evaluation else {}),
     }
 
 
 def told_as_text(folder: Path, program: Program, made: Provenance) -> str:
-    """The program, how good a language model is, and notes."""
+    """The program, how good the model is, and notes."""
+    from etdeploy.backends.registry import backend_named
     from etdeploy.core.text.layout import fit
     from etdeploy.program.describe import describe
-    from etdeploy.program.quality import quality_lines
+    from etdeploy.program.quality import loss_lines, quality_lines
 
+    labelled = []
+    if made.backend:  # the note of a finished program says the same of it
+        backend = backend_named(made.backend)
+        where = f", on {backend.where}" if backend.systems else ""
+        text = f"not checked: etdeploy run compares them with the model's{where}"
+        labelled.append(("outputs", text))
     evaluation = made.generation.evaluation if made.generation else None
-    labelled = [("quality", line) for line in (quality_lines(evaluation) if evaluation else ())]
+    labelled += [("quality", line) for line in (quality_lines(evaluation) if evaluation else ())]
+    for method, losses in made.quantization_losses.items():
+        of = f"{method}: " if made.methods else ""
+        labelled += [("quality", f"{of}{line}") for line in loss_lines(losses)]
     labelled += [("note", note) for note in made.notes]
     # As wide as a terminal: what cannot be delegated may take a paragraph.
     lines = (fit(f"  {name:<10} {line}", console.width() or 100) for name, line in labelled)

@@ -34,6 +34,8 @@ def badges(run: Material) -> tuple[Cell, ...]:
     found = [Cell("simulated", WARN)] if record.simulated else []
     kinds = dict.fromkeys(map(shown.disturbance, run.disturbances))
     found += [Cell(kind, WARN) for kind in kinds]
+    if any(loss.is_high for loss in record.program.quantization_loss):
+        found.append(Cell("high quantisation loss", WARN))
     words = {"WRONG": "outputs WRONG", "correct": "outputs correct"}.get(verdict)
     return (*found, Cell(words or f"outputs {verdict}", _TONES.get(verdict, WARN)))
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.profile.model import Profile
-from etdeploy.program.quality import quality_lines
 from etdeploy.report import generation, shown
 from etdeploy.report.html.blocks import Block, Figure, Page, Record, Section, Text
 from etdeploy.report.html.cards import badges, cards, notices
@@ -32,7 +31,7 @@ from etdeploy.report.html.tables import (
     threads_table,
 )
 from etdeploy.report.material import Material, starts_of
-from etdeploy.report.texts import one_line, original_lines
+from etdeploy.report.texts import one_line, original_lines, quality_of
 
 # A device that reports its state once gives no line.
 _LEAST_POINTS = 2
@@ -126,19 +125,17 @@ def _outputs(run: Material) -> Iterator[Block]:
     else:
         yield Text("Nothing was compared: there are no expected outputs.")
     if isinstance(record.workload, TextGeneration):
-        yield from _quality(record.workload)
+        yield from _texts(record.workload)
     elif record.workload.sizes:
         yield sizes(record)
+    yield from (Text(f"{line}.") for line in quality_of(record))
 
 
-def _quality(workload: TextGeneration) -> Iterator[Block]:
-    """The texts themselves, and how good the model is."""
+def _texts(workload: TextGeneration) -> Iterator[Block]:
     for text in workload.texts:
         if text.text is not None:
             yield Text(f"{one_line(text.prompt)} … {one_line(text.text)}", "info", f"{text.name}.")
     yield from map(Text, original_lines(workload.texts))
-    if workload.evaluation:
-        yield from (Text(f"{line}.") for line in quality_lines(workload.evaluation))
 
 
 def _measured_further(run: Material) -> Iterator[Section]:

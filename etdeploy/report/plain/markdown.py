@@ -10,11 +10,10 @@ from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core.console import count
 from etdeploy.profile.model import Profile
-from etdeploy.program.quality import quality_lines
 from etdeploy.report import generation, shown
 from etdeploy.report.material import Material, Report, spread_of, starts_of
 from etdeploy.report.plain.markdown_text import details, name, prose, table
-from etdeploy.report.texts import verdict_lines
+from etdeploy.report.texts import quality_of, verdict_lines
 
 # Tells a later report of the same file from somebody's notes.
 MARK = "<!-- etdeploy report -->"
@@ -88,19 +87,14 @@ def _facts(run: Material) -> Iterator[tuple[str, str]]:
     ):
         yield "outside of delegates", shown.percent(100 * record.workload.outside.share)
     yield "outputs", f"**{shown.outputs(record)}**"
-    if isinstance(record.workload, TextGeneration):
-        yield from _quality(record.workload)
+    if isinstance(record.workload, TextGeneration) and record.workload.texts:
+        yield "text", prose("; ".join(verdict_lines(record.workload)))
+    if quality := list(quality_of(record)):
+        yield "quality", prose("; ".join(quality))
     yield "device", ", ".join(name(part) for part in _device(record))
     yield "program", ", ".join(name(part) for part in _program(record))
     versions = f"{name(record.runner.executorch_version)} for {name(record.runner.target)}"
     yield "ExecuTorch", f"{versions}, {count(record.runner.threads, 'thread')}"
-
-
-def _quality(workload: TextGeneration) -> Iterator[tuple[str, str]]:
-    if workload.texts:
-        yield "text", prose("; ".join(verdict_lines(workload)))
-    if workload.evaluation:
-        yield "quality", prose("; ".join(quality_lines(workload.evaluation)))
 
 
 def spread_text(record: RunRecord) -> str:

@@ -24,7 +24,8 @@ CSV_COLUMNS = (
     "run_id", "recipe", "device", "target", "backend", "quantization", "threads", "size", "start",
     "started_at", "warmup", "steady", "load_ms", "first_inference_ms", "samples", "median_ms",
     "mean_ms", "stddev_ms", "outputs", "disturbances", "simulated", "prompt_tokens", "new_tokens",
-    "depth", "ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s",
+    "depth", "ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s", "quantization_cosine",
+    "quantization_sqnr_db",
 )  # fmt: skip
 
 
@@ -114,6 +115,18 @@ def _common(record: RunRecord) -> dict[str, Any]:
         "outputs": outputs(record),
         "disturbances": " ".join(str(each.kind) for each in record.disturbances),
         "simulated": record.simulated is not None,
+        **_quantization(record),
+    }
+
+
+def _quantization(record: RunRecord) -> dict[str, float | None]:
+    """The lowest of any output, against the unquantised model; None where none is known."""
+    losses = record.program.quantization_loss
+    cosines = [loss.cosine_similarity for loss in losses if loss.cosine_similarity is not None]
+    ratios = [loss.sqnr_db for loss in losses if loss.sqnr_db is not None]
+    return {
+        "quantization_cosine": min(cosines, default=None),
+        "quantization_sqnr_db": min(ratios, default=None),
     }
 
 
@@ -143,6 +156,7 @@ def _row(record: RunRecord, times: dict[str, Any]) -> dict[str, Any]:
         "outputs": outputs(record),
         "disturbances": [str(each.kind) for each in record.disturbances],
         "simulated": record.simulated.by if record.simulated else None,
+        **_quantization(record),
     }
 
 

@@ -77,7 +77,9 @@ def _verdict(row: Row) -> str:
     if row.record is None:
         return row.failure
     # What disturbed a run stands in its last column, which no number follows.
-    return ", ".join(filter(None, (_outputs(row.record), mark(row.record))))
+    loss = any(each.is_high for each in row.record.program.quantization_loss)
+    words = (_outputs(row.record), "high quantisation loss" if loss else "", mark(row.record))
+    return ", ".join(filter(None, words))
 
 
 def _outputs(record: RunRecord) -> str:

@@ -15,7 +15,6 @@ from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
-from etdeploy.program.quality import quality_lines
 from etdeploy.report import generation
 from etdeploy.report.disturbed import disturbed_lines, mark
 from etdeploy.report.outside import outside_text
@@ -25,7 +24,7 @@ from etdeploy.report.terminal.layout import LABEL, indented, wrapped
 from etdeploy.report.terminal.resources import memory_lines, sustained_lines
 from etdeploy.report.terminal.sizes import SIMULATED, simulated_sizes, sizes_table
 from etdeploy.report.terminal.threads import threads_table
-from etdeploy.report.texts import verdict_lines
+from etdeploy.report.texts import quality_of, verdict_lines
 
 _MOST_OPERATORS = 6
 _MOST_OUTPUTS = 5
@@ -99,8 +98,8 @@ def _facts(record: RunRecord) -> Iterator[str]:
         if disturbed:
             yield wrapped("disturbed", disturbed)
     yield wrapped("outputs", list(_verdict(record)))
-    if isinstance(workload, TextGeneration) and workload.evaluation:
-        yield wrapped("quality", list(quality_lines(workload.evaluation)))
+    if quality := list(quality_of(record)):
+        yield wrapped("quality", quality)
     memory = list(memory_lines(record))
     if memory:
         yield wrapped("peak memory", memory)

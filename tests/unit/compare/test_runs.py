@@ -20,6 +20,7 @@ from tests.support.bench_values import (
     SIMULATED,
     make_check,
     make_device,
+    make_loss,
     make_program,
     make_record,
     make_series,
@@ -330,3 +331,34 @@ def test_the_size_that_is_compared_is_named() -> None:
 def test_operators_are_the_callers() -> None:
     changes = (OperatorChange(name="add", module="", a_ms=1.0, b_ms=2.0),)
     assert compare_runs(*paired_runs(slower_by(1.05)), operators=changes).operators == changes
+
+
+def test_a_loss_of_quantisation_that_differs_is_a_remark() -> None:
+    lossy = make_program(quantization_loss=(make_loss(sqnr_db=12.0), make_loss(name="same")))
+    kept = make_program(quantization_loss=(make_loss(), make_loss(name="same")))
+
+    def remarks(*programs: Any) -> list[str]:
+        a, b = (
+            StoredRun(Path(), make_record(program=each, run_id=str(number)))
+            for number, each in enumerate(programs)
+        )
+        found = compare_runs(a, b).remarks
+        return [remark for remark in found if "unquantised" in remark]
+
+    [remark] = remarks(kept, lossy)
+    assert remark.startswith("scores against")
+    assert "SQNR 27.0 dB, largest error 0.125 in A" in remark
+    assert "SQNR 12.0 dB, largest error 0.125 in B" in remark
+    assert remarks(kept, kept) == []
+    assert any(
+        "no quantisation before the lowering in A" in r for r in remarks(make_program(), kept)
+    )
+
+
+def test_outputs_that_were_not_checked_are_a_remark() -> None:
+    runs = [StoredRun(Path(), make_record(outputs=(), run_id=n)) for n in "ab"]
+    checked = StoredRun(Path(), make_record(run_id="c"))
+    for b, which in ((runs[1], "A and B"), (checked, "A")):
+        remarks = compare_runs(runs[0], b).remarks
+        assert f"Outputs were not checked: nothing was expected of {which}." in remarks
+    assert not any("not checked" in text for text in compare_runs(checked, checked).remarks)

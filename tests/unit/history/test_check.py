@@ -18,7 +18,7 @@ from etdeploy.history.entry import Judgement
 from etdeploy.history.model import Check, CheckVerdict
 from etdeploy.history.place import Place
 from etdeploy.history.store.store import Store, open_store
-from tests.support.bench_values import SIMULATED, make_check, make_device
+from tests.support.bench_values import SIMULATED, make_check, make_device, make_loss, make_program
 from tests.support.histories import fill, recipe_named, run_at
 
 HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down")
@@ -49,6 +49,16 @@ def test_a_slow_down_regresses(store: Store) -> None:
     same = judged(store, run_at(99, 1.0))
     assert same.verdict is CheckVerdict.PASSED
     assert judgement_of(same) is Judgement.PASSED
+
+
+def test_a_higher_loss_of_quantisation_regresses(store: Store) -> None:
+    fill(store, [1.0] * 8, program=make_program(quantization_loss=(make_loss(sqnr_db=30.0),)))
+    worse = make_program(quantization_loss=(make_loss(sqnr_db=12.0),))
+    found = judged(store, run_at(99, 1.0, program=worse))
+    assert found.verdict is CheckVerdict.REGRESSED
+    assert "quantisation noise at scores is 25.1 % of the signal" in found.reason
+    better = make_program(quantization_loss=(make_loss(sqnr_db=31.0),))
+    assert judged(store, run_at(99, 1.0, program=better)).verdict is CheckVerdict.PASSED
 
 
 def test_only_runs_before_it_count(store: Store) -> None:

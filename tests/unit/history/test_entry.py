@@ -11,7 +11,14 @@ from etdeploy.bench.records.record import Inference, RunRecord
 from etdeploy.bench.records.starts import Spread, Start
 from etdeploy.bench.statistics import summarize
 from etdeploy.history.entry import entry_of, utc
-from tests.support.bench_values import SIMULATED, UNCOMPARED, make_check, make_record
+from tests.support.bench_values import (
+    SIMULATED,
+    UNCOMPARED,
+    make_check,
+    make_loss,
+    make_program,
+    make_record,
+)
 
 HOT = Disturbance(kind=DisturbanceKind.THROTTLED, text="the cores slowed down to 1.1 GHz")
 
@@ -89,6 +96,13 @@ def test_sizes_have_numbers_of_their_own() -> None:
     entry, _ = entry_of(make_record(sizes=sizes))
     assert entry.metrics["latency_ms@long"] == 7.0
     assert "latency_ms@short" not in entry.metrics
+
+
+def test_the_loss_of_quantisation_is_followed_for_each_output() -> None:
+    losses = (make_loss(sqnr_db=20.0), make_loss(name="exact", sqnr_db=None))
+    entry, _ = entry_of(make_record(program=make_program(quantization_loss=losses)))
+    assert entry.metrics["quantization_noise@scores"] == pytest.approx(0.1)
+    assert "quantization_noise@exact" not in entry.metrics
 
 
 def test_a_number_that_is_none_is_left_out() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from etdeploy.bench.units import unit_for
-from etdeploy.history.metrics import PERPLEXITY, base_of, title
+from etdeploy.history.metrics import NOISE, PERPLEXITY, base_of, title
 from etdeploy.history.model import Point, Trend
 from etdeploy.report.html.blocks import Figure
 from etdeploy.report.html.figures.base import (
@@ -72,6 +72,8 @@ def _unit(trend: Trend) -> tuple[str, float]:
         return "MB", 1 / _BYTES_PER_MB
     if base_of(trend.metric) == PERPLEXITY:
         return "", 1.0
+    if base_of(trend.metric) == NOISE:
+        return "% of the signal", 100.0
     unit = unit_for(trend.median or 0.0)
     return unit.name, unit.per_ms
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from etdeploy.cli.verbs.export import told_as_json, told_as_text
-from etdeploy.program.folder import Provenance
+from etdeploy.program.folder import MethodValues, Provenance
 from etdeploy.program.model import Program
+from tests.support.bench_values import make_loss
 from tests.support.text_values import make_evaluation, make_generation
 
 FOLDER = Path("/programs/p")
@@ -31,3 +32,31 @@ def test_other_programs_have_no_such_lines() -> None:
     for made in (Provenance(source="mlp"), Provenance(source="t", generation=make_generation())):
         assert "quality" not in told_as_text(FOLDER, PROGRAM, made)
         assert "evaluation" not in told_as_json(FOLDER, PROGRAM, made)
+
+
+def test_an_export_says_that_outputs_were_not_checked_and_where_they_can_be() -> None:
+    made = Provenance(source="mlp", backend="coreml")
+    [line] = [
+        line
+        for line in told_as_text(FOLDER, PROGRAM, made).splitlines()
+        if line.startswith("  outputs ")
+    ]
+    for fact in ("not checked", "etdeploy run", "on macos or ios"):
+        assert fact in line
+    assert told_as_json(FOLDER, PROGRAM, made)["outputs"] == "not checked"
+    anywhere = told_as_text(FOLDER, PROGRAM, made.model_copy(update={"backend": "xnnpack"}))
+    assert "not checked" in anywhere
+    assert ", on " not in anywhere
+
+
+def test_the_loss_of_quantisation_of_every_method() -> None:
+    losses = (make_loss(),)
+    made = Provenance(source="mlp", backend="xnnpack", quantization_loss=losses)
+    assert "  quality    scores against" in told_as_text(FOLDER, PROGRAM, made)
+    [loss] = told_as_json(FOLDER, PROGRAM, made)["quantization_loss"]["forward"]
+    assert loss["sqnr_db"] == 27.0
+    values = MethodValues(quantization_loss=losses)
+    several = Provenance(source="t", backend="xnnpack", methods={"a": values, "b": MethodValues()})
+    assert "  quality    a: scores against" in told_as_text(FOLDER, PROGRAM, several)
+    text = several.model_copy(update={"generation": make_generation()})
+    assert "quantization_loss" not in told_as_json(FOLDER, PROGRAM, text)

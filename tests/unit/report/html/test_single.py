@@ -12,7 +12,15 @@ from etdeploy.bench.records.stored import StoredRun
 from etdeploy.report.html.blocks import Facts, Figure, Operators, Page, Table, Text, all_blocks
 from etdeploy.report.html.single import single_page
 from etdeploy.report.material import Material
-from tests.support.bench_values import FOLDER, SIMULATED, UNCOMPARED, make_check, make_run
+from tests.support.bench_values import (
+    FOLDER,
+    SIMULATED,
+    UNCOMPARED,
+    make_check,
+    make_loss,
+    make_program,
+    make_run,
+)
 from tests.support.report_values import make_material, make_profile
 from tests.support.text_values import TRACED, make_text_record, make_text_workload
 
@@ -142,3 +150,13 @@ def test_each_method_that_generated_text_has_a_profile_of_its_own() -> None:
     texts = [block.text for block in all_blocks(page.sections) if isinstance(block, Text)]
     assert any(text.startswith("Mean of 3 calls at positions 8 to 10, ") for text in texts)
     assert any(text.startswith("Mean of 1 call at positions 0 to 7, ") for text in texts)
+
+
+def test_a_high_loss_of_quantisation_is_a_badge() -> None:
+    losses = (make_loss(cosine_similarity=0.83),)
+    page = _bare(program=make_program(quantization_loss=losses))
+    assert [badge.text for badge in page.badges] == ["high quantisation loss", "outputs correct"]
+    texts = [block.text for block in all_blocks(page.sections) if isinstance(block, Text)]
+    assert any(text.startswith("QUANTISATION LOSS: scores") for text in texts)
+    low = _bare(program=make_program(quantization_loss=(make_loss(),)))
+    assert [badge.text for badge in low.badges] == ["outputs correct"]

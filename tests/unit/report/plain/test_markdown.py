@@ -13,7 +13,7 @@ from etdeploy.report.formats import BEGINNINGS, Format
 from etdeploy.report.material import Material, Report
 from etdeploy.report.plain.markdown import markdown
 from etdeploy.report.plain.markdown_text import name, prose
-from tests.support.bench_values import FOLDER, SIMULATED, make_run
+from tests.support.bench_values import FOLDER, SIMULATED, make_loss, make_program, make_run
 from tests.support.report_values import (
     HOSTILE,
     make_comparison,
@@ -47,6 +47,13 @@ def test_a_run_has_its_figures_first_and_the_rest_folded() -> None:
 def test_a_single_start_cannot_tell_the_spread_between_starts() -> None:
     text = markdown(Report((Material(make_run(), "mlp"),)))
     assert "unknown between starts, since there was one" in text
+
+
+def test_the_loss_of_quantisation_is_a_figure() -> None:
+    program = make_program(quantization_loss=(make_loss(cosine_similarity=0.83),))
+    head, _, _ = markdown(Report((Material(make_run(program=program), "mlp"),))).partition("<det")
+    [line] = [line for line in head.splitlines() if line.startswith("| quality")]
+    assert "QUANTISATION LOSS: scores against the unquantised model: cosine 0.8300" in line
 
 
 def test_a_simulated_run_shows_no_time() -> None:

@@ -17,7 +17,7 @@ from etdeploy.bench.statistics import summarize
 from etdeploy.report.formats import BEGINNINGS, Format
 from etdeploy.report.material import Material
 from etdeploy.report.plain.rows import csv_text, json_lines
-from tests.support.bench_values import FOLDER, SIMULATED, make_run
+from tests.support.bench_values import FOLDER, SIMULATED, make_loss, make_program, make_run
 from tests.support.report_values import make_material, renamed
 from tests.support.text_values import make_text_record, make_text_workload, make_work
 
@@ -113,3 +113,13 @@ def test_a_simulated_run_of_text_has_points_without_times() -> None:
     row = json.loads(json_lines([run]))
     assert (row["n_prompt"], "avg_ts" in row) == (8, False)
     assert _read(run)[0]["median_ms"] == ""
+
+
+def test_the_lowest_measures_of_quantisation() -> None:
+    losses = (make_loss(), make_loss(cosine_similarity=0.8, sqnr_db=31.0), make_loss(sqnr_db=None))
+    run = _material(program=make_program(quantization_loss=losses))
+    [row] = _read(run)
+    assert (row["quantization_cosine"], row["quantization_sqnr_db"]) == ("0.8", "27.0")
+    assert json.loads(json_lines([run]))["quantization_cosine"] == 0.8
+    [plain] = _read(_material())
+    assert plain["quantization_cosine"] == ""

@@ -20,6 +20,7 @@ from tests.support.bench_values import (
     UNCOMPARED,
     make_check,
     make_device,
+    make_loss,
     make_program,
     make_results,
     make_run,
@@ -273,3 +274,12 @@ def test_no_line_is_wider_than_the_limit_and_none_ends_in_blanks() -> None:
     for line in summary(run).splitlines():
         assert len(line) <= WIDTH
         assert line == line.rstrip()
+
+
+def test_the_loss_of_quantisation_stands_below_the_outputs() -> None:
+    losses = (make_loss(cosine_similarity=0.83, sqnr_db=4.9), make_loss(name="best"))
+    text = summary(make_run(program=make_program(quantization_loss=losses)))
+    quality = " ".join(text.partition("  quality ")[2].partition("  peak memory")[0].split())
+    assert quality.startswith("QUANTISATION LOSS: scores against")
+    assert "cosine 0.8300, SQNR 4.9 dB" in quality
+    assert "best against the unquantised model: cosine 0.9990" in quality
