@@ -98,13 +98,14 @@ def shapes_by_parameter(module: torch.nn.Module, call: Call, shapes: Any) -> dic
 
 def input_values(traced: torch.export.ExportedProgram) -> list[Any]:
     """What stands for each input in a traced program: a fake tensor, or the value itself."""
-    names = [
-        spec.arg.name
-        for spec in traced.graph_signature.input_specs
+    # By their order: a copy of the graph calls `input`, which is a name of Python's, `input_1`.
+    nodes = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    specs = traced.graph_signature.input_specs
+    return [
+        node.meta.get("val")
+        for node, spec in zip(nodes, specs, strict=True)
         if spec.kind == InputKind.USER_INPUT
     ]
-    nodes = {node.name: node for node in traced.graph.nodes if node.op == "placeholder"}
-    return [nodes[name].meta.get("val") for name in names]
 
 
 def fixed_size(size: int | torch.SymInt) -> int | None:
