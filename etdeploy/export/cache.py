@@ -32,8 +32,8 @@ _REMEMBERED = 16
 # revision stands for its commit.
 _NOT_IN_KEY: dict[str, Any] = {
     **dict.fromkeys(
-        ("python", "calibration", "inputs", "custom_ops", "exported", "program", "weights",
-         "wanted_versions", "places", "method", "speech"),
+        ("python", "calibration", "calibration_text", "inputs", "custom_ops", "exported", "program",
+         "weights", "wanted_versions", "places", "method", "speech"),
         True,
     ),
     "hf": {"folder": True, "revision": True},

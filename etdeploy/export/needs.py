@@ -16,8 +16,8 @@ from etdeploy.core.plugins import module_path
 from etdeploy.core.text.install import pip_command
 from etdeploy.core.text.shell import quoted
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
-from etdeploy.export.hf.evaluated import EVALUATE, Excerpt, no_tokenizer, read_excerpt
 from etdeploy.export.hf.files import has_tokenizer
+from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.installed import installed_version
 from etdeploy.export.spec import ExportSpec
@@ -42,7 +42,8 @@ def check_needs(spec: ExportSpec, environment: Mapping[str, str] = os.environ) -
         return
     _check_packages(spec)
     check_language_model(spec)
-    _check_evaluated(spec)
+    for text in named_texts(spec):
+        _check_text(spec, text)
     for key, reference in spec.functions().items():
         check_function(reference, key)
     _check_backend(spec, environment)
@@ -115,12 +116,13 @@ _MISTAKEN: dict[tuple[str, str | None], tuple[str, str]] = {
 _KEYS = {
     "factory": "model.python",
     "calibration": "export.calibration",
+    "calibration_text": "export.calibration",
     "inputs": "benchmark.inputs",
     "exported": "model.exported",
     "program": "model.program",
     "weights": "model.weights",
     "custom_ops": "export.custom_ops",
-    "evaluated": ".".join(EVALUATE),
+    "evaluated": "export.generation.evaluate",
 }
 
 
@@ -150,15 +152,13 @@ def check_language_model(spec: ExportSpec) -> str | None:
     return None
 
 
-def _check_evaluated(spec: ExportSpec) -> None:
-    asked = spec.generation
-    if asked is None or asked.evaluate is None:
-        return
-    path = Path(asked.evaluate)
-    found = read_excerpt(path, asked.evaluate_tokens)
+def _check_text(spec: ExportSpec, text: NamedText) -> None:
+    found = read_excerpt(text)
     folder = spec.hf.folder if spec.hf else None
-    if isinstance(found, Excerpt) and folder and not has_tokenizer(Path(folder)):
-        found = no_tokenizer(path, "the model comes without a tokenizer")
+    if not isinstance(found, Refusal) and folder and not has_tokenizer(Path(folder)):
+        if text.is_bundled:
+            return
+        found = no_tokenizer(text, "the model comes without a tokenizer")
     if isinstance(found, Refusal):
         raise ExportError(found.message, place=spec.place(*found.key), remedy=found.remedy)
 

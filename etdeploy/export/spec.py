@@ -10,12 +10,19 @@ from typing import Any
 from etdeploy.backends.options import OptionValue, option_values
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import Chosen, chosen_rewrites
-from etdeploy.backends.schemes import GROUPED_EMBEDDINGS, GROUPED_SCHEMES
+from etdeploy.backends.schemes import (
+    GROUPED_EMBEDDINGS,
+    GROUPED_SCHEMES,
+    LINEAR_SCHEMES,
+    SEARCHED_SCHEMES,
+)
 from etdeploy.backends.values import ExportRequest
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.values import Value
+from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
 from etdeploy.program.text.speech import Speech
 from etdeploy.recipe.model import Export, ExportGeneration, Model, PartQuantization, Recipe
+from etdeploy.recipe.paths import NO_TEXT
 from etdeploy.recipe.place import KeyPath, Place
 
 # The pair that is tested; pyproject.toml pins the same for the extra `export`.
@@ -81,6 +88,8 @@ class ExportSpec(Value):
         override_groups: Group sizes that differ from `group_size`, by these patterns.
         embeddings: How tables of embeddings are quantised; None where they stay in floats.
         calibration: Yields calibration inputs.
+        calibration_text: That a language model reads, so that the scales of its weights are chosen
+            by the activations that occur; None where the weights alone decide.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
         options: The value of each option that the backend declares.
@@ -118,6 +127,7 @@ class ExportSpec(Value):
     override_groups: dict[str, int] = {}
     embeddings: str | None = None
     calibration: CodeReference | None = None
+    calibration_text: str | None = None
     group_size: int | None = None
     soc: str | None = None
     options: dict[str, OptionValue] = {}
@@ -179,6 +189,7 @@ class ExportSpec(Value):
         candidates = {
             "factory": self.python.file if self.python else None,
             "calibration": self.calibration.file if self.calibration else None,
+            "calibration_text": self.calibration_text,
             "inputs": self.inputs.file if self.inputs else None,
             "exported": self.exported,
             "program": self.program,
@@ -221,7 +232,7 @@ def export_spec(
         python=_reference("model.python", model.python),
         exported=model.exported,
         hf=_hf_model(model),
-        generation=export.generation if model.hf else None,
+        generation=_generation(export) if model.hf else None,
         weights=model.weights,
         arguments=model.arguments,
         backend=export.backend,
@@ -229,7 +240,8 @@ def export_spec(
         overrides=_overrides(export),
         override_groups=_override_groups(export),
         embeddings=recipe.embeddings,
-        calibration=_reference("export.calibration", export.calibration),
+        calibration=None if model.hf else _reference("export.calibration", export.calibration),
+        calibration_text=_calibration_text(export) if model.hf else None,
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
@@ -265,6 +277,20 @@ def _overrides(export: Export) -> tuple[tuple[str, str], ...]:
 def _override_groups(export: Export) -> dict[str, int]:
     parts = {p: c for p, c in export.overrides.items() if isinstance(c, PartQuantization)}
     return {pattern: part.group_size for pattern, part in parts.items() if part.group_size}
+
+
+def _generation(export: Export) -> ExportGeneration:
+    """With the text that the model is evaluated on; None for none."""
+    asked = export.generation or ExportGeneration()
+    bundled = str(EVALUATION_TEXT) if export.quantization in LINEAR_SCHEMES else NO_TEXT
+    text = asked.evaluate or bundled
+    return asked.model_copy(update={"evaluate": None if text == NO_TEXT else text})
+
+
+def _calibration_text(export: Export) -> str | None:
+    schemes = {export.quantization, *dict(_overrides(export)).values()}
+    text = export.calibration or str(CALIBRATION_TEXT)
+    return text if schemes & {*SEARCHED_SCHEMES} and text != NO_TEXT else None
 
 
 def _has_groups(recipe: Recipe) -> bool:

@@ -199,7 +199,9 @@ class ExportGeneration(Section):
 
     evaluate: str | None = None
     """A text file on which the model is evaluated when it is exported: its perplexity, and how far
-    quantisation moves its logits. Text in UTF-8; only the beginning of a long one counts."""
+    quantisation moves its logits. Text in UTF-8; only the beginning of a long one counts. By
+    default, a model whose layers are quantised is evaluated on a short text of etdeploy's; `none`
+    for no evaluation."""
 
     evaluate_tokens: int = Field(default=DEFAULT_EVALUATED, ge=2, le=_MOST_EVALUATED)
     """How many tokens of that text are predicted at most. For a quantised model, their logits are
@@ -262,7 +264,12 @@ class Export(Section):
     called for each, `samples(method="prefill")`. Each has the shapes and data types of the example
     inputs, and finite values, preprocessed as your application does it. An export reports
     [what quantisation costs](measuring.md#what-quantisation-costs). Without the function,
-    the example inputs are used, which is enough to measure speed."""
+    the example inputs are used, which is enough to measure speed.
+
+    For a model of `hf` with 8da4w: a text file (UTF-8; the first 2,048 tokens count). The model
+    reads it, and the scales of the 4-bit weights are chosen for the least error with the
+    activations that occur. By default, a text of etdeploy's; `none` for scales that are chosen by
+    the weights alone."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
     """8da4w, 16a4w_block and embeddings with 4w: the number of weights that share a scale. A

@@ -16,12 +16,16 @@ from etdeploy.recipe.document import Document
 from etdeploy.recipe.find import resolved
 from etdeploy.recipe.place import Place
 
+EVALUATE = ("export", "generation", "evaluate")
+CALIBRATION = ("export", "calibration")
+# In place of a file with a text.
+NO_TEXT = "none"
 _FILE_KEYS = (
     ("model", "exported"),
     ("model", "program"),
     ("model", "weights"),
     ("export", "custom_ops"),
-    ("export", "generation", "evaluate"),
+    EVALUATE,
     ("app", "aar"),
 )
 # An id on the Hugging Face hub, or a folder.
@@ -34,20 +38,21 @@ _ADDRESS = re.compile(
 )
 _FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
-_FUNCTION_KEYS = (("model", "python"), ("export", "calibration"), ("benchmark", "inputs"))
+_FUNCTION_KEYS = (("model", "python"), CALIBRATION, ("benchmark", "inputs"))
 
 
 def absolute_paths(document: Document) -> list[Problem]:
     """Makes paths absolute, relative to the file that names them; a missing file is a problem."""
     problems = []
+    texts = _text_keys(document.data)
     for keys in (*_FILE_KEYS, *_FOLDER_KEYS, *_FUNCTION_KEYS):
         section = _section_of(document.data, keys)
         value = section.get(keys[-1])
-        if not isinstance(value, str):
+        if not isinstance(value, str) or (keys in texts and value == NO_TEXT):
             continue
         place, key = document.places[keys], ".".join(keys)
         file, suffix = value, ""
-        if keys in _FUNCTION_KEYS:
+        if keys in _FUNCTION_KEYS and keys not in texts:
             file, colon, function = value.rpartition(":")
             if not colon or not file or not function.isidentifier():
                 hint = "write file.py:function or package.module:function"
@@ -62,6 +67,12 @@ def absolute_paths(document: Document) -> list[Problem]:
         section[keys[-1]] = path + suffix
         problems += [problem] if problem else []
     return [*problems, *_absolute_models(document)]
+
+
+def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
+    """Keys that name a text, or `none`."""
+    of_language_model = _section_of(data, ("model", "hf")).get("hf") is not None
+    return (EVALUATE, *((CALIBRATION,) if of_language_model else ()))
 
 
 def _absolute_models(document: Document) -> Iterator[Problem]:

@@ -18,6 +18,8 @@ from etdeploy.backends.schemes import (
     FLOAT_SCHEMES,
     GROUPED_EMBEDDINGS,
     GROUPED_SCHEMES,
+    LINEAR_SCHEMES,
+    SEARCHED_SCHEMES,
     STATIC_SCHEMES,
 )
 from etdeploy.targets.app_ids import android_id_problem
@@ -101,7 +103,9 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
     if backend and isinstance(overrides, Mapping):
         yield from _override_findings(backend, scheme, overrides)
     yield from _rewrite_findings(backend, section.get("rewrites"))
-    if section.get("calibration") is not None and scheme not in STATIC_SCHEMES:
+    if section.get("calibration") is not None and not (
+        _schemes_in(section) & {*STATIC_SCHEMES, *SEARCHED_SCHEMES}
+    ):
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     yield from _embedding_findings(backend, scheme, section.get("embeddings"))
     yield from _group_findings(section, scheme)
@@ -110,7 +114,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[Finding]:
         for name, text in option_problems(backend.name, backend.options, options):
             yield f"options.{name}", text
     yield from _prefill_findings(_keys_of(section.get("generation")))
-    yield from _evaluation_findings(_keys_of(section.get("generation")))
+    yield from _evaluation_findings(section)
     yield from _attention_findings(backend, _keys_of(section.get("generation")))
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         those = [b.name for b in known_backends() if b.socs and b.lowering]
@@ -151,10 +155,9 @@ def _embedding_findings(
 
 
 def _group_findings(section: Mapping[str, Any], scheme: object) -> Iterator[Finding]:
-    overrides, embeddings = section.get("overrides"), section.get("embeddings")
-    chosen = overrides if isinstance(overrides, Mapping) else {}
-    schemes = {scheme, *map(_scheme_in, chosen.values())}
-    grouped = any(name in GROUPED_SCHEMES for name in schemes) or embeddings in GROUPED_EMBEDDINGS
+    chosen = _keys_of(section.get("overrides"))
+    grouped = bool(_schemes_in(section) & {*GROUPED_SCHEMES})
+    grouped |= section.get("embeddings") in GROUPED_EMBEDDINGS
     if section.get("group_size") not in (None, DEFAULT_GROUP_SIZE) and not grouped:
         yield "group_size", _no_groups(scheme)
     for pattern, part in chosen.items():
@@ -165,6 +168,12 @@ def _group_findings(section: Mapping[str, Any], scheme: object) -> Iterator[Find
 def _no_groups(scheme: object) -> str:
     with_groups = " and ".join(repr(name) for name in GROUPED_SCHEMES)
     return f"quantization {scheme!r} does not use groups; only {with_groups} do"
+
+
+def _schemes_in(export: Mapping[str, Any]) -> set[object]:
+    """All schemes of a section `export`: those of parts, too."""
+    parts = _keys_of(export.get("overrides")).values()
+    return {export.get("quantization") or "none", *map(_scheme_in, parts)}
 
 
 def _scheme_in(chosen: object) -> object:
@@ -215,10 +224,12 @@ def _prefill_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _evaluation_findings(generation: Mapping[str, Any]) -> Iterator[Finding]:
+def _evaluation_findings(export: Mapping[str, Any]) -> Iterator[Finding]:
+    generation = _keys_of(export.get("generation"))
     if generation.get("evaluate_tokens") in (None, DEFAULT_EVALUATED):
         return
-    if generation.get("evaluate") is None:
+    bundled = export.get("quantization") in LINEAR_SCHEMES  # has a text without the key
+    if generation.get("evaluate") in (("none",) if bundled else (None, "none")):
         yield (
             "generation.evaluate_tokens",
             "there is no text to evaluate; also set export.generation.evaluate",
@@ -313,6 +324,12 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[Finding]:
                 yield f"benchmark.{key}", "a model of `hf` is measured by `benchmark.generation`"
         yield from _language_findings(export)
     elif sources:
+        schemes = _schemes_in(export)
+        searched = schemes & {*SEARCHED_SCHEMES} and not schemes & {*STATIC_SCHEMES}
+        if export.get("calibration") is not None and searched:
+            scheme = export.get("quantization")
+            text = f"quantization {scheme!r} uses calibration for a model of `hf` only"
+            yield "export.calibration", text
         for name, section in (("export", export), ("benchmark", benchmark)):
             if section.get("generation") is not None:
                 text = f"this section is for a model of `hf`, and this one is of `{sources[0]}`"

@@ -15,10 +15,15 @@ import executorch
 import torch
 import transformers
 from executorch.runtime import Runtime
+from torchao.quantization.granularity import PerGroup
+from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig, quantize_
 
 from etdeploy.export.worker.backends.base import Traced
+from etdeploy.export.worker.expected.calibration import mean_squares
+from etdeploy.export.worker.expected.text import TokenizedText
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.lowering.layers.scales import Activations, quantized_in_groups
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.stored_once import store_once
@@ -40,6 +45,11 @@ EXPORTS: dict[str, dict[str, Any]] = {
             "model.layers.0.mlp.down_proj": "none",
             "model.layers.*.self_attn": {"quantization": "8da4w", "group_size": 64},
         },
+    },
+    "default": {"quantization": "8da4w"},
+    "all in 4 bits": {
+        "quantization": "8da4w",
+        "overrides": {"lm_head": "8da4w", "*.v_proj": {"quantization": "8da4w", "group_size": 64}},
     },
     "floats": {},
     "int8_dynamic": {"quantization": "int8_dynamic"},
@@ -74,12 +84,15 @@ def tiny() -> Any:
 def found(name: str, folder: Path) -> dict[str, Any]:
     """How far the program's logits are from the quantised model's, and what is in the program."""
     spec = spec_of({"model": {"hf": str(folder)}, "export": EXPORTS[name]})
-    made = generation_sources(tiny(), context=CONTEXT, prefill_tokens=8, path="fast")
+    model = tiny()
+    attention = model.config._attn_implementation
+    made = generation_sources(model, context=CONTEXT, prefill_tokens=8, path="fast")
     sources = {"decode": made.sources["decode"]}
     tokens = torch.randint(3, 128, (1, TOKENS))
     before = _eager(sources["decode"].module, tokens)
     own = Quantized(sources["decode"].module)
-    quantized = quantize(spec, sources).get("decode", own)
+    read = _activations(model, attention) if name == "default" else None
+    quantized = quantize(spec, sources, activations=read).get("decode", own)
     wanted = _eager(quantized.module, tokens)
     path = folder / f"{name}.pte"
     _export(spec, sources, quantized.module, path)
@@ -97,6 +110,52 @@ def found(name: str, folder: Path) -> dict[str, Any]:
         "largest": float(wanted.abs().max()),
         "cosine": float(torch.cosine_similarity(logits.flatten(), wanted.flatten(), dim=0)),
         "operators": [operator.name for operator in method.operators],
+    }
+
+
+def _activations(model: Any, attention: str) -> Activations:
+    """Of a text, as an export reads one."""
+    parts = (tuple(range(3, 128)), tuple(range(127, 3, -2)))
+    text = TokenizedText("text.txt", "", parts, whole=True)
+    return Activations(mean_squares(model, attention, text), "text.txt")
+
+
+def scales() -> dict[str, Any]:
+    """Errors of a layer's outputs with torchao's scales and with ours, and what ours look like."""
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(96, 4000, bias=False)
+    layer.weight.data = torch.randn(4000, 96, generator=generator) ** 3
+    layer.weight.data[7, 32:64] = 0
+    inputs = torch.randn(512, 96, generator=generator) * torch.rand(96, generator=generator) ** 4
+    squares, weight = inputs.square().mean(0), layer.weight.detach().clone()
+    config = Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=PerGroup(32)
+    )
+    quantize_(layer, config)
+    ours = {
+        "weights": quantized_in_groups(weight, 32, None),
+        "activations": quantized_in_groups(weight, 32, squares),
+    }
+    tensors = {"torchao": layer.weight, **ours}
+    best = ours["activations"]
+    return {
+        "weight_error": {
+            n: float((t.dequantize() - weight).square().sum()) for n, t in tensors.items()
+        },
+        "output_error": {
+            n: float((inputs @ (t.dequantize() - weight).T).square().mean())
+            for n, t in tensors.items()
+        },
+        "positive": bool((best.scale > 0).all()),
+        "bfloat16": bool((best.scale.bfloat16().float() == best.scale).all()),
+        "range": [int(best.qdata.min()), int(best.qdata.max())],
+        "zeros": int(best.qdata[7, 32:64].abs().max()),
+        "alike": torch.equal(
+            best.qdata[3000:], quantized_in_groups(weight[3000:], 32, squares).qdata
+        ),
+        "dead": torch.equal(
+            ours["weights"].scale, quantized_in_groups(weight, 32, torch.zeros(96)).scale
+        ),
     }
 
 
@@ -127,6 +186,8 @@ def refused(name: str, folder: Path) -> list[str | None]:
 
 
 def _told(name: str, folder: Path) -> Any:
+    if name == "scales":
+        return scales()
     return refused(name, folder) if name in MISTAKES else found(name, folder)
 
 

@@ -24,6 +24,7 @@ from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.loading.source import Source, load_sources, prepare
 from etdeploy.export.worker.lowering.calibration import loss_notes
 from etdeploy.export.worker.lowering.delegation import delegation
+from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.export.worker.lowering.lower import emit, lower, partitioned, shortens
 from etdeploy.export.worker.lowering.lower_failures import operator_place
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
@@ -224,9 +225,10 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         sources = _for_each(sources, lambda name: _by_pixel(sources[name], log))
     shared_bytes = shared_weight_bytes(source.module for source in sources.values())
     _import_executorch(steps)  # after the factory, so that its mistakes show sooner
+    activations = _activations(spec, language, steps) if language else None
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         run = (language.longest,) if language else tuple(sources)
-        models = _quantized(spec, sources, run, log)
+        models = _quantized(spec, sources, run, log, activations)
     if language:
         language = _evaluated(spec, language, models, steps)
     with steps.step("export", "tracing with torch.export", 0.6):
@@ -287,6 +289,11 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
         with steps.step("texts", "generating texts with the model", 0.15):
             eager = original_texts(spec, loaded)
         return language_model(spec, loaded, eager)
+
+
+def _activations(spec: ExportSpec, language: LanguageModel, steps: Steps) -> Activations:
+    with steps.step("calibrate", "measuring activations", 0.35):
+        return language.activations(spec)
 
 
 def _evaluated(
@@ -374,7 +381,11 @@ def _quantize_text(spec: ExportSpec) -> str:
 
 
 def _quantized(
-    spec: ExportSpec, sources: Mapping[str, Source], run: Container[str], log: Log
+    spec: ExportSpec,
+    sources: Mapping[str, Source],
+    run: Container[str],
+    log: Log,
+    activations: Activations | None,
 ) -> dict[str, Model]:
     """The modules to lower, and what those of the methods in `run` give.
 
@@ -383,7 +394,7 @@ def _quantized(
     """
     # All before any is quantised: methods may share the layers.
     before = _for_each(sources, lambda name: _outputs(sources[name]) if name in run else None)
-    quantized = quantize(spec, sources, log)
+    quantized = quantize(spec, sources, log, activations)
     if not quantized:
         return {name: Model(source.module, before[name]) for name, source in sources.items()}
     return _for_each(

@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[3]
 _NAMES = (
     "8da8w",
     "mixed",
+    "default",
+    "all in 4 bits",
+    "scales",
     "floats",
     "int8_dynamic",
     "no such module",
@@ -42,7 +45,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("name", ["8da8w", "mixed", "int8_dynamic"])
+@pytest.mark.parametrize("name", ["8da8w", "mixed", "default", "all in 4 bits", "int8_dynamic"])
 def test_the_program_computes_what_the_quantised_model_does(
     found: dict[str, Any], name: str
 ) -> None:
@@ -67,8 +70,8 @@ def test_the_rows_of_a_table_are_looked_up_in_their_bits(found: dict[str, Any]) 
 
 
 def test_tied_weights_of_equal_bytes_are_stored_once(found: dict[str, Any]) -> None:
-    saved = {name: found[name]["saved"] for name in ("8da8w", "mixed", "floats")}
-    assert saved == {"8da8w": _VALUES, "mixed": 0, "floats": 4 * _VALUES}
+    saved = {name: found[name]["saved"] for name in ("8da8w", "default", "mixed", "floats")}
+    assert saved == {"8da8w": _VALUES, "default": _VALUES, "mixed": 0, "floats": 4 * _VALUES}
 
 
 def test_notes_say_what_was_quantised_and_how(found: dict[str, Any]) -> None:
@@ -81,8 +84,37 @@ def test_notes_say_what_was_quantised_and_how(found: dict[str, Any]) -> None:
         "Quantised with 8da4w, except: lm_head with 8da8w (1 linear layer), "
         "model.layers.0.mlp.down_proj with none (1 linear layer), model.layers.*.self_attn with "
         "8da4w in groups of 64 (4 linear layers).",
+        "The scales of 4-bit weights are chosen by the weights alone.",
         "The weights of embeddings have 4 bits, with a scale for each 32 of them.",
     ]
+
+
+def test_by_default_the_parts_that_lose_most_have_8_bits(found: dict[str, Any]) -> None:
+    coverage, finer, scales, _ = found["default"]["notes"]
+    assert coverage == "8da4w quantised 5 linear layers."
+    assert "the output layer (1 layer)" in finer
+    assert "the values of grouped-query attention (1 layer)" in finer
+    assert "text.txt" in scales
+    # What a recipe says of a part counts.
+    explicit = found["all in 4 bits"]["notes"]
+    assert explicit[0] == "8da4w quantised 5 linear layers."
+    assert "lm_head with 8da4w (1 linear layer)" in explicit[1]
+    assert "*.v_proj with 8da4w in groups of 64 (1 linear layer)" in explicit[1]
+    assert not any("8 bits, since" in note for note in explicit)
+    assert found["default"]["moved"] < found["all in 4 bits"]["moved"]
+
+
+def test_searched_scales_have_smaller_errors(found: dict[str, Any]) -> None:
+    told = found["scales"]
+    of_weights, of_outputs = told["weight_error"], told["output_error"]
+    assert of_weights["weights"] < 0.9 * of_weights["torchao"]
+    assert of_outputs["activations"] < 0.9 * of_outputs["weights"] < of_outputs["torchao"]
+    assert (told["range"], told["zeros"]) == ([-8, 7], 0)
+    # XNNPACK packs scales as bfloat16, and loads none that is not positive.
+    assert told["positive"]
+    assert told["bfloat16"]
+    assert told["alike"], "rows depend on others"
+    assert told["dead"], "a layer whose inputs are all zero has the scales of its weights"
 
 
 @pytest.mark.parametrize(

@@ -338,15 +338,15 @@ def test_a_text_to_evaluate_is_read_before_anything_starts(
     )
     text.write_text("\n")
     assert str(refusal(spec_of(model, generation=generation))) == (
-        f"export.generation.evaluate: {text} has no text to evaluate the model on\n"
+        f"export.generation.evaluate: {text} has no text\n"
         "  what to do: Name a file with some hundred words."
     )
     text.write_text("some words")
     assert str(refusal(spec_of(model, generation=generation))) == (
         "export.generation.evaluate: text.txt cannot be split into tokens: the model comes without "
         "a tokenizer\n"
-        "  what to do: Put the model's tokenizer into its folder, or evaluate nothing: leave the "
-        "key out."
+        "  what to do: Put the model's tokenizer into its folder, or leave "
+        "export.generation.evaluate out."
     )
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     check_needs(spec_of(model, generation=generation), {})

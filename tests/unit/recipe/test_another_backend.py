@@ -90,8 +90,8 @@ def test_errors_are_completed_on_their_way() -> None:
     with pytest.raises(ExportError) as caught, remedies_for(recipe(QNN, {"example": "mlp"})):
         raise ExportError("no compiler", remedy=OTHER_BACKEND)
     assert caught.value.remedy == (
-        f"{OTHER_BACKEND} --set export.quantization=none --set export.calibration=null "
-        "--set export.options=null --set export.overrides=null --set export.soc=null"
+        f"{OTHER_BACKEND} --set export.quantization=none --set export.options=null "
+        "--set export.overrides=null --set export.calibration=null --set export.soc=null"
     )
     with pytest.raises(ExportError) as caught, remedies_for(recipe({})):
         raise ExportError("no compiler")

@@ -25,7 +25,7 @@ from etdeploy.export.worker.expected.forward import (
 )
 from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text
 from etdeploy.export.worker.expected.prompts import Prompt, prompts_for
-from etdeploy.export.worker.expected.text import EvaluationText, evaluation_text
+from etdeploy.export.worker.expected.text import TokenizedText, evaluation_parts
 from etdeploy.export.worker.expected.weights import dequantized_once
 from etdeploy.export.worker.failures import blaming, exception_text, is_memory
 from etdeploy.export.worker.loading.hf.load import LoadedModel
@@ -44,7 +44,7 @@ class Eager:
         attention: transformers' name of its own attention.
         prompts: That it continued.
         texts: What it made of them; none where it gave none.
-        evaluated: The recipe's text; None where it names none.
+        evaluated: The text on which the model is evaluated; None for none.
         original: Of that text.
         notes: Sentences for the user.
     """
@@ -52,7 +52,7 @@ class Eager:
     attention: str
     prompts: tuple[Prompt, ...]
     texts: tuple[GreedyText, ...]
-    evaluated: EvaluationText | None
+    evaluated: TokenizedText | None
     original: Original | None
     notes: tuple[str, ...]
 
@@ -72,11 +72,11 @@ def run_original(
     """
     if spec.generation is None:
         raise ValueError("the spec names no language model")
-    evaluated = evaluation_text(spec, loaded)
+    evaluated = evaluation_parts(spec, loaded)
     prompts = prompts_for(loaded, methods, spec.generation.context)
     texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
-    if evaluated and evaluated.note:
-        notes = (*notes, evaluated.note)
+    if evaluated and evaluated.cut_note:
+        notes = (*notes, evaluated.cut_note)
     return Eager(
         attention=loaded.model.config._attn_implementation,
         prompts=prompts,
@@ -93,7 +93,7 @@ class Found:
 
     Attributes:
         texts: That a device has to give.
-        evaluation: Of the recipe's text; None where it names none.
+        evaluation: Of the evaluated text; None for none.
         notes: Sentences for the user.
     """
 
@@ -174,7 +174,7 @@ def _texts(
         return (), (f"{_NO_TEXTS}: run eagerly, the model raised {exception_text(error)}.",)
 
 
-def _evaluated(spec: ExportSpec, model: Any, text: EvaluationText) -> Original:
+def _evaluated(spec: ExportSpec, model: Any, text: TokenizedText) -> Original:
     with blaming("evaluation", f"the model raised, when it was evaluated on {text.file}:"):
         return evaluate(lambda: OwnForward(model), text.parts, keep=_quantizes(spec))
 
@@ -187,7 +187,7 @@ def _found(eager: Eager, texts: Sequence[tuple[GreedyText, GreedyText | None]]) 
         evaluation = Evaluation(
             file=text.file,
             sha256=text.sha256,
-            tokens=text.tokens,
+            tokens=text.predicted,
             whole=text.whole,
             perplexity=original.perplexity,
         )

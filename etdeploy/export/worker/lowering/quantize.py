@@ -28,6 +28,7 @@ from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.calibration import Calibration, Range
 from etdeploy.export.worker.lowering.layers.quantize import quantize_layers
+from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.export.worker.lowering.overrides import check_overrides, override_notes
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
@@ -63,7 +64,10 @@ class Quantized:
 
 
 def quantize(
-    spec: ExportSpec, sources: Mapping[str, Source], log: Log | None = None
+    spec: ExportSpec,
+    sources: Mapping[str, Source],
+    log: Log | None = None,
+    activations: Activations | None = None,
 ) -> dict[str, Quantized]:
     """Quantises the methods by the spec's scheme; none where nothing is to do before lowering.
 
@@ -71,12 +75,13 @@ def quantize(
         spec: Names the scheme.
         sources: The methods.
         log: Names the rewrites of what is quantised, and is told of them; None for none.
+        activations: Of a language model; None where they are not known.
 
     Raises:
         WorkerError: The model cannot be quantised that way.
     """
     if spec.quantization in LINEAR_SCHEMES or spec.embeddings:
-        notes = quantize_layers(spec, sources)
+        notes = quantize_layers(spec, sources, activations or Activations())
         return {name: Quantized(source.module, notes) for name, source in sources.items()}
     if spec.quantization in (None, *FLOAT_SCHEMES):
         return {}  # 16-bit floats are the backend's own choice of precision

@@ -9,12 +9,14 @@ import torch
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
+from etdeploy.export.worker.expected.calibration import activations
 from etdeploy.export.worker.expected.language import Eager, run_original, run_quantized
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
 from etdeploy.export.worker.loading.hf.load import LoadedModel
 from etdeploy.export.worker.loading.hf.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.program.attention import attention_for
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.model import ExportGeneration
@@ -45,6 +47,16 @@ class LanguageModel:
         this one, to see how far quantisation moves logits.
         """
         return max(self.generation.methods, key=lambda method: method.max_tokens).name
+
+    def activations(self, spec: ExportSpec) -> Activations:
+        """What its linear layers are given on the text that calibrates it.
+
+        Raises:
+            WorkerError: The recipe's text cannot be read, or the model raises with it.
+        """
+        if self.eager is None:
+            return Activations()
+        return activations(spec, self.loaded, self.eager.attention)
 
     def evaluated(
         self, spec: ExportSpec, modules: Mapping[str, torch.nn.Module], *, in_place: bool

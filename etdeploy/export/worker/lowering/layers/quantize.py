@@ -15,10 +15,13 @@ from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.layers.embeddings import quantize_embeddings
 from etdeploy.export.worker.lowering.layers.found import Layer, layers_of
 from etdeploy.export.worker.lowering.layers.linears import quantize_linears
+from etdeploy.export.worker.lowering.layers.scales import Activations
 from etdeploy.export.worker.lowering.overrides import check_patterns
 
 
-def quantize_layers(spec: ExportSpec, sources: Mapping[str, Source]) -> tuple[str, ...]:
+def quantize_layers(
+    spec: ExportSpec, sources: Mapping[str, Source], activations: Activations
+) -> tuple[str, ...]:
     """Quantises what the spec says; returns sentences for the user.
 
     Raises:
@@ -29,7 +32,7 @@ def quantize_layers(spec: ExportSpec, sources: Mapping[str, Source]) -> tuple[st
         _store_computed_weight(layer.module)
     tables = layers_of(spec, sources, torch.nn.Embedding)
     _check_overrides(spec, linears, tables)
-    return tuple(_quantized(spec, sources, linears, tables))
+    return tuple(_quantized(spec, sources, linears, tables, activations))
 
 
 def _store_computed_weight(layer: torch.nn.Linear) -> None:
@@ -48,9 +51,10 @@ def _quantized(
     sources: Mapping[str, Source],
     linears: Sequence[Layer[torch.nn.Linear]],
     tables: Sequence[Layer[torch.nn.Embedding]],
+    activations: Activations,
 ) -> Iterator[str]:
     if spec.quantization in LINEAR_SCHEMES:
-        yield from quantize_linears(spec, sources, linears)
+        yield from quantize_linears(spec, sources, linears, activations)
     if spec.embeddings:
         yield from quantize_embeddings(spec, tables)
 

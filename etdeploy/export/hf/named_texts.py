@@ -1,0 +1,108 @@
+"""The texts of a recipe that a language model reads at export, as they are read without PyTorch."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from etdeploy.export.hf.refusal import Refusal
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.texts import BUNDLED_TEXTS, CALIBRATION_TOKENS
+from etdeploy.recipe.paths import CALIBRATION, EVALUATE
+
+# Hardly any token has more bytes; of a longer file, the rest is not read.
+_BYTES_OF_TOKEN = 64
+
+
+@dataclass(frozen=True)
+class NamedText:
+    """A file with a text.
+
+    Attributes:
+        path: Of the file.
+        tokens: How many of it count at most.
+        key: The recipe's, which names it.
+    """
+
+    path: Path
+    tokens: int
+    key: tuple[str, ...]
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether it is etdeploy's; a model that cannot read it is exported all the same."""
+        return str(self.path) in BUNDLED_TEXTS
+
+
+def evaluated_text(spec: ExportSpec) -> NamedText | None:
+    """The text on which the model is evaluated."""
+    asked = spec.generation
+    if asked is None or asked.evaluate is None:
+        return None
+    return NamedText(Path(asked.evaluate), asked.evaluate_tokens + 1, EVALUATE)
+
+
+def calibration_text(spec: ExportSpec) -> NamedText | None:
+    """The text whose activations decide about the scales of weights."""
+    if spec.calibration_text is None:
+        return None
+    return NamedText(Path(spec.calibration_text), CALIBRATION_TOKENS, CALIBRATION)
+
+
+def named_texts(spec: ExportSpec) -> Iterator[NamedText]:
+    """All of them."""
+    yield from filter(None, (evaluated_text(spec), calibration_text(spec)))
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """What may hold the tokens that count.
+
+    Attributes:
+        text: From the beginning of the file.
+        whole: Whether that is all of it.
+    """
+
+    text: str
+    whole: bool
+
+
+def no_tokenizer(text: NamedText, why: str) -> Refusal:
+    """The refusal of a text for which there is no tokenizer.
+
+    Args:
+        text: The text.
+        why: A clause about the model.
+    """
+    key = ".".join(text.key)
+    return Refusal(
+        f"{text.path.name} cannot be split into tokens: {why}",
+        f"Put the model's tokenizer into its folder, or leave {key} out.",
+        key=text.key,
+    )
+
+
+def read_excerpt(named: NamedText) -> Excerpt | Refusal:
+    """The beginning of a text, or why it cannot be read."""
+    path, key = named.path, named.key
+    limit = named.tokens * _BYTES_OF_TOKEN
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(limit + 1)
+    except OSError as error:
+        return Refusal(f"{path} cannot be read: {error.strerror}", key=key)
+    whole = len(content) <= limit
+    try:
+        # Where the text is cut, without a last character of which a part is missing.
+        text = getincrementaldecoder("utf-8-sig")().decode(content[:limit], final=whole)
+    except UnicodeDecodeError as error:
+        return Refusal(
+            f"{path} is not text in UTF-8: byte {error.start:,} fits no character",
+            "Save it as UTF-8, or name another file.",
+            key=key,
+        )
+    if not text.strip():
+        return Refusal(f"{path} has no text", "Name a file with some hundred words.", key=key)
+    return Excerpt(text, whole)

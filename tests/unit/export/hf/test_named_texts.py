@@ -1,0 +1,91 @@
+"""Texts that a language model reads when it is exported, as a user may give them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etdeploy.export.hf.named_texts import Excerpt, NamedText, named_texts, read_excerpt
+from etdeploy.export.hf.refusal import Refusal
+from etdeploy.export.texts import CALIBRATION_TEXT, EVALUATION_TEXT
+from etdeploy.recipe.paths import CALIBRATION, EVALUATE
+from tests.support.export import spec_of
+
+
+def _read(folder: Path, content: bytes, tokens: int = 11) -> Excerpt | Refusal:
+    path = folder / "text.txt"
+    path.write_bytes(content)
+    return read_excerpt(NamedText(path, tokens, EVALUATE))
+
+
+def test_a_text_is_read_as_it_is(tmp_path: Path) -> None:
+    assert _read(tmp_path, "Größe\r\n".encode()) == Excerpt("Größe\r\n", whole=True)
+    assert _read(tmp_path, b"\xef\xbb\xbfwith a mark") == Excerpt("with a mark", whole=True)
+
+
+def test_of_a_long_text_only_the_beginning_is_read(tmp_path: Path) -> None:
+    # 3 tokens have at most 192 bytes, which end within a character.
+    found = _read(tmp_path, b"a" + "ä".encode() * 1000, tokens=3)
+    assert found == Excerpt("a" + "ä" * 95, whole=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "{} has no text"),
+        (b" \n\n", "{} has no text"),
+        (b"abc \xe4 def", "{} is not text in UTF-8: byte 4 fits no character"),
+        ("Größe".encode("utf-16"), "{} is not text in UTF-8: byte 0 fits no character"),
+        (b"cut \xc3", "{} is not text in UTF-8: byte 4 fits no character"),
+    ],
+)
+def test_what_is_no_text(tmp_path: Path, content: bytes, message: str) -> None:
+    found = _read(tmp_path, content)
+    assert isinstance(found, Refusal)
+    assert found.message == message.format(tmp_path / "text.txt")
+    assert found.key == EVALUATE
+    assert found.remedy
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    found = read_excerpt(NamedText(tmp_path / "gone.txt", 10, CALIBRATION))
+    assert isinstance(found, Refusal)
+    assert found.message == f"{tmp_path / 'gone.txt'} cannot be read: No such file or directory"
+    assert found.key == CALIBRATION
+
+
+def _texts(**export: Any) -> dict[tuple[str, ...], tuple[str, bool]]:
+    spec = spec_of({"model": {"hf": "org/model"}, "export": export})
+    return {text.key: (text.path.name, text.is_bundled) for text in named_texts(spec)}
+
+
+def test_a_model_with_quantised_layers_reads_bundled_texts() -> None:
+    bundled = {EVALUATE: ("evaluation.txt", True), CALIBRATION: ("calibration.txt", True)}
+    assert _texts(quantization="8da4w") == bundled
+    # Scales of 8 bits are those of the largest weights.
+    eight_bits = {"quantization": "8da8w"}
+    assert _texts(**eight_bits) == {EVALUATE: bundled[EVALUATE]}
+    assert _texts(**eight_bits, overrides={"model.layers": "8da4w"}) == bundled
+    assert _texts() == _texts(quantization="int8_dynamic") == {}
+
+
+def test_a_recipe_names_other_texts_or_none() -> None:
+    other = {"calibration": "/here/c.txt", "generation": {"evaluate": "/here/e.txt"}}
+    assert _texts(quantization="8da4w", **other) == {
+        EVALUATE: ("e.txt", False),
+        CALIBRATION: ("c.txt", False),
+    }
+    none = {"calibration": "none", "generation": {"evaluate": "none"}}
+    assert _texts(quantization="8da4w", **none) == {}
+    assert _texts(generation={"evaluate": "/here/e.txt"}) == {EVALUATE: ("e.txt", False)}
+
+
+def test_bundled_texts_are_long_enough_and_differ() -> None:
+    calibration, evaluation = CALIBRATION_TEXT.read_text(), EVALUATION_TEXT.read_text()
+    assert len(calibration.split()) > 1600
+    assert len(evaluation.split()) > 300
+    words = [text.split() for text in (calibration, evaluation)]
+    fives = [{tuple(each[at : at + 5]) for at in range(len(each) - 4)} for each in words]
+    assert not fives[0] & fives[1]
