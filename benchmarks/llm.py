@@ -114,6 +114,8 @@ benchmark:
 """
 # Where the other side has it in 8 bits, too: it weighs a third of SmolLM2-135M.
 WIDE_OUTPUT = "\n  overrides: {lm_head: 8da8w}"
+# As ExecuTorch's exporter has it.
+NARROW_OUTPUT = "\n  overrides: {lm_head: 8da4w, '*.v_proj': 8da4w}"
 # Of a decoding run.
 STEPS = 32
 
@@ -179,7 +181,7 @@ def write_recipe(
         RECIPE.format(
             model=json.dumps(str(folder / "model")),
             context=chosen.context,
-            output=WIDE_OUTPUT if wide_output else "",
+            output=WIDE_OUTPUT if wide_output else NARROW_OUTPUT,
             threads=threads,
             prompts=[1] if decode else chosen.prompts,
             new_tokens=STEPS + 1 if decode else 1,

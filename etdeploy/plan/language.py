@@ -1,9 +1,10 @@
-"""How a language model's program computes attention, and why."""
+"""How a language model's program is quantised and computes attention, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etdeploy.backends.schemes import SEARCHED_SCHEMES
 from etdeploy.core.values import Explained
 from etdeploy.program.attention import attention_of
 from etdeploy.program.generation import Generation, GenerationMethod
@@ -20,7 +21,7 @@ _KERNEL = (
 
 
 def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[Explained, ...]:
-    """The path, the operators of the attention and the methods of a language model's program.
+    """Scales, the path, the operators of the attention and the methods of a program.
 
     Args:
         recipe: What the user requested.
@@ -33,6 +34,8 @@ def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[Exp
 
 
 def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Explained]:
+    if recipe.export.quantization in SEARCHED_SCHEMES:
+        yield _scales(recipe)
     yield _path(recipe, generation)
     yield _attention(recipe, generation)
     if generation is None:
@@ -44,6 +47,18 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Explaine
             value="one token" if method.max_tokens == 1 else most,
             reason=_looks_at(generation, method),
         )
+
+
+def _scales(recipe: Recipe) -> Explained:
+    text = recipe.export.calibration
+    value = "by the weights alone" if text == "none" else "weighted by activations"
+    reason = (
+        f"export.calibration is {text}"
+        if text
+        else "weights count by what they are multiplied by on a text of etdeploy's, which loses "
+        "less than counting all alike"
+    )
+    return Explained(name="scales", value=value, reason=reason, by_hand=text is not None)
 
 
 def _attention(recipe: Recipe, generation: Generation | None) -> Explained:

@@ -318,6 +318,23 @@ def test_a_text_to_evaluate_counts_by_its_content(workspace: Workspace, tmp_path
     assert key(evaluate=str(text)) != named
 
 
+def test_a_calibration_text_counts_by_its_content(workspace: Workspace, tmp_path: Path) -> None:
+    model, text, same = (tmp_path / name for name in ("model", "text.txt", "same.txt"))
+    write_checkpoint(model)
+
+    def key(**export: Any) -> str | None:
+        spec = spec_of({"hf": str(model)}, quantization="8da4w", **export)
+        return program_key(spec, workspace)
+
+    for path in (text, same):
+        path.write_text("some words")
+    named, bundled, none = key(calibration=str(text)), key(), key(calibration="none")
+    assert len({named, bundled, none, None}) == 4
+    assert key(calibration=str(same)) == named
+    text.write_text("other words")
+    assert key(calibration=str(text)) != named
+
+
 def test_a_language_model_of_the_hub_is_known_by_its_commit(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

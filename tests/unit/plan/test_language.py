@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from etdeploy.plan.language import language_choices
 from etdeploy.program.generation import Generation, GenerationMethod
 from tests.support.runtime_values import make_recipe
@@ -82,3 +84,17 @@ def test_the_exported_program_says_which_path_and_methods() -> None:
     assert decode.reason == (
         "its attention looks at 128 of 2,048 positions, whatever the position is"
     )
+
+
+@pytest.mark.parametrize(
+    ("calibration", "value", "by_hand"),
+    [
+        (None, "weighted by activations", False),
+        ("/here/text.txt", "weighted by activations", True),
+        ("none", "by the weights alone", True),
+    ],
+)
+def test_scales_of_4_bit_weights(calibration: str | None, value: str, by_hand: bool) -> None:
+    export = {"quantization": "8da4w", "calibration": calibration}
+    scales, *_ = language_choices(make_recipe(model={"hf": "m"}, export=export), None)
+    assert (scales.name, scales.value, scales.by_hand) == ("scales", value, by_hand)

@@ -193,6 +193,43 @@ def test_tokens_to_evaluate_need_a_text() -> None:
     assert problem.endswith("there is no text to evaluate; also set export.generation.evaluate")
 
 
+def test_with_quantised_layers_there_is_a_text_to_evaluate() -> None:
+    text = HF + "export: {quantization: 8da4w, generation: {evaluate_tokens: 64}}\n"
+    assert problems(text) == []
+    [problem] = problems(text.replace("64", "64, evaluate: none"))
+    assert "export.generation.evaluate_tokens" in problem
+
+
+def test_a_calibration_text_is_named_from_the_recipes_folder(folder: Path) -> None:
+    text = HF + "export: {quantization: 8da4w, calibration: text.txt}\n"
+    assert problems(text) == [
+        f"r.yaml:2:31: export.calibration: the file {folder / 'text.txt'} does not exist"
+    ]
+    (folder / "text.txt").write_text("some words")
+    recipe = load_recipe(write(text)).recipe
+    assert recipe.export.calibration == str(folder / "text.txt")
+    assert relative_paths(recipe.model_dump(mode="json"), folder)["export"]["calibration"] == (
+        "text.txt"
+    )
+    settings = ["export.calibration=none", "export.generation.evaluate=none"]
+    none = load_recipe(write(text), settings).recipe.export
+    assert none.generation
+    assert (none.calibration, none.generation.evaluate) == ("none", "none")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: {hf: a/b}\nexport: {quantization: 8da8w, calibration: none}",
+        "model: {hf: a/b}\nexport: {calibration: none}",
+        "model: {example: mlp}\nexport: {quantization: 8da4w, calibration: 'a.b:f'}",
+    ],
+)
+def test_calibration_that_nothing_uses(text: str) -> None:
+    [problem] = problems(text)
+    assert ": export.calibration: " in problem
+
+
 def test_a_model_of_the_command_line_is_told_from_the_recipes_own() -> None:
     name = write(HF)
     assert load_recipe(name).named_model == ""
