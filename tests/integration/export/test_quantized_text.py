@@ -91,13 +91,13 @@ def test_notes_say_what_was_quantised_and_how(found: dict[str, Any]) -> None:
 
 def test_by_default_the_parts_that_lose_most_have_8_bits(found: dict[str, Any]) -> None:
     coverage, finer, scales, _ = found["default"]["notes"]
-    assert coverage == "8da4w quantised 5 linear layers."
+    assert coverage == "8da4w quantised 6 linear layers."
     assert "the output layer (1 layer)" in finer
     assert "the values of grouped-query attention (1 layer)" in finer
     assert "text.txt" in scales
     # What a recipe says of a part counts.
     explicit = found["all in 4 bits"]["notes"]
-    assert explicit[0] == "8da4w quantised 5 linear layers."
+    assert explicit[0] == "8da4w quantised 6 linear layers."
     assert "lm_head with 8da4w (1 linear layer)" in explicit[1]
     assert "*.v_proj with 8da4w in groups of 64 (1 linear layer)" in explicit[1]
     assert not any("8 bits, since" in note for note in explicit)
