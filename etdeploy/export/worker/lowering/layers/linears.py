@@ -26,7 +26,7 @@ from etdeploy.export.worker.lowering.layers.misfits import (
     nothing_fits,
     nothing_wanted,
 )
-from etdeploy.export.worker.lowering.layers.scales import Activations, quantized_in_groups
+from etdeploy.export.worker.lowering.layers.scales import Activations, all_quantized_in_groups
 from etdeploy.export.worker.lowering.overrides import first_match
 
 Linears = Sequence[Layer[torch.nn.Linear]]
@@ -162,9 +162,11 @@ def _apply(wish: Wish, layers: Linears, activations: Activations) -> None:
         apply(config, layers, "the linear layers")
         return
     with blaming("quantization", "the linear layers cannot be quantised:"):
-        for layer in layers:
-            squares = activations.mean_squares.get(id(layer.module))
-            weight = quantized_in_groups(layer.module.weight, wish.group_size, squares)
+        squares = [activations.mean_squares.get(id(layer.module)) for layer in layers]
+        weights = [layer.module.weight for layer in layers]
+        for layer, weight in zip(
+            layers, all_quantized_in_groups(weights, wish.group_size, squares), strict=True
+        ):
             layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
