@@ -88,6 +88,7 @@ class BuiltApp(Value):
         sha256: Of the archive.
         size_bytes: Of the archive.
         how: What built it; `given` where somebody else did.
+        notes: Warnings about it, as sentences.
     """
 
     archive: str
@@ -96,6 +97,7 @@ class BuiltApp(Value):
     sha256: str
     size_bytes: int
     how: str
+    notes: tuple[str, ...] = ()
 
 
 class Platform(Protocol):

@@ -13,6 +13,7 @@ from etdeploy.apps.android.app import ASSETS, JARS, NATIVE, AndroidApp, BuiltApk
 from etdeploy.apps.android.build import build_app, choose_build
 from etdeploy.apps.android.gradle import OUTPUT
 from etdeploy.apps.android.native import API, LIBRARY, build_api, build_library, require_fbjni
+from etdeploy.apps.android.parts.gradle_files import GRADLE_FILES, apply_gradle_files
 from etdeploy.apps.android.runtime import RELEASE_API, choose_runtime
 from etdeploy.apps.android.tools.find import COMPILE_SDK, Tools, find_tools, require_tools
 from etdeploy.apps.android.tools.gradle import NAME as GRADLE
@@ -23,6 +24,7 @@ from etdeploy.apps.android.vendor import folder_variables, needs_files, vendor_f
 from etdeploy.apps.identity import app_id, app_name
 from etdeploy.apps.model import MODEL_FILE, AppModel
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, Sources
+from etdeploy.apps.render import render_tree
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
 from etdeploy.backends.values import Workstation
@@ -120,7 +122,10 @@ class Android:
     def build(
         self, subject: AppSubject, project: Path, work: Path, progress: Progress, log: Path | None
     ) -> BuiltApp:
-        recipe, app = subject.loaded.recipe, _values(subject)
+        recipe = subject.loaded.recipe
+        files = render_tree(self.templates, self.values(subject))
+        generated = {path: files[path].decode() for path in GRADLE_FILES}
+        app, ignored = apply_gradle_files(project, _values(subject), generated)
         if not subject.sources:
             require_no_library(project)
         else:
@@ -135,7 +140,8 @@ class Android:
             aar=_aar(recipe),
             log=log,
         )
-        return _built(built, app)
+        notes = built.notes if built.how == "gradle" else (*built.notes, *ignored)
+        return _built(built, app, notes)
 
     def given(self, archive: Path) -> tuple[BuiltApp, AppModel]:
         model = _model_in(archive)
@@ -195,7 +201,7 @@ def require_readable(model: AppModel) -> None:
                     )
 
 
-def _built(built: BuiltApk, app: AndroidApp) -> BuiltApp:
+def _built(built: BuiltApk, app: AndroidApp, notes: tuple[str, ...]) -> BuiltApp:
     return BuiltApp(
         archive=built.path,
         id=app.id,
@@ -203,6 +209,7 @@ def _built(built: BuiltApk, app: AndroidApp) -> BuiltApp:
         sha256=built.sha256,
         size_bytes=built.size_bytes,
         how=built.how,
+        notes=notes,
     )
 
 

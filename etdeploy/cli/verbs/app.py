@@ -177,7 +177,8 @@ def _as_text(output: Path, project: Project, written: Written, built: BuiltApp |
             lines.append(f"{label:<10} {console.count(len(paths), 'file')}: {names}")
     if not any(vars(written).values()):
         lines.append("changed    nothing")
-    lines += [f"note       {note}" for note in project.notes]
+    notes = (*project.notes, *(built.notes if built else ()))
+    lines += [f"note       {note}" for note in notes]
     if built:
         lines.append(f"app        {built.archive}, {console.size(built.size_bytes)}")
         lines.append(f"built by   {built.how}")

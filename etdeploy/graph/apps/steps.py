@@ -176,7 +176,9 @@ def _app(resolved: Resolved) -> Step:
         work = job.state / _WORK
         built = platform.build(subject, Path(project.folder), work, log.progress, log.log)
         _as_runner(built, subject.plan).save(output)
-        return f"{built.id}, {console.size(built.size_bytes)}, built by {built.how}"
+        return "; ".join(
+            [f"{built.id}, {console.size(built.size_bytes)}, built by {built.how}", *built.notes]
+        )
 
     def sound() -> str | None:
         return None if _archive(BuiltRunner.load(output)).is_file() else "the app is gone"
