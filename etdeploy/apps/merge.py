@@ -7,10 +7,12 @@ in the folder. A list in the folder has the digests of what was generated before
 | --- | --- | --- |
 | any | as it is generated now | nothing |
 | different | as it was generated before | it is written |
-| equal | changed or removed by the user | it stays so |
-| different | changed by the user | a conflict |
+| any | removed by the user | it stays so |
+| equal | changed by the user | it stays so |
+| different, or no longer | changed by the user | a conflict |
 
-With a conflict nothing is written at all, unless the caller says which side counts.
+With a conflict nothing is written at all, unless the caller says which side counts. If the names of
+the project change, the user's files follow first (renaming.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from etdeploy.apps.renaming import (
+    LIST_FILE,
+    Content,
+    Move,
+    apply_moves,
+    find_renaming,
+    follow,
+    plan_moves,
+    remove_empty,
+)
 from etdeploy.core.cancel import checkpoint
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import copy_file, write_atomic
@@ -32,12 +44,10 @@ from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.core.text.shell import quoted
 from etdeploy.devices.bundles import check_relative
 
-LIST_FILE = ".etdeploy.json"
 SAVED = "yours"
 """The folder in the project where files of the user are kept that others replace, at their paths:
 beside them, a build tool would take them for sources."""
 Conflicts = Literal["refuse", "keep", "overwrite"]
-Content = Mapping[str, "bytes | Path"]
 _SHOWN = 8
 
 
@@ -49,24 +59,32 @@ class Written:
         created: New files.
         updated: Files that are generated in another way now.
         removed: Files that are generated no longer.
-        kept: Files that the user changed or removed, and that stay so.
+        moved: Files that got another path or other names, since those of the project changed.
+        kept: Files that the user changed, and that stay so.
+        deleted: Files that the user deleted, and that were not written again.
         saved: Files of the user that were replaced; each is in the folder `yours`, at its path.
     """
 
     created: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
     saved: list[str] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
         """Whether anything was written."""
-        return bool(self.created or self.updated or self.removed)
+        return bool(self.created or self.updated or self.removed or self.moved)
 
 
 def write_project(
-    folder: Path, content: Content, what: str, conflicts: Conflicts = "refuse"
+    folder: Path,
+    content: Content,
+    what: str,
+    conflicts: Conflicts = "refuse",
+    anchor: str | None = None,
 ) -> Written:
     """Writes a project, all of it unless a file cannot be written.
 
@@ -76,6 +94,7 @@ def write_project(
         what: The kind of project, for the list: "android app".
         conflicts: What happens where both sides changed a file: nothing at all is written, the
             user's file stays, or it is kept in the folder `yours`.
+        anchor: The file whose path tells the project's name; see `find_renaming`.
 
     Raises:
         UsageError: The folder holds something else, cannot be written to, or there are conflicts.
@@ -84,11 +103,18 @@ def write_project(
     with _errors(folder, what):
         before = _generated_before(folder, what)
         now = {path: digest_of(each) for path, each in content.items()}
-        todo = _decide(folder, before, now)
-        clashes = todo.clashes
-        if clashes and conflicts == "refuse":
-            raise _conflicting(folder, clashes)
+        moves: dict[str, Move] = {}
+        renaming = find_renaming(anchor, before, now) if anchor else None
+        if anchor and renaming:
+            moves = plan_moves(folder, anchor, renaming, content)
+            before = follow(renaming, moves, before, content)
+        moved = {move.target: move.new_digest for move in moves.values()}
+        todo = _decide(folder, before, now, moved)
+        if todo.clashes and conflicts == "refuse":
+            raise _conflicting(folder, todo.clashes)
+        apply_moves(folder, moves.values())
         done = _apply(folder, content, todo, overwrite=conflicts == "overwrite")
+        done.moved += sorted(moved)
         _write_list(folder, what, now)
     return done
 
@@ -100,42 +126,50 @@ class _Todo:
     write: list[str] = field(default_factory=list)
     remove: list[str] = field(default_factory=list)
     keep: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
     clashes: list[str] = field(default_factory=list)
 
 
-def _decide(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> _Todo:
+def _decide(
+    folder: Path, before: Mapping[str, str], now: Mapping[str, str], moved: Mapping[str, str]
+) -> _Todo:
     todo = _Todo()
     for path in sorted({*before, *now}):
         checkpoint()
-        theirs, then, new = _present(folder, path), before.get(path), now.get(path)
+        theirs, then, new = (
+            moved.get(path) or _present(folder, path),
+            before.get(path),
+            now.get(path),
+        )
         if theirs == new:
             continue
         if theirs == then:
             (todo.write if new else todo.remove).append(path)
-        elif new == then or new is None:  # a file that is generated no longer is the user's now
-            todo.keep.append(path)
         elif theirs is None:
-            todo.write.append(path)
+            todo.deleted.append(path)
+        elif new == then:
+            todo.keep.append(path)
         else:
             todo.clashes.append(path)
     return todo
 
 
 def _apply(folder: Path, content: Content, todo: _Todo, *, overwrite: bool) -> Written:
-    done = Written(kept=[*todo.keep, *([] if overwrite else todo.clashes)])
+    kept = [*todo.keep, *([] if overwrite else todo.clashes)]
+    done = Written(kept=kept, deleted=todo.deleted)
     for path in todo.clashes if overwrite else ():
         saved = _free(folder, path)
         saved.parent.mkdir(parents=True, exist_ok=True)
         (folder / path).rename(saved)
         done.saved.append(path)
-    for path in [*todo.write, *(todo.clashes if overwrite else [])]:
+    for path in [*todo.write, *(path for path in done.saved if path in content)]:
         checkpoint()
         existed = (folder / path).exists() or path in done.saved
         (done.updated if existed else done.created).append(path)
         _put(folder, path, content[path])
     for path in todo.remove:
         (folder / path).unlink()
-        _remove_empty(folder, (folder / path).parent)
+        remove_empty(folder, (folder / path).parent)
         done.removed.append(path)
     return done
 
@@ -153,13 +187,6 @@ def _free(folder: Path, path: str) -> Path:
     """A place for the user's file at which there is nothing yet."""
     places = (folder / f"{SAVED}{f'-{n}' if n else ''}" / path for n in range(1_000_000))
     return next(place for place in places if not os.path.lexists(place))
-
-
-def _remove_empty(folder: Path, inner: Path) -> None:
-    """Folders that hold nothing now, from the inner one outwards."""
-    while inner != folder and not any(inner.iterdir()):
-        inner.rmdir()
-        inner = inner.parent
 
 
 def _present(folder: Path, path: str) -> str | None:
@@ -220,7 +247,9 @@ def _generated_before(folder: Path, what: str) -> dict[str, str]:
             remedy=_ANOTHER,
         )
     require_writable(folder)
-    return dict(_inner(files))
+    generated = dict(_inner(files))
+    # Of a project that somebody emptied, no single file was deleted.
+    return generated if any(os.path.lexists(folder / path) for path in generated) else {}
 
 
 def _inner(files: Mapping[object, object]) -> Iterator[tuple[str, str]]:
@@ -245,7 +274,8 @@ _ANOTHER = "Name a new or empty folder, or that of an earlier project: --output 
 def _conflicting(folder: Path, paths: list[str]) -> UsageError:
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     return UsageError(
-        "you changed files that are generated in another way now, and nothing was written: "
+        "you changed files that are generated in another way now, or no longer, and nothing was "
+        "written: "
         f"{', '.join(paths[:_SHOWN])}{more}",
         place=str(folder),
         remedy="Keep yours: --conflicts keep\n"

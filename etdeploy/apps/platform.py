@@ -119,6 +119,11 @@ class Platform(Protocol):
         ...
 
     @property
+    def anchor(self) -> str:
+        """The path of a source that every project has, with `*` for the name in paths and texts."""
+        ...
+
+    @property
     def output(self) -> str:
         """Where the system's own tools leave the app of a project, in its folder."""
         ...

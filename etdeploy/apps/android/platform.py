@@ -72,6 +72,7 @@ class Android:
 
     name = "android"
     payload = _PAYLOAD
+    anchor = "app/src/main/kotlin/*/MainActivity.kt"
     output = OUTPUT
 
     @property

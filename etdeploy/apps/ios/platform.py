@@ -39,6 +39,7 @@ class Ios:
 
     name = "ios"
     payload = _PAYLOAD
+    anchor = "*/App.swift"
     output = _OUTPUT
 
     @property

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etdeploy.apps.merge import LIST_FILE, Conflicts, Written, write_project
+from etdeploy.apps.merge import Conflicts, Written, write_project
 from etdeploy.apps.platform import BuiltApp, platform_for
 from etdeploy.apps.project import Project
+from etdeploy.apps.renaming import LIST_FILE
 from etdeploy.cache.kinds import CacheKind
 from etdeploy.core.files.basic import copy_file, folder_files
 from etdeploy.core.hashing import sha256_bytes, sha256_file
@@ -34,7 +35,9 @@ def copy_project(job: Job, folder: Path, conflicts: Conflicts) -> tuple[Project,
     project = load_project(job)
     made = Path(project.folder)
     content = {name: made / name for name in folder_files(made) if name != LIST_FILE}
-    return project, write_project(folder, content, f"{project.platform} app", conflicts)
+    anchor = platform_for(project.platform).anchor
+    what = f"{project.platform} app"
+    return project, write_project(folder, content, what, conflicts, anchor)
 
 
 def build_of(job: Job, folder: Path, progress: Progress) -> BuiltApp:

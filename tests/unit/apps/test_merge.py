@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.merge import LIST_FILE, write_project
+from etdeploy.apps.merge import write_project
+from etdeploy.apps.renaming import LIST_FILE
 from etdeploy.core.errors import UsageError
 
 WHAT = "android app"
@@ -46,19 +47,39 @@ def test_what_is_generated_in_another_way_is_replaced_and_removed(folder: Path) 
     assert not (folder / "res").exists()
 
 
-def test_the_users_edits_files_and_removals_stay(folder: Path) -> None:
+def test_the_users_edits_files_and_deletions_stay(folder: Path) -> None:
     (folder / "a.kt").write_bytes(b"mine")
     (folder / "res" / "b.xml").unlink()
     (folder / "own.kt").write_bytes(b"own")
-    done = write_project(folder, {**FIRST, "model/c.bin": b"another"}, WHAT)
+    now = {"a.kt": b"one", "res/b.xml": b"in another way", "model/c.bin": b"another"}
+    done = write_project(folder, now, WHAT)
     assert contents(folder) == {"a.kt": b"mine", "own.kt": b"own", "model/c.bin": b"another"}
-    assert done.kept == ["a.kt", "res/b.xml"]
+    assert (done.kept, done.deleted) == (["a.kt"], ["res/b.xml"])
+    assert write_project(folder, now, WHAT, "overwrite").deleted == ["res/b.xml"]
 
 
-def test_an_edited_file_that_is_generated_no_longer_stays(folder: Path) -> None:
+def test_an_emptied_project_is_written_again(folder: Path) -> None:
+    for path in FIRST:
+        (folder / path).unlink()
+    assert write_project(folder, FIRST, WHAT).deleted == []
+    assert contents(folder) == FIRST
+
+
+def test_an_edited_file_that_is_generated_no_longer_is_a_conflict(folder: Path) -> None:
     (folder / "a.kt").write_bytes(b"mine")
-    write_project(folder, {"res/b.xml": b"two"}, WHAT)
+    now = {"res/b.xml": b"two"}
+    with pytest.raises(UsageError, match=r"a\.kt"):
+        write_project(folder, now, WHAT)
+    assert contents(folder) == {**FIRST, "a.kt": b"mine"}
+    assert write_project(folder, now, WHAT, "keep").kept == ["a.kt"]
     assert contents(folder) == {"a.kt": b"mine", "res/b.xml": b"two"}
+
+
+def test_overwrite_moves_an_edited_file_that_is_generated_no_longer(folder: Path) -> None:
+    (folder / "a.kt").write_bytes(b"mine")
+    done = write_project(folder, {"res/b.xml": b"two"}, WHAT, "overwrite")
+    assert (done.saved, done.updated) == (["a.kt"], [])
+    assert contents(folder) == {"yours/a.kt": b"mine", "res/b.xml": b"two"}
 
 
 def test_a_conflict_writes_nothing_and_names_the_files(folder: Path) -> None:

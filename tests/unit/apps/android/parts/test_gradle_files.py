@@ -1,4 +1,4 @@
-"""A build without Gradle reads plain versions of build.gradle.kts, and names all else it ignores."""
+"""A build without Gradle reads plain values of build.gradle.kts, and names what it ignores."""
 
 from __future__ import annotations
 
