@@ -15,6 +15,7 @@ from etdeploy.bench.records.record import DeviceRecord
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.results_folder import results_folder
 from etdeploy.bench.revision import Revision
+from etdeploy.bench.timing.emulated import emulated_defaults
 from etdeploy.core.progress import Progress, silent
 from etdeploy.devices.base import Bundle, Device, DeviceState
 from etdeploy.plan.model import RuntimePlan
@@ -66,9 +67,11 @@ def begin(
         UsageError: The program does not have the recipe's method, or `output` cannot be written to.
         DeviceError: The device went away.
     """
-    bundle = prepared.bundle
+    bundle, loaded = prepared.bundle, prepared.loaded
+    if device.capabilities.emulated:
+        loaded = emulated_defaults(loaded)
     subject = Subject.of(
-        prepared.loaded,
+        loaded,
         prepared.program_folder,
         prepared.program,
         prepared.runner,
@@ -77,7 +80,7 @@ def begin(
     if bundle.app:
         subject = replace(subject, app_files=tuple(file.path for file in bundle.files))
     started = datetime.now(timezone.utc)
-    name = prepared.loaded.name
+    name = loaded.name
     with (
         results_folder(output.absolute(), started, name, device.name) as here,
         ExitStack() as opened,

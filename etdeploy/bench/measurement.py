@@ -19,6 +19,7 @@ from etdeploy.bench.sizes import compare_sizes, compare_threads
 from etdeploy.bench.state.watch import Opening, Watch
 from etdeploy.bench.sustained.cool import cool_start
 from etdeploy.bench.sustained.waiting import telling_time
+from etdeploy.bench.timing.emulated import limit_s, probe_of
 from etdeploy.bench.timing.planning import plan_for_app, plan_passes
 from etdeploy.bench.timing.sweep import chosen_threads, fastest, settled
 from etdeploy.bench.timing.threads import choose_threads, compared_with_cores
@@ -86,6 +87,7 @@ class Measurement:
         )
         self._passes = passes if subject.app_files is None else plan_for_app(passes)
         self._results: dict[str, PassResult] = {}
+        self._probes: dict[tuple[str, int], PassResult] = {}
         self._rested: DeviceState | None = None
         wanted = None if simulated else subject.loaded.recipe.benchmark.cooldown
         self._watch = Watch(there.device, there.before.before, wanted, progress)
@@ -162,22 +164,41 @@ class Measurement:
 
     def _run(self, step: Pass) -> None:
         """Runs one pass: the place for what comes before, around and after every start."""
+        step = self._limited(step)
         self._progress(self._doing(step))
         opening = self._opened(step)
         with telling_time(self._progress, f"{step.name} pass", step.sustained_s):
-            result = run_pass(
-                self._there.folder,
-                step,
-                self._subject.loaded.recipe,
-                self._there.device.name,
-                self._here,
-                self._there.device.capabilities,
-                self._subject.app_files,
-            )
+            result = self._run_pass(step)
         observed = opening.ended(result.states)
         # By a clock that nobody moves, so that starts stay in their order.
         started = self._started + timedelta(seconds=observed.began_s)
         self._results[step.key] = replace(result, observed=observed, started=started)
+
+    def _run_pass(self, step: Pass) -> PassResult:
+        return run_pass(
+            self._there.folder,
+            step,
+            self._subject.loaded.recipe,
+            self._there.device.name,
+            self._here,
+            self._there.device.capabilities,
+            self._subject.app_files,
+        )
+
+    def _limited(self, step: Pass) -> Pass:
+        """The pass with a limit by the speed of an emulated device, unless the user gave one."""
+        subject, emulated = self._subject, self._there.device.capabilities.emulated
+        given = subject.loaded.is_chosen("benchmark", "timeout_s")
+        if not emulated or given or step.request or subject.simulated:
+            return step
+        key = step.size, step.threads
+        if key not in self._probes:
+            probe = probe_of(step)
+            self._progress(self._doing(probe))
+            self._probes[key] = self._run_pass(probe)
+            (self._here / probe.results).unlink()
+        least_s = subject.loaded.recipe.benchmark.timeout_s
+        return replace(step, limit_s=limit_s(step, self._probes[key], least_s))
 
     def _opened(self, step: Pass) -> Opening:
         """Waits and looks at the device as the pass wants it."""

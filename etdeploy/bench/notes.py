@@ -132,7 +132,8 @@ def measurement_notes(
 
 _EMULATED = (
     "Measured under qemu, which translates every instruction: these times are not those of a "
-    "phone, and the memory includes the emulator's.",
+    "phone, and the memory includes the emulator's. By default, an emulated run has 1 thread and "
+    "at most 10 iterations.",
 )
 _PORTABLE = (
     "The portable runner was used: it brings its own Linux C library instead of using the "

@@ -37,6 +37,7 @@ TIMING = "timing"
 MEMORY = "memory"
 TEXT = "text"
 PROFILE = "profile"
+PROBE = "probe"
 SUSTAINED = "sustained"
 OUTPUTS = "outputs"
 ETDUMP = "etdump.etdp"
@@ -52,7 +53,7 @@ class Pass:
     """One start of the runner.
 
     Attributes:
-        name: timing, memory, text, profile or sustained.
+        name: timing, memory, text, profile or sustained; probe on an emulated device.
         size: The size of the recipe that it runs at; empty without sizes.
         further: Whether another size comes before it.
         method: The program's method that it runs.
@@ -66,6 +67,7 @@ class Pass:
         swept: Whether it is one of several numbers of threads.
         request: The file, in the bundle, that says what is generated; empty for inferences.
             `warmup` counts the first point's generations then, `iterations` those of all points.
+        limit_s: Its time limit, without the sustained work; 0 for the recipe's.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Pass:
     threads: int = 0
     swept: bool = False
     request: str = ""
+    limit_s: float = 0
 
     @property
     def key(self) -> str:
@@ -236,7 +239,7 @@ def run_pass(
         Interrupted: The run was stopped.
     """
     started = datetime.now(timezone.utc)
-    limit_s = recipe.benchmark.timeout_s + step.sustained_s
+    limit_s = (step.limit_s or recipe.benchmark.timeout_s) + step.sustained_s
     arguments = runner_arguments(step) if app_files is None else app_options(step, app_files)
     outcome = folder.run(arguments, limit_s)
     log = here / RUNNER_LOG

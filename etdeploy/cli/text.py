@@ -148,7 +148,8 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
     from etdeploy.program.text.tokenizer import load_tokenizer
     from etdeploy.recipe.load import load_recipe
 
-    recipe = load_recipe(wanted.recipe, wanted.overrides).recipe
+    loaded = load_recipe(wanted.recipe, wanted.overrides)
+    recipe = loaded.recipe
     _require_language_model(recipe, wanted.recipe)
     sampling, seeded = _sampling(recipe, wanted.sampling)
     with invoke(
@@ -157,6 +158,7 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
         speech=wanted.speech, measures=False,
     ) as job:  # fmt: skip
         from etdeploy.bench.text.speaker import opened_speaker
+        from etdeploy.bench.timing.emulated import emulated_defaults
         from etdeploy.graph.stage_values import load_bundle, load_program
         from etdeploy.program.folder import load_provenance
 
@@ -168,6 +170,8 @@ def opened_voice(wanted: Wanted) -> Iterator[Voice]:
         # Before the wait, in which another run may make another one.
         bundle = load_bundle(job)
         log = job.state / "text.stderr.txt"
+        if job.device.capabilities.emulated:
+            recipe = emulated_defaults(loaded).recipe
         with ExitStack() as stack:
             with (
                 console.TaskDisplay(quiet=wanted.quiet) as display,

@@ -165,6 +165,8 @@ class Capabilities(Value):
             tells nothing new.
         shares_cores: Whether they run on this machine's processors, so that a run here and one
             there would disturb each other.
+        emulated: Whether software translates its instructions, which takes many times as long, and
+            in which threads that wait for each other take the time of those that work.
         streams: Whether its runs are a StreamingRun.
         converses: Whether they are a ConversingRun.
     """
@@ -172,6 +174,7 @@ class Capabilities(Value):
     launches: tuple[str, ...] = ("process",)
     is_here: bool = False
     shares_cores: bool = False
+    emulated: bool = False
     streams: bool = False
     converses: bool = False
 

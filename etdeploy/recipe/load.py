@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from etdeploy.core.errors import Problem, RecipeError
 from etdeploy.core.hashing import sha256_file
+from etdeploy.core.resources import resource_folder
 from etdeploy.recipe.document import Document, parse_value, read_document
 from etdeploy.recipe.find import bundled_recipes, find_recipe
 from etdeploy.recipe.model import Recipe
@@ -53,6 +54,16 @@ class LoadedRecipe:
     recipe: Recipe
     files: tuple[tuple[Path, str], ...]
     places: Mapping[KeyPath, Place] = field(default_factory=dict)
+
+    def is_chosen(self, *keys: str) -> bool:
+        """Whether the user gave the value of a key: no default, and none of a bundled recipe's."""
+        if not self.places:
+            return True
+        place = self.places.get(keys)
+        if place is None:
+            return False
+        bundled = resource_folder("recipes").resolve()
+        return place.line is None or place.folder.resolve() != bundled
 
     @property
     def named_model(self) -> str:

@@ -91,7 +91,11 @@ class LocalDevice:
     def capabilities(self) -> Capabilities:
         # One must not run while the other is timed.
         return Capabilities(
-            is_here=self._emulator is None, shares_cores=True, streams=True, converses=True
+            is_here=self._emulator is None,
+            shares_cores=True,
+            emulated=self._emulator is not None,
+            streams=True,
+            converses=True,
         )
 
     def facts(self) -> DeviceFacts:
