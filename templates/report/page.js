@@ -41,14 +41,16 @@
   const common = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", colorway: ["@blue", "@orange", "@green", "@purple", "@sky", "@red", "@yellow", "@grey"],
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: "@muted" },
-    margin: { l: 56, r: 20, t: 12, b: 44 }, hovermode: "closest", showlegend: false,
+    margin: { l: 56, r: 20, t: 38, b: 44 }, hovermode: "closest", showlegend: false,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hoverlabel: { bgcolor: "@surface", bordercolor: "@line", font: { color: "@text", size: 12 }, align: "left" },
   };
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  // The bar with buttons is in the upper margin, so that it covers nothing.
+  const config = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
   function draw(figure) {
     const style = getComputedStyle(root);
     const layout = { ...common, ...figure.layout, margin: { ...common.margin, ...figure.layout.margin } };
+    layout.margin.t = Math.max(layout.margin.t, common.margin.t);
     for (const key of Object.keys(layout)) {
       if (/^[xy]axis\d*$/.test(key)) layout[key] = { ...axis, ...layout[key] };
     }

@@ -183,7 +183,7 @@ class Page:
     subtitle: str
     badges: tuple[Cell, ...]
     cards: tuple[Card, ...]
-    notices: tuple[Text, ...]
+    notices: tuple[Text | Folded, ...]
     sections: tuple[Section, ...]
     records: tuple[Mapping[str, Any], ...] = field(default=())
     links: tuple[tuple[str, str], ...] = ()

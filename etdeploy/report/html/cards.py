@@ -12,10 +12,13 @@ from etdeploy.bench.records.starts import Spread
 from etdeploy.bench.units import rate as per_s
 from etdeploy.core.console import count
 from etdeploy.report import shown
-from etdeploy.report.html.blocks import BAD, GOOD, QUIET, WARN, Card, Cell, Text
+from etdeploy.report.disturbed import disturbed_lines
+from etdeploy.report.html.blocks import BAD, GOOD, QUIET, WARN, Card, Cell, Folded, Text
 from etdeploy.report.material import Material, spread_of, starts_of
 from etdeploy.report.texts import verdict_lines
 
+# More would push the plots off the first screen.
+_SHOWN_NOTES = 2
 _TONES = {"WRONG": BAD, "correct": GOOD}
 
 
@@ -40,24 +43,13 @@ def badges(run: Material) -> tuple[Cell, ...]:
     return (*found, Cell(words or f"outputs {verdict}", _TONES.get(verdict, WARN)))
 
 
-def notices(run: Material) -> tuple[Text, ...]:
-    """The bottleneck, what disturbed the run, and the record's notes."""
+def notices(run: Material) -> tuple[Text | Folded, ...]:
+    """The bottleneck, a line for each kind of disturbance, and the record's notes, folded."""
     found = [Text(run.profile.bottleneck, "info", "Bottleneck.")] if run.profile else []
-    whole = [Text(each.text, WARN, "Disturbed.") for each in run.record.disturbances]
-    starts = [
-        Text(each.text, WARN, f"Start {number} was disturbed.")
-        for number, start in enumerate(run.record.workload.runs, 1)
-        for each in start.disturbances
-    ]
-    return (*found, *whole, *_bounded(starts), *(Text(note, "info") for note in run.record.notes))
-
-
-def _bounded(starts: list[Text]) -> list[Text]:
-    """The first few: the plot of the starts marks them all."""
-    if len(starts) <= 3:
-        return starts
-    more = f"and so were {count(len(starts) - 3, 'more start')}; see the plot of the starts."
-    return [*starts[:3], Text(more, WARN, "Disturbed,")]
+    found += [Text(line, WARN, "Disturbed:") for line in disturbed_lines(run.record)]
+    notes = tuple(Text(note, "info") for note in run.record.notes)
+    few = len(notes) <= _SHOWN_NOTES
+    return (*found, *(notes if few else (Folded(count(len(notes), "note"), notes),)))
 
 
 def outputs_card(record: RunRecord) -> Card:

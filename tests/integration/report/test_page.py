@@ -65,6 +65,25 @@ def _column(page: Page, number: int) -> list[str]:
     return _rows(page).locator(f"td:nth-child({number})").all_inner_texts()
 
 
+def test_the_bar_with_buttons_shows_on_hover_and_covers_no_plot(
+    browser: Browser, large: Path
+) -> None:
+    with opened(browser, large) as page:
+        plot = page.locator("#plot-latency")
+        group = plot.locator(".modebar-group").first
+        opacity = "element => getComputedStyle(element).opacity"
+        assert group.evaluate(opacity) == "0"
+        plot.hover()
+        page.wait_for_function(
+            "() => getComputedStyle(document.querySelector('#plot-latency .modebar-group'))"
+            ".opacity === '1'"
+        )
+        bar, drawn = group.bounding_box(), plot.locator(".nsewdrag").first.bounding_box()
+        assert bar is not None
+        assert drawn is not None
+        assert bar["y"] + bar["height"] <= drawn["y"]
+
+
 def test_every_plot_is_drawn(browser: Browser, large: Path) -> None:
     with opened(browser, large) as page:
         keys = page.locator(".canvas").evaluate_all("all => all.map(e => e.id)")

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import Cooldown
+from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.html.blocks import Facts, Figure, Operators, Page, Table, Text, all_blocks
+from etdeploy.report.html.blocks import (
+    Facts,
+    Figure,
+    Folded,
+    Operators,
+    Page,
+    Table,
+    Text,
+    all_blocks,
+)
 from etdeploy.report.html.single import single_page
 from etdeploy.report.material import Material
 from tests.support.bench_values import (
@@ -54,11 +63,27 @@ def test_a_full_run_shows_everything() -> None:
 def test_what_must_not_be_missed_stands_at_the_top() -> None:
     page = single_page(make_material())
     assert [badge.text for badge in page.badges] == ["throttled", "outputs correct"]
-    assert [(text.title, text.text) for text in page.notices] == [
-        ("Bottleneck.", "A third of the time is spent in layer norms on CPU kernels."),
-        ("Start 4 was disturbed.", "The device lowered its frequency."),
-        ("", "The screen was on."),
-    ]
+    assert page.notices == (
+        Text("A third of the time is spent in layer norms on CPU kernels.", "info", "Bottleneck."),
+        Text("throttled in start 4 of 5: The device lowered its frequency.", "warn", "Disturbed:"),
+        Text("The screen was on.", "info"),
+    )
+
+
+def test_a_disturbance_is_one_notice_and_many_notes_are_folded() -> None:
+    record = make_material().record
+    disturbed = Disturbance(kind=DisturbanceKind.BUSY, text="Other programs ran.")
+    starts = tuple(
+        start.model_copy(update={"disturbances": (disturbed,)}) for start in record.workload.runs
+    )
+    notes = tuple(f"Note {number}." for number in range(10))
+    workload = record.workload.model_copy(update={"runs": starts})
+    changes = {"workload": workload, "notes": notes, "disturbances": (disturbed,)}
+    page = single_page(Material(StoredRun(FOLDER, record.model_copy(update=changes)), "mlp"))
+    assert page.notices == (
+        Text("busy in all starts: Other programs ran.", "warn", "Disturbed:"),
+        Folded("10 notes", tuple(Text(note, "info") for note in notes)),
+    )
 
 
 def test_a_run_without_profile_and_plan_says_why() -> None:
