@@ -107,14 +107,14 @@ struct Benchmark {
     if writesOutputs { found.outputs = try write(first) }
     var warming = Warmup()
     while warmup < 0 ? !warming.isOver : warming.inferences < warmup {
-      warming.add(try timed(model.infer))
+      warming.add(try sample(model))
     }
     found.warmup = warming.inferences
     found.steady = warmup < 0 ? warming.isSteady : nil
     // The screen is told now and then: drawing it would slow down what is measured.
     let stretch = max(1, iterations / 10)
     for i in 1...iterations {
-      found.samplesMs.append(try timed(model.infer))
+      found.samplesMs.append(try sample(model))
       if i % stretch == 0 { told(Double(i) / Double(iterations)) }
     }
     found.peakRssBytes = Int(native_memory().peak_bytes)
@@ -122,6 +122,13 @@ struct Benchmark {
       Verdict(id: $0, $1.0, expected: $1.1, in: folders.model)
     }
     return (found, verdicts)
+  }
+
+  /// The task is cancelled when the app leaves the front.
+  private func sample(_ model: some Model) throws -> Double {
+    let ms = try timed(model.infer)
+    if Task.isCancelled { throw Failure.left }
+    return ms
   }
 
   private func write(_ outputs: [Output]) throws -> [Output] {

@@ -12,6 +12,9 @@ final class Session {
   private(set) var text = ""
   private(set) var report: Report<Measurement>?
   private(set) var task: Task<Report<Measurement>, Never>?
+  /// Whether the app was behind others meanwhile, which makes times longer.
+  private(set) var left = false
+  private var measures = false
 
   /// Generates at once where a tool asks for it, and ends the app, which tells the tool.
   func start() async {
@@ -24,7 +27,7 @@ final class Session {
   }
 
   func generate(_ id: String = "", _ arguments: [String] = []) async {
-    (text, report) = ("", nil)
+    (text, report, left, measures) = ("", nil, false, !id.isEmpty)
     UIApplication.shared.isIdleTimerDisabled = true
     let (texts, told) = AsyncStream.makeStream(of: String.self)
     // Not on the main thread, which goes on to draw the screen.
@@ -42,7 +45,9 @@ final class Session {
           told.yield(speech.text($0.tokenIds))
           return !Task.isCancelled
         }
-        return try generator.run(payload, options)
+        let found = try generator.run(payload, options)
+        if Task.isCancelled && !id.isEmpty { throw Failure.left }
+        return found
       }
     }
     self.task = task
@@ -51,9 +56,16 @@ final class Session {
     self.task = nil
     UIApplication.shared.isIdleTimerDisabled = false
   }
+
+  /// iOS slows down, then suspends what is not in front. A person's text goes on when it is back.
+  func leave() {
+    left = true
+    if measures { task?.cancel() }
+  }
 }
 
 struct ContentView: View {
+  @Environment(\.scenePhase) private var phase
   @State private var session = Session()
 
   var body: some View {
@@ -75,7 +87,9 @@ struct ContentView: View {
         if !session.text.isEmpty {
           Section("Answer") { Text(session.text).textSelection(.enabled) }
         }
-        if let found = session.report?.results, let run = found.generation.runs.last {
+        if !session.left, let found = session.report?.results,
+          let run = found.generation.runs.last
+        {
           SpeedSection(run: run, load: found.loadMs)
         }
       }
@@ -83,6 +97,7 @@ struct ContentView: View {
       .toolbar { if session.report != nil { ShareLink(item: session.results) } }
     }
     .task { await session.start() }
+    .onChange(of: phase) { if phase == .background { session.leave() } }
   }
 }
 

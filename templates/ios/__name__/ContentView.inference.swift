@@ -12,6 +12,7 @@ final class Session {
   private(set) var progress: Double?
   private(set) var report: Report<Measurement>?
   private(set) var verdicts: [Verdict] = []
+  private var task: Task<(Report<Measurement>, [Verdict]), Never>?
 
   /// Measures at once where a tool asks for it, and ends the app, which tells the tool.
   func start() async {
@@ -43,14 +44,19 @@ final class Session {
       }
       return (report, verdicts)
     }
+    self.task = task
     for await part in parts { progress = part }
     (report, verdicts) = await task.value
-    progress = nil
+    (progress, self.task) = (nil, nil)
     UIApplication.shared.isIdleTimerDisabled = false
   }
+
+  /// iOS slows down, then suspends what is not in front.
+  func leave() { task?.cancel() }
 }
 
 struct ContentView: View {
+  @Environment(\.scenePhase) private var phase
   @State private var session = Session()
 
   var body: some View {
@@ -76,6 +82,7 @@ struct ContentView: View {
       .toolbar { if session.report != nil { ShareLink(item: session.results) } }
     }
     .task { await session.start() }
+    .onChange(of: phase) { if phase == .background { session.leave() } }
   }
 }
 
@@ -111,7 +118,9 @@ private struct Histogram: View {
       let start = low + Double(i) * width
       BarMark(
         x: .value("Latency", start..<start + width),
-        y: .value("Inferences", parts[i, default: []].count))
+        y: .value("Inferences", parts[i, default: []].count)
+      )
+      .foregroundStyle(Color.accentColor)
     }
     .frame(minHeight: 160)
     .accessibilityLabel(Text("Histogram of the latencies"))

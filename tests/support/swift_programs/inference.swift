@@ -6,6 +6,7 @@ final class Doubling: Model {
   let input: Data
   let manner: String
   var results: [Float] = []
+  var calls = 0
 
   init(_ input: Data, _ manner: String) {
     self.input = input
@@ -20,6 +21,8 @@ final class Doubling: Model {
     if manner == "run" { throw Failure(.run, "the method failed") }
     results = input.withUnsafeBytes { $0.bindMemory(to: Float.self).map { $0 * 2 } }
     if manner == "slow" { usleep(2000) }
+    calls += 1
+    if manner == "leave \(calls)" { withUnsafeCurrentTask { $0?.cancel() } }
   }
   func outputs() -> [Output] {
     let bytes = results.withUnsafeBytes { Data($0) }
@@ -36,14 +39,18 @@ let folders = Folders(
   model: URL(filePath: words[1], directoryHint: .isDirectory),
   documents: URL(filePath: words[2], directoryHint: .isDirectory))
 let given = Array(words[4...])
-_ = Report(runId: Options.runId(given) ?? "", in: folders.documents) {
-  let options = try Options(given)
-  let benchmark = try Benchmark(options, in: folders)
-  _ = try folders.program(benchmark.payload, options)
-  let input = try Data(contentsOf: folders.model.appending(path: benchmark.size.inputs[0].path!))
-  let (found, verdicts) = try benchmark.run(Doubling(input, words[3])) { print("progress \($0)") }
-  for verdict in verdicts {
-    print("verdict \(verdict.name) \(verdict.isRight) \(verdict.difference ?? -1)")
+// The app cancels its task when it leaves the front.
+let report = await Task.detached {
+  return Report(runId: Options.runId(given) ?? "", in: folders.documents) {
+    let options = try Options(given)
+    let benchmark = try Benchmark(options, in: folders)
+    _ = try folders.program(benchmark.payload, options)
+    let input = try Data(contentsOf: folders.model.appending(path: benchmark.size.inputs[0].path!))
+    let (found, verdicts) = try benchmark.run(Doubling(input, words[3])) { print("progress \($0)") }
+    for verdict in verdicts {
+      print("verdict \(verdict.name) \(verdict.isRight) \(verdict.difference ?? -1)")
+    }
+    return found
   }
-  return found
-}
+}.value
+print("ended \(report.status) \(report.error?.message ?? "")")

@@ -23,6 +23,9 @@ public struct PlottableValue<Value: Plottable> {
 public struct BarMark: ChartContent {
   public init<X: Plottable, Y: Plottable>(x: PlottableValue<X>, y: PlottableValue<Y>) {}
 }
+extension ChartContent {
+  public func foregroundStyle<S: ShapeStyle>(_ style: S) -> some ChartContent { self }
+}
 public struct Chart<Content: ChartContent>: Stub {
   public init<Data: RandomAccessCollection, ID: Hashable>(
     _ data: Data, id: KeyPath<Data.Element, ID>,

@@ -55,6 +55,12 @@ public struct WindowGroup<Content: View>: Scene {
   public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
   public var projectedValue: Binding<Value> { fatalError() }
 }
+public enum ScenePhase: Comparable, Sendable { case background, inactive, active }
+public struct EnvironmentValues { public var scenePhase: ScenePhase { fatalError() } }
+@propertyWrapper public struct Environment<Value> {
+  public init(_ path: KeyPath<EnvironmentValues, Value>) {}
+  public var wrappedValue: Value { fatalError() }
+}
 @propertyWrapper @dynamicMemberLookup public struct Binding<Value> {
   public init() {}
   public var wrappedValue: Value { get { fatalError() } nonmutating set {} }
@@ -71,6 +77,7 @@ extension ShapeStyle where Self == Color {
   public static var red: Color { Color() }
   public static var green: Color { Color() }
 }
+extension Color { public static var accentColor: Color { Color() } }
 public struct TextSelectability { public static var enabled: Self { Self() } }
 public struct ButtonRole: Sendable { public static let cancel = ButtonRole() }
 public enum AccessibilityChildBehavior { case combine, contain, ignore }
@@ -133,6 +140,9 @@ extension View {
   public nonisolated func task(_ action: @escaping @MainActor () async -> Void) -> some View {
     self
   }
+  public nonisolated func onChange<V: Equatable>(
+    of value: V, initial: Bool = false, _ action: @escaping () -> Void
+  ) -> some View { self }
   public nonisolated func textSelection(_ selectability: TextSelectability) -> some View { self }
   public nonisolated func accessibilityLabel(_ label: Text) -> some View { self }
   public nonisolated func accessibilityValue(_ value: Text) -> some View { self }

@@ -118,6 +118,8 @@ def screens(
                   "type": {"prompt": "what is light"}},
         "untouched": {"idle": True},
         "too_long": {"type": {"prompt": "a" * 40}, "click": ["run"]},
+        "left": {"type": {"prompt": "what is light"}, "click": ["run"], "leave": True},
+        "measured": asked("measured", greedy) | {"leave": True},
         "no_request": asked("no_request", folder / "none.txt"),
         "broken": asked("broken", broken),
     }  # fmt: skip
@@ -172,6 +174,22 @@ def test_a_person_asks_reads_and_shares(screens: dict[str, Screen]) -> None:
     assert screen.text("decode").endswith(" tok/s")
     assert '"token_ids"' in screen.shown["shared"]
     assert screen.text("run") == "Generate"
+
+
+def test_a_person_may_leave_and_reads_the_answer_later(screens: dict[str, Screen]) -> None:
+    screen = screens["left"]
+    (run,) = GenerationResults.model_validate(screen.results).generation.runs
+    whole = GenerationResults.model_validate(screens["night"].results).generation.runs[0]
+    assert run.token_ids == whole.token_ids
+    assert screen.text("answer") == _words().decode(list(run.token_ids))
+    assert "not in front" in screen.text("status")
+    assert not {"first_token", "decode"} & {view.get("id") for view in screen.shown["views"]}
+
+
+def test_a_measurement_may_not_be_left(screens: dict[str, Screen]) -> None:
+    kind, message = screens["measured"].error
+    assert kind == "run"
+    assert "not in front" in message
 
 
 @pytest.mark.parametrize(

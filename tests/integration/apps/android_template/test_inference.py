@@ -61,6 +61,8 @@ def screens(
         "small": asked("small") | {"qualifiers": _SMALL, "font_scale": 0.85},
         "wrong": asked("wrong", size="wrong"),
         "left": asked("left", iterations=2_000_000) | {"leave": True},
+        "full": asked("full")
+        | {"files": {"results.json.tmp/x": program("counter")}, "await": "cannot be written"},
         "busy": asked("busy", iterations=100_000) | {"start_again": {"run_id": "second"}},
         "no_program": asked("no_program", program="/nowhere/program.pte"),
         "damaged": asked("damaged", program=str(damaged)),
@@ -184,6 +186,14 @@ def test_what_goes_wrong_is_told_on_the_screen_and_in_the_results(
     assert found == kind
     assert said in message
     assert screens[name].text("status") == message
+
+
+def test_results_that_cannot_be_written_are_a_failure_and_no_crash(
+    screens: dict[str, Screen],
+) -> None:
+    said = screens["full"].text("status")
+    assert "results.json.tmp" in said
+    assert said in (screens["full"].folder / "external" / "results.json").read_text()
 
 
 def test_a_second_start_is_told_that_the_first_goes_on(screens: dict[str, Screen]) -> None:

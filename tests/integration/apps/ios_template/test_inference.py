@@ -156,3 +156,19 @@ def test_a_program_beside_the_app_is_found_in_documents(app: App) -> None:
     (app.documents / "program.pte").write_bytes(b"x")
     app.start("iterations=1")
     assert app.report()["status"] == "done"
+
+
+@pytest.mark.parametrize("calls", [2, 5, 9])
+def test_a_run_that_leaves_the_front_is_no_measurement(app: App, calls: int) -> None:
+    """In the warm-up, between samples, and in the last one."""
+    app.start("run_id=r1", "warmup=3", "iterations=5", manner=f"leave {calls}")
+    report = app.report()
+    assert (report["status"], report["results"]) == ("failed", None)
+    assert report["error"]["kind"] == "run"
+    assert "not in front" in report["error"]["message"]
+
+
+def test_results_that_cannot_be_written_are_told(app: App) -> None:
+    (app.documents / "results.json").mkdir()
+    said = app.start("run_id=r1", "iterations=1")
+    assert "ended failed The results cannot be written: " in said

@@ -75,24 +75,6 @@ def test_the_style_is_that_of_swift_format(
     swift.run("swift", "format", "lint", "--strict", *swift_files(sources), folder=sources)
 
 
-# Of code: no blank line, import or comment.
-_MOST_LINES = 500
-
-
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_what_a_person_reads_is_small(tmp_path: Path, workload: Workload) -> None:
-    """All but the folder of tokenizer and sampler."""
-    sources = render_project(make_app(workload), tmp_path) / "Convnet"
-    lines = [
-        line.strip()
-        for name in swift_files(sources)
-        if not name.startswith("Tokens/")
-        for line in (sources / name).read_text().splitlines()
-    ]
-    code = [line for line in lines if line and not line.startswith(("import ", "//"))]
-    assert 100 < len(code) <= _MOST_LINES
-
-
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_only_one_file_needs_executorch_and_measuring_needs_foundation_alone(
     tmp_path: Path, workload: Workload
