@@ -42,10 +42,16 @@ def _points(folder: Path) -> list[Point]:
 
 
 def _request(
-    folder: Path, name: str, methods: tuple[GenerationMethod, ...], sampling: Sampling
+    folder: Path,
+    name: str,
+    methods: tuple[GenerationMethod, ...],
+    sampling: Sampling,
+    repetitions: int | None = None,
 ) -> Path:
     path = folder / f"{name}.txt"
     points = _points(folder)
+    if repetitions:
+        points = [points[0].model_copy(update={"repetitions": repetitions})]
     path.write_text(request_lines(methods, sampling, [VOCABULARY - 1], points, rewind=24))
     return path
 
@@ -101,6 +107,7 @@ def screens(
     greedy = _request(folder, "greedy", METHODS["dynamic"], Sampling())
     warm = _request(folder, "warm", METHODS["dynamic"], _WARM)
     static = _request(folder, "static", METHODS["static"], Sampling())
+    long = _request(folder, "long", METHODS["dynamic"], Sampling(), repetitions=1_000_000)
     broken = folder / "broken.txt"
     broken.write_text("method decode\n")
 
@@ -119,7 +126,7 @@ def screens(
         "untouched": {"idle": True},
         "too_long": {"type": {"prompt": "a" * 40}, "click": ["run"]},
         "left": {"type": {"prompt": "what is light"}, "click": ["run"], "leave": True},
-        "measured": asked("measured", greedy) | {"leave": True},
+        "measured": asked("measured", long) | {"leave": True},
         "no_request": asked("no_request", folder / "none.txt"),
         "broken": asked("broken", broken),
     }  # fmt: skip

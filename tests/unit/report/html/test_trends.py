@@ -65,7 +65,7 @@ def test_the_page_of_several_series() -> None:
         "mlp on host (Test CPU)", "mlp on android:R5 (Pixel 9)",
     ]  # fmt: skip
     assert page.cards[0].lines[0] == "latest of 500 runs"
-    assert [text.text for text in page.notices] == ["3 more series are not shown."]
+    assert page.notices == (Text("3 more series are not shown.", "quiet"),)
     figure, changes, folded = page.sections[1].blocks
     assert isinstance(figure, Figure)
     assert isinstance(changes, Table)
