@@ -91,7 +91,7 @@ def _absolute_models(document: Document) -> Iterator[Problem]:
         if problem is None or Path(path).suffix == ".gguf":  # refused with what converts it
             section[keys[1]] = path
         elif not _ID.fullmatch(value) or Path(path).exists():
-            if problem and Path(path).is_file():
+            if problem and Path(path).with_name("config.json").is_file():
                 yield replace(problem, hint=f"name the folder that has it: {Path(path).parent}")
             elif problem and (_is_path(value) or Path(path).exists()):
                 yield problem

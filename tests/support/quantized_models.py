@@ -36,7 +36,7 @@ def _quantized_case(case: dict[str, Any]) -> dict[str, Any]:
     spec = ExportSpec.model_validate({"backend": "xnnpack", **case, **functions})
     try:
         sources = load_sources(spec)
-        made = _quantized(spec, sources, tuple(sources), Log(spec.rewrites))[FORWARD]
+        made = _quantized(spec, sources, tuple(sources), Log(spec.rewrites), None)[FORWARD]
     except WorkerError as error:
         return {"failure": error.failure.model_dump()}
     return {"loss": [loss.model_dump() for loss in made.losses], "notes": made.notes}
