@@ -60,6 +60,7 @@ def others() -> dict[str, Any]:
     return both_ways(OTHERS)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", TEXT)
 def test_the_program_of_a_text_is_the_same(texts: dict[str, Any], name: str) -> None:
     fast, whole = texts[name]["fast"], texts[name]["whole"]

@@ -88,6 +88,7 @@ def measures(phone: AndroidRoot, option: str) -> bool:
     )
 
 
+@pytest.mark.nightly
 def test_a_recipe_that_takes_every_phone_down_is_stopped_and_the_phones_are_not_blamed(
     cli: Cli, phones: list[AndroidRoot]
 ) -> None:
@@ -140,6 +141,7 @@ def worker(cli: Cli, scheduler: str, cache: Path, *options: str) -> Iterator[sub
     assert host.returncode == 0, stderr
 
 
+@pytest.mark.nightly
 def test_a_phone_and_the_database_go_away_in_a_night_over_hosts(
     cli: Cli,
     phones: list[AndroidRoot],

@@ -24,7 +24,7 @@ from tests.support.farm_soak_judge import judge
 from tests.support.farm_soak_night import Settings
 from tests.support.postgres import running
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 PHONES = with_real(phones_of(2, 8), 1)
 
