@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,8 @@ def test_results_that_cannot_be_written_are_a_failure_and_no_crash(
 ) -> None:
     said = screens["full"].text("status")
     assert "results.json.tmp" in said
-    assert said in (screens["full"].folder / "external" / "results.json").read_text()
+    external = screens["full"].folder / "external" / "results.json"
+    assert json.loads(external.read_text())["error"] == {"kind": "run", "message": said}
 
 
 def test_a_second_start_is_told_that_the_first_goes_on(screens: dict[str, Screen]) -> None:
