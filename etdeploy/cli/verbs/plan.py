@@ -61,7 +61,8 @@ def command(
 ) -> None:
     """Explain every choice and every task of a run; change nothing.
 
-    Succeeds even if a run could not start; scripts that need to know use --check.
+    Succeeds even if a run could not start, unless the model cannot be exported; scripts that need
+    to know use --check.
     With --target, no device is contacted. `--format cmake-preset` prints a CMakePresets.json for
     plain cmake and IDEs: put it beside the CMakeLists.txt that it names.
 
