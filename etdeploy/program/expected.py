@@ -5,12 +5,17 @@ Written into `export.json` when the program is made.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 from pydantic import Field
 
 from etdeploy.core.values import Value
 
 # Enough to see whether logits are others, and few kilobytes of a program's description.
 _SAMPLED = 64
+# A cosine of two numbers without their mean is 1 or -1.
+_LEAST_FOR_COSINE = 8
 
 
 class NextToken(Value):
@@ -47,6 +52,33 @@ class NextToken(Value):
         return self.behind[-1], False
 
 
+def logit_distance(choice: NextToken, logits: Mapping[int, float]) -> tuple[float, float]:
+    """How far other logits of a position are from the model's.
+
+    Args:
+        choice: The model's, with its sampled logits.
+        logits: The others: those of `sampled_ids` in their order, then further ones.
+
+    Returns:
+        The largest difference of a logit that both have, and the cosine of the sampled logits, each
+        vector without its mean; 1 where there are too few, or the model's are all the same.
+    """
+    sample = tuple(logits.values())[: len(choice.sample)]
+    errors = [abs(a - b) for a, b in zip(sample, choice.sample, strict=False)]
+    errors += [abs(logits[i] - b) for i, b in choice.top_logits.items() if i in logits]
+    if len(sample) < _LEAST_FOR_COSINE:
+        return max(errors, default=0.0), 1.0
+    a, b = (_without_mean(values) for values in (sample, choice.sample))
+    size = math.hypot(*a) * math.hypot(*b)
+    cosine = sum(x * y for x, y in zip(a, b, strict=True)) / size if size else 1.0
+    return max(errors), cosine
+
+
+def _without_mean(values: Sequence[float]) -> list[float]:
+    mean = math.fsum(values) / len(values)
+    return [value - mean for value in values]
+
+
 def sampled_ids(vocabulary: int) -> tuple[int, ...]:
     """The tokens of a vocabulary whose logits are compared at every position, evenly spaced."""
     count = min(_SAMPLED, vocabulary)
@@ -68,6 +100,21 @@ class GreedyText(Value):
         return tuple(token.ids[0] for token in self.tokens)
 
 
+class LogitNoise(Value):
+    """How far rounding alone moves the logits of a quantised model.
+
+    Activations that are quantised at run time amplify differences of rounding: a value that falls
+    to the other side of a step moves by a whole step.
+
+    Attributes:
+        max_error: The largest difference of a logit.
+        min_cosine: The least cosine of a position; see `logit_distance`.
+    """
+
+    max_error: float
+    min_cosine: float
+
+
 class ExpectedText(Value):
     """How the model continues a prompt.
 
@@ -75,11 +122,13 @@ class ExpectedText(Value):
         prompt_ids: The prompt.
         original: As the model continues it in 32-bit floats, by its own forward.
         quantized: As the quantised model does; null for one that is not quantised.
+        noise: Of the quantised model, over all texts; null where it is not known.
     """
 
     prompt_ids: tuple[int, ...] = Field(min_length=1)
     original: GreedyText
     quantized: GreedyText | None = None
+    noise: LogitNoise | None = None
 
     @property
     def expected(self) -> GreedyText:

@@ -27,7 +27,11 @@ import math
 from dataclasses import dataclass
 
 from etdeploy.program.distance import Distance
+from etdeploy.program.expected import LogitNoise
 from etdeploy.recipe.model import Tolerance
+
+# How many times as far as rounding moved logits on the host they may be on a device.
+_TIMES_NOISE = 2.0
 
 
 @dataclass(frozen=True)
@@ -127,21 +131,27 @@ def limits_for(
     return Limits(largest, rule.cosine, negligible=rule.absolute)
 
 
-def logit_limit(largest: float, quantization: str | None, override: float | None) -> float:
+def logit_limit(
+    largest: float, quantization: str | None, noise: LogitNoise | None, override: float | None
+) -> float:
     """How far a logit may be from the eager model's.
 
     Args:
         largest: The largest magnitude of the logits.
         quantization: The program's scheme; None or "none" for an unquantised one.
+        noise: How far rounding alone moves them; None where it is not known.
         override: The recipe's own limit.
     """
     if override is not None:
         return override
     rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))
-    return rule.absolute + rule.relative * largest
+    chosen = rule.absolute + rule.relative * largest
+    return max(chosen, _TIMES_NOISE * noise.max_error) if noise else chosen
 
 
-def logit_cosine(quantization: str | None, override: float | None) -> float | None:
+def logit_cosine(
+    quantization: str | None, noise: LogitNoise | None, override: float | None
+) -> float | None:
     """The least cosine of the logits at one position; see `logit_limit` for the arguments.
 
     Twice as far from 1, as an angle, as for a whole output: a position has few logits. Not judged
@@ -150,7 +160,9 @@ def logit_cosine(quantization: str | None, override: float | None) -> float | No
     if override is not None:
         return None
     rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))
-    return 1 - 4 * (1 - rule.cosine)
+    least = 1 - 4 * (1 - rule.cosine)
+    # 1 - cosine grows with the square of the error.
+    return min(least, 1 - _TIMES_NOISE**2 * (1 - noise.min_cosine)) if noise else least
 
 
 def _rms_limit(distance: Distance, step: float) -> float:

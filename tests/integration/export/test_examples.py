@@ -193,11 +193,13 @@ def test_notes_say_what_a_user_should_know(all_exported: Exported) -> None:
     assert notes["convnet-8da4w"] == (
         "8da4w quantised 1 linear layer; 21 convolutions stay in floats.",
     )
-    assert notes["vulkan-8da4w"] == (
+    *notes_of_vulkan, loss = notes["vulkan-8da4w"]
+    assert notes_of_vulkan == [
         "Linear layers that stay in floats, since their input size is not a multiple of the group "
         "size 32, or their output size not of 4: 4.",
         "8da4w quantised 2 linear layers.",
-    )
+    ]
+    assert "cosine 0.98" in loss
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
     assert (generation.bos_id, generation.stop_ids) == (1, (2,))
     # The first prompt has half of the context at most; the second is longer than one call takes.
     texts = [(len(t.prompt_ids), len(t.expected.token_ids)) for t in generation.expected]
-    assert texts == [(16, 16), (16, 4)]
+    assert texts == [(16, 16), (16, 8)]
     assert all(text.quantized for text in generation.expected)
     assert generation.evaluation is None
     prefill = generation.method_for("prefill", 8)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from etdeploy.export.worker.expected.forward import Forward
 from etdeploy.export.worker.expected.prompts import Prompt
-from etdeploy.program.expected import GreedyText, NextToken, sampled_ids
+from etdeploy.program.expected import (
+    GreedyText,
+    LogitNoise,
+    NextToken,
+    logit_distance,
+    sampled_ids,
+)
 
 _KEPT = 8
+# A few units in the last place, as kernels that sum in another order differ by.
+_ROUNDING = 2.0**-20
+_DRAWS = 2
 
 
 class UndefinedLogitsError(Exception):
@@ -31,6 +41,56 @@ def greedy_text(forward: Forward, prompt: Prompt) -> GreedyText:
     while len(tokens) < prompt.new_tokens:
         tokens.append(next_token(forward.last([tokens[-1].ids[0]])))
     return GreedyText(tokens=tuple(tokens))
+
+
+def logit_noise(
+    begin: Callable[[], Forward],
+    prompts: Sequence[Prompt],
+    texts: Sequence[GreedyText],
+    weights: Sequence[torch.Tensor],
+) -> LogitNoise | None:
+    """How far the logits along a model's texts move if some weights change by rounding errors.
+
+    Args:
+        begin: The model, at the beginning of a text.
+        prompts: What the texts continue.
+        texts: Those of the model.
+        weights: Vectors of floats in the model, such as those of norms; changed for the time of
+            the call.
+    """
+    distances: list[tuple[float, float]] = []
+    for draw in range(_DRAWS):
+        with _rounded_otherwise(weights, draw):
+            for prompt, text in zip(prompts, texts, strict=True):
+                distances += _moved(begin(), prompt, text)
+    if not weights or not distances:
+        return None
+    errors, cosines = zip(*distances, strict=True)
+    return LogitNoise(max_error=max(errors), min_cosine=min(cosines))
+
+
+def _moved(forward: Forward, prompt: Prompt, text: GreedyText) -> Iterator[tuple[float, float]]:
+    fed: Sequence[int] = prompt.ids
+    for token in text.tokens:
+        logits = forward.last(fed)
+        ids = (*sampled_ids(logits.shape[0]), *token.ids)
+        yield logit_distance(token, {i: float(logits[i]) for i in ids})
+        fed = token.ids[:1]
+
+
+@contextmanager
+def _rounded_otherwise(weights: Sequence[torch.Tensor], draw: int) -> Iterator[None]:
+    before = [weight.detach().clone() for weight in weights]
+    generator = torch.Generator().manual_seed(draw)
+    with torch.no_grad():
+        for weight in weights:
+            weight *= 1 + _ROUNDING * torch.randn(weight.shape, generator=generator)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, old in zip(weights, before, strict=True):
+                weight.copy_(old)
 
 
 def next_token(logits: torch.Tensor) -> NextToken:

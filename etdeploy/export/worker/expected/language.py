@@ -6,7 +6,7 @@ and logits of it are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +24,13 @@ from etdeploy.export.worker.expected.forward import (
     caches_restored,
     own_attention,
 )
-from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text
+from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text, logit_noise
 from etdeploy.export.worker.expected.prompts import Prompt, prompts_for
 from etdeploy.export.worker.expected.text import TokenizedText, evaluation_parts
 from etdeploy.export.worker.expected.weights import dequantized_once
 from etdeploy.export.worker.failures import blaming, exception_text, is_memory
 from etdeploy.export.worker.loading.hf.load import LoadedModel
-from etdeploy.program.expected import Evaluation, ExpectedText, GreedyText
+from etdeploy.program.expected import Evaluation, ExpectedText, GreedyText, LogitNoise
 from etdeploy.program.generation import GenerationMethod
 
 Begin = Callable[[], Forward]
@@ -132,7 +132,9 @@ def run_quantized(
         return _found(eager, [(text, None) for text in eager.texts])
     with _exported(eager, model, methods, modules, in_place=in_place) as begin:
         texts, notes = _texts(begin, eager.prompts) if eager.texts else ((), ())
-        found = _found(eager, [*zip(eager.texts, texts, strict=False)])
+        owners = (model,) if in_place else tuple(modules.values())
+        noise = logit_noise(begin, eager.prompts, texts, _vectors(owners)) if texts else None
+        found = _found(eager, [*zip(eager.texts, texts, strict=False)], noise)
         if not (eager.evaluated and eager.original and found.evaluation):
             return Found(found.texts, None, (*found.notes, *notes))
         with blaming("evaluation", "the quantised model raised"):
@@ -175,6 +177,17 @@ def _exported(
         yield lambda: MethodsForward(methods, modules)
 
 
+def _vectors(owners: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """Weights of norms and biases, which quantisation leaves in floats."""
+    found = {
+        id(weight): weight
+        for owner in owners
+        for weight in owner.parameters()
+        if weight.ndim == 1 and weight.dtype == torch.float32
+    }
+    return list(found.values())
+
+
 def _quantizes(spec: ExportSpec) -> bool:
     """Whether the model is quantised before it is lowered."""
     return bool(spec.embeddings) or spec.quantization not in (None, *FLOAT_SCHEMES)
@@ -199,7 +212,11 @@ def _evaluated(spec: ExportSpec, model: Any, text: TokenizedText) -> Original:
         return evaluate(lambda: OwnForward(model), text.parts, keep=_quantizes(spec))
 
 
-def _found(eager: Eager, texts: Sequence[tuple[GreedyText, GreedyText | None]]) -> Found:
+def _found(
+    eager: Eager,
+    texts: Sequence[tuple[GreedyText, GreedyText | None]],
+    noise: LogitNoise | None = None,
+) -> Found:
     """With the texts of the original and of the quantised model, in the prompts' order."""
     text, original = eager.evaluated, eager.original
     evaluation = None
@@ -212,7 +229,7 @@ def _found(eager: Eager, texts: Sequence[tuple[GreedyText, GreedyText | None]]) 
             perplexity=original.perplexity,
         )
     expected = tuple(
-        ExpectedText(prompt_ids=prompt.ids, original=own, quantized=other)
+        ExpectedText(prompt_ids=prompt.ids, original=own, quantized=other, noise=noise)
         for prompt, (own, other) in zip(eager.prompts, texts, strict=False)
     )
     return Found(expected, evaluation, eager.notes)

@@ -11,7 +11,7 @@ from etdeploy.bench.outputs.verdict import require_match
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.records.texts import TextCheck
 from etdeploy.core.errors import MismatchError
-from etdeploy.program.expected import ExpectedText, GreedyText, NextToken
+from etdeploy.program.expected import ExpectedText, GreedyText, LogitNoise, NextToken
 from etdeploy.recipe.model import Tolerance
 from tests.support.bench_values import FOLDER, make_device, make_program
 from tests.support.text_values import (
@@ -40,13 +40,15 @@ FOLLOWED = ExpectedText(
 )
 
 
-def _followed(wrong: Mapping[int, Sequence[float]], **limits: float) -> TextCheck:
+def _followed(
+    wrong: Mapping[int, Sequence[float]], noise: LogitNoise | None = None, **limits: float
+) -> TextCheck:
     """The verdict where the device has other logits at some of the eight positions."""
     logits = [wrong.get(i, RISING) for i in range(8)]
     return check_text(
         "text_0",
         [max(range(20), key=list(each).__getitem__) for each in logits],
-        FOLLOWED,
+        FOLLOWED.model_copy(update={"noise": noise}),
         "8da4w",
         Tolerance.model_validate(limits),
         logits=[dict(enumerate(each)) for each in logits],
@@ -76,6 +78,18 @@ def test_logits_that_are_all_a_little_off_are_wrong_and_a_shift_is_not() -> None
     assert _followed({3: shifted}).within_tolerance
     assert _followed({3: small}).within_tolerance is False
     assert _followed({3: rough}).wrong_token == 4
+
+
+def test_what_rounding_alone_does_to_a_model_is_within_tolerance() -> None:
+    rough = [value + 0.45 * (-1) ** i * 2 * (i % 3 - 1) for i, value in enumerate(RISING)]
+    as_rough = LogitNoise(max_error=0.6, min_cosine=0.98)
+    right = _followed({3: rough}, noise=as_rough)
+    assert (right.within_tolerance, right.tolerance_logit) == (True, 1.2)
+    assert right.tolerance_cosine == pytest.approx(0.92)
+    assert _followed(BROKEN, noise=as_rough).wrong_token == 6
+    # Where rounding does little, the scheme's own tolerance holds.
+    calm = LogitNoise(max_error=0.01, min_cosine=1.0)
+    assert _followed({3: rough}, noise=calm).wrong_token == 4
 
 
 def test_the_tolerance_that_a_remedy_names_is_enough() -> None:
