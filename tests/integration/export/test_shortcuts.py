@@ -77,9 +77,8 @@ def test_any_program_is_the_same_byte_for_byte(others: dict[str, Any], name: str
     assert fast["operators"] < 0.8 * whole["operators"]
 
 
-@pytest.mark.skipif(not os.environ.get(ZOO_VARIABLE), reason=f"hours; {ZOO_VARIABLE}=1 runs it")
 @pytest.mark.parametrize("scheme", ["none", "int8_static", "int8_dynamic"])
-@pytest.mark.parametrize("model", ZOO)
+@pytest.mark.parametrize("model", ZOO if os.environ.get(ZOO_VARIABLE) else ())
 def test_any_model_of_the_zoo_is_lowered_to_the_same_program(model: str, scheme: str) -> None:
     (found,) = both_ways([f"{model}={scheme}"]).values()
     assert found["fast"]["digest"] == found["whole"]["digest"]
