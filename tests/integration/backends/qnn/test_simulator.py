@@ -125,7 +125,9 @@ def test_the_table_has_no_times(cli: Cli, records: dict[str, Any]) -> None:
     rows = [line.split() for line in lines if line.startswith(EXAMPLES)]
     assert len(rows) == len(records)
     for row in rows:
-        assert row[1:] == ["host", "simulated", "-", "-", "-", "-", "correct"]
+        # The loss of a small random model may follow the verdict: `correct, high ...`.
+        assert row[1:7] == ["host", "simulated", "-", "-", "-", "-"]
+        assert row[7].rstrip(",") == "correct"
 
 
 def test_the_summary_of_one_has_no_times(cli: Cli, records: dict[str, Any]) -> None:
