@@ -329,7 +329,7 @@ def test_logits_that_are_no_numbers_are_told(
         (4, "point p0 0 1 1 gone.bin", "the prompt gone.bin cannot be read"),
         (4, "point p0 0 1 1 odd.bin", "the prompt odd.bin has 9 bytes, ids have 8 each"),
         (4, "stop", "the request request.txt has no point"),
-        (4, "temperature 1", "request.txt:5 expects method, rewind, sampling, stop or point"),
+        (4, "temperature 1", "request.txt:5 expects method, rewind, sampling, stop"),
         (4, "rewind 0", "request.txt:5 expects a number of tokens from 1 on"),
     ],
 )
@@ -450,9 +450,9 @@ def test_a_dialogue_is_the_eager_models_text(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("answer 3 1 0 0 1 0 5", "line 1 of the input expects a position up to 0"),
-        ("answer 0 1 0 0 1 0", "line 1 of the input expects ids"),
-        ("answer 0 1 0 0 1 0 48", "point of line 1: the prompt has the id 48"),
+        ("answer 3 1 0 0 1 0 0 1 5", "line 1 of the input expects a position up to 0"),
+        ("answer 0 1 0 0 1 0 0 1", "line 1 of the input expects ids"),
+        ("answer 0 1 0 0 1 0 0 1 48", "point of line 1: the prompt has the id 48"),
         ("tell 1", "line 1 of the input expects answer or stop"),
     ],
 )
@@ -475,7 +475,7 @@ def test_an_answer_ends_with_a_word_and_a_runner_with_its_input(
     arguments = listening_arguments(
         str(programs.path("dynamic")), str(tmp_path / "request.txt"), forgotten_s=60
     )
-    said = "answer 0 30 0 0 1 0 3\nstop\nanswer 1 30 0 0 1 0 4 5\nno end of line"
+    said = "answer 0 30 0 0 1 0 0 1 3\nstop\nanswer 1 30 0 0 1 0 0 1 4 5\nno end of line"
     run = runner.start(tmp_path, *arguments, said=said)
     # The input has ended before the other answer has.
     ends = "ready\ntaken 1\nend stop\ntaken 2\nend stop\n"
