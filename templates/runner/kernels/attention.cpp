@@ -21,7 +21,7 @@ namespace {
 // Tokens of a part: their rows share a block of keys while it is in the cache of a core.
 constexpr int64_t kTokens = 32;
 // Positions of a part at least, and products below which other threads wake up for nothing.
-constexpr int64_t kPositions = 128;
+constexpr int64_t kPositions = kBlock;
 constexpr int64_t kProducts = 1 << 16;
 
 using Attend = void (*)(const Attention&, const Part&, float*, Sums);
@@ -167,7 +167,8 @@ bool compute(const Attention& a, float* out) {
   if (!enough) {
     return false;
   }
-  run(division.shared.size(), division.threads, [&](size_t i) {
+  // Of one token there is less to join than it costs to wake a thread.
+  run(division.shared.size(), division.threads && a.tokens > 1, [&](size_t i) {
     const Shared shared = division.shared[i];
     join(a, division.parts[shared.first], sums, shared, out);
   });
