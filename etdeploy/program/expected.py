@@ -164,7 +164,7 @@ class Evaluation(Value):
     """How well the model predicts a text.
 
     Attributes:
-        file: Name of the recipe's text.
+        file: Name of the text: the recipe's, or the one that comes with etdeploy.
         sha256: Of the text that was evaluated.
         tokens: How many were predicted.
         whole: Whether that was all of the file.

@@ -19,7 +19,7 @@ from etdeploy.export.worker.expected.forward import (
     caches_restored,
     own_attention,
 )
-from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text
+from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text, logit_noise
 from etdeploy.export.worker.expected.prompts import Prompt, long_prompt_length
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
@@ -113,6 +113,20 @@ def undefined(model: Any) -> dict[str, Any]:
     return {"text": text, "perplexity": original.perplexity, "cost": cost.model_dump()}
 
 
+def rounding(model: Any) -> dict[str, Any]:
+    """How far rounding moves a model in floats, and whether its weights are as before."""
+    vectors = [weight for weight in model.parameters() if weight.dim() == 1]
+    before = [weight.detach().clone() for weight in vectors]
+    text = greedy_text(OwnForward(model), PROMPT)
+    noise = logit_noise(lambda: OwnForward(model), [PROMPT], [text], vectors)
+    none = logit_noise(lambda: OwnForward(model), [PROMPT], [text], [])
+    return {
+        "noise": None if noise is None else noise.model_dump(),
+        "without_weights": none,
+        "restored": all(map(torch.equal, before, vectors)),
+    }
+
+
 def main() -> None:
     other = tiny("Llama")
     with torch.no_grad():
@@ -121,6 +135,7 @@ def main() -> None:
     found = {
         "quality": quality(tiny("Llama"), other),
         "texts": {name: texts(tiny(name)) for name in ("Llama", "Gemma3Text")},
+        "rounding": rounding(tiny("Llama")),
         "undefined": undefined(tiny("Llama")),
         "long": [
             long_prompt_length(methods_for(context, part), context)

@@ -78,3 +78,10 @@ def test_each_window_begins_as_a_text_does(found: dict[str, Any]) -> None:
 def test_a_long_prompt_needs_every_method_and_several_calls(found: dict[str, Any]) -> None:
     # Beyond the 128 positions of the shortest methods, or what one call takes, if that is not far.
     assert found["long"] == [136, 136, 136, 40, None]
+
+
+def test_rounding_moves_the_logits_of_a_model_in_floats_by_little(found: dict[str, Any]) -> None:
+    told = found["rounding"]
+    assert 0 < told["noise"]["max_error"] < 1e-3
+    assert 0.9999 < told["noise"]["min_cosine"] <= 1
+    assert (told["without_weights"], told["restored"]) == (None, True)

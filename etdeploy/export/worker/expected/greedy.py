@@ -70,12 +70,14 @@ def logit_noise(
 
 
 def _moved(forward: Forward, prompt: Prompt, text: GreedyText) -> Iterator[tuple[float, float]]:
-    fed: Sequence[int] = prompt.ids
-    for token in text.tokens:
-        logits = forward.last(fed)
+    first = forward.last(prompt.ids)
+    fed = [token.ids[0] for token in text.tokens[:-1]]
+    # All tokens at once: one call costs about as much as one token.
+    for token, logits in zip(
+        text.tokens, (first, *(forward.each(fed) if fed else ())), strict=True
+    ):
         ids = (*sampled_ids(logits.shape[0]), *token.ids)
         yield logit_distance(token, {i: float(logits[i]) for i in ids})
-        fed = token.ids[:1]
 
 
 @contextmanager
