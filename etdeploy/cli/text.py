@@ -241,8 +241,19 @@ def _sampling(recipe: Recipe, given: dict[str, float | int | None]) -> tuple[Sam
     values |= {name: value for name, value in given.items() if value is not None}
     seeded = given.get("seed") is not None or bool(own and "seed" in own.model_fields_set)
     try:
-        return Sampling(**values), seeded
+        sampling = Sampling(**values)
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
         raise UsageError(f"--{option}: {problem['msg']}") from error
+    ignored = [f"--{n.replace('_', '-')}" for n in _OF_CHANCE if given.get(n) is not None]
+    if ignored and not sampling.temperature:
+        raise UsageError(
+            f"the temperature is 0, so the most probable token is taken whatever {ignored[0]} is",
+            remedy="--temperature 0.8",
+        )
+    return sampling, seeded
+
+
+# What the random choice is limited to.
+_OF_CHANCE = ("top_k", "top_p", "min_p")

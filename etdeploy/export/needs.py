@@ -13,8 +13,7 @@ from etdeploy.backends.values import Package, Workstation
 from etdeploy.core.errors import ExportError
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.plugins import module_path
-from etdeploy.core.text.install import pip_command
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.install import pip_command, python_command
 from etdeploy.export.hf.check import checkpoint_refusals, folder_here, has_text_files, is_whole
 from etdeploy.export.hf.files import has_tokenizer
 from etdeploy.export.hf.named_texts import NamedText, named_texts, no_tokenizer, read_excerpt
@@ -57,11 +56,10 @@ def _check_files(spec: ExportSpec) -> None:
             raise ExportError(f"the file {what}", place=f"{_KEYS[role]} {path}")
         if mistaken := _MISTAKEN.get((role, _kind_of(Path(path)))):
             what, remedy = mistaken
-            converted = quoted(_CONVERT.format(path=str(path)))
             raise ExportError(
                 f"the file is {what}",
                 place=f"{_KEYS[role]} {path}",
-                remedy=remedy.format(path=path, convert=f"{quoted(sys.executable)} -c {converted}"),
+                remedy=remedy.format(path=path, convert=python_command(_CONVERT, path=path)),
             )
 
 
@@ -72,6 +70,8 @@ def _kind_of(path: Path) -> str | None:
             head = stream.read(8)
         if head[4:] == FILE_IDENTIFIER:
             return "program"
+        if head.startswith(_PICKLE):
+            return "state dict"
         with ZipFile(path) as archive:
             entries = {name.partition("/")[2] for name in archive.namelist()}
     except (OSError, BadZipFile):
@@ -83,7 +83,9 @@ def _kind_of(path: Path) -> str | None:
     return "state dict" if "data.pkl" in entries else None
 
 
-_CONVERT = "import torch; torch.save(torch.jit.load({path!r}).state_dict(), 'weights.pt')"
+_CONVERT = 'import torch; torch.save(torch.jit.load({path}).state_dict(), "weights.pt")'
+# torch.save wrote no archive before PyTorch 1.6.
+_PICKLE = b"\x80"
 _TORCHSCRIPT = "a TorchScript archive, which etdeploy does not read"
 # What is wrong with a file of a kind in a role, and what to do.
 _MISTAKEN: dict[tuple[str, str | None], tuple[str, str]] = {
@@ -101,7 +103,10 @@ _MISTAKEN: dict[tuple[str, str | None], tuple[str, str]] = {
         "Name a factory for the module (model.python), and save the weights alone for "
         "model.weights:\n{convert}",
     ),
-    ("weights", "torchscript"): (_TORCHSCRIPT, "Save the weights alone:\n{convert}"),
+    ("weights", "torchscript"): (
+        _TORCHSCRIPT,
+        "Save the weights alone, and name the new file as model.weights:\n{convert}",
+    ),
     ("weights", "exported"): (
         "an exported program, and not a state dict",
         "Name it as model.exported, without model.python: model: {{exported: {path}}}",

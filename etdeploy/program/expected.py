@@ -14,6 +14,8 @@ from etdeploy.core.values import Value
 
 # Enough to see whether logits are others, and few kilobytes of a program's description.
 _SAMPLED = 64
+# Quantised perplexity by the original's: what small models have with 4-bit weights is up to 1.2.
+_LARGE_LOSS = 1.3
 # A cosine of two numbers without their mean is 1 or -1.
 _LEAST_FOR_COSINE = 8
 
@@ -184,3 +186,9 @@ class Evaluation(Value):
     def exported_perplexity(self) -> float | None:
         """That of the model that was exported."""
         return self.quantized.perplexity if self.quantized else self.perplexity
+
+    @property
+    def has_large_loss(self) -> bool:
+        """Whether quantisation makes the model so much worse that a user has to know."""
+        before, after = self.perplexity, self.exported_perplexity
+        return before is not None and (after is None or after >= _LARGE_LOSS * before)

@@ -15,6 +15,7 @@ LOWEST_COSINE = 0.99
 # have a cosine of 1.
 _LOWEST_SQNR_DB = 14.0
 _LOWEST_EQUAL_PERCENT = 99.0
+_HIGH = "QUANTISATION LOSS: "
 
 
 class OutputLoss(Value):
@@ -83,7 +84,7 @@ def loss_lines(losses: Sequence[OutputLoss], most: int = 5) -> Iterator[str]:
     """
     shown = sorted(losses, key=_rank)[:most]
     for loss in (each for each in losses if each in shown):
-        high = "QUANTISATION LOSS: " if loss.is_high else ""
+        high = _HIGH if loss.is_high else ""
         yield f"{high}{loss.name} against the unquantised model: {loss.text}"
     if len(losses) > most:
         yield f"{count(len(losses) - most, 'other output')} closer to the unquantised model"
@@ -108,7 +109,8 @@ def quality_lines(evaluation: Evaluation) -> Iterator[str]:
     if cost is None:
         yield f"perplexity {original} {on}"
         return
-    yield f"perplexity {_number(cost.perplexity, 4)} {on}; before quantisation {original}"
+    high = _HIGH if evaluation.has_large_loss else ""
+    yield f"{high}perplexity {_number(cost.perplexity, 4)} {on}; before quantisation {original}"
     yield _cost(cost)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +21,16 @@ from etdeploy.export.worker.expected.forward import (
     own_attention,
 )
 from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text, logit_noise
+from etdeploy.export.worker.expected.language import perplexity_notes, run_original
 from etdeploy.export.worker.expected.prompts import Prompt, long_prompt_length
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources
+from etdeploy.export.worker.loading.hf.fetch import Checkpoint
+from etdeploy.export.worker.loading.hf.load import LoadedModel
+from etdeploy.export.worker.loading.hf.tokenizer import Tokenizer
+from tests.support.export import spec_of
 from tests.support.generation_run import tiny
+from tests.support.text_values import make_cost, make_evaluation
 
 PROMPT = Prompt(tuple(5 * i % 120 + 3 for i in range(21)), 12)
 _TEXT = tuple(7 * i % 120 + 3 for i in range(150))
@@ -127,6 +134,25 @@ def rounding(model: Any) -> dict[str, Any]:
     }
 
 
+def warnings() -> dict[str, list[str]]:
+    """What an export says of perplexities, and of a model that has no tokenizer."""
+    specs = {
+        scheme: spec_of({"model": {"hf": "org/model"}, "export": {"quantization": scheme}})
+        for scheme in ("8da4w", "8da8w")
+    }
+    losses = {"small": (18.0, "8da4w"), "large": (30.0, "8da4w"), "finest": (30.0, "8da8w")}
+    undefined = make_evaluation().model_copy(update={"quantized": make_cost(perplexity=None)})
+    loaded = LoadedModel(tiny("Llama"), Checkpoint(Path()), Tokenizer(), ())
+    return {
+        "undefined": list(perplexity_notes(specs["8da4w"], undefined)),
+        "no tokenizer": list(run_original(specs["8da4w"], loaded, methods_for(64, 8)).notes),
+        **{
+            name: list(perplexity_notes(specs[scheme], make_evaluation(after)))
+            for name, (after, scheme) in losses.items()
+        },
+    }
+
+
 def main() -> None:
     other = tiny("Llama")
     with torch.no_grad():
@@ -137,6 +163,7 @@ def main() -> None:
         "texts": {name: texts(tiny(name)) for name in ("Llama", "Gemma3Text")},
         "rounding": rounding(tiny("Llama")),
         "undefined": undefined(tiny("Llama")),
+        "warnings": warnings(),
         "long": [
             long_prompt_length(methods_for(context, part), context)
             for context, part in ((2048, 128), (2048, 512), (256, 128), (64, 32), (64, 64))

@@ -200,14 +200,18 @@ def make_text_check(**changes: Any) -> TextCheck:
     return TextCheck(**(values | changes))
 
 
+def make_cost(**changes: Any) -> QuantizationCost:
+    """The same perplexity, and small differences."""
+    values: dict[str, Any] = {
+        "perplexity": 14.0, "mean_kl_divergence": 0.0123, "max_kl_divergence": 0.4,
+        "same_top_percent": 95.25, "logit_rms_error": 0.3125, "logit_max_abs_error": 2.4,
+    }  # fmt: skip
+    return QuantizationCost(**(values | changes))
+
+
 def make_evaluation(quantized: float | None = None, **changes: Any) -> Evaluation:
     """A perplexity of 14 on 100 tokens."""
-    cost = None
-    if quantized is not None:
-        cost = QuantizationCost(
-            perplexity=quantized, mean_kl_divergence=0.0123, max_kl_divergence=0.4,
-            same_top_percent=95.25, logit_rms_error=0.3125, logit_max_abs_error=2.4,
-        )  # fmt: skip
+    cost = None if quantized is None else make_cost(perplexity=quantized)
     values: dict[str, Any] = {
         "file": "text.txt", "sha256": "ab" * 32, "tokens": 100, "whole": True, "perplexity": 14.0,
     }  # fmt: skip

@@ -1,7 +1,8 @@
-"""The commands that install what is missing, for remedies."""
+"""Commands for remedies: they install what is missing, or run code."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -24,6 +25,18 @@ def pip_command(requirement: str) -> str:
     if find_spec("pip") is None:
         return f"uv pip install --python {python} {wanted}"
     return f"{python} -m pip install {wanted}"
+
+
+def python_command(code: str, **values: str | list[str]) -> str:
+    """The command that runs code with the Python that runs etdeploy, which has its packages.
+
+    Args:
+        code: A format string; with double quotes, a shell's single ones around it are readable.
+        values: What it names in braces; they become literals.
+    """
+    # JSON's strings and lists of strings are Python's, too.
+    literals = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    return f"{quoted(sys.executable)} -c {quoted(code.format(**literals))}"
 
 
 def system_command(package: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from etdeploy.core.console import count
-from etdeploy.core.text.shell import quoted
+from etdeploy.core.text.install import pip_command, python_command
 from etdeploy.export.hf.config import AGAIN, pipeline_refusal
 from etdeploy.export.hf.files import (
     CONFIG,
@@ -29,9 +29,9 @@ from etdeploy.export.hf.refusal import Refusal
 
 _LONGEST_HEADER = 100_000_000
 _SHOWN = 3
-_CONVERSION = (
-    "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
-    "[k.from_pretrained({place!r}).save_pretrained('converted') for k in ({kinds},)]"
+_CONVERT = (
+    "import transformers as t; "
+    '[getattr(t, k).from_pretrained({place}).save_pretrained("converted") for k in {kinds}]'
 )
 
 
@@ -75,7 +75,7 @@ def no_weights(names: list[str], place: str) -> Refusal:
         return Refusal(
             f"the weights are in pickles only ({_listed(others)}); to load one runs whatever code "
             "is in it, so only safetensors are read",
-            f"If you trust them, convert them: python -c {quoted(_conversion(names, place))}\n"
+            f"If you trust them, convert them:\n{_conversion(names, place)}\n"
             "Then: --model ./converted",
             place=place,
         )
@@ -97,9 +97,8 @@ def foreign_refusal(names: list[str], place: str) -> Refusal | None:
     if any(name.startswith("adapter_model.") or name == "adapter_config.json" for name in names):
         return Refusal(
             "these are the weights of an adapter, without those of the model that it changes",
-            "Merge them, with the packages peft and transformers: python -c "
-            + quoted(_MERGE.format(place=place))
-            + "\nThen: --model ./merged",
+            f"Merge them, with the package peft:\n{pip_command('peft')}\n"
+            f"{python_command(_MERGE, place=place)}\nThen: --model ./merged",
             place=place,
         )
     gguf = sorted(name for name in names if name.endswith(".gguf"))
@@ -110,32 +109,35 @@ def foreign_refusal(names: list[str], place: str) -> Refusal | None:
 
 _MERGE = (
     "from peft import AutoPeftModelForCausalLM as M; from transformers import AutoTokenizer as T; "
-    "m = M.from_pretrained({place!r}); m.merge_and_unload().save_pretrained('merged'); "
-    "T.from_pretrained(m.peft_config['default'].base_model_name_or_path).save_pretrained('merged')"
+    'm = M.from_pretrained({place}); m.merge_and_unload().save_pretrained("merged"); '
+    'T.from_pretrained(m.peft_config["default"].base_model_name_or_path).save_pretrained("merged")'
 )
 
 
 def gguf_refusal(folder: str, name: str) -> Refusal:
     """The refusal of weights in llama.cpp's format, with the command that converts them."""
-    command = quoted(_FROM_GGUF.format(folder=folder, name=name))
     return Refusal(
         f"{name} is in GGUF, llama.cpp's format, and only safetensors are read",
         "Name the model that it was made from. Without that, transformers can convert it, with\n"
         "the package gguf, though its weights have lost precision already:\n"
-        f"python -c {command}\nThen: --model ./converted",
+        f"{pip_command('gguf')}\n{python_command(_FROM_GGUF, folder=folder, name=name)}\n"
+        "Then: --model ./converted",
         place=folder,
     )
 
 
+# A model that remembers its blocks cannot be saved, even if it has none any more.
 _FROM_GGUF = (
-    "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
-    "[k.from_pretrained({folder!r}, gguf_file={name!r}).save_pretrained('converted') "
-    "for k in (M, T)]"
+    "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T, GgufConfig as G; "
+    'a = {{"pretrained_model_name_or_path": {folder}, "gguf_file": {name}}}; '
+    "m = M.from_pretrained(**a, quantization_config=G(dequantize=True)); m.hf_quantizer = None; "
+    '[k.save_pretrained("converted") for k in (m, T.from_pretrained(**a))]'
 )
 
 
 def _conversion(names: list[str], place: str) -> str:
-    return _CONVERSION.format(place=place, kinds="M, T" if lists_tokenizer(names) else "M")
+    kinds = ["AutoModelForCausalLM", *(["AutoTokenizer"] if lists_tokenizer(names) else [])]
+    return python_command(_CONVERT, place=place, kinds=kinds)
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -71,6 +71,24 @@ def test_logits_that_are_no_numbers_give_no_numbers(found: dict[str, Any]) -> No
     assert numbers == {"same_top_percent"}
 
 
+def test_a_large_loss_of_perplexity_is_a_note_with_a_remedy(found: dict[str, Any]) -> None:
+    told = found["warnings"]
+    assert told["small"] == []
+    for name, after, remedy in (
+        ("large", "30", "export.quantization=8da8w"),
+        ("undefined", "undefined", "export.quantization=8da8w"),
+        ("finest", "30", "export.quantization=none"),
+    ):
+        [note] = told[name]
+        assert all(part in note for part in ("14", after, "text.txt", remedy)), note
+
+
+def test_a_model_without_a_tokenizer_is_not_evaluated_and_says_so(found: dict[str, Any]) -> None:
+    [note] = found["warnings"]["no tokenizer"]
+    assert "not evaluated" in note
+    assert "evaluation.txt" in note
+
+
 def test_each_window_begins_as_a_text_does(found: dict[str, Any]) -> None:
     assert found["windows"] == [[1, 5, 6, 7], [1, 8, 9]]
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from etdeploy.program.expected import Evaluation
 from etdeploy.program.quality import loss_lines, quality_lines
 from tests.support.bench_values import make_loss
-from tests.support.text_values import make_evaluation
+from tests.support.text_values import make_cost, make_evaluation
 
 
 def test_the_perplexity_of_a_model_in_floats() -> None:
@@ -24,6 +25,21 @@ def test_what_quantisation_costs() -> None:
         "the same token is the most probable at 95.2 % of positions; KL divergence 0.0123 on "
         "average, at most 0.4; logits 0.312 apart (root mean square), at most 2.4",
     ]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "is_high"),
+    [
+        (make_evaluation(18.1), False),
+        (make_evaluation(18.3), True),
+        (make_evaluation().model_copy(update={"quantized": make_cost(perplexity=None)}), True),
+        (make_evaluation(20.0, perplexity=None), False),
+        (make_evaluation(), False),
+    ],
+)
+def test_when_the_loss_of_perplexity_is_high(evaluation: Evaluation, is_high: bool) -> None:
+    first = next(quality_lines(evaluation))
+    assert first.startswith("QUANTISATION LOSS: ") is is_high
 
 
 @pytest.mark.parametrize(

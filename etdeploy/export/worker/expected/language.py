@@ -15,6 +15,7 @@ import torch
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.expected.evaluation import Original, compare, evaluate
 from etdeploy.export.worker.expected.forward import (
@@ -34,9 +35,8 @@ from etdeploy.program.expected import Evaluation, ExpectedText, GreedyText, Logi
 from etdeploy.program.generation import GenerationMethod
 
 Begin = Callable[[], Forward]
-# Quantised perplexity by the original's: what small models have with 4-bit weights is up to 1.2.
-_LARGE_LOSS = 1.3
 _FINEST = "8da8w"
+_NOT_EVALUATED = "The quantised model was not evaluated: it has no tokenizer that can read {file}."
 _NO_TEXTS = "What a device generates is not compared with the model's text"
 
 
@@ -81,6 +81,8 @@ def run_original(
     texts, notes = _texts(lambda: OwnForward(loaded.model), prompts)
     if evaluated and evaluated.cut_note:
         notes = (*notes, evaluated.cut_note)
+    if not evaluated and (text := evaluated_text(spec)):
+        notes = (*notes, _NOT_EVALUATED.format(file=text.path.name))
     return Eager(
         attention=loaded.model.config._attn_implementation,
         prompts=prompts,
@@ -140,12 +142,14 @@ def run_quantized(
         with blaming("evaluation", "the quantised model raised"):
             cost = compare(begin, eager.evaluated.parts, eager.original)
     evaluation = found.evaluation.model_copy(update={"quantized": cost})
-    return Found(found.texts, evaluation, (*found.notes, *notes, *_loss_notes(spec, evaluation)))
+    return Found(
+        found.texts, evaluation, (*found.notes, *notes, *perplexity_notes(spec, evaluation))
+    )
 
 
-def _loss_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:
-    before, after = evaluation.perplexity, evaluation.exported_perplexity
-    if before is None or after is None or after < _LARGE_LOSS * before:
+def perplexity_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:
+    """A warning where quantisation makes the model much worse, with what to do."""
+    if not evaluation.has_large_loss:
         return
     finer = _FINEST in backend_named(str(spec.backend)).quantizations
     remedy = (
@@ -153,9 +157,11 @@ def _loss_notes(spec: ExportSpec, evaluation: Evaluation) -> Iterator[str]:
         if finer and spec.quantization != _FINEST
         else "Without quantisation, it stays as it is: --set export.quantization=none"
     )
+    before, after = evaluation.perplexity, evaluation.exported_perplexity
+    much = "an undefined value" if after is None else f"{after:.4g}"
     yield (
-        f"Quantisation raises the perplexity on {evaluation.file} from {before:.4g} to "
-        f"{after:.4g}. {remedy}"
+        f"Quantisation raises the perplexity on {evaluation.file} from {before:.4g} to {much}. "
+        f"{remedy}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from etdeploy.core.files.basic import open_regular
+from etdeploy.core.text.install import python_command
 from etdeploy.export.worker.failures import WorkerError, described, exception_text, fail
 
 _SHOWN = 8
@@ -78,7 +79,8 @@ def _read_torch(path: Path) -> dict[str, torch.Tensor]:
             "weights",
             "the file holds Python objects, which are not loaded since they could run any code; "
             "only tensors are (torch.load with weights_only)",
-            remedy="Save the tensors alone: torch.save(model.state_dict(), 'weights.pt')",
+            remedy="If you trust whoever wrote the file, load it where the classes of its objects "
+            "are, and save\nthe tensors alone: torch.save(model.state_dict(), 'weights.pt')",
             file=str(path),
         ) from error
     except (RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
@@ -87,10 +89,23 @@ def _read_torch(path: Path) -> dict[str, torch.Tensor]:
         raise fail(
             "weights",
             f"the file holds {_described(content)}, not a state dict of names and tensors",
-            remedy="Save the tensors alone: torch.save(model.state_dict(), 'weights.pt')",
+            remedy=_extraction(content, path),
             file=str(path),
         )
     return dict(content)
+
+
+def _extraction(content: object, path: Path) -> str:
+    """How to save the tensors alone: by a command if the file is a checkpoint of a training."""
+    entries = content.items() if isinstance(content, Mapping) else ()
+    name = next((k for k, v in entries if isinstance(k, str) and v and _is_state_dict(v)), None)
+    if name is None:
+        return "Save the tensors alone: torch.save(model.state_dict(), 'weights.pt')"
+    command = python_command(_EXTRACT, path=str(path), name=name)
+    return f"Save the tensors alone, and name the new file as model.weights:\n{command}"
+
+
+_EXTRACT = 'import torch; torch.save(torch.load({path})[{name}], "weights.pt")'
 
 
 def _is_state_dict(content: object) -> bool:
