@@ -179,8 +179,8 @@ def _process(process: str, command: str = "", path: Path | None = None) -> str:
     words = [f"process {process}", *([command] if command else [])]
     if path is not None:
         with suppress(OSError):
-            since = time.time() - path.with_suffix(".pid").stat().st_mtime
-            words.append(f"for {max(0, round(since / 60))} min")
+            held_s = max(0.0, time.time() - path.with_suffix(".pid").stat().st_mtime)
+            words.append(f"for {held_s:.0f} s" if held_s < 100 else f"for {held_s / 60:.0f} min")
     return f" ({', '.join(words)})"
 
 

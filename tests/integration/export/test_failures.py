@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -40,7 +41,6 @@ _RETURNS = (
     "(module, example_inputs), (module, example_inputs, dynamic_shapes) or "
     "(module, args, kwargs, dynamic_shapes)"
 )
-_SAVE = "Save the tensors alone: torch.save(model.state_dict(), 'weights.pt')"
 
 # By name: the message, the code of the user's line (None when the message is about none), remedy.
 EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
@@ -263,17 +263,6 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         None,
         "Install the package there, or name the file: file.py:function",
     ),
-    "pickled": (
-        "the file holds Python objects, which are not loaded since they could run any code; only "
-        "tensors are (torch.load with weights_only)",
-        None,
-        _SAVE,
-    ),
-    "checkpoint": (
-        "the file holds a dictionary with epoch, model, not a state dict of names and tensors",
-        None,
-        _SAVE,
-    ),
     "wrong_keys": (
         "the weights do not fit the factory's module; missing: linear.bias; unexpected: head.bias; "
         "of another shape: linear.weight is [8, 4], the module has [8, 8]",
@@ -455,6 +444,28 @@ def test_a_wrong_calibration_input_is_numbered(failures: dict[str, Failure]) -> 
     message = failures["wrong_samples"].message
     assert message.startswith("calibration input 0 of failing.py:wrong_samples")
     assert "[4, 7] for x, not torch.float32 [4, 8]" in message
+
+
+def test_pickled_objects_are_refused_without_advice_to_load_them(
+    failures: dict[str, Failure],
+) -> None:
+    failure = failures["pickled"]
+    assert "could run any code" in failure.message
+    assert "If you trust" in str(failure.remedy)
+    assert "weights_only=False" not in f"{failure.message} {failure.remedy}"
+
+
+def test_the_tensors_of_a_checkpoint_are_saved_by_the_remedys_command(
+    failures: dict[str, Failure], tmp_path: Path
+) -> None:
+    failure = failures["checkpoint"]
+    assert "epoch, model" in failure.message
+    command = shlex.split(str(failure.remedy).splitlines()[-1])
+    saved = "import torch; print(*torch.load('weights.pt'))"
+    for argv in (command, [sys.executable, "-c", saved]):
+        outcome = process.run(process.Request(tuple(argv), cwd=tmp_path))
+        assert outcome.ok, outcome.stderr
+    assert outcome.stdout.split() == ["weight", "bias"]
 
 
 @pytest.mark.parametrize("name", ["damaged", "cut_short"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from etdeploy.cli.main import run_cli
-from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.core.errors import BuildError, ExportError, UsageError
+from etdeploy.export.needs import check_language_model
+from etdeploy.export.spec import export_spec
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job, open_job
 from etdeploy.graph.preflight import refuse_early
@@ -19,6 +22,7 @@ from etdeploy.graph.resolve import ExportedBefore, Resolved, resolve
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.provider.checkout import SOURCE_VARIABLE
 from etdeploy.recipe.load import load_recipe
+from tests.support.checkpoints import write_checkpoint
 from tests.support.machine import bare_machine, equip
 from tests.support.text_values import make_generation
 from tests.support.tokenizers import byte_level, save
@@ -117,6 +121,42 @@ def test_a_check_of_the_plan_ends_as_the_run_would(
     shown = capsys.readouterr()
     assert shown.out.startswith("recipe xnnpack for android-arm64")
     assert shown.err.startswith("error (build): Android NDK")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("gptq", "quantised already (gptq)"),
+        ("awq", "quantised already (awq)"),
+        ("a file of weights is missing", "model-00002-of-00002.safetensors"),
+        ("pickles", "pytorch_model.bin"),
+        ("an adapter", "adapter"),
+        ("gguf", "m-Q4_0.gguf"),
+    ],
+)
+def test_the_plan_of_a_language_model_that_cannot_be_exported_is_refused(
+    machine: Path, tmp_path: Path, kind: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_checkpoint(tmp_path / "m", max_position_embeddings=2048)
+    weights = folder / "model.safetensors"
+    if kind in ("gptq", "awq"):
+        write_checkpoint(folder, quantization_config={"quant_method": kind})
+    elif kind == "pickles":
+        weights.rename(folder / "pytorch_model.bin")
+    elif kind == "a file of weights is missing":
+        files = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+        weights.rename(folder / files["a"])
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    else:
+        weights.rename(folder / ("m-Q4_0.gguf" if kind == "gguf" else "adapter_model.safetensors"))
+        (folder / "config.json").unlink()
+    assert run_cli(["plan", "--recipe", "llm-xnnpack", "--model", str(folder)]) == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"error (export): {folder}: ")
+    assert message in shown.err
+    with pytest.raises(ExportError, match=re.escape(message)):
+        check_language_model(export_spec(load_recipe("llm-xnnpack", [f"--model={folder}"]).recipe))
 
 
 def test_a_model_that_cannot_chat_is_refused_before_its_runner_is_built(

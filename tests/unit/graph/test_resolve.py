@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,15 @@ def test_an_app_and_a_runner_of_one_recipe_have_states_of_their_own(tmp_path: Pa
         with open_job(loaded, tmp_path / "out", None, "android-arm64", app=app) as job:
             states.append(job.state)
     assert states[0] != states[1]
+
+
+@pytest.mark.parametrize("measures", [True, False])
+def test_only_a_program_that_may_be_measured_gets_an_etrecord(
+    tmp_path: Path, measures: bool
+) -> None:
+    with open_job(load_recipe("xnnpack"), tmp_path / "out", None, "linux-x86_64") as job:
+        spec = resolve(replace(job, measures=measures)).export_spec
+    assert spec.etrecord is measures
 
 
 @pytest.mark.parametrize(

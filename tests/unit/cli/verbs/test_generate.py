@@ -44,6 +44,17 @@ def test_what_no_sampling_can_do_is_refused(option: str, value: str, capsys: Cap
     assert option in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--top-k", "--top-p", "--min-p"])
+def test_limits_of_the_random_choice_need_one(option: str, capsys: Capture, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model: {hf: some/model}\n")
+    arguments = ["generate", "--prompt", "x", "--recipe", str(recipe), option, "1"]
+    assert cli_main.run_cli(arguments) == 2
+    told = capsys.readouterr().err
+    assert option in told
+    assert "--temperature 0.8" in told
+
+
 def test_an_infinite_temperature_is_refused(capsys: Capture, tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("model: {hf: some/model}\n")

@@ -26,7 +26,7 @@ def test_a_wait_names_the_command_that_holds_the_lock(tmp_path: Path) -> None:
             raise AssertionError
     [text] = told
     assert "`etdeploy chat`" in text
-    assert "(process 1, for 0 min)" in text
+    assert "(process 1, for 0 s)" in text
 
 
 def test_a_wait_with_a_bound(tmp_path: Path) -> None:
