@@ -16,7 +16,9 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.progress import silent
 from etdeploy.export.run import export_program
-from etdeploy.program.folder import load_provenance
+from etdeploy.export.texts import EVALUATION_TEXT
+from etdeploy.program.expected import Evaluation
+from etdeploy.program.folder import ETRECORD_FILE, load_provenance
 from tests.support.export import spec_of
 from tests.support.hub import COMMIT, Hub, serving
 
@@ -151,18 +153,19 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
     recipe = {
         "model": {"hf": "org/model"},
         "export": {
-            "backend": "portable",
-            "embeddings": "8w",
+            "backend": "xnnpack",
+            "quantization": "8da4w",
             "generation": {"context": 32, "prefill_tokens": 8},
         },
     }
+    spec = spec_of(recipe).model_copy(update={"etrecord": False})  # as for `generate`
     monkeypatch.setenv("HF_HOME", str(folder / "hub"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     log, model, workspace = folder / "export.log", folder / "plain", Workspace(folder / "cache")
     with serving(Hub("org/model", model)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        made = export_program(spec_of(recipe), workspace, silent, log)
-    again = export_program(spec_of(recipe), workspace, silent, log)
+        made = export_program(spec, workspace, silent, log)
+    again = export_program(spec, workspace, silent, log)
     assert (made.cached, again.cached, again.key) == (False, True, made.key)
     told = load_provenance(Path(made.folder))
     assert (told.source, told.code_files) == ("org/model", {})
@@ -175,7 +178,7 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
     texts = [(len(t.prompt_ids), len(t.expected.token_ids)) for t in generation.expected]
     assert texts == [(16, 16), (16, 8)]
     assert all(text.quantized for text in generation.expected)
-    assert generation.evaluation is None
+    _check_evaluation(generation.evaluation)
     prefill = generation.method_for("prefill", 8)
     assert prefill is not None
     assert (prefill.max_tokens, set(told.methods)) == (8, {m.name for m in generation.methods})
@@ -184,7 +187,21 @@ def test_a_model_of_the_hub_becomes_a_program_with_its_tokenizer_and_commit(
         assert (tokenizer / name).read_bytes() == (model / name).read_bytes()
     written = [log, *Path(made.folder).rglob("*.json")]
     assert not any("hf_secret" in path.read_text() for path in written)
+    assert not (Path(made.folder) / ETRECORD_FILE).exists()
     _check_that_one_method_was_run(Path(made.folder))
+
+
+def _check_evaluation(evaluation: Evaluation | None) -> None:
+    """By default it is on the bundled text; random weights know nothing before and after."""
+    assert evaluation is not None
+    assert (evaluation.file, evaluation.whole) == (EVALUATION_TEXT.name, False)
+    assert evaluation.tokens > 300
+    cost = evaluation.quantized
+    assert cost is not None
+    assert evaluation.perplexity == pytest.approx(320, rel=0.3)
+    assert cost.perplexity == pytest.approx(evaluation.perplexity, rel=0.1)
+    assert cost.mean_kl_divergence
+    assert not evaluation.has_large_loss
 
 
 def _check_that_one_method_was_run(folder: Path) -> None:
