@@ -84,11 +84,11 @@ def _require_output(resolved: Resolved) -> None:
 
 def _require_measurable(resolved: Resolved) -> None:
     """Raises UsageError if what a language model is to generate cannot be measured."""
-    loaded = resolved.job.loaded
-    if loaded.recipe.model.hf is not None:
+    generation = resolved.export_spec.generation
+    if generation is not None:
         from etdeploy.bench.generation import work
 
-        work.refuse_early(loaded)
+        work.refuse_early(resolved.job.loaded, generation.context)
 
 
 def _require_speech(job: Job, exported: ExportedBefore) -> None:

@@ -101,6 +101,8 @@ def _absolute_models(document: Document) -> Iterator[Problem]:
 
 def _is_path(name: str) -> bool:
     """Whether it can only be meant as a path: `./model`, `~/model`, `a/b/c`, `/model`, `model/`."""
+    if "://" in name:
+        return False
     return name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
 
 

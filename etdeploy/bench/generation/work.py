@@ -12,6 +12,7 @@ from typing import Literal
 from etdeploy.bench.generation.prompts import random_ids, tokenised
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
+from etdeploy.core.text.shell import quoted
 from etdeploy.program.generation import Generation
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Benchmark, BenchmarkGeneration, ExportGeneration
@@ -118,8 +119,12 @@ def work_of(loaded: LoadedRecipe, generation: Generation, program_folder: Path) 
     )
 
 
-def refuse_early(loaded: LoadedRecipe) -> None:
+def refuse_early(loaded: LoadedRecipe, context: int) -> None:
     """Refuses what a recipe of a language model cannot be measured by, before it is exported.
+
+    Args:
+        loaded: The recipe.
+        context: Of the program; a model may have fewer positions than its recipe's.
 
     Raises:
         UsageError: As for `work_of`; not for the recipe's own prompt, which only the tokenizer can
@@ -127,7 +132,6 @@ def refuse_early(loaded: LoadedRecipe) -> None:
     """
     _refuse(loaded)
     wanted = loaded.recipe.benchmark.generation or BenchmarkGeneration()
-    context = (loaded.recipe.export.generation or ExportGeneration()).context
     if wanted.prompt is None:
         largest = (max(wanted.prompt_tokens), max(wanted.new_tokens), max(wanted.depth))
         _require_room(loaded, context, *largest)
@@ -196,7 +200,23 @@ def _require_room(
         f"{', '.join(parts[:-1])} and {parts[-1]} do not fit the program's context of "
         f"{context:,} tokens",
         place=_place(loaded, *_GRID, max(keys, key=lambda key: keys[key])),
-        remedy=f"Ask for fewer, or export for more: --set export.generation.context={positions}",
+        remedy=_ask_for_fewer(context, depth)
+        if context < _context_of(loaded)  # the model has no more positions
+        else f"Ask for fewer, or export for more: --set export.generation.context={positions}",
+    )
+
+
+def _context_of(loaded: LoadedRecipe) -> int:
+    return (loaded.recipe.export.generation or ExportGeneration()).context
+
+
+def _ask_for_fewer(context: int, depth: int) -> str:
+    """The remedy where a model has no more positions: a third of them for new tokens."""
+    new = max(context // 3, 1)
+    fewer = {"prompt_tokens": context - new, "new_tokens": new, **({"depth": 0} if depth else {})}
+    settings = (quoted(f"benchmark.generation.{key}=[{number}]") for key, number in fewer.items())
+    return "The model has no more positions. Ask for fewer:\n" + " ".join(
+        f"--set {setting}" for setting in settings
     )
 
 

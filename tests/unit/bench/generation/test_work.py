@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def test_what_does_not_fit_names_its_place_and_what_would_do() -> None:
     loaded = make_loaded(
         {("benchmark", "generation"): 7, ("benchmark", "generation", "depth"): 9},
         benchmark={"generation": {"prompt_tokens": [8], "new_tokens": [4], "depth": [0, 1000]}},
+        export={"generation": {"context": 256}},
     )
     with pytest.raises(UsageError, match="a prompt of 8 tokens, 4 new tokens and 1,000") as raised:
         work_of(loaded, make_generation(), Path())
@@ -104,12 +106,23 @@ def test_the_method_is_the_one_that_gives_the_first_points_tokens(
 def test_what_cannot_fit_is_refused_before_the_export() -> None:
     grid = {"prompt_tokens": [8, 128], "new_tokens": [65], "depth": [0, 64]}
     export = {"generation": {"context": 256}}
-    refuse_early(make_loaded(benchmark={"generation": grid}, export=export))
-    refuse_early(make_loaded())
+    refuse_early(make_loaded(benchmark={"generation": grid}, export=export), 256)
+    refuse_early(make_loaded(), 2048)
     longer = make_loaded(benchmark={"generation": {**grid, "depth": [65]}}, export=export)
     with pytest.raises(UsageError, match="context of 256") as raised:
-        refuse_early(longer)
+        refuse_early(longer, 256)
     assert "context=257" in str(raised.value.remedy)
-    refuse_early(make_loaded(benchmark={"generation": {**grid, "prompt": "x"}}, export=export))
+    refuse_early(make_loaded(benchmark={"generation": {**grid, "prompt": "x"}}, export=export), 256)
     with pytest.raises(UsageError, match="no sustained pass yet"):
-        refuse_early(make_loaded(benchmark={"sustained_s": 5}))
+        refuse_early(make_loaded(benchmark={"sustained_s": 5}), 256)
+
+
+def test_a_model_with_too_few_positions_is_asked_for_fewer_tokens() -> None:
+    grid = {"prompt_tokens": [128], "new_tokens": [64], "depth": [8]}
+    with pytest.raises(UsageError, match="context of 100") as raised:
+        refuse_early(make_loaded(benchmark={"generation": grid}), 100)
+    settings = shlex.split(str(raised.value.remedy).splitlines()[-1])[1::2]
+    assert settings == [f"benchmark.generation.{x}" for x in
+                        ("prompt_tokens=[67]", "new_tokens=[33]", "depth=[0]")]  # fmt: skip
+    fitting = {"prompt_tokens": [67], "new_tokens": [33], "depth": [0]}
+    refuse_early(make_loaded(benchmark={"generation": fitting}), 100)
