@@ -370,6 +370,8 @@ def test_a_file_for_another_key_is_refused_with_that_key(tmp_path: Path) -> None
     exported = archive(tmp_path / "model.pt2", "archive_format", "models/model.json")
     tensors = tmp_path / "m.safetensors"
     tensors.write_bytes(bytes(16))
+    legacy = tmp_path / "legacy.bin"  # of torch.save before 1.6
+    legacy.write_bytes(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j")
 
     def refused(**model: Any) -> tuple[str, str]:
         error = refusal(spec_of({key: str(value) for key, value in model.items()}))
@@ -380,6 +382,7 @@ def test_a_file_for_another_key_is_refused_with_that_key(tmp_path: Path) -> None
         ({"exported": program}, f"model: {{program: {program}}}"),
         ({"exported": state}, f"weights: {state}"),
         ({"exported": tensors}, f"weights: {tensors}"),
+        ({"exported": legacy}, f"weights: {legacy}"),
         ({"exported": script}, "weights.pt"),
         ({"python": made, "weights": script}, "weights.pt"),
         ({"python": made, "weights": exported}, f"model: {{exported: {exported}}}"),
