@@ -21,6 +21,7 @@ from etdeploy.backends.openvino.library import (
     find_openvino,
     named_library,
 )
+from etdeploy.backends.openvino.processor import has_vnni
 from etdeploy.backends.values import (
     Destination,
     ExportRequest,
@@ -57,6 +58,11 @@ class Openvino(Backend):
         """Keeps the quantiser from reporting its use to its maker."""
         return {"NNCF_CI": "1"}
 
+    def versions(self, request: ExportRequest, station: Workstation) -> Mapping[str, str | None]:
+        """Whether this processor has VNNI, which decides the range of quantised weights."""
+        quantizes = request.quantization == "int8_static"
+        return {"VNNI": "yes" if has_vnni() else "no"} if quantizes else {}
+
     def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
         """Any device but this machine, or a library that the user names and that does not exist."""
         named = named_library(Workstation.this().environ) if where.is_here else None
@@ -88,6 +94,17 @@ class Openvino(Backend):
         named = named_library(station.environ)
         library = require(named) if named else str(require(find_openvino()).library)
         return Extras(environment={VARIABLE: library, **precision})
+
+    def bundle_notes(
+        self, station: Workstation, where: Destination, partitions: Partitions
+    ) -> Iterator[str]:
+        """That a finished program may have been exported for processors with VNNI."""
+        if partitions.finished and not has_vnni():
+            yield (
+                "this processor has no VNNI: 8-bit layers of a program that was exported on a "
+                "processor with VNNI saturate here; if outputs differ, export the model on this "
+                "machine"
+            )
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The package, with the release that works."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from etdeploy.backends.openvino.processor import cpu_facts, multiplies_bytes
 from etdeploy.core.processes import process
 from tests.support.cli import Cli, CliResult
 
@@ -46,16 +45,26 @@ for layer in (nn.MultiheadAttention(8, 2), nn.Softmax(-1)):
 _OBSERVE = """
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-from etdeploy.export.worker.backends.openvino import LOWERING
+from etdeploy.export.worker.backends import openvino
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.lowering.quantize import _blaming_observers
 from openvino_models import observed
 module, inputs = observed()
 wanted = module.eval()(*inputs)[0]
-prepared = prepare_pt2e(torch.export.export(module, inputs).module(), LOWERING.quantizer(None))
-prepared(*inputs)
-found = convert_pt2e(prepared, fold_quantize=False)(*inputs)[0]
-print("cosine", torch.cosine_similarity(found.flatten(), wanted.flatten(), 0).item())
+exported = torch.export.export(module, inputs)
+for vnni in (True, False):
+    openvino.has_vnni = lambda: vnni
+    prepared = prepare_pt2e(exported.module(), openvino.LOWERING.quantizer(None))
+    prepared(*inputs)
+    found = convert_pt2e(prepared, fold_quantize=False)
+    cosine = torch.cosine_similarity(found(*inputs)[0].flatten(), wanted.flatten(), 0).item()
+    values = [
+        found.get_parameter(str(node.args[0].target)) / found.get_buffer(str(node.args[1].target))
+        .reshape(-1, *[1] * (node.args[0].meta["val"].dim() - 1))
+        for node in found.graph.nodes
+        if "quantize_per_channel.default" in str(node.target) and node.args[0].op == "get_attr"
+    ]
+    print(f"vnni {cosine} {max(value.abs().max().item() for value in values)}")
 try:
     with _blaming_observers("the quantiser raised"):
         exec(compile("raise AttributeError('numel')", "/torchao/observer.py", "exec"))
@@ -67,6 +76,7 @@ RUN = {
     "floats": (SMALL, "none"),
     "halves": (SMALL, "fp16"),
     "bytes": (SMALL, "int8_static"),
+    "observed": (f"python: '{MODELS}:observed'", "int8_static"),
     "keywords": (f"python: '{MODELS}:keywords'", "none"),
     "methods": (f"python: '{MODELS.with_name('methods.py')}:heads'", "none"),
 }
@@ -128,8 +138,6 @@ def test_outputs_are_the_models(ran: tuple[CliResult, dict[str, Any]]) -> None:
     result, records = ran
     assert set(records) - {"text"} == set(RUN), result.stderr
     for name in RUN:
-        if name == "bytes" and not multiplies_bytes(cpu_facts()):
-            continue
         assert all(o["within_tolerance"] for o in records[name]["workload"]["outputs"]), name
     assert [o["dtype"] for o in records["keywords"]["workload"]["outputs"]] == [
         "float32",
@@ -173,9 +181,12 @@ def test_the_quantiser_observes_only_what_it_can_and_is_named_where_it_fails() -
     load += f"{str(MODELS)!r}); m = u.module_from_spec(s); s.loader.exec_module(m); "
     load += "import sys; sys.modules['openvino_models'] = m\n"
     outcome = process.run(process.Request((sys.executable, "-c", load + _OBSERVE), cwd=ROOT))
-    lines = dict(line.split(" ", 1) for line in outcome.stdout.splitlines() if " " in line)
-    assert float(lines["cosine"]) > 0.98, outcome.stderr
-    assert lines["blamed"] == "quantization the quantiser raised AttributeError: numel"
+    lines = outcome.stdout.splitlines()
+    found = [line.split()[1:] for line in lines if line.startswith("vnni")]
+    assert [float(cosine) > 0.98 for cosine, _ in found] == [True] * 2, outcome.stderr
+    # Without VNNI, sums of two products with activations up to 255 have to fit in 16 bits.
+    assert [round(float(largest)) for _, largest in found] == [128, 64]
+    assert lines[-1] == "blamed quantization the quantiser raised AttributeError: numel"
 
 
 def test_a_library_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.backends.openvino.processor import cpu_facts, multiplies_bytes
+from etdeploy.backends.openvino.processor import has_vnni
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
 from etdeploy.export.worker.failures import fail, of_method
@@ -52,6 +52,8 @@ class OpenvinoLowering(Lowering):
                 with _shapes_of_all_edges():
                     annotated = self.chosen.annotate(model)
                 _keep_observable(annotated.graph)
+                if not has_vnni():
+                    _leave_weights_a_bit(annotated.graph)
                 return annotated
 
             def validate(self, model: torch.fx.GraphModule) -> None:
@@ -92,10 +94,11 @@ class OpenvinoLowering(Lowering):
                 "bfloat16 on processors that can, unless ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI is "
                 "set there."
             )
-        if spec.quantization == "int8_static" and not multiplies_bytes(cpu_facts()):
+        if spec.quantization == "int8_static" and not has_vnni():
             yield (
-                "OpenVINO's 8-bit layers are inexact on processors without VNNI, as this one: "
-                "large sums are cut off, and outputs stray."
+                "This processor has no VNNI, so OpenVINO adds products of 8-bit numbers in 16 "
+                "bits: weights use 7 of 8 bits, which keeps these sums from saturating. For 8-bit "
+                "weights, export and run on a processor with VNNI."
             )
 
 
@@ -156,6 +159,27 @@ def _keep_observable(graph: torch.fx.Graph) -> None:
                 dropped.add(node)
         if len(dropped) == before:
             return
+
+
+def _leave_weights_a_bit(graph: torch.fx.Graph) -> None:
+    """Doubles the scales of weights: two products of a byte and 64 fit in 16 bits, of 127 not.
+
+    All 256 levels stay, since OpenVINO computes in floats what has fewer.
+    """
+    from torchao.quantization.pt2e import PerChannelMinMaxObserver
+
+    class PerChannelHalfRangeObserver(PerChannelMinMaxObserver):  # type: ignore[misc]
+        def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+            scale, zero_point = super().calculate_qparams()
+            return 2 * scale, zero_point
+
+    for node in graph.nodes:
+        annotation = node.meta.get("quantization_annotation")
+        for source, wanted in annotation.input_qspec_map.items() if annotation else ():
+            observer = getattr(wanted, "observer_or_fake_quant_ctr", None)
+            if source.op == "get_attr" and observer and observer.p.func is PerChannelMinMaxObserver:
+                changed = PerChannelHalfRangeObserver.with_args(**observer.p.keywords)
+                object.__setattr__(wanted, "observer_or_fake_quant_ctr", changed)
 
 
 def _is_observable(

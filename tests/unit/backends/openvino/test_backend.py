@@ -10,8 +10,8 @@ from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.openvino import backend
 from etdeploy.backends.openvino.backend import OPENVINO
 from etdeploy.backends.openvino.library import installed_in
-from etdeploy.backends.openvino.processor import multiplies_bytes
-from etdeploy.backends.values import Destination, Partitions, Workstation
+from etdeploy.backends.openvino.processor import has_vnni
+from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError
 from etdeploy.targets.platforms import find_target
@@ -149,5 +149,25 @@ def test_what_the_delegate_logs_is_explained(line: str, words: str) -> None:
 
 @pytest.mark.parametrize("flag", ["avx512_vnni", "avx_vnni", "amx_int8"])
 def test_a_processor_that_adds_products_of_bytes(flag: str) -> None:
-    assert multiplies_bytes(f"flags\t\t: fpu avx2 {flag} sse")
-    assert not multiplies_bytes("flags\t\t: fpu avx2 avx512f not_" + flag)
+    assert has_vnni(f"flags\t\t: fpu avx2 {flag} sse")
+    assert not has_vnni("flags\t\t: fpu avx2 avx512f not_" + flag)
+
+
+@pytest.mark.parametrize(("vnni", "value"), [(True, "yes"), (False, "no")])
+def test_the_processor_is_in_the_key_of_quantised_programs_alone(
+    monkeypatch: pytest.MonkeyPatch, vnni: bool, value: str
+) -> None:
+    monkeypatch.setattr(backend, "has_vnni", lambda: vnni)
+    assert OPENVINO.versions(ExportRequest("int8_static"), station()) == {"VNNI": value}
+    assert OPENVINO.versions(ExportRequest("fp16"), station()) == {}
+
+
+@pytest.mark.parametrize(
+    ("vnni", "finished", "notes"), [(False, True, 1), (True, True, 0), (False, False, 0)]
+)
+def test_finished_programs_on_a_processor_without_vnni_have_a_note(
+    monkeypatch: pytest.MonkeyPatch, vnni: bool, finished: bool, notes: int
+) -> None:
+    monkeypatch.setattr(backend, "has_vnni", lambda: vnni)
+    found = list(OPENVINO.bundle_notes(station(), HERE, Partitions(finished=finished)))
+    assert ["VNNI" in note for note in found] == [True] * notes
