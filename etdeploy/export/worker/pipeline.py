@@ -52,7 +52,7 @@ from etdeploy.export.worker.tracing.tensors import (
     losses,
     run_eagerly,
 )
-from etdeploy.export.worker.tracing.trace import copy_in_order, trace
+from etdeploy.export.worker.tracing.trace import trace, use_known_operators
 from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE
 from etdeploy.program.quality import OutputLoss
 
@@ -235,14 +235,15 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         traced = _for_each(sources, lambda name: _traced(spec, sources[name], models[name], log))
     with recorder.recording():
         sized = _at_sizes(spec, traced, steps)
-    for method in traced.values():
-        for note in recurrence_notes(method.original or method.program):
-            steps.tell(note, 0.65)  # now, since it is about how long the next step takes
+    programs = [method.original or method.program for method in traced.values()]
+    unrolled = [note for program in programs for note in recurrence_notes(program)]
+    for note in unrolled:
+        steps.tell(note, 0.65)  # now, since it is about how long the next step takes
     with steps.step("lower", f"lowering to {spec.backend}", 0.7):
         edge = lower(spec, traced)
         counts = {name: delegation(edge, name) for name in traced}
         program = emit(spec, edge, traced)
-    rewrites = _rewrites(spec, traced, counts, log, steps)
+    rewrites = _rewrites(spec, traced, counts, log, steps, compares=not unrolled)
     methods = {
         name: _method(
             traced[name],
@@ -263,14 +264,16 @@ def _rewrites(
     counts: Mapping[str, Mapping[str, Any]],
     log: Log,
     steps: Steps,
+    *,
+    compares: bool,
 ) -> dict[str, Any]:
-    """What the rewrites did, and what a backend would have taken without them."""
+    """What the rewrites did, and if it `compares`, what a backend would have taken without them."""
     if not log.names:
         return {}
     keys = {"partitions": "partitions", "outside": "undelegated_nodes"}
     after = {key: sum(each[own] for each in counts.values()) for key, own in keys.items()}
     with steps.step("gain", "counting what the rewrites gained", 0.9):
-        before = partitioned(spec, methods) if log.applied else after
+        before = after if not log.applied else partitioned(spec, methods) if compares else {}
     programs = (method.original or method.program for method in methods.values())
     return told(log, before, after, idle_rewrites(programs, log))
 
@@ -432,7 +435,7 @@ def _traced(spec: ExportSpec, source: Source, model: Model, log: Log) -> Traced:
     else:
         program = trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
     check_numbers(source, program)
-    copy_in_order(program)
+    use_known_operators(program)
     quantized = model.module is not source.module
     rewritten = rewritten_to_lower(program, log, quantized=quantized)
     return Traced(model.module, source, rewritten, log, program)

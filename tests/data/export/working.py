@@ -295,7 +295,7 @@ def in_parts() -> tuple[nn.Module, Any]:
 
 
 class Frames(nn.Module):  # type: ignore[misc]
-    """Casts and copies permuted tensors of five dimensions."""
+    """Casts and copies permuted tensors of five dimensions, and shifts bits of integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,9 @@ class Frames(nn.Module):  # type: ignore[misc]
 
     def forward(self, frames: torch.Tensor) -> Any:
         values = frames.permute(0, 4, 1, 2, 3).float().div_(255.0)
-        return self.last(values.flatten(2)), values.permute(0, 2, 1, 3, 4).clone()
+        bins = frames.int() >> 2
+        bins = (bins << 3) + (bins << bins % 3)
+        return self.last(values.flatten(2)), values.permute(0, 2, 1, 3, 4).clone(), bins
 
 
 def frames() -> tuple[nn.Module, Any]:

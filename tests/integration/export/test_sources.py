@@ -238,14 +238,17 @@ from torch import nn
 from etdeploy.export.worker.tracing.dims import recurrence_notes, unrolled_steps
 for layer, shape in (
     (nn.LSTM(4, 5, 3, batch_first=True, bidirectional=True), (2, 30, 4)),
+    (nn.LSTM(4, 5, 3), (160, 1, 4)),
     (nn.GRU(4, 5, 2), (40, 2, 4)),
     (nn.RNN(4, 5), (7, 4)),
 ):
     program = torch.export.export(layer, (torch.randn(shape),))
-    print("steps", unrolled_steps(program), len(list(recurrence_notes(program))))
+    print("steps", unrolled_steps(program), *recurrence_notes(program))
 """
-    steps = [line for line in _python("-c", code).splitlines() if line.startswith("steps")]
-    assert steps == ["steps 180 1", "steps 80 0", "steps 7 0"]
+    lines = [line for line in _python("-c", code).splitlines() if line.startswith("steps")]
+    assert [line.split()[1] for line in lines] == ["180", "480", "80", "7"]
+    assert ["minute" in line for line in lines] == [True, True, False, False]
+    assert "5 minutes" in lines[1]
 
 
 def test_nested_inputs_and_outputs_are_flattened_in_order(exports: Exports) -> None:

@@ -16,6 +16,7 @@ from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.known_errors import Meanings
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.rewrites.base import Log
+from etdeploy.export.worker.tracing.trace import SHIFTS
 
 REASON = "etdeploy_reason"
 """In a node's `meta`: why its backend left it to the CPU, as a clause; a lowering may set it."""
@@ -114,6 +115,7 @@ class Lowering:
             {name: method.program for name, method in methods.items()},
             partitioner=self.partitioners(spec),
             transform_passes=self.passes(spec, next(iter(methods.values())).log),
+            compile_config=edge_config(),
             generate_etrecord=spec.etrecord,
         )
 
@@ -148,6 +150,13 @@ class Lowering:
     def notes(self, spec: ExportSpec) -> Iterator[str]:
         """Sentences for the user about a program of this spec."""
         yield from ()
+
+
+def edge_config() -> Any:
+    """ExecuTorch's `EdgeCompileConfig`, with all operators that it has kernels for."""
+    from executorch.exir import EdgeCompileConfig
+
+    return EdgeCompileConfig(_core_aten_ops_exception_list=list(SHIFTS.values()))
 
 
 def lowering_of(spec: ExportSpec) -> Lowering:

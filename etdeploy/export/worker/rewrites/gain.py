@@ -11,6 +11,7 @@ import torch
 from executorch.exir.backend.partitioner import Partitioner
 
 from etdeploy.core.console import count
+from etdeploy.export.worker.backends.base import edge_config
 from etdeploy.export.worker.rewrites.base import Log, Program
 from etdeploy.program.folder import IDLE
 
@@ -58,7 +59,10 @@ def counted(program: Program, partitioner: Any, passes: Any) -> dict[str, int]:
 
     try:
         to_edge_transform_and_lower(
-            program, partitioner=[_Counting(partitioner)], transform_passes=passes
+            program,
+            partitioner=[_Counting(partitioner)],
+            transform_passes=passes,
+            compile_config=edge_config(),
         )
     except _Counted as found:
         return {"partitions": found.partitions, "outside": found.outside}
@@ -72,7 +76,7 @@ def told(
 
     Args:
         log: What they did.
-        before: What `counted` gave for the programs as they were.
+        before: What `counted` gave for the programs as they were; empty where it was not asked.
         after: The same of the programs that were made.
         idle: Rewrites that depend on the target and change nothing, tried or not.
     """
@@ -127,7 +131,7 @@ def notes(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gain(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    if before == after:
+    if before in ({}, after):
         return ""
     partitions = count(after["partitions"], "partition")
     outside = count(after["outside"], "operator")

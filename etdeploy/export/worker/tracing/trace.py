@@ -26,6 +26,13 @@ _SHAPES_REMEDY = (
     "Compare the dynamic_shapes that the factory returns with the example inputs, and give each\n"
     "dimension that changes a range: torch.export.Dim(name, min=1, max=512)"
 )
+# ExecuTorch has kernels for these, although they are not in the core ATen set.
+SHIFTS = {
+    torch.ops.aten.__lshift__.Scalar: torch.ops.aten.bitwise_left_shift.Tensor_Scalar,
+    torch.ops.aten.__lshift__.Tensor: torch.ops.aten.bitwise_left_shift.Tensor,
+    torch.ops.aten.__rshift__.Scalar: torch.ops.aten.bitwise_right_shift.Tensor_Scalar,
+    torch.ops.aten.__rshift__.Tensor: torch.ops.aten.bitwise_right_shift.Tensor,
+}
 _LONGEST = 400
 _IN_STACK = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -59,13 +66,15 @@ def trace(
     return program
 
 
-def copy_in_order(program: torch.export.ExportedProgram) -> None:
-    """Lets copies and casts of permuted tensors be in the order of their shapes; in place.
+def use_known_operators(program: torch.export.ExportedProgram) -> None:
+    """Replace operators that ExecuTorch does not have by equal ones that it has; in place.
 
-    By default they have the strides of what they copy, and ExecuTorch has no operator for a copy in
-    another order than by channel or by pixel ("Failed to map a given dim_order").
+    Copies and casts of permuted tensors are in the order of their shapes. By default they have the
+    strides of what they copy, and ExecuTorch has no operator for a copy in another order than by
+    channel or by pixel ("Failed to map a given dim_order"). Python's shifts get their other name.
     """
     for node in program.graph.nodes:
+        node.target = SHIFTS.get(node.target, node.target)
         value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
         if not isinstance(value, torch.Tensor) or schema is None or is_by_pixel(value):
             continue
