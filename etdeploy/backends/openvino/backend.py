@@ -98,8 +98,9 @@ class Openvino(Backend):
     def bundle_notes(
         self, station: Workstation, where: Destination, partitions: Partitions
     ) -> Iterator[str]:
-        """That a finished program may have been exported for processors with VNNI."""
-        if partitions.finished and not has_vnni():
+        """That a program was, or may have been, exported for processors with VNNI."""
+        assumes = partitions.finished or partitions.versions.get("VNNI") == "yes"
+        if assumes and not has_vnni():
             yield (
                 "this processor has no VNNI: 8-bit layers of a program that was exported on a "
                 "processor with VNNI saturate here; if outputs differ, export the model on this "

@@ -153,6 +153,20 @@ def writes_its_input() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return Writes(), (torch.randn(4, 8),)
 
 
+class Volumes(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(2, 3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.conv(x).relu()
+        return y
+
+
+def convolves_volumes() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    return Volumes(), (torch.randn(1, 2, 4, 5, 6),)
+
+
 def only_a_module() -> nn.Module:
     return Model(torch.relu)
 

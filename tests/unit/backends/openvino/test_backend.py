@@ -163,11 +163,17 @@ def test_the_processor_is_in_the_key_of_quantised_programs_alone(
 
 
 @pytest.mark.parametrize(
-    ("vnni", "finished", "notes"), [(False, True, 1), (True, True, 0), (False, False, 0)]
+    ("vnni", "partitions", "notes"),
+    [
+        (False, Partitions(finished=True), 1),
+        (True, Partitions(finished=True), 0),
+        (False, Partitions(versions={"VNNI": "yes"}), 1),
+        (False, Partitions(versions={"VNNI": "no"}), 0),
+    ],
 )
-def test_finished_programs_on_a_processor_without_vnni_have_a_note(
-    monkeypatch: pytest.MonkeyPatch, vnni: bool, finished: bool, notes: int
+def test_programs_for_vnni_have_a_note_on_a_processor_without(
+    monkeypatch: pytest.MonkeyPatch, vnni: bool, partitions: Partitions, notes: int
 ) -> None:
     monkeypatch.setattr(backend, "has_vnni", lambda: vnni)
-    found = list(OPENVINO.bundle_notes(station(), HERE, Partitions(finished=finished)))
+    found = list(OPENVINO.bundle_notes(station(), HERE, partitions))
     assert ["VNNI" in note for note in found] == [True] * notes
