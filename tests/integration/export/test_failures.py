@@ -124,13 +124,6 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
         "return self.function(self.linear(x))",
         "Replace it with other operators in the model's code, or compute it outside the model.",
     ),
-    "convolves_volumes": (
-        "a convolution over three dimensions is left to ExecuTorch's own kernel, which computes "
-        "one or two (operator aten::convolution)",
-        "y: torch.Tensor = self.conv(x).relu()",
-        "Write it as a sum of nn.Conv2d, one for each step of its kernel in depth, or choose a "
-        "backend with\nthree-dimensional convolutions, export.backend.",
-    ),
     "custom": (
         "the operator failing::double has no variant with an output argument (.out), which "
         "ExecuTorch calls",

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etdeploy.export.protocol import Failure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
-from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.known_errors import failed_kernel, runtime_refusal
 from etdeploy.export.worker.native_output import overheard
 from etdeploy.export.worker.tracing.tensors import flat_inputs
-from etdeploy.export.worker.tracing.trace import stack_line
 
 # The portable kernel makes 0.2e9 a second. A longer wait is for the run itself.
 _MOST_MULTIPLICATIONS = 2e9
-# Dimensions: of one over images.
+# Dimensions: of a convolution over images.
 _LARGEST_WEIGHT = 4
 
 
@@ -79,15 +76,14 @@ def refusal(
 def convolved_outside(program: Any) -> float:
     """The multiplications of a lowered method's convolutions that no delegate computes.
 
-    Raises:
-        WorkerError: One is over three dimensions.
+    Those before the first one over three dimensions, which its kernel refuses at once.
     """
     total = 0.0
     for node in program.graph.nodes:
         if "aten.convolution" in str(node.target):
             weight, made = node.args[1].meta["val"], node.meta["val"]
             if weight.dim() > _LARGEST_WEIGHT:
-                raise _over_volumes(node)
+                break
             transposed = node.args[6]
             positions = node.args[0].meta["val"] if transposed else made
             counts = [*weight.shape[1:], *positions.shape]
@@ -96,20 +92,3 @@ def convolved_outside(program: Any) -> float:
                 product *= count if isinstance(count, int) else (count.node.hint or 1)
             total += product
     return total
-
-
-def _over_volumes(node: Any) -> WorkerError:
-    file, line, code = stack_line(node.meta.get("stack_trace"))
-    return WorkerError(
-        Failure(
-            kind="operator",
-            message="a convolution over three dimensions is left to ExecuTorch's own kernel, which "
-            "computes one or two",
-            operator="aten::convolution",
-            file=file,
-            line=line,
-            code=code,
-            remedy="Write it as a sum of nn.Conv2d, one for each step of its kernel in depth, or "
-            "choose a backend with\nthree-dimensional convolutions, export.backend.",
-        )
-    )
