@@ -248,7 +248,7 @@ for layer, shape in (
     lines = [line for line in _python("-c", code).splitlines() if line.startswith("steps")]
     assert [line.split()[1] for line in lines] == ["180", "480", "80", "7"]
     assert ["minute" in line for line in lines] == [True, True, False, False]
-    assert "5 minutes" in lines[1]
+    assert "2 minutes" in lines[1]
 
 
 def test_nested_inputs_and_outputs_are_flattened_in_order(exports: Exports) -> None:

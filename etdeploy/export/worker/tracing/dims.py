@@ -25,10 +25,9 @@ from etdeploy.export.worker.tracing.tensors import Values
 
 _RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
 _FEW_STEPS = 100
-# Of one processor for the first step of an LSTM, and what each adds to those that follow, since
-# passes look for groups in the whole graph: 80 steps took 23 s, 160 took 64 s and 480 about 350 s
-# with XNNPACK on a server of 2024.
-_STEP_S, _FURTHER_S = 0.2, 0.001
+# Of one processor, with XNNPACK on a server: 80 steps of an LSTM took 23 s, 160 took 64 s, and 480
+# in three layers, with rewrites, about 150 s.
+_STEP_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def recurrence_notes(program: torch.export.ExportedProgram) -> Iterator[str]:
             "output (y, state = self.rnn(x, state); return y, state), and call the program for one "
             "part after the other."
         )
-    minutes = max(1, round((_STEP_S * steps + _FURTHER_S * steps**2) / 60))
+    minutes = max(1, round(_STEP_S * steps / 60))
     yield (
         f"ExecuTorch unrolls the recurrent layers into {steps} steps and lowers each of them, "
         f"which takes roughly {count(minutes, 'minute')}. {advice}"
