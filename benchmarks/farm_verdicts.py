@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from etdeploy.farm.verdicts.many import sure
+from etdeploy.farm.verdicts.night import sure
 from etdeploy.farm.verdicts.pair import twice_of
 from etdeploy.farm.verdicts.rule import Distance, distance
 

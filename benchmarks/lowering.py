@@ -33,7 +33,7 @@ from programs_further import every
 from programs_sides import factory
 
 from etdeploy.export.spec import ExportSpec, export_spec
-from etdeploy.export.worker.backends.xnnpack_passes import NeededPasses
+from etdeploy.export.worker.backends.xnnpack_layouts import NeededPasses
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.lowering import lower
 from etdeploy.export.worker.pipeline import run

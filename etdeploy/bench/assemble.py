@@ -10,9 +10,10 @@ from pathlib import Path
 import etdeploy
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import cooldown_notes, disturbances_of, samples_of
-from etdeploy.bench.generation.notes import generation_notes
 from etdeploy.bench.generation.points import points_of
-from etdeploy.bench.generation.texts import texts_of
+from etdeploy.bench.generation.prompts import text_of
+from etdeploy.bench.generation.request import compared_ids
+from etdeploy.bench.generation.results import runs_of
 from etdeploy.bench.generation.work import Work, work_of
 from etdeploy.bench.memory import memory_of
 from etdeploy.bench.notes import (
@@ -22,6 +23,7 @@ from etdeploy.bench.notes import (
     simulation_note,
     workload_notes,
 )
+from etdeploy.bench.outputs.texts import check_text
 from etdeploy.bench.outside import outside_of
 from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING, PassResult, Results
 from etdeploy.bench.records.generation import TextGeneration
@@ -38,6 +40,7 @@ from etdeploy.bench.records.record import (
 )
 from etdeploy.bench.records.rewrites import RewritesRecord
 from etdeploy.bench.records.sustained import Sustained
+from etdeploy.bench.records.texts import TextCheck
 from etdeploy.bench.revision import Revision
 from etdeploy.bench.sizes import Checks, size_notes, size_records
 from etdeploy.bench.sustained.notes import sustained_notes
@@ -45,12 +48,15 @@ from etdeploy.bench.sustained.result import sustained_of
 from etdeploy.bench.timing.series import Series, series_of
 from etdeploy.bench.timing.sweep import thread_records
 from etdeploy.bench.timing.threads import Threads
+from etdeploy.core.text.install import pip_command
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance
 from etdeploy.program.model import Method, Program
 from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.model import Tolerance
 from etdeploy.recipe.paths import relative_path, relative_paths
+from etdeploy.runner.generation import GenerationResults
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerResults
 
@@ -347,3 +353,52 @@ def _recipe(loaded: LoadedRecipe, revision: Revision) -> RecipeRecord:
         git_dirty=revision.dirty,
         content=relative_paths(loaded.recipe.model_dump(mode="json"), folder),
     )
+
+
+def generation_notes(workload: TextGeneration, *, has_tokenizer: bool) -> Iterator[str]:
+    """Sentences about texts and about what was not measured.
+
+    Args:
+        workload: As the record has it.
+        has_tokenizer: Whether the program has one.
+    """
+    for point in workload.points:
+        if point.distinct > 1:
+            yield (
+                f"{point.generations} generations of the same prompt with the same seed "
+                f"({point.label}) gave {point.distinct} different texts: what a kernel computes "
+                "depends on chance, such as the order of its threads."
+            )
+    if has_tokenizer and any(point.text is None for point in workload.points):
+        yield (
+            "The record has token ids and no text, because the model's tokenizer cannot be read: "
+            + pip_command("etdeploy[llm]")
+        )
+
+
+def texts_of(
+    made: Provenance, results: GenerationResults | None, tolerance: Tolerance, program_folder: Path
+) -> Iterator[TextCheck]:
+    """The verdict on each text.
+
+    Args:
+        made: How the program was made, with the texts that are known of the model.
+        results: Of the text pass; None where there was none.
+        tolerance: The recipe's own limits.
+        program_folder: With the tokenizer.
+    """
+    if made.generation is None or results is None:
+        return
+    ids = compared_ids(made.generation)
+    for i, expected in enumerate(made.generation.expected):
+        [run] = runs_of(results, i)
+        yield check_text(
+            f"text_{i}",
+            run.token_ids,
+            expected,
+            made.quantization,
+            tolerance,
+            logits=[dict(zip(ids, logits, strict=True)) for logits in run.logits],
+            prompt=text_of(expected.prompt_ids, made.generation, program_folder),
+            text=text_of(run.token_ids, made.generation, program_folder),
+        )

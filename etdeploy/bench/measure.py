@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from etdeploy.bench.assemble import Subject
-from etdeploy.bench.measurement import Measurement, OnDevice
+from etdeploy.bench.assemble import Subject, assemble
+from etdeploy.bench.conditions import judged
+from etdeploy.bench.generation.request import (
+    MEMORY_REQUEST,
+    PROFILE_REQUEST,
+    TEXT_REQUEST,
+    TIMING_REQUEST,
+)
+from etdeploy.bench.generation.work import Work
+from etdeploy.bench.kept import keep_files
 from etdeploy.bench.outputs.verdict import require_match
+from etdeploy.bench.passes import MEMORY, PROFILE, TEXT, TIMING, Pass, PassResult, run_pass
 from etdeploy.bench.records.record import DeviceRecord
-from etdeploy.bench.records.stored import StoredRun
+from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.bench.results_folder import results_folder
-from etdeploy.bench.revision import Revision
-from etdeploy.bench.timing.emulated import emulated_defaults
+from etdeploy.bench.revision import Revision, revision_of
+from etdeploy.bench.sizes import compare_sizes, compare_threads
+from etdeploy.bench.state.watch import Opening, Watch
+from etdeploy.bench.timing.emulated import emulated_defaults, limit_s, probe_of
+from etdeploy.bench.timing.planning import Plan, plan_for_app, plan_passes
+from etdeploy.bench.timing.sweep import chosen_threads, fastest, settled
+from etdeploy.bench.timing.threads import Threads, choose_threads, compared_with_cores
+from etdeploy.bench.units import long_time
+from etdeploy.core.console import count
+from etdeploy.core.errors import DeviceError
 from etdeploy.core.progress import Progress, silent
-from etdeploy.devices.base import Bundle, Device, DeviceState
+from etdeploy.devices.base import Bundle, Capabilities, Device, DeviceState, RunFolder
+from etdeploy.plan.components import THREADPOOL
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
+from etdeploy.recipe.model import Cooldown, Recipe
 from etdeploy.runner.model import BuiltRunner
 
 __all__ = ["Measurement", "Prepared", "begin", "measure", "require_match"]
@@ -117,3 +138,299 @@ def measure(
         for number in range(1, measurement.starts + 1):
             measurement.start(number)
         return measurement.finish()
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A device during a measurement, with the folder of the run on it, and how to remove that."""
+
+    device: Device
+    folder: RunFolder
+    close: Callable[[], None]
+    before: DeviceRecord
+
+    def closed(self, after: DeviceState | None = None) -> DeviceRecord:
+        """Removes the folder and reads the device's last state, unless it is known."""
+        self.close()
+        return self.before.model_copy(update={"after": after or _state_of(self.device)})
+
+
+class Measurement:
+    """A measurement that goes on start by start; `begin` gives it.
+
+    So two can take turns on one device, and what changes meanwhile changes both alike:
+
+        with begin(device, ...) as a, begin(device, ...) as b:
+            for number in range(1, a.starts + 1):
+                a.start(number)
+                b.start(number)
+            return a.finish(b.run_id), b.finish(a.run_id)
+
+    Attributes:
+        starts: How many starts the recipe requests.
+        run_id: Of the record.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        there: OnDevice,
+        here: Path,
+        started: datetime,
+        plan: RuntimePlan | None,
+        progress: Progress,
+        revision: Revision | None = None,
+    ) -> None:
+        self._revision = revision
+        self._subject, self._there, self._here = subject, there, here
+        self._started, self._plan, self._progress = started, plan, progress
+        recipe, simulated = subject.loaded.recipe, subject.simulated is not None
+        self._threads = choose_threads(
+            recipe.runtime.threads, there.before.before, has_pool=_has_pool(plan)
+        )
+        passes = (
+            plan_generation(recipe, subject.work, self._threads, simulated=simulated)
+            if subject.work
+            else plan_passes(recipe, subject.method.name, self._threads, simulated=simulated)
+        )
+        self._passes = passes if subject.app_files is None else plan_for_app(passes)
+        self._results: dict[str, PassResult] = {}
+        self._probes: dict[tuple[str, int], PassResult] = {}
+        self._rested: DeviceState | None = None
+        wanted = None if simulated else subject.loaded.recipe.benchmark.cooldown
+        self._watch = Watch(there.device, there.before.before, wanted, progress)
+        self.starts = len(self._passes.starts)
+        self.run_id = here.name
+
+    def start(self, number: int) -> None:
+        """Runs the timing pass of every size once, or with every number of threads of a sweep.
+
+        Args:
+            number: Counts the starts from 1.
+
+        Raises:
+            RunError: The runner failed.
+            DeviceError: The device went away.
+            Interrupted: The run was stopped.
+        """
+        for step in self._passes.starts[number - 1]:
+            self._run(step)
+
+    def finish(self, interleaved_with: str | None = None) -> StoredRun:
+        """Runs the other passes, compares the outputs and writes the record.
+
+        Args:
+            interleaved_with: `run_id` of the measurement with which this one took turns.
+
+        Raises:
+            RunError: The runner failed.
+            DeviceError: The device went away.
+            Interrupted: The run was stopped.
+        """
+        subject, here = self._subject, self._here
+        self._settle()
+        for step in self._passes.rest:
+            self._run(replace(step, threads=self._threads.numbers[0]))
+        device = self._there.closed(after=self._rested)
+        self._progress("comparing outputs")
+        checks = compare_sizes(
+            self._results,
+            here,
+            subject.program_folder,
+            subject.provenance,
+            subject.loaded.recipe.benchmark.tolerance,
+        )
+        results = judged(self._results, device)
+        revision = self._revision or revision_of(subject.loaded.path)
+        record = assemble(
+            subject, device, results, self._threads, checks, revision,
+            self._started, self.run_id,
+            keep_files(here, self._results, subject.program_folder, self._plan),
+            interleaved_with,
+        )  # fmt: skip
+        record.save(here / RECORD_FILE)
+        return StoredRun(here, record)
+
+    def _settle(self) -> None:
+        """After a sweep, everything else is with the fastest number of threads, and about it."""
+        recipe = self._subject.loaded.recipe
+        best = fastest(self._results)
+        if best is None:
+            if recipe.runtime.thread_pool == "default" and _has_pool(self._plan):
+                taken = self._results[TIMING].results.threads
+                self._threads = compared_with_cores(self._threads, self._there.before.before, taken)
+            return
+        checks = compare_threads(
+            self._results, self._here, self._subject.program_folder, self._subject.provenance,
+            recipe.benchmark.tolerance,
+        )  # fmt: skip
+        wrong = [
+            n for n, outputs in checks.items() if any(c.within_tolerance is False for c in outputs)
+        ]
+        self._threads = chosen_threads(self._results, best, wrong)
+        self._results = settled(self._results, best, self._here)
+
+    def _run(self, step: Pass) -> None:
+        """Runs one pass: the place for what comes before, around and after every start."""
+        step = self._limited(step)
+        self._progress(self._doing(step))
+        opening = self._opened(step)
+        with telling_time(self._progress, f"{step.name} pass", step.sustained_s):
+            result = self._run_pass(step)
+        observed = opening.ended(result.states)
+        # By a clock that nobody moves, so that starts stay in their order.
+        started = self._started + timedelta(seconds=observed.began_s)
+        self._results[step.key] = replace(result, observed=observed, started=started)
+
+    def _run_pass(self, step: Pass) -> PassResult:
+        return run_pass(
+            self._there.folder,
+            step,
+            self._subject.loaded.recipe,
+            self._there.device.name,
+            self._here,
+            self._there.device.capabilities,
+            self._subject.app_files,
+        )
+
+    def _limited(self, step: Pass) -> Pass:
+        """The pass with a limit by the speed of an emulated device, unless the user gave one."""
+        subject, emulated = self._subject, self._there.device.capabilities.emulated
+        given = subject.loaded.is_chosen("benchmark", "timeout_s")
+        if not emulated or given or step.request or subject.simulated:
+            return step
+        key = step.size, step.threads
+        if key not in self._probes:
+            probe = probe_of(step)
+            self._progress(self._doing(probe))
+            self._probes[key] = self._run_pass(probe)
+            (self._here / probe.results).unlink()
+        least_s = subject.loaded.recipe.benchmark.timeout_s
+        return replace(step, limit_s=limit_s(step, self._probes[key], least_s))
+
+    def _opened(self, step: Pass) -> Opening:
+        """Waits and looks at the device as the pass wants it."""
+        if not step.sustained_s:
+            return self._watch.open(timed=step.name == TIMING)
+        # The work is there to heat the device: it says nothing about the passes before.
+        self._rested = self._watch.look()
+        cool = cool_start(
+            self._subject.loaded.recipe.benchmark.cooldown,
+            self._rested or DeviceState(),
+            self._there.device.capabilities,
+        )
+        return self._watch.open(timed=True, wanted=cool)
+
+    def _doing(self, step: Pass) -> str:
+        at = f" at {step.size}" if step.size else ""
+        at += f" with {count(step.threads, 'thread')}" if step.swept else ""
+        if step.sustained_s:
+            return f"{step.name} pass{at}: {long_time(step.sustained_s)} of inferences"
+        several = step.name == TIMING and self.starts > 1
+        start = f", start {step.start} of {self.starts}" if several else ""
+        what = "generation" if step.request else "inference"
+        return f"{step.name} pass{at}{start}: {count(step.iterations, what)}"
+
+
+def _has_pool(plan: RuntimePlan | None) -> bool:
+    return plan is None or THREADPOOL in [part.name for part in plan.components]
+
+
+def _state_of(device: Device) -> DeviceState:
+    """The device's state; empty when the device has gone, which the next pass would tell."""
+    try:
+        return device.state()
+    except DeviceError:
+        return DeviceState()
+
+
+def cool_start(
+    wanted: Cooldown | None, state: DeviceState, device: Capabilities
+) -> Cooldown | None:
+    """What to wait for before the pass; None for nothing.
+
+    Where the recipe does not say it, a phone is to begin at 37 °C at most, as for
+    react-native-executorch's benchmarks: the passes before may have warmed it. A machine with a fan
+    is as cool as it gets after seconds, so it does not wait. Nor does the machine that etdeploy
+    runs on: its battery is warm from charging.
+
+    Args:
+        wanted: The recipe's `benchmark.cooldown`.
+        state: Of the device.
+        device: What can be done with it.
+    """
+    if wanted is not None:
+        return wanted
+    is_phone = state.battery_celsius is not None and not device.shares_cores
+    return Cooldown() if is_phone else None
+
+
+_EVERY_S = 1.0
+
+
+@contextmanager
+def telling_time(progress: Progress, what: str, length_s: float) -> Iterator[None]:
+    """Reports each second of the block how long it has lasted, from a thread of its own.
+
+    Args:
+        progress: Called with a text and the fraction that is over, at most 1.
+        what: The beginning of the text.
+        length_s: How long the block is expected to last; nothing is reported for 0.
+    """
+    if not length_s:
+        yield
+        return
+    over = threading.Event()
+    began_s = time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(_EVERY_S):
+            passed_s = min(time.monotonic() - began_s, length_s)
+            progress(f"{what}: {long_time(passed_s)} of {long_time(length_s)}", passed_s / length_s)
+
+    thread = threading.Thread(target=tell, name="telling time", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def plan_generation(
+    recipe: Recipe, work: Work, threads: Threads, *, simulated: bool = False
+) -> Plan:
+    """The passes: the whole grid in each start, then the texts that are known of the model, the
+    first point once for the memory, and traces.
+
+    Args:
+        recipe: What is requested.
+        work: What is generated.
+        threads: As `choose_threads` gave them; a single number.
+        simulated: Whether a simulator runs the program: then there is one start.
+    """
+    first = work.points[0]
+    timing = Pass(
+        TIMING,
+        warmup=first.warmup,
+        iterations=sum(point.warmup + point.repetitions for point in work.points),
+        method=work.method,
+        threads=threads.numbers[0],
+        request=TIMING_REQUEST,
+    )
+    known = len(work.generation.expected)
+    text = replace(timing, name=TEXT, warmup=0, iterations=known, request=TEXT_REQUEST)
+    texts = (text,) if known else ()
+    if simulated:
+        return Plan(((timing,),), texts)
+    runs = recipe.benchmark.runs
+    starts = tuple((replace(timing, start=number),) for number in range(1, runs + 1))
+    return Plan(starts, (*texts, *_rest(recipe, work, replace(timing, warmup=0))))
+
+
+def _rest(recipe: Recipe, work: Work, once: Pass) -> Iterator[Pass]:
+    if recipe.benchmark.memory:
+        yield replace(once, name=MEMORY, iterations=1, watched=True, request=MEMORY_REQUEST)
+    if recipe.benchmark.profile:
+        number = len(work.traced)
+        yield replace(once, name=PROFILE, iterations=number, etdump=True, request=PROFILE_REQUEST)

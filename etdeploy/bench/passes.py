@@ -9,6 +9,7 @@ last, since it heats the device.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.bench.failures.diagnosis import run_error
-from etdeploy.bench.failures.of_apps import app_error
 from etdeploy.bench.generation.results import as_inferences
 from etdeploy.bench.generation.traced import traced_methods
 from etdeploy.bench.records.conditions import Disturbance
@@ -311,3 +311,50 @@ def _append(log: Path, step: Pass, outcome: RunOutcome) -> None:
         stream.write(f"== {step.key} pass: {ended} after {outcome.seconds:.1f} s\n")
         for text in (outcome.stdout, outcome.stderr):
             stream.write(text if text.endswith("\n") or not text else text + "\n")
+
+
+# A release for apps cannot be built again, and neither brings its C library.
+_OF_RUNNERS = re.compile(
+    r"(?:Build (?:it|the runner) again: etdeploy clean runners(?:; or )?)"
+    r"|(?:The runner does not match etdeploy\. )"
+)
+_SOURCE = "Build ExecuTorch for the app: --set app.runtime=source"
+_ON_HOST = "--device host"
+_WITHOUT = "without --as app and --app"
+_RUNNER = "See whether the app is the cause: leave out --as app"
+
+
+def app_error(
+    outcome: RunOutcome,
+    pass_name: str,
+    recipe: Recipe,
+    device: str,
+    log: Path,
+    capabilities: Capabilities,
+    iterations: int | None = None,
+    limit_s: float | None = None,
+) -> RunError:
+    """The same as `run_error`, for an app.
+
+    A device that starts no processes is an iPhone, whose apps have ExecuTorch's Swift package.
+    """
+    has_runner = "process" in capabilities.launches
+    error = run_error(outcome, pass_name, recipe, device, log, capabilities, iterations, limit_s)
+    lines = [_OF_RUNNERS.sub("", line) for line in (error.remedy or "").splitlines()]
+    kept = [_elsewhere(line[0].upper() + line[1:]) for line in lines if line.strip()]
+    rebuilt = lines != (error.remedy or "").splitlines()
+    if rebuilt and has_runner and recipe.app.runtime != "source":
+        kept.append(_SOURCE)
+    if has_runner and not outcome.timed_out:
+        kept.append(_RUNNER)
+    return RunError(
+        error.message.replace("the runner", "the app"),
+        place=error.place,
+        remedy="\n".join(kept) or None,
+        log=error.log,
+    )
+
+
+def _elsewhere(line: str) -> str:
+    """This machine runs no apps."""
+    return f"{line}, {_WITHOUT}" if line.endswith(_ON_HOST) else line

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 
 import click
 
 from etdeploy import __version__
 from etdeploy.cli.lazy import LazyGroup
-from etdeploy.cli.surroundings import surroundings_error
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import EtdeployError, Interrupted, PluginError
+from etdeploy.core.errors import EtdeployError, Interrupted, PluginError, UsageError
 from etdeploy.core.files.disk import full_disk, no_room_in
 
 # Verbs in the order of the help, so that showing it imports none of them.
@@ -116,3 +116,17 @@ def _report_no_room(error: OSError) -> int:
     from etdeploy.cache.workspace import Workspace
 
     return _report(full_disk(error, Workspace.default().root))
+
+
+def surroundings_error(error: Exception) -> EtdeployError | None:
+    """The error behind an unexpected exception that is not etdeploy's fault; else None."""
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd() is the same
+    except OSError as reason:
+        gone = UsageError(
+            f"the current folder cannot be used: {reason.strerror}",
+            remedy="It was deleted or moved, or you may not enter it. Change to another one:\ncd ~",
+        )
+        gone.__cause__ = error
+        return gone
+    return None

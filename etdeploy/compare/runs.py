@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
 from statistics import median
+from typing import Any
 
+from pydantic import ValidationError
+
+from etdeploy.bench.outputs.tensors import UnreadableError, read_tensor
 from etdeploy.bench.outputs.verdict import uncompared_outputs
 from etdeploy.bench.records.generation import TextGeneration
-from etdeploy.bench.records.record import RunRecord, Workload
+from etdeploy.bench.records.record import ProgramRecord, RunRecord, Workload
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.statistics import percentile
 from etdeploy.bench.timing.series import spread_of
 from etdeploy.compare.comparable import obstacles
-from etdeploy.compare.differences import differences, measured_differently
 from etdeploy.compare.disturbed import Usable, medians_of, usable_pairs, usable_starts
-from etdeploy.compare.model import Comparison, OperatorChange, Pair, Ratio, Side, Verdict
-from etdeploy.compare.outputs import output_differences
+from etdeploy.compare.model import (
+    Comparison,
+    OperatorChange,
+    OutputDifference,
+    Pair,
+    Ratio,
+    Side,
+    Verdict,
+)
 from etdeploy.compare.pairs import paired_ratio
 from etdeploy.compare.statistics import BETWEEN_RECORDS, unpaired_ratio
-from etdeploy.compare.texts import loss_remarks, text_remarks
 from etdeploy.compare.verdict import MIN_DIFFERENCE_PERCENT, judge, why
+from etdeploy.core.cancel import checkpoint
 from etdeploy.core.console import count
+from etdeploy.core.files.basic import inside
+from etdeploy.program.distance import measure_distance
+from etdeploy.program.expected import Evaluation
+from etdeploy.runner.protocol import RunnerOutput, RunnerResults
 
 # Starts that are further apart hide a difference of 5 % from ten pairs.
 _FAR_APART_PERCENT = 3.0
@@ -192,3 +208,200 @@ def _conditions(a: RunRecord, b: RunRecord) -> Iterator[str]:
 
 def _stayed_hot(record: RunRecord) -> bool:
     return any(start.cooldown and not start.cooldown.reached for start in record.workload.runs)
+
+
+_NO_LOSS = "no quantisation before the lowering"
+
+
+def text_remarks(a: TextGeneration, b: Workload) -> Iterator[str]:
+    """Sentences about texts and perplexities of both."""
+    if not isinstance(b, TextGeneration):
+        return
+    yield from _texts(a, b)
+    if a.evaluation and b.evaluation:
+        yield from _perplexities(a.evaluation, b.evaluation)
+
+
+def loss_remarks(a: ProgramRecord, b: ProgramRecord) -> Iterator[str]:
+    """A sentence for each output that quantisation moves differently in both."""
+    ours, theirs = ({loss.name: loss.text for loss in p.quantization_loss} for p in (a, b))
+    for name in dict.fromkeys((*ours, *theirs)):
+        if ours.get(name) != theirs.get(name):
+            sides = zip("AB", (ours, theirs), strict=True)
+            told = "; ".join(f"{side.get(name, _NO_LOSS)} in {letter}" for letter, side in sides)
+            yield f"{name} against the unquantised model: {told}."
+
+
+def _texts(a: TextGeneration, b: TextGeneration) -> Iterator[str]:
+    """Whether both generated the same, where nothing is drawn by chance."""
+    if a.sampling != b.sampling:
+        return
+    ours, theirs = a.first.token_ids, b.first.token_ids
+    same = next((i for i, (x, y) in enumerate(zip(ours, theirs, strict=False)) if x != y), None)
+    if same is None and len(ours) == len(theirs):
+        yield f"Both texts have the same {count(len(ours), 'token')}."
+    else:
+        at = min(len(ours), len(theirs)) if same is None else same
+        yield f"They generated different texts, from new token {at + 1} on."
+
+
+def _perplexities(a: Evaluation, b: Evaluation) -> Iterator[str]:
+    if a.sha256 != b.sha256:
+        yield "They were evaluated on different texts, or on tokens of different tokenizers."
+        return
+    ours, theirs = a.exported_perplexity, b.exported_perplexity
+    if ours and theirs:
+        more = 100 * (theirs / ours - 1)
+        yield f"Perplexity on {b.file}: {ours:.4g} in A, {theirs:.4g} in B ({more:+.2g} %)."
+
+
+# Names and text; `extends` was followed.
+_NO_SETTINGS = ("name", "description", "extends")
+# How it was measured, and not what.
+_MEASUREMENT = "benchmark."
+# Those with which the times themselves may change.
+_OF_TIMES = ("benchmark.warmup", "benchmark.iterations", "benchmark.cooldown")
+_ABSENT = "none"
+
+
+def differences(a: RunRecord, b: RunRecord) -> tuple[str, ...]:
+    """What is under test, as `key A -> B`: settings, threads, program and runner."""
+    settings = [
+        f"{key} {_shown(x)} -> {_shown(y)}"
+        for key, x, y in _changed(a, b)
+        if not key.startswith(_MEASUREMENT)
+    ]
+    return (*settings, *_parts(a, b))
+
+
+def measured_differently(a: RunRecord, b: RunRecord) -> tuple[str, ...]:
+    """Settings of the measurement that differ, in the same form."""
+    return tuple(
+        f"{key} {_shown(x)} -> {_shown(y)}"
+        for key, x, y in _changed(a, b)
+        if key.startswith(_OF_TIMES)
+    )
+
+
+def _changed(a: RunRecord, b: RunRecord) -> Iterator[tuple[str, Any, Any]]:
+    left, right = (dict(_flat(record.recipe.content)) for record in (a, b))
+    for key in dict.fromkeys((*left, *right)):
+        if left.get(key) != right.get(key) and key not in _NO_SETTINGS:
+            yield key, left.get(key), right.get(key)
+
+
+def _flat(section: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _parts(a: RunRecord, b: RunRecord) -> Iterator[str]:
+    """Parts that may differ without any change of a setting."""
+    if a.runner.threads != b.runner.threads:
+        yield f"threads {a.runner.threads} -> {b.runner.threads}"
+    if a.program.sha256 != b.program.sha256:
+        yield f"program {_digest(a.program.sha256)} -> {_digest(b.program.sha256)}"
+    if a.runner.sha256 != b.runner.sha256:
+        yield f"runner {_digest(a.runner.sha256)} -> {_digest(b.runner.sha256)}"
+    versions = a.runner.executorch_version, b.runner.executorch_version
+    if versions[0] != versions[1]:
+        yield f"ExecuTorch of the runner {versions[0]} -> {versions[1]}"
+
+
+def _digest(sha256: str) -> str:
+    return sha256[:8]
+
+
+def _shown(value: object) -> str:
+    """A value as a recipe has it; what is not set is `none`."""
+    if value is None or value == []:
+        return _ABSENT
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def output_differences(a: StoredRun, b: StoredRun) -> tuple[OutputDifference, ...]:
+    """Each output of the first inference, at the first size; empty where there are no files."""
+    try:
+        sides = [_outputs(run) for run in (a, b)]
+    except UnreadableError:
+        return ()
+    return tuple(_differences(a, b, *sides))
+
+
+def _differences(
+    a: StoredRun, b: StoredRun, of_a: list[RunnerOutput], of_b: list[RunnerOutput]
+) -> Iterator[OutputDifference]:
+    names = {i: check.name for i, check in enumerate(a.record.inference.outputs)}
+    for index, (in_a, in_b) in enumerate(zip_longest(of_a, of_b)):
+        checkpoint()
+        name = names.get(index, f"output_{index}")
+        try:
+            yield _difference(name, a, b, in_a, in_b)
+        except UnreadableError as error:
+            yield _cannot(name, str(error))
+
+
+def _difference(
+    name: str, a: StoredRun, b: StoredRun, in_a: RunnerOutput | None, in_b: RunnerOutput | None
+) -> OutputDifference:
+    if in_a is None or in_b is None:
+        return _cannot(name, f"only {'B' if in_a is None else 'A'} has it")
+    if in_a.kind != "Tensor" or in_b.kind != "Tensor":
+        return _plain(name, in_a, in_b)
+    forms = [f"{value.dtype} {list(value.shape or ())}" for value in (in_a, in_b)]
+    if forms[0] != forms[1]:
+        return _cannot(name, f"{forms[0]} in A and {forms[1]} in B")
+    dtype, shape = in_a.dtype or "", in_a.shape or ()
+    files = [_file(run, value) for run, value in ((a, in_a), (b, in_b))]
+    first, second = (read_tensor(file, dtype, shape) for file in files)
+    distance = measure_distance(second, first)
+    odd = (
+        f"{distance.odd_places} of {distance.elements} values are NaN or infinite on one side only"
+    )
+    return OutputDifference(
+        name=name,
+        max_abs_error=distance.max_abs_error,
+        cosine_similarity=distance.cosine_similarity if "float" in dtype else None,
+        problem=odd if distance.odd_places else None,
+    )
+
+
+def _plain(name: str, in_a: RunnerOutput, in_b: RunnerOutput) -> OutputDifference:
+    if in_a.kind != in_b.kind:
+        return _cannot(name, f"{in_a.kind} in A and {in_b.kind} in B")
+    if in_a.value is None or in_b.value is None:
+        return _cannot(name, "a value is not a number")
+    error = abs(float(in_b.value) - float(in_a.value))
+    return OutputDifference(name=name, max_abs_error=error, cosine_similarity=None)
+
+
+def _cannot(name: str, problem: str) -> OutputDifference:
+    return OutputDifference(name=name, max_abs_error=None, cosine_similarity=None, problem=problem)
+
+
+def _outputs(run: StoredRun) -> list[RunnerOutput]:
+    """What the timing pass says that it wrote.
+
+    Raises:
+        UnreadableError: That is not there any more.
+    """
+    try:
+        path = run.path("timing")
+        if path is None:
+            raise UnreadableError("the record has no results of the timing pass")
+        return list(RunnerResults.load(path).outputs)
+    except (OSError, ValueError, ValidationError) as error:
+        raise UnreadableError(f"the results of the timing pass cannot be read: {error}") from error
+
+
+def _file(run: StoredRun, output: RunnerOutput) -> Path:
+    try:
+        folder = run.path("outputs")
+        if folder is None or output.path is None:
+            raise UnreadableError("the outputs were not kept")
+        return inside(folder, output.path)
+    except ValueError as error:
+        raise UnreadableError(str(error)) from error

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
+from etdeploy.core.files.basic import read_text, write_atomic
+from etdeploy.core.files.locks import briefly
 from etdeploy.core.text.shell import quoted
-from etdeploy.history import pending
-from etdeploy.history.place import Place, place_of
+from etdeploy.history.place import Place, data_folder, place_of
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
+
 
 # A run brings in at most so many that waited, so that it does not wait for them; `etdeploy history`
 # brings in all.
@@ -61,7 +66,7 @@ def bring_in(place: Place, at_most: int | None = None) -> int:
         StoreError: The history cannot be used; what is not imported still waits.
         BuildError: Its disk is full.
     """
-    entries = pending.waiting(place)[:at_most]
+    entries = waiting(place)[:at_most]
     if not entries:
         return 0
     from etdeploy.bench.records.stored import load_run
@@ -105,7 +110,7 @@ def _refused(run: StoredRun, place: Place | None, error: Exception) -> None:
 
 def _wait(run: StoredRun, place: Place) -> None:
     try:
-        pending.note(run.record_path, place)
+        note(run.record_path, place)
     except OSError as error:
         what = error.strerror or error
         _say(f"nor can it be noted for later: {what}\n  {by_hand(run.record_path)}")
@@ -118,11 +123,11 @@ def by_hand(record: Path) -> str:
     return f"Its record is a file; import it with: etdeploy history import {quoted(record)}"
 
 
-def _forget(done: Sequence[pending.Pending]) -> None:
+def _forget(done: Sequence[Pending]) -> None:
     if not done:
         return
     try:
-        pending.forget(done)
+        forget(done)
     except OSError as error:  # they are imported again, which changes nothing
         _say(f"the list of records that wait cannot be written: {error.strerror or error}")
 
@@ -131,3 +136,64 @@ def _say(text: str) -> None:
     if text not in _said:
         _said.add(text)
         console.warn(text)
+
+
+_FILE = "pending.jsonl"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A record that waits for a history: its file, and the history that it is for."""
+
+    record: Path
+    store: str
+
+
+def note(record: Path, place: Place) -> None:
+    """Adds a record to the list.
+
+    Raises:
+        OSError: The list cannot be written.
+    """
+    with _locked() as file, file.open("a", encoding="utf-8") as stream:
+        stream.write(_line(Pending(record.absolute(), place.shown)))
+
+
+def waiting(place: Place) -> list[Pending]:
+    """The records that wait for this history."""
+    return [entry for entry in _entries() if entry.store == place.shown]
+
+
+def forget(done: Iterable[Pending]) -> None:
+    """Takes records off the list, and leaves alone what was added meanwhile.
+
+    Raises:
+        OSError: The list cannot be written.
+    """
+    with _locked() as file:
+        gone = set(done)
+        left = [entry for entry in _entries() if entry not in gone]
+        if left:
+            write_atomic(file, "".join(map(_line, left)))
+        else:
+            file.unlink(missing_ok=True)
+
+
+def _entries() -> Iterator[Pending]:
+    for line in read_text(data_folder() / _FILE).splitlines():
+        try:
+            content = json.loads(line)
+            yield Pending(Path(content["record"]), content["store"])
+        except (ValueError, KeyError, TypeError):  # a line that a full disk cut off
+            continue
+
+
+def _line(entry: Pending) -> str:
+    return json.dumps({"record": str(entry.record), "store": entry.store}) + "\n"
+
+
+@contextmanager
+def _locked() -> Iterator[Path]:
+    file = data_folder() / _FILE
+    with briefly(file.with_name(f"{_FILE}.lock")):
+        yield file

@@ -20,8 +20,13 @@ from etdeploy.export.worker.expected.forward import (
     caches_restored,
     own_attention,
 )
-from etdeploy.export.worker.expected.greedy import UndefinedLogitsError, greedy_text, logit_noise
-from etdeploy.export.worker.expected.language import perplexity_notes, run_original
+from etdeploy.export.worker.expected.language import (
+    UndefinedLogitsError,
+    greedy_text,
+    logit_noise,
+    perplexity_notes,
+    run_original,
+)
 from etdeploy.export.worker.expected.prompts import Prompt, long_prompt_length
 from etdeploy.export.worker.generation.methods import methods_for
 from etdeploy.export.worker.generation.sources import generation_sources

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from etdeploy.apps.ios.project import IosApp, further_files, template_variables
+from etdeploy.apps.ios.platform import IosApp, further_files, template_variables
 from etdeploy.apps.render import render_tree
 from tests.support.swift import Swift
 

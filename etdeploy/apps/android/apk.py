@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
+from xml.etree import ElementTree
 
 from etdeploy.apps.android import app as layout
 from etdeploy.apps.android.app import AndroidApp, BuiltApk, require_room, require_valid
@@ -24,17 +29,18 @@ from etdeploy.apps.android.parts.code import (
     shrink,
 )
 from etdeploy.apps.android.parts.libraries import unpack_libraries
-from etdeploy.apps.android.parts.manifest import completed_manifest
-from etdeploy.apps.android.parts.signing import require_keystore, sign
-from etdeploy.apps.android.parts.stages import Stages
+from etdeploy.apps.android.parts.tool import JAVA_OPTIONS, run_tool
 from etdeploy.apps.android.parts.verify import apk_parts, apk_problems, require_sound
 from etdeploy.apps.android.tools.find import Tools
+from etdeploy.apps.android.tools.jdk import Jdk
+from etdeploy.apps.android.tools.sdk import Sdk
 from etdeploy.backends.values import Workstation
 from etdeploy.core.errors import BuildError
-from etdeploy.core.files.basic import folder_files
+from etdeploy.core.files.basic import folder_files, new_folder, write_atomic
 from etdeploy.core.files.locks import exclusive
-from etdeploy.core.hashing import sha256_file
+from etdeploy.core.hashing import digest_json, sha256_file, stamp
 from etdeploy.core.progress import Progress, silent
+from etdeploy.export.digests import FileDigests
 
 APK = "app-debug.apk"
 _RESULT = "apk.json"
@@ -265,3 +271,210 @@ def _is_code(name: str) -> bool:
 
 def _is_class(name: str) -> bool:
     return name.endswith(".class")
+
+
+_ANDROID = "http://schemas.android.com/apk/res/android"
+_TOOLS = "{http://schemas.android.com/tools}"
+_ENTITY = re.compile(r"<!(DOCTYPE|ENTITY)")
+
+
+def completed_manifest(text: str, app: AndroidApp, place: str) -> str:
+    """The manifest with what a project keeps in its build files.
+
+    These are the package, whether native libraries are extracted, and the id in placeholders;
+    API levels and versions are aapt2's to add. Words for tools are left out.
+
+    Args:
+        text: Of AndroidManifest.xml.
+        app: The app.
+        place: The file, for messages.
+
+    Raises:
+        BuildError: It is no manifest.
+    """
+    if _ENTITY.search(text):
+        raise BuildError("a manifest has no document type", place=place)
+    try:
+        root = ElementTree.fromstring(text.replace("${applicationId}", app.id))  # noqa: S314
+    except ElementTree.ParseError as error:
+        raise BuildError(f"this is not XML: {error}", place=place) from error
+    application = root.find("application")
+    if root.tag != "manifest" or application is None:
+        raise BuildError("this manifest has no <application>", place=place)
+    ElementTree.register_namespace("android", _ANDROID)
+    root.set("package", app.id)
+    application.set(f"{{{_ANDROID}}}extractNativeLibs", "true" if app.extracted else "false")
+    for element in root.iter():
+        _complete(element, app.id)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _complete(element: ElementTree.Element, package: str) -> None:
+    """Class names that begin with a dot are in the package."""
+    name = element.get(f"{{{_ANDROID}}}name", "")
+    if name.startswith("."):
+        element.set(f"{{{_ANDROID}}}name", package + name)
+    for attribute in [word for word in element.attrib if word.startswith(_TOOLS)]:
+        del element.attrib[attribute]
+
+
+_KEY = ".key.json"
+
+
+class Stages:
+    """The stages of one build.
+
+    Args:
+        work: Their folder, with a folder for each stage.
+        deciding: A digest of what decides how they are made, besides their inputs: other code
+            makes all of them again.
+    """
+
+    def __init__(self, work: Path, deciding: str) -> None:
+        self.work = work
+        self._deciding = deciding
+        self._digests = FileDigests(work / "digests.json")
+
+    def digest(self, path: Path) -> str:
+        """The SHA-256 of a file, read again only if it was touched.
+
+        Raises:
+            BuildError: It cannot be read.
+        """
+        found = self._digests.of(path)
+        if found is None:
+            raise BuildError(f"{path} cannot be read", remedy="Generate the project again.")
+        return found
+
+    def digests(self, folder: Path) -> dict[str, str]:
+        """The SHA-256 of each file below a folder, by its path there; empty for no folder."""
+        names = (name for name in folder_files(folder) if name != _KEY)
+        return {name: self.digest(folder / name) for name in names}
+
+    def obtain(self, name: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Path:
+        """The folder of a stage, made again unless its inputs are those of the last time.
+
+        Args:
+            name: Of the stage.
+            inputs: What it is made from, as JSON.
+            make: Fills an empty folder.
+        """
+        folder = self.work / name
+        key = digest_json({"deciding": self._deciding, "inputs": inputs})
+        if not _is_sound(folder, key):
+            with new_folder(folder) as made:
+                make(made)
+                files = {file: list(stamp(made / file)[:2]) for file in folder_files(made)}
+                write_atomic(made / _KEY, json.dumps({"key": key, "files": files}))
+        return folder
+
+    def save(self) -> None:
+        """Keeps the digests of files for the next time."""
+        self._digests.save()
+
+
+def _is_sound(folder: Path, key: str) -> bool:
+    """Whether a stage was made with that key, and nothing touched its files since."""
+    try:
+        known = json.loads((folder / _KEY).read_bytes())
+        return known["key"] == key and all(
+            list(stamp(folder / name)[:2]) == seen for name, seen in known["files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+# What every tool for Android calls them; the key protects nothing.
+_PASSWORD = "android"  # noqa: S105
+_ALIAS = "androiddebugkey"
+_NAME = "CN=Android Debug,O=Android,C=US"
+_VALID_DAYS = "10950"
+_KEYSTORE = "debug.keystore"
+_USER_HOME = "ANDROID_USER_HOME"
+_SIGNER = "com.android.apksigner.ApkSignerTool"
+
+
+def debug_keystore(station: Workstation) -> Path:
+    """Where Android's tools keep the user's debug key.
+
+    Gradle signs with the same, so that each app of one replaces one of the other on a phone.
+    """
+    named = station.environ.get(_USER_HOME)
+    return (Path(named).expanduser() if named else station.home / ".android") / _KEYSTORE
+
+
+def require_keystore(station: Workstation, jdk: Jdk, log: Path | None) -> Path:
+    """The debug keystore, made if there is none; one that is there is never touched.
+
+    Raises:
+        BuildError: It cannot be made.
+    """
+    keystore = debug_keystore(station)
+    if keystore.is_file():
+        return keystore
+    try:
+        keystore.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".key.", dir=keystore.parent) as folder:
+            made = Path(folder) / _KEYSTORE
+            _make_key(jdk, made, log)
+            # Fails if another process was faster, whose key is as good.
+            if not keystore.is_file():
+                os.link(made, keystore)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise BuildError(
+            f"the debug key cannot be written to {keystore}: {error.strerror}",
+            remedy=f"Name another folder: export {_USER_HOME}=/path/to/a/folder",
+        ) from error
+    return keystore
+
+
+def _make_key(jdk: Jdk, keystore: Path, log: Path | None) -> None:
+    argv = (
+        jdk.program("keytool"), "-genkeypair", "-keystore", keystore, "-storetype", "PKCS12",
+        "-storepass", _PASSWORD, "-keypass", _PASSWORD, "-alias", _ALIAS, "-keyalg", "RSA",
+        "-keysize", "2048", "-validity", _VALID_DAYS, "-dname", _NAME,
+    )  # fmt: skip
+    run_tool("making the debug key", argv, log)
+
+
+def sign(
+    jdk: Jdk, sdk: Sdk, keystore: Path, min_sdk: int, unsigned: Path, signed: Path, log: Path | None
+) -> None:
+    """Signs an APK by the schemes v1, v2 and v3.
+
+    Raises:
+        BuildError: With apksigner's first complaints.
+    """
+    argv = (
+        *_apksigner(jdk, sdk), "sign", "--ks", keystore, "--ks-pass", f"pass:{_PASSWORD}",
+        "--key-pass", f"pass:{_PASSWORD}", "--ks-key-alias", _ALIAS,
+        "--min-sdk-version", min_sdk, "--v1-signing-enabled", "true",
+        "--v2-signing-enabled", "true", "--v3-signing-enabled", "true",
+        "--v4-signing-enabled", "false", "--out", signed, unsigned,
+    )  # fmt: skip
+    try:
+        run_tool("signing the app", argv, log)
+    except BuildError as error:
+        if "password was incorrect" not in error.message and _ALIAS not in error.message:
+            raise
+        raise BuildError(
+            f"{keystore} is not a debug key: its password or its key's name are others",
+            remedy=f"Move it elsewhere, and a new one is made; or export {_USER_HOME}=/a/folder",
+            log=log,
+        ) from error
+
+
+def verify_signature(jdk: Jdk, sdk: Sdk, apk: Path, log: Path | None = None) -> str:
+    """What apksigner says of a signed APK: its schemes and its certificate.
+
+    Raises:
+        BuildError: The APK is not signed, or was changed afterwards.
+    """
+    argv = (*_apksigner(jdk, sdk), "verify", "--verbose", "--print-certs", apk)
+    return run_tool("verifying the app's signature", argv, log)
+
+
+def _apksigner(jdk: Jdk, sdk: Sdk) -> tuple[object, ...]:
+    return (jdk.program("java"), *JAVA_OPTIONS, "-cp", sdk.apksigner, _SIGNER)

@@ -20,14 +20,13 @@ from etdeploy.apps.android.tools.gradle import NAME as GRADLE
 from etdeploy.apps.android.tools.jdk import find_jdk
 from etdeploy.apps.android.tools.kotlin import find_kotlin
 from etdeploy.apps.android.tools.sdk import find_sdk
-from etdeploy.apps.android.vendor import folder_variables, needs_files, vendor_files
 from etdeploy.apps.identity import app_id, app_name
 from etdeploy.apps.model import MODEL_FILE, AppModel
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp, Sources
 from etdeploy.apps.render import render_tree
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
-from etdeploy.backends.values import Workstation
+from etdeploy.backends.values import Extras, Workstation
 from etdeploy.core.blocker import Blocker
 from etdeploy.core.errors import BuildError, CheckError, UsageError
 from etdeploy.core.files.basic import new_folder
@@ -308,3 +307,32 @@ def _model_in(archive: Path) -> AppModel:
             place=str(archive),
             remedy="Build the project that etdeploy app android writes, and name its .apk.",
         ) from error
+
+
+# An app's libraries are found without it: Android looks into the app's own folder.
+_BY_ITSELF = frozenset({"LD_LIBRARY_PATH"})
+
+
+def vendor_files(extras: Extras, abi: str) -> dict[str, Path]:
+    """The files of the project, by their paths there.
+
+    Args:
+        extras: What the backends of the program want for the device: the libraries of its SoC
+            alone, and not those of every SoC that a library on Maven has.
+        abi: As Android names it.
+    """
+    return {f"{NATIVE}/{abi}/{file.name}": Path(file.source) for file in extras.files}
+
+
+def folder_variables(extras: Extras) -> tuple[str, ...]:
+    """Environment variables that the app sets to the folder of its native libraries.
+
+    It has to do so before it loads ExecuTorch's library, and the libraries have to be files there:
+    what reads the variables opens them by their paths.
+    """
+    return tuple(name for name in extras.folder_variables if name not in _BY_ITSELF)
+
+
+def needs_files(extras: Extras) -> bool:
+    """Whether the installer has to write the native libraries to files."""
+    return bool(folder_variables(extras))

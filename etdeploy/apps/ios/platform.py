@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import plistlib
+import re
 import shutil
+import stat
+import struct
+import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 import etdeploy
 from etdeploy.apps.identity import app_id, app_name
-from etdeploy.apps.ios.build import app_version, build_ipa, keychain_teams, xcode_version
-from etdeploy.apps.ios.products import package_blockers, swift_products
-from etdeploy.apps.ios.project import IosApp, further_files, ios_app, template_variables
-from etdeploy.apps.ios.signing import chosen_team
-from etdeploy.apps.ios.xcode import XcodeBuild
+from etdeploy.apps.ios.products import has_thread_pool, package_blockers, swift_products
+from etdeploy.apps.ios.signing import (
+    LIST_IDENTITIES,
+    certificate_command,
+    chosen_team,
+    identities,
+    subject_command,
+    team_of_subject,
+)
+from etdeploy.apps.ios.xcode import XcodeBuild, build_failure, built_app, no_xcode
 from etdeploy.apps.model import MODEL_FILE, AppModel
 from etdeploy.apps.platform import AppRuntime, AppSubject, BuiltApp
 from etdeploy.core.blocker import Blocker, refuse
-from etdeploy.core.errors import BuildError, UsageError
+from etdeploy.core.errors import BuildError, CheckError, UsageError
+from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.hashing import digest_json, sha256_file
+from etdeploy.core.processes import process
 from etdeploy.core.progress import Progress
 from etdeploy.core.resources import resource_folder
-from etdeploy.core.values import Explained
+from etdeploy.core.values import Explained, Value
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
@@ -170,3 +184,280 @@ def _app_folder(opened: zipfile.ZipFile) -> PurePosixPath:
         if len(parts) > 2 and parts[0] == "Payload" and parts[1].endswith(".app"):
             return PurePosixPath(*parts[:2])
     raise KeyError("Payload")
+
+
+def build_ipa(build: XcodeBuild, ipa: Path, progress: Progress, log: Path | None) -> Path:
+    """Builds and signs the app, and packs it; gives the app's folder.
+
+    Args:
+        build: What to build.
+        ipa: Where the packed app goes.
+        progress: Reports each stage.
+        log: Receives all commands and their output.
+
+    Raises:
+        BuildError: There is no Xcode, or it failed.
+    """
+    progress("building the app with Xcode")
+    _run(build.build(), build.project.parent, log)
+    app = built_app(_run(build.settings(), build.project.parent, log))
+    progress("packing the app")
+    write_ipa(app, ipa)
+    return app
+
+
+def app_version(app: Path) -> str:
+    """The version for people in the Info.plist of a built app; empty if there is none."""
+    with (app / "Info.plist").open("rb") as stream:
+        return str(plistlib.load(stream).get("CFBundleShortVersionString", ""))
+
+
+def keychain_teams() -> tuple[str, ...]:
+    """The teams whose certificates this Mac's keychain has; none on another system."""
+    try:
+        listed = process.run(process.Request(LIST_IDENTITIES))
+    except FileNotFoundError:
+        return ()
+    found = (_team_of(name) for name in identities(listed.stdout))
+    return tuple(team for team in found if team)
+
+
+def xcode_version() -> str:
+    """What Xcode says of itself; empty where there is none."""
+    try:
+        return process.run(process.Request(("xcodebuild", "-version"))).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _team_of(name: str) -> str | None:
+    certificate = process.run(process.Request(certificate_command(name)))
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(certificate.stdout)
+        file.flush()
+        subject = process.run(process.Request(subject_command(file.name)))
+    return team_of_subject(subject.stdout)
+
+
+def _run(argv: tuple[str, ...], cwd: Path, log: Path | None) -> str:
+    try:
+        outcome = process.run(process.Request(argv, cwd=cwd, log=log))
+    except FileNotFoundError:
+        raise no_xcode() from None
+    if not outcome.ok:
+        raise build_failure(f"{outcome.stdout}\n{outcome.stderr}", log)
+    return outcome.stdout
+
+
+# The oldest time that a zip file knows: equal apps give equal archives.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def write_ipa(app: Path, ipa: Path) -> None:
+    """Packs a built app; all of it or nothing.
+
+    Args:
+        app: The folder `NAME.app`.
+        ipa: The file to write.
+
+    Raises:
+        BuildError: There is no app in that folder.
+    """
+    if not (app / "Info.plist").is_file():
+        raise BuildError("this is not a built app: it has no Info.plist", place=str(app))
+    from io import BytesIO
+
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(app.rglob("*")):
+            if path.is_symlink() or path.is_file():
+                _add(archive, path, f"Payload/{app.name}/{path.relative_to(app).as_posix()}")
+    write_atomic(ipa, packed.getvalue())
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+    info = zipfile.ZipInfo(name, _TIME)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.create_system = 3  # Unix, so that modes count
+    if path.is_symlink():
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(info, path.readlink().as_posix())
+    else:
+        runs = path.stat().st_mode & 0o111
+        info.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
+        archive.writestr(info, path.read_bytes())
+
+
+DEPLOYMENT_TARGET = "17.0"
+# From here on an app may need more memory than iOS gives it by default: about half of what a phone
+# has, and phones with iOS 17 have 3 GB and more.
+_MUCH_BYTES = 1 << 30
+_BUNDLE_ID = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./]+")
+
+
+class IosApp(Value):
+    """The variable `app` of the template.
+
+    Attributes:
+        id: The bundle id.
+        name: Under the icon.
+        target: The name of project, target and Swift module.
+        team: The developer team's id; empty to choose it in Xcode.
+        deployment_target: The oldest iOS.
+        workload: What the app does.
+        products: Of ExecuTorch's Swift package, sorted.
+        package_branch: Where that package is.
+        threadpool: Whether ExecuTorch's thread pool is linked.
+        increased_memory: Whether the app asks for more memory than others get.
+        model_name: The recipe's name.
+        program: The file's name.
+        bundled: Whether the program is a part of the app.
+        etdeploy_version: For the files that say who made them.
+    """
+
+    id: str
+    name: str
+    target: str
+    team: str = ""
+    deployment_target: str = DEPLOYMENT_TARGET
+    workload: Literal["inference", "generation"]
+    products: tuple[str, ...]
+    package_branch: str
+    threadpool: bool
+    increased_memory: bool
+    model_name: str
+    program: str
+    bundled: bool
+    etdeploy_version: str
+
+
+def ios_app(
+    program: Program,
+    *,
+    app_id: str,
+    name: str,
+    model_name: str,
+    workload: Literal["inference", "generation"],
+    executorch_version: str,
+    etdeploy_version: str,
+    team: str = "",
+    file: str = "program.pte",
+    bundled: bool = True,
+) -> IosApp:
+    """The facts of an app with this program.
+
+    Raises:
+        CheckError: The program cannot run in an app with ExecuTorch's Swift package.
+        UsageError: The bundle id is not valid.
+    """
+    refuse(package_blockers(program), CheckError)
+    require_bundle_id(app_id)
+    products = swift_products(program)
+    return IosApp(
+        id=app_id,
+        name=name,
+        target=target_name(model_name),
+        team=team,
+        workload=workload,
+        products=products,
+        package_branch=f"swiftpm-{executorch_version}",
+        threadpool=has_thread_pool(products),
+        increased_memory=program.size_bytes >= _MUCH_BYTES,
+        model_name=model_name,
+        program=file,
+        bundled=bundled,
+        etdeploy_version=etdeploy_version,
+    )
+
+
+def template_variables(app: IosApp) -> dict[str, Any]:
+    """All variables of the template: `app`, and the functions `uuid` and `pbx`."""
+    return {"app": app, "uuid": project_ids(app.id), "pbx": quoted}
+
+
+def further_files(app: IosApp) -> dict[str, bytes]:
+    """Files of the project that no template can give, by their paths."""
+    return {f"{app.target}/{ICON_PATH}": icon_png()}
+
+
+def project_ids(app_id: str) -> Callable[[str], str]:
+    """Gives each object of the project, by its name, an id of 24 hexadecimal digits.
+
+    The same in every generation, so that Xcode and version control find an object again.
+    """
+    return lambda name: hashlib.sha256(f"{app_id}\0{name}".encode()).hexdigest()[:24].upper()
+
+
+def quoted(text: str) -> str:
+    """A string of project.pbxproj, in quotes where it needs them."""
+    if _PLAIN_WORD.fullmatch(text) and "//" not in text and "___" not in text:
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def target_name(model_name: str) -> str:
+    """A name for files and a Swift module: `my-model.v2` gives MyModelV2.
+
+    It begins with a letter and is none of the names that the app's sources import.
+    """
+    words = re.findall(r"[A-Za-z0-9]+", model_name)
+    name = "".join(word[0].upper() + word[1:] for word in words)
+    if not name or name[0].isdigit():
+        name = f"Model{name}"
+    return f"{name}App" if name in _TAKEN else name
+
+
+# Modules and types that the sources use by these names, and folders of the project.
+_TAKEN_WORDS = """
+App Benchmark Charts ExecuTorch Foundation Generator Histogram JSON Logits Measurement Method Model
+Module Native Nullable Options Output Payload Program Report Request Run Sampler Session Speech
+Swift SwiftUI Tokenizer UIKit Value Verdict Warmup
+"""
+_TAKEN = frozenset(_TAKEN_WORDS.split())
+
+
+def require_bundle_id(text: str) -> None:
+    """Refuses what Apple does not take: letters, digits, hyphens, and dots between.
+
+    Raises:
+        UsageError: It is not valid.
+    """
+    if not _BUNDLE_ID.fullmatch(text):
+        raise UsageError(
+            f"'{text}' is not a bundle id: it takes letters, digits and hyphens, in at least two "
+            "parts with dots between them",
+            remedy="Name one that is yours: --set app.id=com.example.mymodel",
+        )
+
+
+SIZE = 1024
+ICON_PATH = "Assets.xcassets/AppIcon.appiconset/AppIcon.png"
+_BACKGROUND, _BAR, _FIRST = (0x0F, 0x3A, 0x78), (0x8F, 0xC2, 0xFF), (0xFF, 0xB7, 0x4D)
+# Left edge and height of each bar, in 64ths of the icon.
+_BARS = ((11, 14), (20, 36), (29, 26), (38, 17), (47, 9))
+_WIDTH, _GROUND = 6, 50
+
+
+def icon_png() -> bytes:
+    """A PNG of 1024 x 1024 pixels without transparency, as the App Store wants it."""
+    rows = b"".join(b"\0" + _row(y * 64 // SIZE) for y in range(SIZE))
+    header = struct.pack(">IIBBBBB", SIZE, SIZE, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
+
+
+def _row(y: int) -> bytes:
+    return b"".join(bytes(_colour(x, y)) * (SIZE // 64) for x in range(64))
+
+
+def _colour(x: int, y: int) -> tuple[int, int, int]:
+    for left, height in _BARS:
+        if left <= x < left + _WIDTH and _GROUND - height <= y < _GROUND:
+            return _FIRST if left == _BARS[0][0] else _BAR
+    return _BACKGROUND
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

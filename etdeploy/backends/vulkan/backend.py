@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etdeploy.backends.base import Backend
 from etdeploy.core.blocker import Blocker, require
+from etdeploy.core.processes import process
 
 if TYPE_CHECKING:
     from etdeploy.backends.causes import Cause
     from etdeploy.backends.values import Destination, Partitions, Workstation
-    from etdeploy.backends.vulkan.glslc import Glslc
     from etdeploy.core.finding import Finding
 
 
@@ -30,8 +36,6 @@ class Vulkan(Backend):
         self, station: Workstation, options: Mapping[str, str | None]
     ) -> Mapping[str, str]:
         """The shader compiler that was tried: cmake looks by itself, and could find another."""
-        from etdeploy.backends.vulkan.glslc import OPTION
-
         return {OPTION: str(require(_glslc(station, options)).path)}
 
     def device_blocker(self, wanted_soc: str, where: Destination) -> Blocker | None:
@@ -56,7 +60,6 @@ class Vulkan(Backend):
 
     def findings(self, station: Workstation) -> Iterator[Finding]:
         """The shader compiler."""
-        from etdeploy.backends.vulkan.glslc import find_glslc
         from etdeploy.core.finding import Finding
 
         found = find_glslc(station.environ)
@@ -70,7 +73,6 @@ class Vulkan(Backend):
 
 
 def _glslc(station: Workstation, options: Mapping[str, str | None]) -> Glslc | Blocker:
-    from etdeploy.backends.vulkan.glslc import OPTION, find_glslc
 
     return find_glslc(station.environ, options.get(OPTION))
 
@@ -101,3 +103,190 @@ VULKAN = Vulkan(
     # On Linux with Mesa's software driver, not on a phone.
     tried=True,
 )
+
+
+OPTION = "GLSLC_PATH"
+"""The variable of ExecuTorch's cmake files that names the compiler."""
+
+_TIMEOUT_S = 60.0
+# Those of ExecuTorch's backends/vulkan/runtime/gen_vulkan_spv.py, as its cmake file calls it.
+_FLAGS = ("-c", "-fshader-stage=compute", "-Werror", "-O")
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """Something that ExecuTorch's shaders use, and a compiler may be too old for.
+
+    Attributes:
+        extensions: GLSL extensions; the first one stands for the feature in messages.
+        body: Declarations and `main`, which use it.
+        vulkan: The version of Vulkan for which ExecuTorch compiles the shaders that use it.
+    """
+
+    extensions: tuple[str, ...]
+    body: str
+    vulkan: str = "1.1"
+
+    @property
+    def name(self) -> str:
+        """For messages and for the shader's file."""
+        return self.extensions[0]
+
+    @property
+    def shader(self) -> str:
+        """A shader that compiles only with this feature."""
+        required = "".join(f"#extension {name} : require\n" for name in self.extensions)
+        return f"#version 450 core\n{required}layout(local_size_x = 1) in;\n{self.body}\n"
+
+
+_TYPES = "GL_EXT_shader_explicit_arithmetic_types"
+_BUFFER = "layout(std430, binding = 0) buffer Data {{ {0} v[]; }};"
+_ADD = _BUFFER + " void main() {{ v[0] = v[1] + {0}(1); }}"
+# Read from the shaders and from gen_vulkan_spv.py, which writes some of the requirements: those of
+# 1.3.1, 1.4.1 and 1.5.0 differ in how often they occur only. Shaderc 2023.2 (Debian 12) lacks the
+# last two, and the NDK's the dot products (#14507); 2025.2 (Debian 13) has all.
+_FEATURES = (
+    _Feature(
+        ("GL_EXT_control_flow_attributes",),
+        _BUFFER.format("int")
+        + " void main() { [[unroll]] for (int i = 0; i < 4; ++i) { v[i] = i; } }",
+    ),
+    _Feature(("GL_EXT_debug_printf",), 'void main() { debugPrintfEXT("x"); }'),
+    _Feature(
+        ("GL_EXT_shader_16bit_storage", f"{_TYPES}_float16"),
+        _ADD.format("float16_t"),
+    ),
+    _Feature(("GL_EXT_shader_8bit_storage", f"{_TYPES}_int8"), _ADD.format("int8_t")),
+    _Feature((f"{_TYPES}_int16", "GL_EXT_shader_16bit_storage"), _ADD.format("int16_t")),
+    _Feature((f"{_TYPES}_int64",), _ADD.format("int64_t")),
+    _Feature((f"{_TYPES}_float64",), _ADD.format("float64_t")),
+    _Feature(
+        ("GL_EXT_integer_dot_product",),
+        _BUFFER.format("int") + " void main() { v[0] = dotPacked4x8AccSatEXT(v[1], v[2], v[3]); }",
+    ),
+    _Feature(
+        (
+            "GL_KHR_cooperative_matrix",
+            "GL_KHR_memory_scope_semantics",
+            "GL_KHR_shader_subgroup_basic",
+            _TYPES,
+        ),
+        _BUFFER.format("float16_t")
+        + """
+void main() {
+  coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a;
+  coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
+  coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> c;
+  coopMatLoad(a, v, 0, 16, gl_CooperativeMatrixLayoutRowMajor);
+  coopMatLoad(b, v, 256, 16, gl_CooperativeMatrixLayoutRowMajor);
+  coopMatLoad(c, v, 512, 16, gl_CooperativeMatrixLayoutRowMajor);
+  coopMatStore(coopMatMulAdd(a, b, c), v, 512, 16, gl_CooperativeMatrixLayoutRowMajor);
+}""",
+        vulkan="1.3",
+    ),
+)
+_INSTALL = (
+    "Install a newer one: Debian's package glslc from version 13 on, or the Vulkan SDK\n"
+    "(vulkan.lunarg.com/sdk/home):\n"
+    "source setup-env.sh   # in the SDK's folder: sets VULKAN_SDK and PATH"
+)
+
+
+@dataclass(frozen=True)
+class Glslc:
+    """A shader compiler that has compiled everything that ExecuTorch's shaders use.
+
+    Attributes:
+        path: The program.
+        version: Of shaderc, as it reports; None if it reports none.
+    """
+
+    path: Path
+    version: str | None
+
+
+def find_glslc(environ: Mapping[str, str], named: str | None = None) -> Glslc | Blocker:
+    """The named glslc, that of VULKAN_SDK, or the first in PATH: the order of ExecuTorch's cmake.
+
+    Its version does not decide, as the names of releases do not say what they can compile. It is
+    started three times: for its version, and to compile short shaders for two versions of Vulkan.
+
+    Args:
+        environ: The environment.
+        named: The path that the recipe gives cmake, if it does.
+    """
+    path = _look(environ, named)
+    if path is None:
+        why = "building the Vulkan backend requires glslc, which is not installed"
+        if named:
+            why = f"runtime.cmake.{OPTION} names {named}, which is not a program"
+        return Blocker("glslc", why, _INSTALL.replace("Install a newer one", "Install glslc"))
+    version = glslc_version(_version(path))
+    missing, said = _lacking(path)
+    if not missing:
+        return Glslc(path, version)
+    from_ndk = " of the Android NDK" if "shader-tools" in path.parts else ""
+    why = f"{path} ({version or 'of unknown version'}{from_ndk})"
+    if len(missing) == len(_FEATURES):
+        return Blocker("glslc", f"{why} compiles no shader: {said}", _INSTALL)
+    return Blocker(
+        "glslc",
+        f"{why} lacks {' and '.join(missing)}, which shaders of ExecuTorch's Vulkan backend need",
+        _INSTALL,
+    )
+
+
+def glslc_version(said: str) -> str | None:
+    """Shaderc's version in the output of `glslc --version`.
+
+    The output has forms such as `shaderc v2025.3 v2025.3`, `shaderc 2023.2-1` and `shaderc
+    v2022.3-dev unknown hash`.
+    """
+    found = re.search(r"^shaderc v?(\d+\.\d+)", said, re.M)
+    return found[1] if found else None
+
+
+def _look(environ: Mapping[str, str], named: str | None) -> Path | None:
+    sdk = environ.get("VULKAN_SDK")
+    folders = [Path(sdk) / "bin"] if sdk else []
+    folders += [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
+    paths = [Path(named)] if named else [folder / "glslc" for folder in folders]
+    return next((path.absolute() for path in paths if _is_program(path)), None)
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _lacking(path: Path) -> tuple[list[str], str]:
+    """The features that it cannot compile, and the first line that it printed."""
+    missing: list[str] = []
+    said: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="etdeploy-glslc-") as name:
+        folder = Path(name)
+        for vulkan, features in groupby(_FEATURES, key=lambda feature: feature.vulkan):
+            tried = list(features)
+            said += _compile(path, folder, vulkan, tried)
+            missing += [f.name for f in tried if not (folder / f"{f.name}.comp.spv").is_file()]
+    return missing, next((line for line in said if line.strip()), "it says nothing")
+
+
+def _compile(path: Path, folder: Path, vulkan: str, features: Iterable[_Feature]) -> list[str]:
+    """Compiles one shader for each feature into the folder; what the compiler printed."""
+    shaders = {f"{feature.name}.comp": feature.shader for feature in features}
+    for name, text in shaders.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    # It continues with the other files after an error, and writes none for a shader with an error.
+    argv = (str(path), *_FLAGS, f"--target-env=vulkan{vulkan}", *shaders)
+    try:
+        outcome = process.run(process.Request(argv, cwd=folder, timeout_s=_TIMEOUT_S))
+    except OSError as error:
+        return [error.strerror or str(error)]
+    return outcome.stderr.splitlines()
+
+
+def _version(path: Path) -> str:
+    try:
+        return process.run(process.Request((str(path), "--version"), timeout_s=_TIMEOUT_S)).stdout
+    except OSError:
+        return ""

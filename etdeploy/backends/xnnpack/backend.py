@@ -9,7 +9,6 @@ from etdeploy.backends.base import Backend
 from etdeploy.backends.options import Option
 from etdeploy.backends.rewrites import REWRITES
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, LINEAR_SCHEMES
-from etdeploy.backends.xnnpack.traced import TRACED
 from etdeploy.core.values import Explained
 
 if TYPE_CHECKING:
@@ -17,6 +16,45 @@ if TYPE_CHECKING:
     from etdeploy.backends.payload import Payload
     from etdeploy.backends.values import Build
     from etdeploy.core.flatbuffer import Table
+
+
+# A pointwise convolution is run as a fully connected layer, so both are one family.
+_PRODUCTS = ("aten::convolution", "aten::linear", "aten::addmm", "aten::mm")
+
+TRACED: dict[str, tuple[str, ...]] = {
+    "Convolution": _PRODUCTS,
+    "Deconvolution": _PRODUCTS,
+    "Fully Connected": _PRODUCTS,
+    "Dynamic Fully Connected": _PRODUCTS,
+    "Batch Matrix Multiply": ("aten::bmm",),
+    "Softmax": ("aten::_softmax",),
+    "Mean": ("aten::mean",),
+    "Sum": ("aten::sum",),
+    "Max Pooling": ("aten::max_pool2d", "aten::max_pool2d_with_indices"),
+    "ArgMax Pooling": ("aten::max_pool2d", "aten::max_pool2d_with_indices"),
+    "Average Pooling": ("aten::avg_pool2d",),
+    "Add": ("aten::add",),
+    "Subtract": ("aten::sub",),
+    # The product of a tensor with itself becomes a square.
+    "Multiply": ("aten::mul",),
+    "Square (": ("aten::mul",),
+    "Divide": ("aten::div",),
+    "Maximum": ("aten::maximum",),
+    "Minimum": ("aten::minimum",),
+    "Sigmoid": ("aten::sigmoid",),
+    "HardSwish": ("aten::hardswish",),
+    "TanH": ("aten::tanh",),
+    "ApproxGELU": ("aten::gelu",),
+    "GELU": ("aten::gelu",),
+    "ELU": ("aten::elu",),
+    "LeakyReLU": ("aten::leaky_relu",),
+    "PReLU": ("aten::prelu", "aten::_prelu_kernel"),
+    "Exp": ("aten::exp",),
+    "Log": ("aten::log",),
+    "Negate": ("aten::neg",),
+    "Abs": ("aten::abs",),
+    "Reciprocal Square Root": ("aten::rsqrt",),
+}
 
 
 def _kleidiai(build: Build) -> tuple[bool, str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import ValidationError
 
 from etdeploy.bench.records.record import SCHEMA_VERSION, RunRecord
-from etdeploy.bench.records.record_v1 import converted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
 
@@ -156,3 +155,41 @@ def _unreadable(place: str, error: Exception) -> UsageError:
         what = f"this etdeploy does not know the run record's value of {key}"
         return UsageError(what, place=place, remedy=_UPGRADE)
     return UsageError(f"the run record is not complete: {key}: {first['msg']}", place=place)
+
+
+_OF_THE_WORKLOAD = ("latency_ms", "first_inference_ms", "outputs", "outputs_compared")
+
+
+def converted(content: dict[str, Any]) -> dict[str, Any]:
+    """The same run with the keys of version 2.
+
+    Files outside the record's folder, the program and the ETRecord in the cache, are left out.
+
+    Raises:
+        KeyError: A key is missing.
+        TypeError, AttributeError: A value has another type.
+    """
+    kept = {key: value for key, value in content.items() if key not in _OF_THE_WORKLOAD}
+    moved = {key: content[key] for key in _OF_THE_WORKLOAD}
+    return kept | {
+        "schema_version": 2,
+        "workload": {"kind": "inference", **moved},
+        "files": _files(content["files"]),
+        "recipe": _recipe(content["recipe"]),
+    }
+
+
+def _files(files: dict[str, str]) -> dict[str, str]:
+    """Relative to the folder that the record was written in; it may be another one now."""
+    folder = PurePath(files["record"]).parent
+    return {
+        name: PurePath(path).relative_to(folder).as_posix()
+        for name, path in files.items()
+        if PurePath(path).is_relative_to(folder)
+    }
+
+
+def _recipe(recipe: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in recipe.items() if key != "path"}
+    files = {PurePath(path).name: sha256 for path, sha256 in recipe["files"].items()}
+    return kept | {"file": PurePath(recipe["path"]).name, "files": files}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from etdeploy.bench.records.conditions import Cooldown, Disturbance, DisturbanceKind
-from etdeploy.bench.records.sustained import Sustained, SustainedPoint
-from etdeploy.bench.sustained.beside import Reading, celsius, khz, state_near
-from etdeploy.bench.sustained.energy import estimate
+from etdeploy.bench.records.sustained import Energy, Sustained, SustainedPoint
+from etdeploy.bench.state.sensors import processor_sensor
 from etdeploy.bench.sustained.rate import Stretch, drop_s, end_rate, start_rate, stretches_of
 from etdeploy.devices.base import DeviceState
 from etdeploy.runner.protocol import RunnerSustained
@@ -61,3 +61,92 @@ def _point(stretch: Stretch, began_s: float, readings: Sequence[Reading]) -> Sus
         celsius=celsius(state) if state else None,
         khz=khz(state) if state else None,
     )
+
+
+# Seconds since the runner was started, and what was read then.
+Reading = tuple[float, DeviceState]
+
+# A state that is further away than this, and than a stretch, says nothing about it.
+_NEAR_S = 5.0
+
+
+def state_near(readings: Sequence[Reading], end_s: float, length_s: float) -> DeviceState | None:
+    """The state that was read nearest to the end of a stretch; None if none was near.
+
+    Args:
+        readings: Of the pass.
+        end_s: When the stretch ended, by the clock of the readings.
+        length_s: Of the stretch.
+    """
+    nearest = min(readings, key=lambda reading: abs(reading[0] - end_s), default=None)
+    if nearest is None or abs(nearest[0] - end_s) > max(_NEAR_S, length_s):
+        return None
+    return nearest[1]
+
+
+def celsius(state: DeviceState) -> float | None:
+    """The hottest sensor of the processor, of all where none is named so, or the battery."""
+    sensor = processor_sensor(state)
+    return sensor[1] if sensor else state.battery_celsius
+
+
+def khz(state: DeviceState) -> int | None:
+    """The current frequency of the cluster whose highest frequency is the highest of all."""
+    clusters = [c for c in state.clusters if c.current_khz is not None]
+    fastest = max(clusters, key=lambda c: (c.max_khz or 0, c.current_khz or 0), default=None)
+    return fastest.current_khz if fastest else None
+
+
+# Fewer readings, or readings of less than half of the time, say nothing about the average.
+_FEWEST = 3
+_LEAST_PART = 0.5
+_MW_PER_W = 1000
+
+
+def estimate(
+    readings: Sequence[tuple[float, DeviceState]],
+    idle: DeviceState | None,
+    seconds: float,
+    inferences: int,
+) -> Energy | None:
+    """What an inference took of the battery, the device's own needs included.
+
+    The average of the power over the readings, by the trapezoidal rule, times the length of the
+    work. Fuel gauges report averages over seconds, so this is an estimate.
+
+    Args:
+        readings: States during the work, with seconds by any clock, in their order.
+        idle: The state before the work.
+        seconds: How long the work took.
+        inferences: Their number in it.
+
+    Returns:
+        None where the battery does not report current and voltage, is being charged, or was read
+        too seldom.
+    """
+    known = [(at_s, watts) for at_s, state in readings if (watts := _watts(state)) is not None]
+    charged = any(_is_charged(state) for _, state in readings)
+    if charged or len(known) < _FEWEST or not inferences:
+        return None
+    span_s = known[-1][0] - known[0][0]
+    if span_s < _LEAST_PART * seconds or span_s <= 0:
+        return None
+    joules = sum((b - a) * (x + y) / 2 for (a, x), (b, y) in itertools.pairwise(known))
+    watts = joules / span_s
+    return Energy(
+        joules_per_inference=watts * seconds / inferences,
+        watts=watts,
+        idle_watts=None if idle is None or _is_charged(idle) else _watts(idle),
+        samples=len(known),
+    )
+
+
+def _watts(state: DeviceState) -> float | None:
+    if state.battery_milliamps is None or state.battery_volts is None:
+        return None
+    return state.battery_milliamps * state.battery_volts / _MW_PER_W
+
+
+def _is_charged(state: DeviceState) -> bool:
+    """Then the current is that of the charger, less what the device takes."""
+    return state.charging is True or (state.battery_milliamps or 0) < 0

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.cli.night.end import error_of, totals_of
-from etdeploy.cli.night.figures import folders_of
-from etdeploy.cli.night.judged import Judged
-from etdeploy.cli.night.watch import Watch
+from etdeploy.cli.night.figures import figure_of, folders_of
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import DeviceError, EtdeployError, Interrupted, StoreError
+from etdeploy.core.console import count
+from etdeploy.core.errors import (
+    DeviceError,
+    EtdeployError,
+    Interrupted,
+    JobsError,
+    MismatchError,
+    RegressionError,
+    StoreError,
+)
 from etdeploy.core.text.layout import fit
 from etdeploy.core.text.shell import quoted
 from etdeploy.farm.engine.base import Engine
 from etdeploy.farm.engine.certificates import check_certificate
-from etdeploy.farm.model import Offer
+from etdeploy.farm.model import STOPPED, Ending, Failure, Fate, Offer, Standing, VisitState
 from etdeploy.farm.night.clock import SystemClock
 from etdeploy.farm.night.ledger import Ledger
-from etdeploy.farm.night.model import Event, EventKind, NightEnd
+from etdeploy.farm.night.model import Event, EventKind, NightEnd, listed
 from etdeploy.farm.night.parts import Parts, Prepare
 from etdeploy.farm.night.real import StoreShelf, earlier_times, headline_of, open_engine
 from etdeploy.farm.night.run import run_night
@@ -38,6 +45,7 @@ from etdeploy.history.place import Place, required_place
 
 if TYPE_CHECKING:
     from etdeploy.farm.report.model import NightReport
+
 
 # Hosts that run already connect again within seconds.
 _HOSTS_S = 20.0
@@ -267,3 +275,256 @@ def _concluded(
         return None if end.stopped else report, None
     why = f"nothing could be judged: {report.blocked}"
     return report, DeviceError(why, place=end.night, remedy=f"Look at every number: {again}")
+
+
+class Judged:
+    """Verdicts on recipes and devices, as soon as all repeats have ended."""
+
+    def __init__(self, loaded: LoadedFarm, place: Place) -> None:
+        self._loaded, self._place = loaded, place
+        self._states: dict[str, VisitState] = {}
+
+    def know(self, states: Sequence[VisitState]) -> None:
+        """Learns where visits stand."""
+        self._states.update({state.visit.id: state for state in states})
+
+    def verdict(self, state: VisitState) -> str | None:
+        """The verdict on a visit that ended; None while others of its recipe there are left."""
+        result = state.result
+        # One that was missed or failed may be the last of those that are judged.
+        identity = result.identity if result else state.visit.device
+        if identity is None:
+            return None
+        same = [each for each in self._states.values() if _is_same(each, state, identity)]
+        if any(each.standing in (Standing.WAITING, Standing.RUNNING) for each in same):
+            return None
+        measured = [each for each in same if each.result]
+        return self._judge(measured) if measured else None
+
+    def _judge(self, states: Sequence[VisitState]) -> str | None:
+        from etdeploy.farm.verdicts.night import judge_night
+        from etdeploy.history.store.store import open_store
+
+        night = states[0].visit.id.rpartition("-")[0]
+        files = {label: recipe.path for label, recipe in self._loaded.recipes.items()}
+        try:
+            with open_store(self._place, read_only=True) as store:
+                found = judge_night(store, night, states, self._loaded.farm, files)
+        except EtdeployError:  # the history is away; the end of the night judges all
+            return None
+        return str(found[0].kind) if found else None
+
+
+def _is_same(other: VisitState, state: VisitState, identity: str) -> bool:
+    if other.visit.recipe != state.visit.recipe:
+        return False
+    where = other.result.identity if other.result else other.visit.device
+    return where in (identity, None)
+
+
+REGRESSED = "regressed"
+
+
+def totals_of(end: NightEnd, verdicts: Sequence[str]) -> dict[str, Any]:
+    """How many visits ended how, and how many recipes on devices were judged how."""
+    standings = Counter(state.standing for state in end.states)
+    return {
+        "visits": len(end.states),
+        **{str(each): standings[each] for each in Standing},
+        "attempts": sum(len(state.attempts) for state in end.states),
+        "verdicts": dict(Counter(verdicts)),
+        "unsatisfied": list(end.unsatisfied),
+        "set_aside": end.set_aside,
+    }
+
+
+def failures_of(states: Sequence[VisitState]) -> list[Failure]:
+    """Why visits failed; also of those that were measured with outputs that differ."""
+    found = []
+    for state in states:
+        result = state.result
+        if result:
+            found += [result.failure] if result.failure else []
+        # One that was given up with its recipe failed as the recipe's others did.
+        elif state.standing is Standing.FAILED and (
+            state.attempts or not state.reason.startswith(STOPPED)
+        ):
+            found.append(_last_failure(state))
+    return found
+
+
+def _last_failure(state: VisitState) -> Failure:
+    known = [ending.failure for ending in state.attempts if ending.failure]
+    if known:
+        return known[-1]
+    return Failure(kind=DeviceError.kind, exit_code=DeviceError.exit_code, message=state.reason)
+
+
+def error_of(
+    end: NightEnd,
+    verdicts: Sequence[str],
+    blocked: EtdeployError | None = None,
+    farm: Path = Path("farm.yaml"),
+) -> EtdeployError | None:
+    """What the night ends with; None if all is well.
+
+    A regression comes first, since a script acts on it. Then the worst failure: that with the
+    highest exit code. A night that measured nothing of what it should is a failure of its devices;
+    visits that were missed beside others are not. Last comes a night of which nothing could be
+    judged.
+
+    Args:
+        end: The night.
+        verdicts: On recipes and devices.
+        blocked: Why nothing could be judged.
+        farm: The farm.yaml, for remedies.
+    """
+    worse = sum(each == REGRESSED for each in verdicts)
+    if worse:
+        what = count(worse, "recipe") + (" has" if worse == 1 else "s have").removeprefix("s")
+        return RegressionError(f"{what} regressed on a device", place=end.night)
+    failures = failures_of(end.states)
+    if failures:
+        failed = sum(state.standing is Standing.FAILED for state in end.states)
+        worst = max(failures, key=lambda failure: failure.exit_code)
+        differ = sum(each.kind == MismatchError.kind for each in failures)
+        every = count(len(end.states), "visit")
+        text = f"{failed} of {every} failed"
+        if differ:
+            wrong = f"the outputs of {differ}"
+            text = f"{text}, {wrong} differ" if failed else f"{wrong} of {every} differ"
+        return JobsError(f"{text}; the worst: {worst.message}", _as_error(worst))
+    if any(state.standing is Standing.DONE for state in end.states):
+        return blocked
+    why = sorted({state.reason for state in end.states if state.reason}) or end.unsatisfied
+    return DeviceError(
+        f"nothing was measured: {listed(tuple(why)) or 'no visit was planned'}",
+        remedy=f"See what matches: etdeploy farm plan {quoted(farm)}\n"
+        f"and what is set aside: etdeploy farm quarantine -f {quoted(farm)}",
+    )
+
+
+def _as_error(failure: Failure) -> EtdeployError:
+    error = EtdeployError(failure.message, place=failure.place, remedy=failure.remedy)
+    error.exit_code = failure.exit_code  # type: ignore[misc]
+    error.kind = failure.kind  # type: ignore[misc]
+    return error
+
+
+class Judge(Protocol):
+    """Judges visits that ended."""
+
+    def know(self, states: Sequence[VisitState]) -> None:
+        """Learns where visits stand."""
+        ...
+
+    def verdict(self, state: VisitState) -> str | None:
+        """The verdict on its recipe and device; None while there is none."""
+        ...
+
+
+_FARM = "farm"
+
+
+class Watch:
+    """Shows events of a night.
+
+    Args:
+        display: Of the tasks.
+        as_json: Whether each visit that ends is a line on stdout.
+        quiet: Whether only results and warnings are shown.
+        judge: Judges what a visit measured.
+        figure: The number that an attempt measured, with its unit; empty for none.
+    """
+
+    def __init__(
+        self,
+        display: console.TaskDisplay,
+        as_json: bool,
+        quiet: bool,
+        judge: Judge,
+        figure: Callable[[Ending], str] = figure_of,
+    ) -> None:
+        self._display, self._as_json, self._quiet, self._judge = display, as_json, quiet, judge
+        self._figure = figure
+        self._names: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Shows an event."""
+        if self._as_json:
+            self._judge.know((*event.states, *((event.state,) if event.state else ())))
+        if event.kind is EventKind.STARTED and event.order and event.state:
+            self._started(event.state, event.order.offer.name)
+        elif event.kind is EventKind.ENDED and event.ending:
+            self._ended(event.ending)
+        elif event.kind is EventKind.FINISHED and event.state:
+            self._finished(event.state, event.offer.name if event.offer else None)
+        elif event.kind is EventKind.TROUBLE and self._quiet:
+            console.warn(event.text)
+        elif event.text:
+            warning = "warning: " if event.kind is EventKind.TROUBLE else ""
+            self._display.end(_FARM, warning + event.text)
+
+    def progress(self, visit: str, text: str, fraction: float | None) -> None:
+        """Shows how far an attempt on this host is; called by its thread."""
+        if visit in self._names:
+            self._display.advance(self._names[visit], text, fraction)
+
+    def _started(self, state: VisitState, device: str) -> None:
+        visit = state.visit
+        self._names[visit.id] = f"{visit.recipe} on {device} #{visit.repeat}"
+        self._display.start(self._names[visit.id])
+
+    def _ended(self, ending: Ending) -> None:
+        name = self._names.pop(ending.visit, None)
+        if name is not None:
+            figure = self._figure(ending) if ending.fate is Fate.DONE else ""
+            self._display.end(name, told(ending, figure), ending.seconds)
+
+    def _finished(self, state: VisitState, device: str | None) -> None:
+        if self._as_json:
+            line = visit_json(state, device, self._judge.verdict(state))
+            console.result(json.dumps(line, ensure_ascii=False))
+        elif state.standing is not Standing.DONE:
+            where = device or state.visit.device or state.visit.group
+            name = f"{state.visit.recipe} on {where} #{state.visit.repeat}"
+            self._display.end(name, f"{state.standing}: {state.reason}")
+
+
+def told(ending: Ending, figure: str = "") -> str:
+    """How an attempt ended, in a line, with the number that it measured."""
+    if ending.failure is None:
+        done = f"done: {figure}" if figure else "done"
+        return done if ending.fate is Fate.DONE else str(ending.fate)
+    first = ending.failure.message.partition("\n")[0]
+    how = "done, but" if ending.fate is Fate.DONE else f"{ending.fate}:"
+    return f"{how} {ending.failure.kind}: {first}"
+
+
+def visit_json(state: VisitState, device: str | None, verdict: str | None) -> dict[str, Any]:
+    """A visit that ended, as `--json` prints it.
+
+    Args:
+        state: Of the visit.
+        device: Name of the device that it was given to last; None where there was none.
+        verdict: On its recipe and device.
+    """
+    result = state.result
+    last = result or (state.attempts[-1] if state.attempts else None)
+    failure = last.failure if last else None
+    return {
+        "visit": state.visit.id,
+        "run_id": result.run_id if result else None,
+        "recipe": state.visit.recipe,
+        "device": device,
+        "identity": last.identity if last else state.visit.device,
+        "host": last.host or None if last else None,
+        "repeat": state.visit.repeat,
+        "standing": str(state.standing),
+        "reason": state.reason or None,
+        "attempts": len(state.attempts),
+        "seconds": last.seconds if last else None,
+        "verdict": verdict,
+        "failure": failure.model_dump(mode="json") if failure else None,
+        "record": result.record if result else None,
+    }

@@ -3,20 +3,76 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 from shlex import quote
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.adb.errors import AdbError, AdbGoneError, AdbRefusedError, AdbTimeoutError
-from etdeploy.devices.adb.exec import RunningCommand, run_command, start_command
-from etdeploy.devices.adb.stream import Patience, Stream, Transport
-from etdeploy.devices.adb.sync import pull_file, push_file, read_file
+from etdeploy.devices.adb.stream import Patience, Stream, Transport, receive_exactly
 from etdeploy.devices.android.errors import explained
 from etdeploy.devices.android.facts import BASE
 from etdeploy.devices.remote.shell import Advice, Place, RefusedError, SilentError
-from etdeploy.devices.shell import ShellResult, take_marked
+from etdeploy.devices.shell import Lines, ShellResult, is_marked, marked, parse_marked, take_marked
+
+
+@dataclass(frozen=True)
+class RunningCommand:
+    """A command that the device's shell has begun; `marker` comes before its exit code."""
+
+    stream: Stream
+    marker: str
+
+    def finish(self, on_line: Callable[[str], None] | None = None) -> ShellResult:
+        """Waits for the exit code; `on_line` is called with each line as it comes.
+
+        Not for the end of the stream: what a command left behind may keep that open.
+
+        Raises:
+            AdbTimeoutError: It was silent for longer than its patience.
+            AdbError: The device went away.
+            Interrupted: The run was asked to stop.
+        """
+        output, lines = bytearray(), Lines(on_line)
+        while not is_marked(output, self.marker) and (part := self.stream.receive(_READ)):
+            output += part
+            lines.take(part)
+        result = parse_marked(bytes(output), self.marker)
+        if result is None:
+            raise AdbGoneError("the device's shell ended in the middle of a command")
+        return result
+
+    def close(self) -> None:
+        """Ends the connection to it."""
+        self.stream.close()
+
+
+def start_command(transport: Transport, command: str, patience: Patience) -> RunningCommand:
+    """Starts a command; every word in it from outside must have gone through shlex.quote.
+
+    Raises:
+        AdbError: The device or the adb server went away, or did not answer in time.
+        Interrupted: The run was asked to stop.
+    """
+    marker = f"etdeploy-{secrets.token_hex(8)}"
+    return RunningCommand(transport.open(f"exec:{marked(command, marker)}", patience), marker)
+
+
+def run_command(transport: Transport, command: str, patience: Patience) -> ShellResult:
+    """Like `start_command`, but waits for the end.
+
+    Raises:
+        AdbError: The device went away, or the command took too long.
+        Interrupted: The run was asked to stop.
+    """
+    with closing(start_command(transport, command, patience)) as running:
+        return running.finish()
+
 
 PLACE = Place(BASE)
 _CLEANING = Patience(idle_s=5.0, heed_cancel=False, open_s=5.0)
@@ -195,3 +251,151 @@ class AndroidConversation:
         part = self.stream.receive(_READ)
         self.heard.extend(part)
         return bool(part)
+
+
+# What a DATA packet holds at most, and its header.
+_CHUNK = 64 * 1024
+_HEADER_BYTES = 8
+_SLOT = _HEADER_BYTES + _CHUNK
+_REGULAR_FILE = 0o100000
+
+
+def push_file(
+    transport: Transport,
+    source: Path,
+    target: str,
+    patience: Patience,
+    on_bytes: Callable[[int], None],
+    start: int = 0,
+    size: int | None = None,
+) -> None:
+    """Sends a file or a range of it; the device writes it as it comes.
+
+    Args:
+        transport: The way to the device.
+        source: The file here.
+        target: Its absolute path on the device.
+        patience: For each read and write.
+        on_bytes: Told how many bytes have gone so far.
+        start: Where the range begins.
+        size: Of the range in bytes; None for all that follows.
+
+    Raises:
+        OSError: The source cannot be read.
+        AdbRefusedError: The device could not write it; the message is the device's.
+        AdbError: The device went away.
+    """
+    with FileIO(source) as file, closing(transport.open("sync:", patience)) as stream:
+        file.seek(start)
+        _ask(stream, b"SEND", f"{target},{_REGULAR_FILE | 0o644}")
+        try:
+            _send_content(stream, file, size, on_bytes)
+        except AdbGoneError:
+            # A device that cannot write says why before it hangs up.
+            if not stream.has_input():
+                raise
+        _read_status(stream)
+
+
+def _send_content(
+    stream: Stream, file: FileIO, size: int | None, on_bytes: Callable[[int], None]
+) -> None:
+    block = _Block(stream.block_bytes)
+    sent = 0
+    while filled := block.fill(file, None if size is None else size - sent):
+        if stream.has_input():
+            return
+        stream.send(block.packets())
+        sent += filled
+        on_bytes(sent)
+    # The device sets this time as the file's: a fixed one, since the content is what counts.
+    stream.send(_packet(b"DONE", 1))
+
+
+class _Block:
+    """DATA packets of a file, read to where they are sent from.
+
+    One buffer for all of a file: new ones of this size would cost more than reading the file.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        # Whole packets only, so that a block fits into one packet of the connection below.
+        self._slots = max(1, size_bytes // _SLOT)
+        self._view = memoryview(bytearray(self._slots * _SLOT))
+        self._end = 0
+
+    def fill(self, file: FileIO, limit: int | None) -> int:
+        """Reads on in the file, up to `limit` bytes; returns how many it read."""
+        self._end = total = 0
+        for _ in range(self._slots):
+            start = self._end + _HEADER_BYTES
+            room = _CHUNK if limit is None else min(_CHUNK, limit - total)
+            size = file.readinto(self._view[start : start + room]) or 0
+            if not size:
+                break
+            self._view[self._end : start] = _packet(b"DATA", size)
+            self._end = start + size
+            total += size
+        return total
+
+    def packets(self) -> memoryview:
+        """What was read, as packets; valid until the next `fill`."""
+        return self._view[: self._end]
+
+
+def _read_status(stream: Stream) -> None:
+    kind, size = struct.unpack("<4sI", receive_exactly(stream, 8))
+    if kind == b"FAIL":
+        raise AdbRefusedError(receive_exactly(stream, size).decode(errors="replace"))
+    if kind != b"OKAY":
+        raise AdbGoneError(f"the device answered {kind!r} instead of OKAY")
+
+
+def pull_file(transport: Transport, source: str, patience: Patience) -> Iterator[bytes]:
+    """The content of a file on the device, in pieces.
+
+    Raises:
+        AdbRefusedError: The device cannot read it.
+        AdbError: The device went away.
+    """
+    with closing(transport.open("sync:", patience)) as stream:
+        yield from _received(stream, source)
+
+
+def read_file(transport: Transport, source: str, patience: Patience) -> bytes | None:
+    """The content of a small file on the device; None where there is none.
+
+    Raises:
+        AdbRefusedError: The device cannot read it.
+        AdbError: The device went away.
+    """
+    with closing(transport.open("sync:", patience)) as stream:
+        _ask(stream, b"STAT", source)
+        kind, mode, _, _ = struct.unpack("<4s3I", receive_exactly(stream, 16))
+        if kind != b"STAT":
+            raise AdbGoneError(f"the device answered {kind!r} instead of STAT")
+        # The mode of what is not there.
+        return b"".join(_received(stream, source)) if mode else None
+
+
+def _received(stream: Stream, source: str) -> Iterator[bytes]:
+    _ask(stream, b"RECV", source)
+    while True:
+        kind, size = struct.unpack("<4sI", receive_exactly(stream, 8))
+        if kind == b"DONE":
+            return
+        content = receive_exactly(stream, size)
+        if kind == b"FAIL":
+            raise AdbRefusedError(content.decode(errors="replace"))
+        if kind != b"DATA":
+            raise AdbGoneError(f"the device answered {kind!r} instead of DATA")
+        yield content
+
+
+def _ask(stream: Stream, kind: bytes, path: str) -> None:
+    name = path.encode()
+    stream.send(_packet(kind, len(name)) + name)
+
+
+def _packet(kind: bytes, value: int) -> bytes:
+    return struct.pack("<4sI", kind, value)

@@ -8,6 +8,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from etdeploy.core.cached import cached_property
 from etdeploy.core.errors import DeviceError
@@ -18,7 +21,6 @@ from etdeploy.devices.bundles import check_relative
 from etdeploy.devices.ios.apps import Apps
 from etdeploy.devices.ios.documents import OUTPUTS, RESULTS, bundle_folder
 from etdeploy.devices.ios.launch import Heard, announcement, require_words
-from etdeploy.devices.ios.results import AppResults, parse_results
 from etdeploy.devices.signals import number_of
 
 
@@ -153,3 +155,44 @@ def _without(text: str, line: str) -> str:
 def _joined(printed: str, text: str) -> str:
     """What the app printed, then the reason: the last lines are what is shown."""
     return "\n".join(filter(None, (printed.rstrip("\n"), text))) + "\n"
+
+
+class AppError(BaseModel):
+    """Why a start gave nothing."""
+
+    kind: str
+    message: str
+
+
+class AppThermal(BaseModel):
+    """The phone's heat around a start, by the names of DeviceState.thermal_status."""
+
+    status_before: str | None = None
+    status_after: str | None = None
+
+
+class AppResults(BaseModel):
+    """results.json of an app; what another version adds to it is not looked at.
+
+    Attributes:
+        run_id: Of the start that left it.
+        status: A start that failed leaves results, too.
+        results: What the runner's results.json contains.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    schema_version: Literal[1]
+    run_id: str | None
+    status: Literal["done", "failed"]
+    error: AppError | None = None
+    thermal: AppThermal | None = None
+    results: dict[str, Any] | None = None
+
+
+def parse_results(text: str) -> AppResults | None:
+    """The results in a file; None where it contains something else."""
+    try:
+        return AppResults.model_validate(json.loads(text))
+    except (ValueError, ValidationError):
+        return None

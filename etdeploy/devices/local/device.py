@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etdeploy.core.errors import DeviceError
-from etdeploy.core.files.basic import inside
+from etdeploy.core.files.basic import inside, read_text
 from etdeploy.core.files.leftovers import claimed
 from etdeploy.core.processes import process
+from etdeploy.core.processes.conversation import Conversation
 from etdeploy.core.progress import Progress, silent
+from etdeploy.devices import sampling
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,
@@ -23,13 +28,13 @@ from etdeploy.devices.base import (
     Leftover,
     PushReport,
     RunOutcome,
+    TimedState,
 )
 from etdeploy.devices.bundles import check_run_id, command_line, environment
 from etdeploy.devices.local import facts as local_facts
 from etdeploy.devices.local import leftovers as local_leftovers
-from etdeploy.devices.local.sampling import sampled
 from etdeploy.devices.local.store import LocalStore
-from etdeploy.devices.local.talk import LocalTalk, talking
+from etdeploy.devices.shell import Received
 from etdeploy.targets import qemu
 from etdeploy.targets.platforms import host_target
 
@@ -255,3 +260,140 @@ def _run_outcome(outcome: process.Outcome, oom_kills_before: int | None) -> RunO
         timed_out=outcome.timed_out,
         out_of_memory=None if kills is None else kills != oom_kills_before,
     )
+
+
+_READ = 1 << 16
+# A program whose output has ended is about to end, or to be ended.
+_END_S = 3.0
+
+Ended = Callable[[int, str, float], RunOutcome]
+
+
+class LocalTalk:
+    """The lines of a process.
+
+    Args:
+        conversation: With it.
+        outcome: Of its exit code, negative for a signal, its stderr and the seconds that it took.
+    """
+
+    def __init__(self, conversation: Conversation, outcome: Ended) -> None:
+        self._conversation = conversation
+        self._outcome = outcome
+        self._began = time.monotonic()
+        self._received = Received()
+        self._has_ended = False
+
+    def say(self, line: str) -> None:
+        self._conversation.say(f"{line}\n".encode())
+
+    def hear(self, wait_s: float) -> str | None:
+        while (line := self._received.line()) is None and not self._has_ended:
+            part = self._conversation.read(_READ, wait_s)
+            self._has_ended = not part
+            self._received.add(part)
+        return self._received.rest() if line is None else line
+
+    def end(self) -> RunOutcome:
+        seconds = time.monotonic() - self._began
+        try:
+            # One that still prints is ended with the block.
+            code = self._conversation.ended(_END_S if self._has_ended else 0)
+        except TimeoutError:
+            said = self._conversation.errors()
+            return RunOutcome(None, None, "", said, seconds, timed_out=True)
+        return self._outcome(code, self._conversation.errors(), seconds)
+
+
+@contextmanager
+def talking(request: process.Request, outcome: Ended) -> Iterator[LocalTalk]:
+    """Starts a process to talk with, and ends it with the block.
+
+    Args:
+        request: The process.
+        outcome: As LocalTalk takes it.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    with process.talking(request) as conversation:
+        yield LocalTalk(conversation, outcome)
+
+
+_SYS = Path("/sys")
+
+
+class Samples:
+    """What was read; complete when the block of `sampled` has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._constant, self._files = _chosen(folder)
+        self._readings: list[tuple[float, str]] = []
+        self._began = time.monotonic()
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to read; virtual machines often have nothing."""
+        return bool(self._files)
+
+    def read(self) -> None:
+        """Reads every file once; what it means waits for `states`."""
+        seconds = round(time.monotonic() - self._began, 2)
+        self._readings.append((seconds, _lines(self._files)))
+
+    @property
+    def states(self) -> tuple[TimedState, ...]:
+        """In their order."""
+        return tuple(
+            TimedState(seconds, sampling.sampled_state(self._constant + text))
+            for seconds, text in self._readings
+        )
+
+
+@contextmanager
+def sampled(folder: Path = _SYS) -> Iterator[Samples]:
+    """Reads the state while the block runs; a thread sleeps between the readings."""
+    samples, ended = Samples(folder), threading.Event()
+
+    def read() -> None:
+        number = 0
+        while not ended.wait(sampling.period_s(number)):
+            samples.read()
+            number += 1
+
+    thread = threading.Thread(target=read, name="state of this machine", daemon=True)
+    if samples.any:
+        thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        if samples.any:
+            thread.join()
+
+
+def _chosen(folder: Path) -> tuple[str, list[Path]]:
+    """The lines that stay the same, and the files that are read again and again."""
+    constant: list[Path] = []
+    files: list[Path] = []
+    policies = sorted(folder.glob(sampling.POLICIES))
+    every = -(-len(policies) // sampling.MOST) or 1
+    for policy in policies[::every]:
+        constant += (policy / name for name in sampling.CONSTANT_OF_POLICY)
+        files += (policy / name for name in sampling.OF_POLICY)
+    zones = sorted(folder.glob(sampling.ZONES))
+    if len(zones) > sampling.MOST:
+        zones = [z for z in zones if re.search(sampling.CHOSEN_ZONES, read_text(z / "type"))]
+    for zone in zones[: sampling.MOST]:
+        constant.append(zone / "type")
+        files.append(zone / "temp")
+    for supply in sorted(folder.glob(sampling.SUPPLIES)):
+        if read_text(supply / "type").strip() == "Battery":
+            constant += (supply / "type", supply / "scope")
+            files += (supply / name for name in sampling.OF_BATTERY)
+    files.append(folder / sampling.FIRMWARE)
+    return _lines(constant), [file for file in files if read_text(file)]
+
+
+def _lines(files: list[Path]) -> str:
+    return "".join(f"{file}:{text}\n" for file in files if (text := read_text(file).strip()))

@@ -19,7 +19,6 @@ from etdeploy.core.processes import process
 from etdeploy.core.processes.conversation import Conversation
 from etdeploy.devices.ssh.address import Address
 from etdeploy.devices.ssh.client import ENVIRONMENT, channel_command, master_command
-from etdeploy.devices.ssh.script import LONGEST, as_argument, as_input, encoded
 
 # The path of a socket holds 108 bytes with its end (unix(7)), and ssh first makes it with 17 more.
 _LONGEST_PATH = 107 - 17
@@ -152,3 +151,26 @@ def _private_folder() -> Iterator[Path]:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+LONGEST = 100_000
+"""Bytes of a script that goes as an argument; Linux allows 128 KiB (MAX_ARG_STRLEN)."""
+_UNSAFE = re.compile(rb"[^ -~]|[!'\\]")
+_RUN = r'eval "$(printf %b "$1")"'
+_READ = r'read -r s; eval "$(printf %b "$s")"'
+
+
+def encoded(script: str) -> str:
+    """The script without quotes, `!`, backslashes before anything but 0, and newlines."""
+    data = _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], script.encode())
+    return data.decode("ascii")
+
+
+def as_argument(script: str) -> str:
+    """What sshd is asked to run."""
+    return f"exec sh -c '{_RUN}' etdeploy '{encoded(script)}'"
+
+
+def as_input() -> str:
+    """What sshd is asked to run where the script comes as the first line of its input."""
+    return f"exec sh -c '{_READ}'"

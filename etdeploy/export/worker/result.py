@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from etdeploy.export.installed import backend_versions, installed_version
 from etdeploy.export.methods import first_method
 from etdeploy.export.spec import ExportSpec
@@ -15,7 +17,6 @@ from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.lowering.delegation import delegation_notes
 from etdeploy.export.worker.lowering.lower import graphs, shortens
 from etdeploy.export.worker.lowering.lower_failures import explaining
-from etdeploy.export.worker.lowering.output_steps import output_quantization
 from etdeploy.export.worker.lowering.releases import release_notes
 from etdeploy.export.worker.lowering.stored_once import store_once
 from etdeploy.export.worker.lowering.tied import tied_notes
@@ -36,12 +37,14 @@ from etdeploy.program.folder import (
     RETRACED,
     REWRITES,
     MethodValues,
+    OutputQuantization,
     Provenance,
 )
 from etdeploy.program.quality import OutputLoss
 
-if TYPE_CHECKING:  # imports transformers
+if TYPE_CHECKING:
     from etdeploy.export.worker.loading.hf.language import LanguageModel
+
 
 _VERSIONS = ("torch", "torchao", "executorch")
 
@@ -247,3 +250,36 @@ def _state_notes(method: Method) -> Iterator[str]:
             f"The model keeps state between calls ({', '.join(method.state)}); the expected "
             "outputs are those of its first call."
         )
+
+
+_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor"
+
+
+def output_quantization(
+    traced: torch.export.ExportedProgram,
+) -> tuple[OutputQuantization | None, ...]:
+    """Scale and zero point of each output that a dequantisation gives directly.
+
+    PT2E quantises layout operators like `view` on their own, so that even behind those the last
+    node is a dequantisation. Dynamic quantisation computes its scale as it runs: such an output
+    has none here.
+
+    Returns:
+        An entry for each of the user's outputs, in order; None for one that is not quantised.
+    """
+    nodes = {node.name: node for node in traced.graph.nodes}
+    return tuple(
+        _quantization_of(nodes.get(str(name))) for name in traced.graph_signature.user_outputs
+    )
+
+
+def _quantization_of(node: torch.fx.Node | None) -> OutputQuantization | None:
+    if node is None or not str(node.target).startswith(_DEQUANTIZE):
+        return None
+    # Its schema: (input, scale, zero_point, quant_min, quant_max, dtype)
+    scale, zero_point, dtype = (node.args[i] for i in (1, 2, 5))
+    if not isinstance(scale, float) or not isinstance(zero_point, int):
+        return None
+    return OutputQuantization(
+        scale=scale, zero_point=zero_point, dtype=str(dtype).removeprefix("torch.")
+    )

@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from re import fullmatch
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from etdeploy.backends.names import DEFAULT_RECIPE
-from etdeploy.core.errors import FarmError, Problem, RecipeError, UsageError
+from etdeploy.core.errors import (
+    EtdeployError,
+    FarmError,
+    Problem,
+    RecipeError,
+    StoreError,
+    UsageError,
+)
 from etdeploy.core.files.basic import not_regular
 from etdeploy.core.text.shell import quoted
 from etdeploy.core.text.sizes import parse_size
+from etdeploy.devices.registry import device_names, parse_spec
 from etdeploy.farm.model import Gates
-from etdeploy.farm.spec.findings import Findings
-from etdeploy.farm.spec.groups import read_groups, read_pools
+from etdeploy.farm.spec.conditions import ConditionError, group_of, is_pattern, matches
+from etdeploy.farm.spec.findings import Findings, dotted
 from etdeploy.farm.spec.hosts import read_hosts
 from etdeploy.farm.spec.matrix import Pair, names, pairs_of
-from etdeploy.farm.spec.model import Baseline, Farm, LoadedFarm, Window
-from etdeploy.farm.spec.outputs import read_notify, read_reports, read_results, read_store
-from etdeploy.farm.spec.recipes import load_entries
+from etdeploy.farm.spec.model import (
+    Baseline,
+    DeviceGroup,
+    Farm,
+    LoadedFarm,
+    Notify,
+    Reports,
+    Window,
+)
+from etdeploy.farm.spec.results import results_problem
 from etdeploy.farm.spec.window import minutes_of, zone_problem
-from etdeploy.farm.spec.written import FarmFile, GateValues, Matrix, Times
+from etdeploy.farm.spec.written import (
+    NAME,
+    FarmFile,
+    GateValues,
+    Group,
+    Matrix,
+    RecipeEntry,
+    ReportFiles,
+    Times,
+    Told,
+)
 from etdeploy.recipe.document import FileKind, read_document
-from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.place import KeyPath
+from etdeploy.recipe.find import find_recipe
+from etdeploy.recipe.load import LoadedRecipe, Override, load_recipe
+from etdeploy.recipe.place import KeyPath, Place
 from etdeploy.recipe.problems import found_in
+from etdeploy.targets.platforms import TARGETS
 
 DEFAULT = "farm.yaml"
 _KIND = FileKind(
@@ -231,3 +262,267 @@ def _gates(written: GateValues, findings: Findings) -> Gates:
         free_bytes=free,
         wait_s=written.wait_s,
     )
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What a farm measures.
+
+    Attributes:
+        recipes: By label.
+        apps: Apps that are built already, by the label of their recipe.
+    """
+
+    recipes: dict[str, LoadedRecipe] = field(default_factory=dict)
+    apps: dict[str, Path] = field(default_factory=dict)
+
+
+def load_entries(entries: Sequence[RecipeEntry], findings: Findings) -> Entries:
+    """Loads every recipe; what is wrong with one is noted, and keeps no other from being read."""
+    loaded = Entries()
+    places: dict[str, Place] = {}
+    for number, entry in enumerate(entries):
+        found = _load(number, entry, findings)
+        if found is None:
+            continue
+        label = entry.label or found.name
+        keys = ("recipes", number, *(("label",) if entry.label else ()))
+        if label in loaded.recipes:
+            findings.add(
+                keys,
+                f"two recipes have the label {label!r}, the other one at {places[label]}",
+                f"give one another: {{recipe: {entry.recipe}, label: {label}-2}}",
+            )
+            continue
+        loaded.recipes[label], places[label] = found, findings.place(keys)
+        if entry.app and (app := _app(("recipes", number, "app"), entry.app, findings)):
+            loaded.apps[label] = app
+    return loaded
+
+
+def _app(keys: KeyPath, text: str, findings: Findings) -> Path | None:
+    """The app's archive; None, with a note, for what is none."""
+    path = findings.path(keys, text)
+    if path is None:
+        return None
+    if what := not_regular(path) if path.exists() else "missing":
+        findings.add(keys, f"{dotted(keys)}: the file {path} is {what}", _BUILD)
+    elif path.suffix.lower() != _ARCHIVE:
+        findings.add(keys, f"{dotted(keys)} takes an {_ARCHIVE}, and {path} is none", _BUILD)
+    return path
+
+
+_ARCHIVE = ".ipa"
+_BUILD = "etdeploy app ios writes the project, which a Mac builds"
+
+
+def _load(number: int, entry: RecipeEntry, findings: Findings) -> LoadedRecipe | None:
+    keys = ("recipes", number)
+    place = findings.place((*keys, "recipe"))
+    try:
+        path = find_recipe(entry.recipe, findings.folder, place)
+        overrides = [
+            Override(text, str(findings.place((*keys, "set", i))), findings.folder)
+            for i, text in enumerate(entry.set)
+        ]
+        return load_recipe(str(path), overrides)
+    except RecipeError as error:
+        findings.of_another_file(error.problems, error.remedy)
+        return None
+
+
+NAMED = "named"
+"""The pool of devices that groups name and no list finds."""
+
+
+def read_groups(written: Mapping[str, Group], findings: Findings) -> dict[str, DeviceGroup]:
+    """The groups that can be read."""
+    found = {}
+    for name, group in written.items():
+        keys = ("devices", name)
+        require_name(keys, findings)
+        try:
+            found[name] = group_of(group)
+        except ConditionError as error:
+            if not error.key and findings.is_bad(keys):
+                continue
+            where = (*keys, error.key) if error.key else keys
+            findings.add(where, f"{dotted(keys)}: {error}", error.hint)
+        _require_known((*keys, "kind"), group.kind, device_names(), findings)
+        _require_known((*keys, "target"), group.target, TARGETS, findings)
+        if group.name and not is_pattern(group.name) and group.name not in device_names():
+            _require_device((*keys, "name"), group.name, findings)
+    return found
+
+
+def read_pools(
+    written: Mapping[str, Sequence[str]],
+    groups: Mapping[str, Group],
+    alone: bool,
+    findings: Findings,
+) -> dict[str, tuple[str, ...]]:
+    """The pools of this machine's devices; those that groups name and no list finds are one, too.
+
+    Args:
+        written: By name.
+        groups: That may ask for one.
+        alone: Whether no other host can have pools.
+        findings: Gets what is wrong.
+    """
+    for name, devices in written.items():
+        require_name(("pools", name), findings)
+        for number, device in enumerate(devices):
+            if device not in device_names():
+                _require_device(("pools", name, number), device, findings)
+    for name, group in groups.items():
+        if alone and group.pool and not findings.is_bad(("pools",)):
+            _require_known(("devices", name, "pool"), group.pool, written, findings)
+    pools = {name: tuple(devices) for name, devices in written.items()}
+    named = [g.name for g in groups.values() if alone and g.name and _is_unlisted(g.name)]
+    return {**pools, NAMED: (*pools.get(NAMED, ()), *named)} if named else pools
+
+
+def _is_unlisted(name: str) -> bool:
+    """Whether a device is found by its name alone: no list has boards, and those on a network."""
+    if is_pattern(name):
+        return False
+    try:
+        kind, spec = parse_spec(name)
+    except EtdeployError:
+        return False
+    return kind.address == "required" or spec.address is not None
+
+
+def require_name(keys: KeyPath, findings: Findings) -> None:
+    """Notes a name of the user's own that reports and the command line could not show."""
+    if not fullmatch(NAME, str(keys[-1])):
+        findings.add(
+            keys,
+            f"{keys[-1]!r} cannot be a name in {keys[0]}",
+            "use letters, digits, dot, dash and underscore",
+        )
+
+
+def _require_known(
+    keys: KeyPath, value: str | None, known: Collection[str], findings: Findings
+) -> None:
+    if value is None or any(matches(each, value) for each in known):
+        return
+    near = get_close_matches(value, known, n=1)
+    there = ", ".join(known) or "none"
+    findings.add(
+        keys,
+        f"{dotted(keys)}: there is no {keys[-1]} {value!r}",
+        f"did you mean {near[0]!r}?" if near else f"there are: {there}",
+    )
+
+
+def _require_device(keys: KeyPath, name: str, findings: Findings) -> None:
+    try:
+        parse_spec(name)
+    except EtdeployError as error:
+        findings.add(keys, f"{dotted(keys)}: {error.message}", error.remedy)
+
+
+_STORE = ("store",)
+
+
+def read_results(written: FarmFile, findings: Findings) -> Path:
+    """The folder for records, absolute."""
+    folder = findings.path(("results",), written.results)
+    if folder is None:
+        return findings.folder
+    if problem := results_problem(folder, findings.folder):
+        findings.add(("results",), f"results: {folder} {problem}", "name a folder of its own")
+    return folder
+
+
+def read_reports(written: ReportFiles, results: Path, findings: Findings) -> Reports:
+    """The files of reports and the folder of the dashboard, absolute; each is another one."""
+    found: dict[str, Path] = {}
+    for key, text in written.model_dump(exclude_none=True).items():
+        keys = ("reports", key)
+        path = findings.path(keys, text)
+        if path is None:
+            continue
+        if same := next((other for other in found if found[other] == path), None):
+            findings.add(keys, f"reports.{key}: this is the file of reports.{same}, too")
+        wants_folder = key == "dashboard"
+        if path.exists() and path.is_dir() != wants_folder:
+            takes, is_now = ("folder", "file") if wants_folder else ("file", "folder")
+            example = "name another" if wants_folder else f"{text.rstrip('/')}/night.{_SUFFIX[key]}"
+            findings.add(keys, f"reports.{key} takes a {takes}, and {path} is a {is_now}", example)
+        elif not path.parent.is_dir() and path.parent != results:  # a night makes that one
+            findings.add(
+                keys, f"reports.{key}: the folder {path.parent} does not exist",
+                f"create it, or name a {'folder' if wants_folder else 'file'} in {results.name}/",
+            )  # fmt: skip
+        found[key] = path
+    return Reports(**found)
+
+
+_SUFFIX = {"html": "html", "markdown": "md", "junit": "xml"}
+
+
+def read_notify(written: Sequence[Told], findings: Findings) -> tuple[Notify, ...]:
+    """Who is told; a command that cannot be found would be noticed only in the morning."""
+    return tuple(_told(("notify", i), told, findings) for i, told in enumerate(written))
+
+
+def _told(keys: KeyPath, told: Told, findings: Findings) -> Notify:
+    command = told.command
+    if bool(command) == bool(told.webhook) and not findings.is_bad(keys):
+        what = "has both a command and a webhook" if command else "names nobody"
+        findings.add(keys, f"{dotted(keys)} {what}", "an entry has one: command or webhook")
+    if command:
+        command = (_program((*keys, "command"), command[0], findings), *command[1:])
+    if told.webhook:
+        _require_https((*keys, "webhook"), told.webhook, findings)
+    return Notify(command=command, webhook=told.webhook, when=told.when)
+
+
+def _program(keys: KeyPath, name: str, findings: Findings) -> str:
+    """The program, absolute where it is named by a path."""
+    path = findings.path(keys, name) if "/" in name else None
+    found = shutil.which(path or name)
+    if found is None:
+        hint = "its first word is the program" if " " in name else "install it, or name its path"
+        findings.add(keys, f"{dotted(keys)}: there is no program {name!r}", hint)
+    return str(path or name)
+
+
+def _require_https(keys: KeyPath, url: str, findings: Findings) -> None:
+    """Notes a URL that would tell everybody on the way, or nobody; it may contain a secret."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        findings.add(keys, f"{dotted(keys)} is not a URL", "e.g. https://HOST/PATH")
+        return
+    if parts.scheme != "https":
+        sent = "http:// is read by everybody on the way"
+        what = sent if parts.scheme == "http" else "this is not an https URL"
+        findings.add(keys, f"{dotted(keys)}: {what}", "write https://")
+    elif not host:
+        findings.add(keys, f"{dotted(keys)}: the URL names no host", "e.g. https://HOST/PATH")
+
+
+def read_store(written: str | None, findings: Findings) -> str | None:
+    """The history as `--store` takes it, a path made absolute."""
+    from etdeploy.history.place import OFF, place_of
+
+    if written is None:
+        return None
+    if written.lower() == OFF:
+        findings.add(
+            _STORE, "store: a farm keeps its nights in the history", "leave it out, or name one"
+        )
+        return None
+    if "://" not in written:
+        path = findings.path(_STORE, written)
+        return str(path) if path else None
+    try:
+        place_of(written)
+    except StoreError as error:
+        findings.add(_STORE, f"store: {error.message}", "e.g. postgresql://USER@HOST/DATABASE")
+    return written

@@ -7,23 +7,26 @@ from collections.abc import Iterator, Sequence
 from etdeploy.bench.outputs.verdict import explain, strain, uncompared_outputs, wrong_outputs
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.latency import Latency
+from etdeploy.bench.records.memory import Memory, WeightsKind
 from etdeploy.bench.records.record import RunRecord
+from etdeploy.bench.records.starts import ThreadsRecord
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.bench.units import duration
-from etdeploy.core.console import count, size
+from etdeploy.bench.records.sustained import Energy, Sustained, SustainedPoint
+from etdeploy.bench.units import duration, long_time, rate, unit_for
+from etdeploy.core.console import count, size, table
+from etdeploy.core.text.layout import cut
+from etdeploy.core.text.sparkline import sparkline
 from etdeploy.plan.model import Provider
 from etdeploy.program.delegation import where_it_runs
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.model import Operator
 from etdeploy.report import generation
 from etdeploy.report.disturbed import disturbed_lines, mark
+from etdeploy.report.generation import COLUMNS, DEFINITIONS, outside, point_cells, texts, told_text
 from etdeploy.report.outside import outside_text
-from etdeploy.report.terminal.generation import generation_lines, points_table
-from etdeploy.report.terminal.latencies import latencies, starts
+from etdeploy.report.terminal.latencies import between, latencies, starts
 from etdeploy.report.terminal.layout import LABEL, indented, wrapped
-from etdeploy.report.terminal.resources import memory_lines, sustained_lines
 from etdeploy.report.terminal.sizes import SIMULATED, simulated_sizes, sizes_table
-from etdeploy.report.terminal.threads import threads_table
 from etdeploy.report.texts import quality_of, verdict_lines
 
 _MOST_OPERATORS = 6
@@ -222,3 +225,148 @@ def _rate(latency: Latency) -> str:
         return "countless"
     rate = 1000 / latency.median
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def threads_table(curve: Sequence[ThreadsRecord]) -> str:
+    """The times with each number of threads, in the order of the recipe.
+
+    The speed-up is over the smallest number, the spread that between starts.
+    """
+    fastest = min(curve, key=lambda each: (each.latency_ms.median, each.threads))
+    fewest_ms = min(curve, key=lambda each: each.threads).latency_ms.median
+    best_ms = fastest.latency_ms.median
+    unit = unit_for(best_ms)
+    numbers = ("threads", f"median {unit.name}", "spread", f"first {unit.name}", "speed-up")
+    rows = [
+        (
+            each.threads,
+            unit.number(each.latency_ms.median, best_ms),
+            between(each.spread),
+            unit.number(each.first_inference_ms, best_ms),
+            _times(fewest_ms, each.latency_ms.median),
+            "fastest" if each is fastest else "",
+        )
+        for each in curve
+    ]
+    return table((*numbers, ""), rows, right=numbers)
+
+
+def _times(before_ms: float, now_ms: float) -> str | None:
+    return f"{before_ms / now_ms:.2f} x" if now_ms > 0 else None
+
+
+_LONGEST_TEXT = 400
+
+
+def points_table(workload: TextGeneration) -> str:
+    """A line for each point, in the recipe's order."""
+    return table(COLUMNS, [point_cells(point) for point in workload.points], right=COLUMNS)
+
+
+def generation_lines(record: RunRecord, workload: TextGeneration) -> Iterator[str]:
+    """Lines behind labels: the text, what the numbers are of, and what they mean."""
+    text = told_text(workload)
+    if text is not None:
+        end = "" if workload.first.stopped else " ..."
+        yield wrapped("text", [cut(text, _LONGEST_TEXT) + end])
+    starts = count(len(workload.runs), "start")
+    yield wrapped(
+        "medians",
+        [
+            f"over {texts(workload.points)} generations of each line in {starts}, "
+            f"{count(record.runner.threads, 'thread')}; load {duration(record.load_ms)}, first "
+            f"token of a new process after {duration(workload.first_ttft_ms)}"
+        ],
+    )
+    if workload.huge_page_bytes:
+        yield wrapped("huge pages", [f"{size(workload.huge_page_bytes)} of weights and cache"])
+    if workload.methods:
+        yield wrapped(
+            "delegates", [f"time outside of them: {outside(workload)}; etdeploy profile shows what"]
+        )
+    for name, meaning in DEFINITIONS.items():
+        yield wrapped(name, [meaning])
+
+
+_CURVE = 50
+_KHZ_PER_GHZ = 1e6
+
+
+def memory_lines(record: RunRecord) -> Iterator[str]:
+    """Peak, plan and weights; nothing where the memory was not measured."""
+    memory = record.memory or Memory(peak_rss_bytes=record.peak_rss_bytes)
+    if memory.peak_rss_bytes is not None:
+        before = memory.before_load_rss_bytes
+        runner = f", {size(before)} before the program was loaded" if before else ""
+        yield f"{size(memory.peak_rss_bytes)} resident{runner}"
+    planned = "" if memory.planned_bytes is None else f"{size(memory.planned_bytes)} planned"
+    weights = _weights(memory, record.program.size_bytes)
+    if record.memory and (planned or weights):
+        yield "; ".join(filter(None, (planned, weights)))
+
+
+def _weights(memory: Memory, file_bytes: int) -> str:
+    resident = memory.program_resident_bytes
+    if memory.weights is None or resident is None:
+        return ""
+    # Its parts are mapped in whole pages, which may overlap.
+    of_file = f"{size(min(resident, file_bytes))} of the {size(file_bytes)} file"
+    return {
+        WeightsKind.LOADED: f"the weights are copied; {of_file} stay in memory beside them",
+        WeightsKind.MAPPED: f"the weights are used in the file, {of_file} are in memory",
+        WeightsKind.BOTH: f"some weights are copied, others are used in the file: {of_file} "
+        "are in memory",
+    }[memory.weights]
+
+
+def sustained_lines(sustained: Sustained) -> Iterator[str]:
+    """What remains of the rate and when it dropped, its curve, and the energy."""
+    remains = round(sustained.retained_percent)
+    what = f"{remains} % of the rate remains" if remains < 100 else "nothing of the rate is lost"
+    yield (
+        f"{what} after {long_time(sustained.seconds)}: from {rate(sustained.start_per_s)} to "
+        f"{rate(sustained.end_per_s)} inferences per second"
+    )
+    yield _drops(sustained)
+    yield _curve(sustained.points)
+    if sustained.energy:
+        yield _energy(sustained.energy)
+
+
+def _drops(sustained: Sustained) -> str:
+    first, second = sustained.to_minus_10_percent_s, sustained.to_minus_25_percent_s
+    if first is None:
+        return "never 10 % slower for long"
+    more = "never 25 %" if second is None else f"25 % after {long_time(second)}"
+    return f"10 % slower after {long_time(first)}, {more}"
+
+
+def _curve(points: Sequence[SustainedPoint]) -> str:
+    """From 0 up, so that a bar half as high is half the rate."""
+    rates = [point.inferences_per_s for point in points]
+    bars = sparkline(rates, _CURVE, low=0, high=max(rates))
+    beside = [
+        _range([p.celsius for p in points if p.celsius is not None], "{:.0f}", "°C"),
+        _range([p.khz / _KHZ_PER_GHZ for p in points if p.khz is not None], "{:.2f}", "GHz"),
+    ]
+    return "  ".join(filter(None, (bars, ", ".join(filter(None, beside)))))
+
+
+def _range(values: Sequence[float], form: str, unit: str) -> str:
+    """The first and the last value."""
+    return f"{form.format(values[0])} to {form.format(values[-1])} {unit}" if values else ""
+
+
+def _energy(energy: Energy) -> str:
+    idle = "" if energy.idle_watts is None else f", {energy.idle_watts:.2g} W before"
+    return (
+        f"about {_joules(energy.joules_per_inference)} per inference, estimated from the battery: "
+        f"the whole device takes {energy.watts:.2g} W{idle}"
+    )
+
+
+def _joules(joules: float) -> str:
+    for unit, per_joule in (("J", 1.0), ("mJ", 1e3)):
+        if joules * per_joule >= 0.1:
+            return f"{joules * per_joule:.2g} {unit}"
+    return f"{joules * 1e6:.2g} µJ"

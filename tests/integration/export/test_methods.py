@@ -12,8 +12,8 @@ import pytest
 
 from etdeploy.core.processes import process
 from etdeploy.export.failure import failure_error
-from etdeploy.export.finished import write_finished
 from etdeploy.export.protocol import Failure
+from etdeploy.export.run import write_finished
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import Provenance, TensorFile, load_provenance
 from etdeploy.program.inspect import inspect_file

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, text
 from etdeploy.bench.records.stored import StoredRun, parse_record
 from etdeploy.core.errors import BuildError, StoreError
 from etdeploy.history import keep as module
-from etdeploy.history import pending
+from etdeploy.history import keep as pending
 from etdeploy.history.entry import Judgement
 from etdeploy.history.keep import bring_in, keep
 from etdeploy.history.place import Place, required_place

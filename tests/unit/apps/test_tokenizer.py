@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etdeploy.apps.tokenizer import app_tokenizer
+from etdeploy.apps.payload import app_tokenizer
 
 MODEL = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import etdeploy.bench.measurement as measurement_module
+import etdeploy.bench.measure as measurement_module
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.failures.incomplete import require_whole
 from etdeploy.bench.kept import DESCRIPTIONS

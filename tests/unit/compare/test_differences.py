@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etdeploy.bench.records.record import RunRecord
-from etdeploy.compare.differences import differences, measured_differently
+from etdeploy.compare.runs import differences, measured_differently
 from tests.support.bench_values import make_program, make_record
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.compare.outputs import output_differences
+from etdeploy.compare.runs import output_differences
 from etdeploy.runner.protocol import RunnerOutput
 from tests.support.bench_values import make_record, make_results
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import etdeploy.bench.measurement as measurement_module
+import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.measure import Prepared, measure
 from etdeploy.bench.records.stored import load_run
 from etdeploy.bench.revision import Revision

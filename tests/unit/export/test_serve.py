@@ -14,7 +14,7 @@ from etdeploy.core.processes.process import Outcome, Request, fork_server, run
 from etdeploy.export.protocol import Sources
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.worker.loading.recorder import FileRecorder
-from etdeploy.export.worker.preload import Preloaded
+from etdeploy.export.worker.serve import Preloaded
 from tests.support.processes import eventually, is_alive
 
 pytestmark = [
@@ -24,7 +24,7 @@ pytestmark = [
 
 _SERVER = """
 import os, socket, sys
-from etdeploy.export.worker.preload import Preloaded
+from etdeploy.export.worker.serve import Preloaded
 from etdeploy.export.worker.serve import Server
 
 def work(arguments, preloaded):

@@ -14,7 +14,7 @@ from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, StoreError
 from etdeploy.history import keep as module
-from etdeploy.history import pending
+from etdeploy.history import keep as pending
 from etdeploy.history.keep import bring_in, keep
 from etdeploy.history.place import Place, required_place
 from etdeploy.history.store import connect

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from etdeploy.profile.joining import joined
+from etdeploy.profile.calls import joined
 from tests.support.traces import make_node
 
 _FAMILIES = {

@@ -6,7 +6,7 @@ import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.profile.calls import Names, calls_of
-from etdeploy.profile.notes import profile_notes
+from etdeploy.profile.profiled import profile_notes
 from etdeploy.profile.protocol import Trace
 from tests.support.bench_values import make_device, make_record
 from tests.support.traces import TRACE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.report.differences import differences
+from etdeploy.report.formats import differences
 from tests.support.bench_values import SIMULATED, make_device, make_record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from etdeploy.backends.names import DEFAULT
-from etdeploy.backends.schemes import FLOAT_SCHEMES, LINEAR_SCHEMES, STATIC_SCHEMES
+from etdeploy.backends.schemes import (
+    FLOAT_SCHEMES,
+    GROUPED_EMBEDDINGS,
+    LINEAR_SCHEMES,
+    STATIC_SCHEMES,
+)
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import (
@@ -27,9 +35,15 @@ from etdeploy.export.worker.failures import (
 from etdeploy.export.worker.loading.returned import as_call
 from etdeploy.export.worker.loading.source import Source
 from etdeploy.export.worker.lowering.calibration import Calibration, Range
-from etdeploy.export.worker.lowering.layers.quantize import quantize_layers
+from etdeploy.export.worker.lowering.layers.found import DEFAULT_GROUP_SIZE, Layer, apply, layers_of
+from etdeploy.export.worker.lowering.layers.linears import quantize_linears
 from etdeploy.export.worker.lowering.layers.scales import Activations
-from etdeploy.export.worker.lowering.overrides import check_overrides, override_notes
+from etdeploy.export.worker.lowering.overrides import (
+    check_overrides,
+    check_patterns,
+    first_match,
+    override_notes,
+)
 from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.rewrites.order import rewritten_to_quantize
 from etdeploy.export.worker.tracing.structure import Call
@@ -231,3 +245,107 @@ def _checked(samples: Iterable[Any]) -> Iterable[Call]:
                     remedy="yield (x,)",
                 )
             yield call
+
+
+def quantize_layers(
+    spec: ExportSpec, sources: Mapping[str, Source], activations: Activations
+) -> tuple[str, ...]:
+    """Quantises what the spec says; returns sentences for the user.
+
+    Raises:
+        WorkerError: The model has nothing that can be quantised that way.
+    """
+    linears = layers_of(spec, sources, torch.nn.Linear)
+    for layer in linears:
+        _store_computed_weight(layer.module)
+    tables = layers_of(spec, sources, torch.nn.Embedding)
+    _check_overrides(spec, linears, tables)
+    return tuple(_quantized(spec, sources, linears, tables, activations))
+
+
+def _store_computed_weight(layer: torch.nn.Linear) -> None:
+    """Makes a weight that is computed from other parameters at each call, as weight_norm's, one."""
+    if parametrize.is_parametrized(layer, "weight"):
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+    for hook in list(layer._forward_pre_hooks.values()):  # of the older functions of that name
+        if isinstance(hook, WeightNorm) and hook.name == "weight":
+            remove_weight_norm(layer)
+        elif isinstance(hook, SpectralNorm) and hook.name == "weight":
+            remove_spectral_norm(layer)
+
+
+def _quantized(
+    spec: ExportSpec,
+    sources: Mapping[str, Source],
+    linears: Sequence[Layer[torch.nn.Linear]],
+    tables: Sequence[Layer[torch.nn.Embedding]],
+    activations: Activations,
+) -> Iterator[str]:
+    if spec.quantization in LINEAR_SCHEMES:
+        yield from quantize_linears(spec, sources, linears, activations)
+    if spec.embeddings:
+        yield from quantize_embeddings(spec, tables)
+
+
+def _check_overrides(
+    spec: ExportSpec,
+    linears: Sequence[Layer[torch.nn.Linear]],
+    tables: Sequence[Layer[torch.nn.Embedding]],
+) -> None:
+    """A table can stay in floats; the other schemes are those of linear layers."""
+    of_linears = [path for layer in linears for path in layer.paths]
+    of_tables = [path for layer in tables for path in layer.paths] if spec.embeddings else []
+    check_patterns(
+        spec,
+        lambda scheme: of_linears + of_tables if scheme in FLOAT_SCHEMES else of_linears,
+        "no module with a linear layer",
+    )
+
+
+Tables = Sequence[Layer[torch.nn.Embedding]]
+
+
+def quantize_embeddings(spec: ExportSpec, tables: Tables) -> Iterator[str]:
+    """Quantises the tables that no override leaves in floats; yields sentences for the user."""
+    chosen = [table for table in tables if not _stays(spec, table)]
+    group_size = spec.group_size or DEFAULT_GROUP_SIZE
+    grouped = [table for table in chosen if _in_groups(spec, table, group_size)]
+    rest = [table for table in chosen if table not in grouped]
+    if grouped:
+        apply(_config(group_size), grouped, "the embeddings")
+        yield f"The weights of embeddings have 4 bits, with a scale for each {group_size} of them."
+    if rest:
+        apply(_config(None), rest, "the embeddings")
+        yield _rest_note(spec, rest, group_size)
+    if not tables:
+        yield "The model has no table of embeddings to quantise."
+
+
+def _stays(spec: ExportSpec, table: Layer[Any]) -> bool:
+    found = first_match(spec, table.paths)
+    return found is not None and found[1] in FLOAT_SCHEMES
+
+
+def _in_groups(spec: ExportSpec, table: Layer[torch.nn.Embedding], group_size: int) -> bool:
+    grouped = spec.embeddings in GROUPED_EMBEDDINGS
+    return grouped and table.module.embedding_dim % group_size == 0
+
+
+def _config(group_size: int | None) -> Any:
+    """4 bits in groups of that size; 8 bits for each token without."""
+    from torchao.quantization.granularity import PerAxis, PerGroup
+    from torchao.quantization.quant_api import IntxWeightOnlyConfig
+
+    if group_size is None:
+        return IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0))
+    return IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(group_size))
+
+
+def _rest_note(spec: ExportSpec, rest: Tables, group_size: int) -> str:
+    if spec.embeddings not in GROUPED_EMBEDDINGS:
+        return "The weights of embeddings have 8 bits, with a scale for each token."
+    sizes = ", ".join(f"{t.name} ({t.module.embedding_dim})" for t in rest)
+    return (
+        "Embeddings that have 8 bits, since their size is not a multiple of the group size "
+        f"{group_size}: {sizes}."
+    )

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from etdeploy.core import cancel
-from etdeploy.core.errors import EtdeployError
-from etdeploy.farm.night.keeping.aside import Aside
+from etdeploy.core.errors import BuildError, EtdeployError
+from etdeploy.core.files.disk import no_room_in
+from etdeploy.core.text.shell import quoted
 from etdeploy.farm.night.keeping.events import Began, Event, Opened, Planned, event_of
-from etdeploy.farm.night.keeping.spool import Spool
 from etdeploy.farm.night.keeping.writing import Fence, Link, TakenError, write
 from etdeploy.history.nights import KeptVisit
 from etdeploy.history.place import Place
 
 if TYPE_CHECKING:
     from etdeploy.history.store.store import Connection, Store
+
 
 R = TypeVar("R")
 # How long a caller waits for the database, in seconds.
@@ -279,3 +283,164 @@ class Post:
 
             self._with_store(give_back)
         self._link.close()
+
+
+@dataclass
+class _Task:
+    action: Callable[[], Any]
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.action()
+        except BaseException as error:
+            self.error = error
+        self.done.set()
+
+
+class Aside:
+    """Does one thing after another in a thread of its own.
+
+    Args:
+        every_s: How often `now_and_then` is done.
+        now_and_then: Must not raise.
+    """
+
+    def __init__(self, every_s: float, now_and_then: Callable[[], None]) -> None:
+        self._every_s = every_s
+        self._now_and_then = now_and_then
+        self._queue: Queue[_Task | None] = Queue()
+        # A daemon: a server that never answers must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name="etdeploy-ledger", daemon=True)
+        self._thread.start()
+
+    def do(self, action: Callable[[], R], wait_s: float) -> R:
+        """Does something in the thread, and returns what it gives.
+
+        Raises:
+            TimeoutError: It has not ended after so long; it goes on, and may still have an effect.
+            Exception: What the action raised.
+        """
+        task = _Task(action)
+        self._queue.put(task)
+        if not task.done.wait(wait_s):
+            raise TimeoutError(f"no answer within {wait_s:g} s")
+        if task.error is not None:
+            raise task.error
+        result: R = task.result
+        return result
+
+    def close(self, wait_s: float) -> None:
+        """Ends the thread, if it ends within that time."""
+        self._queue.put(None)
+        self._thread.join(wait_s)
+
+    def _work(self) -> None:
+        due = time.monotonic() + self._every_s
+        while True:
+            try:
+                task = self._queue.get(timeout=max(0.0, due - time.monotonic()))
+            except Empty:
+                pass
+            else:
+                if task is None:
+                    return
+                task.run()
+            if time.monotonic() >= due:
+                self._now_and_then()
+                due = time.monotonic() + self._every_s
+
+
+class Spool:
+    """The file; it is there only while something waits.
+
+    A last line that was not written whole, as where a machine lost its power, is cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size = _cut(path)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return self._size == 0
+
+    def lines(self, offset: int = 0) -> list[tuple[str, int]]:
+        """The lines from an offset on, each with the offset of what follows it, in bytes."""
+        if self.is_empty:
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(offset)
+            content = stream.read(self._size - offset)
+        found = []
+        for line in content.splitlines(keepends=True):
+            offset += len(line)
+            found.append((line.decode("utf-8", "replace").rstrip("\n"), offset))
+        return found
+
+    def add(self, *lines: str) -> None:
+        """Adds lines, all or none, and waits for the disk.
+
+        Raises:
+            BuildError: The disk is full.
+            OSError: The file cannot be written.
+        """
+        data = "".join(f"{line}\n" for line in lines).encode()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            try:
+                _write(handle, data, self._size)
+            except OSError as error:
+                os.ftruncate(handle, self._size)
+                if no_room_in(error) is None:
+                    raise
+                raise BuildError(
+                    "the history cannot be reached, and what the night did cannot be noted for "
+                    f"later: {error.strerror}",
+                    place=str(self.path),
+                    remedy=f"Make room on its disk: df -h {quoted(self.path.parent)}\n"
+                    "Then run the same command again: it goes on with this night.",
+                ) from error
+        finally:
+            os.close(handle)
+        if not self._size:
+            _sync_folder(self.path.parent)
+        self._size += len(data)
+
+    def clear(self) -> None:
+        """Removes the file: everything is in the database."""
+        self.path.unlink(missing_ok=True)
+        self._size = 0
+
+
+def _write(handle: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(handle, view, offset)
+        view, offset = view[written:], offset + written
+    os.fsync(handle)
+
+
+def _cut(path: Path) -> int:
+    """The size of a file's whole lines, in bytes; the rest of it is cut off."""
+    try:
+        with path.open("r+b") as stream:
+            content = stream.read()
+            size = content.rfind(b"\n") + 1
+            if size != len(content):
+                stream.truncate(size)
+    except FileNotFoundError:
+        return 0
+    return size
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -16,8 +16,8 @@ from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes.conversation import Conversation
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, DeviceState
+from etdeploy.devices.ios import device as phone_module
 from etdeploy.devices.ios import launch
-from etdeploy.devices.ios import phone as phone_module
 from etdeploy.devices.registry import list_devices, open_device
 from tests.support.ios_phone import UDID, IosPhone, Start, archive
 from tests.support.pymobiledevice3 import pymobiledevice3

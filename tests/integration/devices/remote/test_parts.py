@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.devices.remote import incoming, parts
+from etdeploy.devices.remote import device, parts
 from etdeploy.devices.remote.parts import BLOCK_BYTES, Part
 from etdeploy.devices.remote.shell import Place
 
@@ -149,7 +149,7 @@ def test_what_was_begun_goes_from_push_to_push(board: Board) -> None:
     (Path(board.folder) / ("b" * 64)).write_bytes(b"a small file")
     Path(parts.new_name(board.folder, "c" * 64)).write_bytes(b"")
     # The folder's holder is gone.
-    board.output(incoming.sweep_command(board.place))
+    board.output(device.sweep_command(board.place))
     assert not Path(board.folder).exists()
     assert [path.name for path in board.kept.parent.iterdir()] == [SHA256]
     Path(board.folder).mkdir()
@@ -161,7 +161,7 @@ def test_what_was_begun_goes_from_push_to_push(board: Board) -> None:
 
 
 def test_a_holder_keeps_what_was_begun_when_its_connection_ends(board: Board) -> None:
-    with board.running(incoming.hold_command(board.place, "fedcba9876543210")) as holder:
+    with board.running(device.hold_command(board.place, "fedcba9876543210")) as holder:
         assert holder.stdout
         folder = Path(board.place.incoming) / holder.stdout.readline().decode().strip()
         Path(parts.part_name(str(folder), SHA256)).write_bytes(CONTENT)

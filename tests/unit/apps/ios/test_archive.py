@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.ios.archive import write_ipa
+from etdeploy.apps.ios.platform import write_ipa
 from etdeploy.core.errors import BuildError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.apps.ios.project import ios_app, project_ids, quoted, target_name
+from etdeploy.apps.ios.platform import ios_app, project_ids, quoted, target_name
 from etdeploy.core.errors import CheckError, UsageError
 from tests.unit.apps.ios.test_products import make_program
 

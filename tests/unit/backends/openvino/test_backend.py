@@ -8,8 +8,7 @@ import pytest
 
 from etdeploy.backends.names import OTHER_BACKEND, OTHER_PROGRAM
 from etdeploy.backends.openvino import backend
-from etdeploy.backends.openvino.backend import OPENVINO
-from etdeploy.backends.openvino.library import installed_in
+from etdeploy.backends.openvino.backend import OPENVINO, installed_in
 from etdeploy.backends.openvino.processor import has_vnni
 from etdeploy.backends.values import Destination, ExportRequest, Partitions, Workstation
 from etdeploy.core.blocker import Blocker

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.backends.openvino.library import (
+from etdeploy.backends.openvino.backend import (
     Installed,
     find_openvino,
     installed_in,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import etdeploy.bench.measurement as measurement_module
+import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.generation.request import write_request
 from etdeploy.bench.generation.work import work_of
 from etdeploy.bench.measure import Prepared, measure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.generation.notes import generation_notes
+from etdeploy.bench.assemble import generation_notes
 from tests.support.text_values import make_text_workload
 
 

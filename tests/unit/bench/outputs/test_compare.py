@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from etdeploy.bench.outputs.compare import Expectation, compare_outputs
 from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.sizes import Expectation, compare_outputs
 from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import Plain

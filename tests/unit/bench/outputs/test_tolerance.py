@@ -11,10 +11,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from etdeploy.bench.outputs.compare import judged
 from etdeploy.bench.outputs.steps import estimate_step
 from etdeploy.bench.outputs.tolerance import limits_for
 from etdeploy.bench.records.outputs import OutputCheck
+from etdeploy.bench.sizes import judged
 from etdeploy.program.distance import measure_distance
 from etdeploy.program.folder import TensorFile
 from etdeploy.recipe.model import Tolerance

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
-from etdeploy.bench.state.disturbances import (
+from etdeploy.bench.conditions import (
     limits_of,
     load_disturbance,
     run_disturbances,
     start_disturbances,
 )
+from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.bench.state.observed import Observed
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
 from etdeploy.runner.protocol import Processors, RunnerResults

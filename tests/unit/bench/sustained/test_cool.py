@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etdeploy.bench.sustained.cool import cool_start
+from etdeploy.bench.measure import cool_start
 from etdeploy.devices.base import Capabilities, DeviceState
 from etdeploy.recipe.model import Cooldown
 

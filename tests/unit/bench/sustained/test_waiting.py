@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from etdeploy.bench.sustained import waiting
-from etdeploy.bench.sustained.waiting import telling_time
+from etdeploy.bench import measure
+from etdeploy.bench.measure import telling_time
 
 
 def test_time_is_told_until_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_EVERY_S", 0.001)
+    monkeypatch.setattr(measure, "_EVERY_S", 0.001)
     told: list[tuple[str, float | None]] = []
     twice = threading.Event()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import etdeploy.bench.measurement as measurement_module
+import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.measure import measure
 from etdeploy.bench.records.stored import StoredRun
 from etdeploy.bench.revision import Revision

@@ -10,7 +10,7 @@ import pytest
 
 from etdeploy.bench.records.conditions import Disturbance, DisturbanceKind
 from etdeploy.cli.night.figures import figure_of, folders_of
-from etdeploy.cli.night.watch import Watch, told
+from etdeploy.cli.night.whole import Watch, told
 from etdeploy.core import console
 from etdeploy.farm.model import Fate, Order, VisitState
 from tests.support.bench_values import make_record

@@ -18,13 +18,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from etdeploy.core.errors import DeviceError, UsageError
-from etdeploy.devices.adb.direct import DirectTransport, usb_transport
 from etdeploy.devices.adb.keys import Signer, user_signer
 from etdeploy.devices.adb.pipes import TcpPipe
 from etdeploy.devices.adb.server import ServerDevice, ServerTransport
 from etdeploy.devices.adb.stream import Patience
-from etdeploy.devices.android.choice import list_android, open_listed
-from etdeploy.devices.android.device import AndroidDevice
+from etdeploy.devices.android.choice import (
+    AndroidDevice,
+    DirectTransport,
+    list_android,
+    open_listed,
+    usb_transport,
+)
 from etdeploy.devices.android.link import AndroidLink
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.devices.registry import list_devices, open_device

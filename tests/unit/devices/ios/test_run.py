@@ -12,7 +12,7 @@ import pytest
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.devices.base import AppLaunch, Bundle, DeviceState
-from etdeploy.devices.ios import launch, phone
+from etdeploy.devices.ios import device, launch
 from etdeploy.devices.ios.command import Command
 from etdeploy.devices.ios.device import IosDevice
 from etdeploy.devices.ios.launch import parse_processes
@@ -32,7 +32,7 @@ ENDED = "etdeploy: run r-1 has ended\r\n"
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for iOS to write a report, or for a tunnel."""
-    monkeypatch.setattr(phone, "_REPORT_S", 0.0)
+    monkeypatch.setattr(device, "_REPORT_S", 0.0)
     monkeypatch.setattr(launch, "_START_S", 0.5)
 
 

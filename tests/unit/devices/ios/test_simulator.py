@@ -11,8 +11,7 @@ import pytest
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.devices.base import AppLaunch, Bundle, BundleFile, lock_name
-from etdeploy.devices.ios.simulator.device import SimulatorDevice
-from etdeploy.devices.ios.simulator.simctl import parse_simulators, unpacked
+from etdeploy.devices.ios.simulator.device import SimulatorDevice, parse_simulators, unpacked
 from etdeploy.devices.registry import open_device
 from tests.support.ios_command import IosCommand
 from tests.support.ios_phone import archive

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.devices import sampling as constants
 from etdeploy.devices.base import CpuCluster
-from etdeploy.devices.local.sampling import Samples, sampled
+from etdeploy.devices.local.device import Samples, sampled
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etdeploy.devices.remote.heard import Heard
+from etdeploy.devices.remote.run import Heard
 from etdeploy.devices.remote.shell import SilentError
 
 
@@ -35,7 +35,7 @@ def test_a_program_that_never_stops_printing_has_a_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("etdeploy.devices.remote.heard.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("etdeploy.devices.remote.run.time.monotonic", lambda: now[0])
     heard = Heard(lambda _: None, "end", 5)
     heard.take("1")
     now[0] += 5.1

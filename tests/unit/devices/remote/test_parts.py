@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from etdeploy.devices.remote import incoming, parts
+from etdeploy.devices.remote import device, parts
 from etdeploy.devices.remote.parts import Part, arrived, parse_size, parts_of
 from etdeploy.devices.remote.shell import Place
 
@@ -62,8 +62,8 @@ def test_the_place_is_quoted_for_the_shell() -> None:
         parts.take_command(PLACE, FOLDER, SHA256),
         parts.continue_command(FOLDER, SHA256, executable=True),
         parts.release_command(PLACE, shlex.quote(FOLDER)),
-        incoming.sweep_command(PLACE),
-        incoming.hold_command(PLACE, "0123456789abcdef"),
+        device.sweep_command(PLACE),
+        device.hold_command(PLACE, "0123456789abcdef"),
     ):
         words = shlex.split(script)
         assert not any("mine" in word and "/home/it's mine/" not in word for word in words)

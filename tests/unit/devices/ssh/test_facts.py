@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.devices.base import CpuCluster, DeviceState
-from etdeploy.devices.ssh.facts import board_state, parse_board
+from etdeploy.devices.ssh.device import board_state, parse_board
 
 PI = """#uname
 Linux

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etdeploy.devices.ssh.script import as_argument, as_input, encoded
+from etdeploy.devices.ssh.connection import as_argument, as_input, encoded
 
 
 def decoded(words: str) -> str:

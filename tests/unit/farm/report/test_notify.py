@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.farm.report import notify as telling
+from etdeploy.farm.report import end as telling
+from etdeploy.farm.report.end import notify
 from etdeploy.farm.report.model import Cause, NightReport
-from etdeploy.farm.report.notify import notify
 from etdeploy.farm.spec.model import Notify
 from tests.support.processes import eventually
 

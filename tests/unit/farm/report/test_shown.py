@@ -9,10 +9,9 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.farm.report.files import Wanted, require_free, write
+from etdeploy.farm.report.files import MOST_CHARACTERS, Wanted, markdown, require_free, write
 from etdeploy.farm.report.model import NightReport
 from etdeploy.farm.report.shown.junit import MARK, junit
-from etdeploy.farm.report.shown.markdown import MOST_CHARACTERS, markdown
 from etdeploy.farm.report.shown.page import night_page, verdict_table
 from etdeploy.report.html.page import render
 

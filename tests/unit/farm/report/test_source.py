@@ -16,8 +16,8 @@ from etdeploy.farm.model import VisitState
 from etdeploy.farm.night.ledger import Ledger
 from etdeploy.farm.report import source
 from etdeploy.farm.report.end import conclude
+from etdeploy.farm.report.files import MARK
 from etdeploy.farm.report.model import NightInfo, NightReport
-from etdeploy.farm.report.shown.markdown import MARK
 from etdeploy.farm.report.source import Boards, Settings, find_night, judged, nights_of, seen
 from etdeploy.farm.spec.model import LoadedFarm, Notify, Reports
 from etdeploy.history.entry import Judgement

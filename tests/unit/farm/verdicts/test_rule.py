@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from etdeploy.farm.verdicts.many import discoveries, sure
+from etdeploy.farm.verdicts.night import discoveries, sure
 from etdeploy.farm.verdicts.rule import _tail, chance_of, distance, middle, within_spread
 
 METRIC = "latency_ms"

@@ -11,7 +11,7 @@ from etdeploy.core.errors import Interrupted
 from etdeploy.core.progress import silent
 from etdeploy.devices.base import DeviceState
 from etdeploy.farm.model import Gates, Health
-from etdeploy.farm.work.gates import GateError, closed, health_of, wait_until_open
+from etdeploy.farm.work.attempt import GateError, closed, health_of, wait_until_open
 
 ALL = Gates(battery_percent=50, temperature_celsius=35.0, free_bytes=1_000_000_000)
 

@@ -18,8 +18,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import sha256_bytes, sha256_file
 from etdeploy.farm.work import parcel as parcel_module
-from etdeploy.farm.work.parcel import PARCEL_FILE, open_parcel, pack
-from etdeploy.farm.work.recipe import RecipeCopy
+from etdeploy.farm.work.parcel import PARCEL_FILE, RecipeCopy, open_parcel, pack
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.recipe.find import bundled_recipes
 from etdeploy.recipe.load import load_recipe

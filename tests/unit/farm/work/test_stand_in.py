@@ -8,8 +8,7 @@ import pytest
 
 from etdeploy.devices.base import Capabilities, Device, DeviceFacts
 from etdeploy.farm.model import Offer
-from etdeploy.farm.work.prepare import classes_of
-from etdeploy.farm.work.stand_in import DeviceClass, StandIn
+from etdeploy.farm.work.prepare import DeviceClass, StandIn, classes_of
 from tests.support.parcels import make_offer
 
 

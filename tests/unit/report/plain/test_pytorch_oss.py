@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.formats import BEGINNINGS, Format
+from etdeploy.report.formats import BEGINNINGS, Format, pytorch_oss
 from etdeploy.report.material import Material
-from etdeploy.report.plain.pytorch_oss import pytorch_oss
 from tests.support.bench_values import FOLDER, SIMULATED, make_run
 from tests.support.report_values import make_material
 from tests.support.text_values import make_text_record

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from etdeploy.bench.generation.work import WorkPoint
 from etdeploy.bench.records.stored import StoredRun
-from etdeploy.report.terminal.generation import points_table
-from etdeploy.report.terminal.summary import summary
+from etdeploy.report.terminal.summary import points_table, summary
 from tests.support.bench_values import FOLDER, SIMULATED
 from tests.support.text_values import make_text_record, make_text_workload, make_work
 

@@ -8,7 +8,7 @@ import pytest
 
 from etdeploy.bench.records.memory import Memory, WeightsKind
 from etdeploy.bench.records.sustained import Energy, Sustained, SustainedPoint
-from etdeploy.report.terminal.resources import memory_lines, sustained_lines
+from etdeploy.report.terminal.summary import memory_lines, sustained_lines
 from tests.support.bench_values import make_record
 
 

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from etdeploy.backends.qnn.options import PERFORMANCE_MODES
 from etdeploy.backends.qnn.precision import precision_notes
+from etdeploy.export.protocol import Failure
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
-from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor
-from etdeploy.export.worker.backends.qnn.blocks import IN_BLOCKS
-from etdeploy.export.worker.backends.qnn.compile_specs import compile_specs
-from etdeploy.export.worker.backends.qnn.errors import MEANINGS
-from etdeploy.export.worker.backends.qnn.fitness import positional, refuse_unfit
+from etdeploy.export.worker.backends.qnn.adaptor import check_adaptor, chipset
+from etdeploy.export.worker.backends.qnn.blocks import IN_BLOCKS, blocked
 from etdeploy.export.worker.backends.qnn.methods import (
     SHARING,
     explaining_partitions,
     shares,
 )
 from etdeploy.export.worker.backends.qnn.placement import placing
-from etdeploy.export.worker.backends.qnn.quantizer import htp_quantizer
+from etdeploy.export.worker.failures import WorkerError, fail
+from etdeploy.export.worker.known_errors import Meaning, Meanings
+from etdeploy.export.worker.loading.source import Source
+from etdeploy.export.worker.lowering.overrides import scheme_of
+from etdeploy.export.worker.tracing.structure import Call, leaves
+from etdeploy.export.worker.tracing.trace import stack_line
+
+MEANINGS: Meanings = (
+    (
+        re.compile(r"running the 'DecomposeFloorDivide' pass"),
+        Meaning(
+            "operator",
+            "ExecuTorch's QNN backend cannot divide integers by a number with //",
+            "Write it as torch.div(x, 2, rounding_mode='floor'), or divide in floats.",
+            operator="aten::floor_divide",
+        ),
+    ),
+    (
+        re.compile(r"QNN graph I/O does not match the delegated program signature"),
+        Meaning(
+            "lowering",
+            "QNN's graph has other inputs and outputs than its part of the model: a value in it is "
+            "input or output twice, or depends on no input",
+            "Let the model return each value once, and nothing that is constant; the log names "
+            "both lists.",
+        ),
+    ),
+    (
+        re.compile(r"Failed to initialize QNN backend"),
+        Meaning(
+            "lowering",
+            "Qualcomm's compiler does not start",
+            "etdeploy doctor shows which one is used; the log has its own words. Code 14001 there\n"
+            "means that ExecuTorch's adaptor was built for another version of it.",
+        ),
+    ),
+)
 
 
 class QnnLowering(Lowering):
@@ -91,3 +128,227 @@ class QnnLowering(Lowering):
 
 
 LOWERING = QnnLowering()
+
+
+def compile_specs(spec: ExportSpec, *, several: bool) -> list[Any]:
+    """The compile specs of every partition.
+
+    Floats run as 16-bit floats: the HTP has no 32-bit ones. ExecuTorch takes QNN's profile level
+    from the compiled program; the runner lowers it in the passes that trace nothing.
+
+    Args:
+        spec: What is exported; it has a value for each of the backend's options.
+        several: Whether the program has several methods.
+
+    Raises:
+        WorkerError: ExecuTorch does not know the SoC.
+    """
+    from executorch.backends.qualcomm.serialization.qc_schema import (
+        QnnExecuTorchHtpPerformanceMode,
+        QnnExecuTorchProfileLevel,
+    )
+    from executorch.backends.qualcomm.utils.utils import (
+        generate_htp_compiler_spec,
+        generate_qnn_executorch_compiler_spec,
+    )
+
+    level, mode = QnnExecuTorchProfileLevel, str(spec.options["performance_mode"])
+    specs: list[Any] = generate_qnn_executorch_compiler_spec(
+        soc_model=chipset(spec),
+        backend_options=generate_htp_compiler_spec(
+            use_fp16=spec.quantization in ("none", "fp16"),
+            use_dlbc=bool(spec.options["dlbc"]),
+            htp_performance_mode=QnnExecuTorchHtpPerformanceMode(PERFORMANCE_MODES[mode]),
+            use_weight_sharing=several and shares(spec),
+        ),
+        profile_level=level.kProfileDetailed if spec.profiled else level.kProfileOff,
+    )
+    wanted_mib = int(spec.options["vtcm_mib"])
+    return [_with_vtcm(each, wanted_mib) for each in specs] if wanted_mib else specs
+
+
+def _with_vtcm(spec: Any, wanted_mib: int) -> Any:
+    """The compile spec with another size of VTCM than ExecuTorch's table has for the SoC."""
+    from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
+        flatbuffer_to_option,
+        option_to_flatbuffer,
+    )
+
+    options = flatbuffer_to_option(spec.value)
+    options.soc_info.htp_info.vtcm_size_in_mb = wanted_mib
+    return type(spec)(spec.key, option_to_flatbuffer(options))
+
+
+# etdeploy's names of ExecuTorch's `QuantDtype`.
+_DTYPES = {
+    "int8_static": "use_8a8w",
+    "8a4w": "use_8a4w",
+    "16a8w": "use_16a8w",
+    "16a4w": "use_16a4w",
+    IN_BLOCKS: "use_16a4w_block",
+}
+
+
+def htp_quantizer(spec: ExportSpec) -> Any:
+    """The PT2E quantiser of the spec's scheme and overrides, for its SoC.
+
+    Raises:
+        WorkerError: There is no adaptor that works, or ExecuTorch does not know the SoC.
+    """
+    check_adaptor()
+    from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer
+    from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
+
+    scheme = str(spec.quantization)
+    kind = QnnQuantizer
+    if scheme == IN_BLOCKS:
+        kind = blocked(QnnQuantizer, lambda: _config(spec, scheme), spec)
+    made = kind(backend=QnnExecuTorchBackendType.kHtpBackend, soc_model=chipset(spec))
+    made.set_default_quant_config(**_arguments(spec, scheme))
+    made.set_submodule_qconfig_list(
+        [
+            (_has(spec, other), _config(spec, other))
+            for other in sorted({override for _, override in spec.overrides})
+        ]
+    )
+    return made
+
+
+def _config(spec: ExportSpec, scheme: str) -> Any:
+    from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig
+
+    return ModuleQConfig(**_arguments(spec, scheme))
+
+
+def _arguments(spec: ExportSpec, scheme: str) -> dict[str, Any]:
+    """What ExecuTorch's quantiser is told of a scheme, for the model or a part of it."""
+    from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
+
+    channels = bool(spec.options["per_channel"])
+    return {
+        "quant_dtype": QuantDtype[_DTYPES[scheme]],
+        "is_conv_per_channel": channels,
+        "is_linear_per_channel": channels,
+    }
+
+
+def _has(spec: ExportSpec, scheme: str) -> Any:
+    """A predicate on nodes: whether an override gives them that scheme."""
+    return lambda node: scheme_of(spec, node) == scheme
+
+
+_OTHER = "--set export.backend=xnnpack"
+_INT32 = torch.iinfo(torch.int32)
+# Of torch's operators on graphs, those whose parts run once, often or not at all.
+_CONTROL_FLOW = ("cond", "while_loop", "map_impl", "scan", "associative_scan")
+
+
+@dataclass(frozen=True)
+class Positional:
+    """A module, with inputs that it takes by position alone."""
+
+    module: torch.nn.Module
+    inputs: tuple[Any, ...]
+
+
+class _ByKeyword(torch.nn.Module):  # type: ignore[misc]
+    """Takes by position what the model takes by keyword, behind its other inputs."""
+
+    def __init__(self, module: torch.nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.module = module
+        self.names = names
+
+    def forward(self, *values: Any) -> Any:
+        first = len(values) - len(self.names)
+        keywords = dict(zip(self.names, values[first:], strict=True))
+        return self.module(*values[:first], **keywords)
+
+
+def positional(module: torch.nn.Module, call: Call) -> Positional:
+    """What ExecuTorch's entry point for QNN takes, which knows no keywords.
+
+    The program's inputs keep the order that torch.export gives them: keywords behind the others, as
+    they are given.
+    """
+    if not call.keywords:
+        return Positional(module, call.args)
+    wrapped = _ByKeyword(module, tuple(call.keywords))
+    # Not eval(), which a module that torch.export made refuses.
+    wrapped.training = module.training
+    return Positional(wrapped, (*call.args, *call.keywords.values()))
+
+
+def refuse_unfit(source: Source, traced: torch.export.ExportedProgram) -> None:
+    """Ends the export of a model that the HTP cannot run, before it is compiled.
+
+    Raises:
+        WorkerError: The model has dynamic shapes or control flow, or integers that need more than
+            32 bits.
+    """
+    if traced.range_constraints:
+        raise _dynamic(source, traced)
+    for node in traced.graph.nodes:
+        name = getattr(node.target, "__name__", None)
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and name in _CONTROL_FLOW:
+            raise _control_flow(node, name)
+    for name, value in _stored(source, traced):
+        if _is_wide(value):
+            raise fail(
+                "lowering",
+                f"{name} has 64-bit integers beyond 32 bits, and the HTP computes integers in 32 "
+                "bits",
+                remedy=f"Keep such values out of the exported model; or\n{_OTHER}",
+            )
+
+
+def _dynamic(source: Source, traced: torch.export.ExportedProgram) -> WorkerError:
+    known = sorted({leaf.__name__ for _, leaf in leaves(source.dynamic_shapes) if _is_dim(leaf)})
+    names = ", ".join(known or sorted(map(str, traced.range_constraints)))
+    return fail(
+        "dynamic-shapes",
+        f"the model has dynamic shapes ({names}), and a QNN program is compiled for one size of "
+        "each tensor",
+        remedy="Export it with fixed shapes: without dynamic_shapes in what the factory returns, "
+        "and without\nbenchmark.sizes. Fill shorter inputs up to that size, and mask what was "
+        f"added. Or\n{_OTHER}",
+    )
+
+
+def _is_dim(leaf: Any) -> bool:
+    """Whether a leaf of dynamic_shapes is a named dimension, unlike `Dim.AUTO`."""
+    return isinstance(leaf, torch.export.Dim) and hasattr(leaf, "__name__")
+
+
+def _control_flow(node: torch.fx.Node, name: str) -> WorkerError:
+    file, line, code = stack_line(node.meta.get("stack_trace"))
+    return WorkerError(
+        Failure(
+            kind="lowering",
+            message=f"the model decides as it runs what it computes ({name}), which a QNN program "
+            "cannot",
+            file=file,
+            line=line,
+            code=code,
+            remedy="Compute both branches, and choose with torch.where; write a loop out. Or\n"
+            f"{_OTHER}",
+        )
+    )
+
+
+def _stored(
+    source: Source, traced: torch.export.ExportedProgram
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The example inputs, and the model's weights and constants, with their names."""
+    for index, (_, value) in enumerate(leaves((source.inputs.args, dict(source.inputs.keywords)))):
+        if isinstance(value, torch.Tensor):
+            yield f"the example input {index}", value
+    for name, value in {**traced.state_dict, **traced.constants}.items():
+        if isinstance(value, torch.Tensor):
+            yield f"the model's {name}", value
+
+
+def _is_wide(value: torch.Tensor) -> bool:
+    if value.dtype != torch.int64 or not value.numel():
+        return False
+    return bool(value.min() < _INT32.min or value.max() > _INT32.max)

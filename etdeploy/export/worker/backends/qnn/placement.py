@@ -6,6 +6,7 @@ other values is refused here, as found by running it in the simulator (QNN 2.49,
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from typing import Any
 import torch
 
 from etdeploy.export.worker.backends.base import REASON
-from etdeploy.export.worker.backends.qnn.validation import validation_reason
 from etdeploy.export.worker.native_output import overheard
 
 # 64-bit floats have a place in ExecuTorch's table, as 32-bit ones, whose bytes they do not have.
@@ -141,3 +141,24 @@ def _leave_out_constants(nodes: MutableMapping[torch.fx.Node, Any], constant: An
         if not set(node.users) <= nodes.keys():
             del nodes[node]
             node.meta[REASON] = "its values are constant, and no output of a QNN partition may be"
+
+
+_ERROR = re.compile(r"^\[ERROR\] \[Qnn ExecuTorch\]: *(?:<E>)? *(.+)$", re.MULTILINE)
+# That a node was refused, or where in the compiler, but not why.
+_HOLLOW = re.compile(
+    r"validateOpConfig|validateNativeOps|Failed to validate op|validation failed|not well formed"
+    r"|^Requested I/O|^Supported I/O|^Please refer"
+)
+# `[4294967295] has incorrect Rank 6.`: the number stands for every tensor.
+_PREFIX = re.compile(r"^\[\d+\] (?:has )?")
+_LONGEST = 160
+
+
+def validation_reason(text: str) -> str | None:
+    """Why the compiler refuses a node: `the HTP's compiler: incorrect Rank 6`; None if unsaid."""
+    for found in _ERROR.finditer(text):
+        line = _PREFIX.sub("", found[1].strip())
+        if not _HOLLOW.search(line):
+            sentence = line.partition(". ")[0].rstrip(".")
+            return f"the HTP's compiler: {sentence[:_LONGEST]}"
+    return None

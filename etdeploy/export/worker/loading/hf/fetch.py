@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,6 +13,7 @@ from etdeploy.core.console import size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.disk import require_room
 from etdeploy.core.hashing import sha256_file
+from etdeploy.core.text.shell import quoted
 from etdeploy.export.hf.check import folder_here, has_text_files, is_whole
 from etdeploy.export.hf.config import config_refusals, read_config
 from etdeploy.export.hf.files import (
@@ -25,9 +28,8 @@ from etdeploy.export.hf.hub import cache_folder, cached_commit, snapshot
 from etdeploy.export.hf.refusal import Refusal
 from etdeploy.export.hf.weights import no_weights
 from etdeploy.export.spec import ExportSpec, HfModel
-from etdeploy.export.worker.failures import WorkerError, fail
+from etdeploy.export.worker.failures import WorkerError, fail, first_line
 from etdeploy.export.worker.loading.hf.code import require_code
-from etdeploy.export.worker.loading.hf.hub_failures import explained
 from etdeploy.program.text.speech import require_speech
 from etdeploy.program.text.template import TEMPLATE_FILES
 
@@ -167,3 +169,76 @@ def _missing_bytes(sizes: Mapping[str, int], folder: Path) -> int:
 def _existing(folder: Path) -> Path:
     """The folder, or the nearest above it that exists."""
     return next(path for path in (folder, *folder.parents) if path.is_dir())
+
+
+_LOG_IN = "hf auth login   (or: export HF_TOKEN=..., a token of {}/settings/tokens)"
+_FULL = (28, 122)  # ENOSPC and EDQUOT of Linux, which other kinds of OSError here never have
+
+
+@contextmanager
+def explained(spec: ExportSpec, model: HfModel, hub: str) -> Iterator[None]:
+    """Explains what huggingface_hub raises in the block.
+
+    Args:
+        spec: For the places of keys.
+        model: That is looked for.
+        hub: Its address.
+
+    Raises:
+        WorkerError: Something failed; a full disk stays an OSError.
+    """
+    from httpx2 import HTTPError
+    from huggingface_hub.errors import HfHubHTTPError, RevisionResolutionError
+
+    try:
+        yield
+    except WorkerError:
+        raise
+    except (HfHubHTTPError, RevisionResolutionError, HTTPError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise
+        raise _failure(error, spec, model, hub) from error
+
+
+def _failure(error: Exception, spec: ExportSpec, model: HfModel, hub: str) -> WorkerError:
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
+
+    place, name = spec.place("model", "hf"), str(model.id)
+    response = error.response if isinstance(error, HfHubHTTPError) else None
+    status = response.status_code if response is not None else None
+    log_in = _LOG_IN.format(hub)
+    if isinstance(error, GatedRepoError):
+        message = f"{name} is gated: its publisher gives it to those who accept its licence"
+        remedy = f"Accept it at {hub}/{name}, and log in: {log_in}"
+    elif isinstance(error, RevisionNotFoundError):
+        place = spec.place("model", "revision")
+        message = f"{name} has no revision {model.revision!r}"
+        remedy = f"Its branches and tags are at {hub}/{name}/tree/main"
+    elif status == 401 and "Invalid credentials" in str(error):
+        message, remedy = "the Hugging Face hub refuses the token", f"Log in again: {log_in}"
+    elif status in (401, 403, 404):
+        message = f"the Hugging Face hub has no model {name}, or it is private"
+        remedy = f"Look at {hub}/{name} in a browser. If it is there, log in: {log_in}"
+    elif status is not None:
+        message = f"the Hugging Face hub does not give {name}: {first_line(error)}"
+        remedy = "Try again later, or name a folder: --model path/to/model"
+    else:
+        message, remedy = _unreachable(error, model, hub)
+    return fail("hub", message, remedy=remedy, file=place)
+
+
+def _unreachable(error: Exception, model: HfModel, hub: str) -> tuple[str, str]:
+    cause = error.__cause__ or error
+    name = str(model.id)
+    folder = name.rpartition("/")[2]
+    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE")
+    why = (
+        "HF_HUB_OFFLINE is set"
+        if type(cause).__name__ == "OfflineModeIsEnabled" and offline
+        else f"{hub} cannot be reached ({first_line(cause) or type(cause).__name__})"
+    )
+    return (
+        f"{name} is not on this machine, and {why}",
+        f"On a machine with a network: hf download {quoted(name)} --local-dir {quoted(folder)}\n"
+        f"Then copy that folder here: --model ./{quoted(folder)}",
+    )

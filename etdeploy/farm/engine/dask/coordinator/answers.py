@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
+import re
 import socket
-from collections.abc import Callable
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.scheduler import Scheduler
+from tornado.ioloop import PeriodicCallback
 
 from etdeploy.core.errors import DeviceError, EtdeployError, UsageError
+from etdeploy.core.files.basic import open_regular
+from etdeploy.core.files.leftovers import remove_tree
+from etdeploy.core.hashing import sha256_file
+from etdeploy.farm.engine.certificates import revoked_serials
 from etdeploy.farm.engine.dask import wire
-from etdeploy.farm.engine.dask.archive import safe_relative
+from etdeploy.farm.engine.dask.archive import LIMIT_BYTES, safe_relative, unpack
 from etdeploy.farm.engine.dask.coordinator.hosts import Hosts
 from etdeploy.farm.engine.dask.coordinator.orders import Orders
-from etdeploy.farm.engine.dask.coordinator.scheduler import FarmScheduler, Registry
-from etdeploy.farm.engine.dask.coordinator.shelves import Parcels, Records
 from etdeploy.farm.engine.dask.settings import FarmSecurity, own_address, parse_address
-from etdeploy.farm.model import Ending, Fate, Offer, Order
+from etdeploy.farm.engine.dask.wire import ABOUT, CHUNK_BYTES, About, Key
+from etdeploy.farm.model import Ending, Fate, Offer, Order, Parcel
 from etdeploy.farm.work.failures import host_failure
 
 # How long attempts that were cancelled at the end of a night may take to end.
@@ -220,3 +231,202 @@ def _require_free(listen: str, host: str, port: int) -> None:
                 place=listen,
                 remedy="Is another night running, or is the address not of this machine?",
             ) from error
+
+
+_INCOMING = ".incoming"
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
+
+
+class Parcels:
+    """The files of parcels by digest: the only ones that a host may read."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, Path] = {}
+
+    def add(self, parcel: Parcel) -> None:
+        """Lets hosts read the files of a parcel."""
+        for name, digest in parcel.files.items():
+            self._paths[digest] = Path(parcel.folder) / safe_relative(name)
+
+    def read(self, digest: str, offset: int) -> bytes:
+        """At most a chunk of a file; empty at its end.
+
+        Raises:
+            UsageError: It is in no parcel of this night, or the offset is none.
+            OSError: It cannot be read.
+        """
+        path = self._paths.get(digest)
+        if path is None or offset < 0:
+            raise UsageError("only files of parcels can be read")
+        with open_regular(path) as stream:
+            stream.seek(offset)
+            return stream.read(CHUNK_BYTES)
+
+
+class Records:
+    """Archives of attempts that hosts send in chunks, and the folders that they become."""
+
+    def __init__(self, results: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._results = results
+        self._limit_bytes = limit_bytes
+        self.clear()
+
+    def store(self, key: Key, offset: int, data: bytes) -> int:
+        """Appends a chunk if it is the next one.
+
+        Returns:
+            How many bytes are there now: where the host goes on.
+
+        Raises:
+            UsageError: The archive would be too large.
+            OSError: There is no room.
+        """
+        path = self._incoming(key)
+        have_bytes = path.stat().st_size if path.exists() else 0
+        if offset != have_bytes:
+            return have_bytes
+        if have_bytes + len(data) > self._limit_bytes:
+            self.drop(key)
+            raise UsageError(f"the records take more than {self._limit_bytes} bytes")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as stream:
+            stream.write(data)
+        return have_bytes + len(data)
+
+    def finish(self, key: Key, digest: str) -> Path:
+        """Unpacks an archive that is complete.
+
+        Returns:
+            The folder with the files of the attempt.
+
+        Raises:
+            UsageError: It did not arrive as it was sent, or does not stay in its folder.
+            OSError: There is no room.
+        """
+        path = self._incoming(key)
+        try:
+            if not path.is_file() or sha256_file(path) != digest:
+                raise UsageError("the records did not arrive as they were sent")
+            folder = self._results / _folder_name(key)
+            unpack(path, folder, self._limit_bytes)
+            return folder
+        finally:
+            self.drop(key)
+
+    def drop(self, key: Key) -> None:
+        """Deletes what has arrived of an archive."""
+        self._incoming(key).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Deletes what was cut."""
+        remove_tree(self._results / _INCOMING)
+
+    def _incoming(self, key: Key) -> Path:
+        return self._results / _INCOMING / f"{_folder_name(key)}.tar.gz"
+
+
+def _folder_name(key: Key) -> str:
+    visit, attempt = key
+    plain = visit if _PLAIN.fullmatch(visit) else hashlib.sha256(visit.encode()).hexdigest()[:16]
+    return f"{plain}-attempt-{attempt}"
+
+
+# How often to look for a new list of revoked certificates.
+_REVOKED_MS = 2000
+
+
+class Registry(SchedulerPlugin):  # type: ignore[misc]
+    """Tells which Workers come and go."""
+
+    name = "etdeploy-farm"
+
+    def __init__(
+        self, came: Callable[[About, str], None], went: Callable[[About, str], None]
+    ) -> None:
+        self._came, self._went = came, went
+        self._known: dict[str, About] = {}
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        about = About.model_validate(scheduler.workers[worker].extra[ABOUT])
+        self._known[worker] = about
+        self._came(about, worker)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:  # noqa: ARG002
+        about = self._known.pop(worker, None)
+        if about is not None:
+            self._went(about, worker)
+
+
+class FarmScheduler(Scheduler):  # type: ignore[misc]
+    """A scheduler that answers hosts, and takes Workers of welcomed hosts only.
+
+    Args:
+        protocol: tls or tcp.
+        host: The address to listen on.
+        port: 0 for any that is free.
+        security: The certificates.
+        answers: What hosts may ask, by name.
+        registry: Is told of Workers.
+        welcomed: Whether a Worker belongs to a host that was welcomed.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        host: str,
+        port: int,
+        security: FarmSecurity,
+        answers: Mapping[str, Callable[..., Any]],
+        registry: Registry,
+        welcomed: Callable[[About], bool],
+    ) -> None:
+        super().__init__(
+            protocol=protocol,
+            host=host,
+            port=port,
+            security=security,
+            dashboard=False,
+            plugins=[registry],
+        )
+        self.handlers.update(answers)
+        self._welcomed = welcomed
+        self._context: ssl.SSLContext | None = None
+        self._read_list = ""
+        if security.crl:
+            check = PeriodicCallback(partial(self._drop_revoked, security.crl), _REVOKED_MS)
+            self.periodic_callbacks["farm-revoked"] = check
+
+    async def listen(self, *args: Any, **kwargs: Any) -> None:
+        """Listens, and keeps what decides on new connections."""
+        self._context = kwargs.get("ssl_context")
+        await super().listen(*args, **kwargs)
+
+    def _drop_revoked(self, crl: Path) -> None:
+        """Uses a list that was replaced while the night runs; ends connections that it names."""
+        try:
+            digest = sha256_file(crl)
+            if self._context is None or digest == self._read_list:
+                return
+            serials = revoked_serials(crl)
+            self._context.load_verify_locations(crl)
+        except (OSError, UsageError):
+            return  # it is being copied
+        self._read_list = digest
+        for comm in list(self._comms):
+            certificate = comm.extra_info.get("peercert") or {}
+            if int(certificate.get("serialNumber", "0"), 16) in serials:
+                comm.abort()
+
+    def start_http_server(self, *_: Any, **__: Any) -> None:
+        """Starts none: it would show the farm to the network without a certificate."""
+
+    async def add_worker(self, comm: Any, *, extra: dict[str, Any], **rest: Any) -> None:
+        try:
+            welcome = self._welcomed(About.model_validate(extra.get(ABOUT)))
+        except ValueError:
+            welcome = False
+        if welcome:
+            await super().add_worker(comm, extra=extra, **rest)
+            return
+        message = "this scheduler takes Workers of `etdeploy farm worker` only"
+        await comm.write({"status": "error", "message": message, "time": time.time()})

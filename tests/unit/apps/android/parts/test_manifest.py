@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from etdeploy.apps.android.apk import completed_manifest
 from etdeploy.apps.android.app import AndroidApp
-from etdeploy.apps.android.parts.manifest import completed_manifest
 from etdeploy.core.errors import BuildError
 
 APP = AndroidApp(id="org.example.x", name="X")

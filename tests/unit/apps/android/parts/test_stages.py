@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etdeploy.apps.android.parts.stages import Stages
+from etdeploy.apps.android.apk import Stages
 from etdeploy.core.errors import BuildError
 
 

@@ -16,7 +16,7 @@ from etdeploy.core.errors import DeviceError, UsageError
 from etdeploy.core.files.basic import folder_files
 from etdeploy.devices.base import Bundle, ProcessLaunch
 from etdeploy.farm.engine.dask.archive import pack
-from etdeploy.farm.engine.dask.coordinator.shelves import Parcels, Records
+from etdeploy.farm.engine.dask.coordinator.answers import Parcels, Records
 from etdeploy.farm.engine.dask.host.fetch import obtain_parcel, sweep_parts
 from etdeploy.farm.engine.dask.wire import CHUNK_BYTES
 from etdeploy.farm.model import Parcel

@@ -11,12 +11,12 @@ import pytest
 
 from etdeploy.bench.statistics import summarize
 from etdeploy.profile.model import ModuleTime
+from etdeploy.report.formats import by_run, distributions, ratios
 from etdeploy.report.html.figures.base import panels, plain, thinned, visible_range
-from etdeploy.report.html.figures.comparing import by_run, distributions, ratios
-from etdeploy.report.html.figures.curves import memory_curve, sustained_curve, threads_curve
 from etdeploy.report.html.figures.device import device_over_time
 from etdeploy.report.html.figures.latency import distribution, histogram, run_to_run
 from etdeploy.report.html.figures.modules import delegate_colours, icicle, shares_bar
+from etdeploy.report.html.single import memory_curve, sustained_curve, threads_curve
 from tests.support.report_values import (
     make_comparison,
     make_full_record,
